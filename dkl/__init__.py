@@ -1,0 +1,43 @@
+"""dkl: learn which Fourier features matter, out of core, on any Dask cluster."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+# What a user imports, and where it lives. Nothing is loaded before it is asked for: `import dkl.blocks` needs no Dask.
+_HOMES = {
+    "create_dataset": "dkl.data.create",
+    "open_dataset": "dkl.data.dataset",
+    "from_zarr": "dkl.data.dataset",
+    "ingest": "dkl.data.ingest",
+    "Dataset": "dkl.data.dataset",
+    "Gaussian": "dkl.features.families",
+    "Laplacian": "dkl.features.families",
+    "Cauchy": "dkl.features.families",
+    "Matern": "dkl.features.families",
+    "ArcCosine": "dkl.features.families",
+    "Coordinates": "dkl.features.families",
+    "FeatureMap": "dkl.features.feature_map",
+    "RandomFeatures": "dkl.learners.random_features",
+    "AlignedFeatures": "dkl.learners.aligned",
+    "PosteriorFeatures": "dkl.learners.posterior",
+    "KernelClassifier": "dkl.learners.kernel_machines",
+    "KernelRegressor": "dkl.learners.kernel_machines",
+    "plan": "dkl.planning",
+    "load_model": "dkl.model_io",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dkl' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

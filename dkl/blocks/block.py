@@ -1,0 +1,59 @@
+"""Block: the rows that one call of a block function sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Up to 65,536 consecutive rows of a dataset.
+
+    Parameters
+    ----------
+    index : int
+        The absolute number of the block in its dataset, whatever subset of rows or blocks is in use.
+    X : ndarray of shape (n_b, d) or scipy.sparse.csr_array
+        Encoded rows, in the dtype of the store.
+    y : ndarray of shape (n_b,) or None
+        int64 class codes 0 .. K-1 (positions in the dataset's sorted `classes`) or float64 targets; (n_b, t) for
+        several regression targets.
+    weight : ndarray of shape (n_b,), float64, or None
+        Frequency weights, all positive (rows of weight 0 never reach a block); None means one each.
+    row_id : ndarray of shape (n_b,), int64
+        The identity of each row, kept through shuffling; samples and splits hash it.
+    columns : mapping of str to ndarray of shape (n_b, ...)
+        Named row columns that a pass asked for.
+    """
+
+    index: int
+    X: np.ndarray | sparse.csr_array
+    y: np.ndarray | None
+    weight: np.ndarray | None
+    row_id: np.ndarray
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_rows(self) -> int:
+        return self.X.shape[0]
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The weights of the rows, written out: float64 of shape (n_b,)."""
+        return np.ones(self.n_rows) if self.weight is None else self.weight
+
+    def rows(self, index: np.ndarray | slice) -> Block:
+        """The chosen rows alone (a boolean mask, positions, or a slice)."""
+        return Block(
+            self.index,
+            self.X[index],
+            None if self.y is None else self.y[index],
+            None if self.weight is None else self.weight[index],
+            self.row_id[index],
+            {name: column[index] for name, column in self.columns.items()},
+        )

@@ -1,0 +1,56 @@
+"""The one vocabulary of what happens during long work; progress bars, logs and histories only subscribe to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["started", "advanced", "finished", "note"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened.
+
+    Parameters
+    ----------
+    kind : {"started", "advanced", "finished", "note"}
+        A stretch of work began, moved on, ended, or has something to say (``detail["message"]``).
+    name : str
+        The stretch of work, as a person would name it: ``"potentials"``, ``"ingest"``, ``"epoch 3"``.
+    done, total : int
+        Units finished so far and in all (blocks, rows, rounds); ``total`` is 0 where it is not known.
+    rows, bytes : int
+        Rows and bytes handled since the last event of this name.
+    seconds : float
+        Since the start of this stretch of work.
+    detail : mapping
+        Named figures that a history keeps (objective, gap, cache hits, ...).
+    """
+
+    kind: Kind
+    name: str
+    done: int = 0
+    total: int = 0
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+Subscriber = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """Subscribe to nothing."""
+
+
+def fan_out(*subscribers: Subscriber) -> Subscriber:
+    """One subscriber that hands every event to all of `subscribers`, in order."""
+
+    def publish(event: Event) -> None:
+        for subscriber in subscribers:
+            subscriber(event)
+
+    return publish

@@ -1,0 +1,69 @@
+"""FeatureMap: the small frozen artefact that every learner produces and everything after it consumes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from dkl.features.projections import Projection
+from dkl.features.scaling import Scaler
+
+Activation = Literal["cos-sin", "cos", "arc-cosine", "identity"]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureMap:
+    """x -> amplitudes * activation(W scaled(x) + phases).
+
+    Parameters
+    ----------
+    activation : {"cos-sin", "cos", "arc-cosine", "identity"}
+        "cos-sin": two columns a frequency, all cosines first, then all sines. "cos": cos(w.x + b).
+        "arc-cosine": H(w.x) (w.x)^order. "identity": w.x itself.
+    projection : Projection
+        m frequencies on d columns.
+    amplitudes : ndarray of shape (m,), float64
+        The factor of each frequency (of both columns of a pair).
+    phases : ndarray of shape (m,), float64, or None
+        For "cos" alone.
+    order : int
+        For "arc-cosine" alone: 0, 1 or 2.
+    scaler : Scaler or None
+        Applied to raw rows first.
+    """
+
+    activation: Activation
+    projection: Projection
+    amplitudes: np.ndarray
+    phases: np.ndarray | None = None
+    order: int = 0
+    scaler: Scaler | None = None
+
+    @property
+    def n_frequencies(self) -> int:
+        return self.projection.n_frequencies
+
+    @property
+    def n_columns(self) -> int:
+        """d: columns of a row that goes in."""
+        return self.projection.n_columns
+
+    @property
+    def columns_a_frequency(self) -> int:
+        return 2 if self.activation == "cos-sin" else 1
+
+    @property
+    def n_features(self) -> int:
+        """Columns of a row that comes out."""
+        return self.columns_a_frequency * self.n_frequencies
+
+    def take(self, index: np.ndarray, amplitudes: np.ndarray | None = None) -> FeatureMap:
+        """The chosen frequencies alone, in the order of `index`, with `amplitudes` (one an index) or their own."""
+        return replace(
+            self,
+            projection=self.projection.take(index),
+            amplitudes=self.amplitudes[index] if amplitudes is None else np.asarray(amplitudes, dtype=np.float64),
+            phases=None if self.phases is None else self.phases[index],
+        )

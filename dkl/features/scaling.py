@@ -1,0 +1,39 @@
+"""The frozen description of how raw columns are scaled before they are projected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+ScalingKind = Literal["standard", "minmax", "unit", "quantile"]
+
+
+@dataclass(frozen=True, eq=False)
+class Scaler:
+    """A fitted scaling of d columns; `dkl.blocks.scale` applies it, `dkl.selection.scaling` makes it from sums.
+
+    Parameters
+    ----------
+    kind : {"standard", "minmax", "unit", "quantile"}
+        "standard" and "minmax": ``(x - center) / scale``. "unit": rows divided by the one number ``scale[0]``, the
+        largest norm of a training row. "quantile": each column through its empirical distribution to a standard
+        normal clipped at +-3.
+    center, scale : ndarray of shape (d,), float64
+        Zero and one for columns that are left alone (one-hot, flags) and for kinds that do not use them.
+    knots : ndarray of shape (q, d) or None
+        Empirical quantiles of each column, ascending ("quantile" only).
+    passthrough : ndarray of shape (d,), bool
+        Columns that keep their values whatever the kind is.
+    """
+
+    kind: ScalingKind
+    center: np.ndarray
+    scale: np.ndarray
+    passthrough: np.ndarray
+    knots: np.ndarray | None = None
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.center)
