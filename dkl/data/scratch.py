@@ -1,0 +1,84 @@
+"""Temporary folders: beside a target, checked for space, removed on any exit, and cleared when a killed process left one."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # Windows: folders of killed processes stay, under names that no later run uses
+    fcntl = None  # type: ignore[assignment]
+
+_LOCK = "in-use"
+
+
+def readable_bytes(n_bytes: float) -> str:
+    """`n_bytes` as a person writes it: ``"1.5 GiB"``."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if abs(n_bytes) < 1024:
+            return f"{n_bytes:.0f} {unit}" if unit == "bytes" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1024
+    return f"{n_bytes:.1f} TiB"
+
+
+def check_free_space(directory: str | Path, n_bytes: int, purpose: str) -> None:
+    """Refuse work whose temporary files will not fit.
+
+    Raises
+    ------
+    OSError
+        The disk of `directory` has fewer than `n_bytes` free; the message holds both numbers.
+    """
+    free = shutil.disk_usage(directory).free
+    if n_bytes > free:
+        raise OSError(
+            f"{purpose} needs about {readable_bytes(n_bytes)} ({n_bytes} bytes) of temporary disk in '{directory}', "
+            f"where {readable_bytes(free)} ({free} bytes) are free; free some, or pass temporary_directory= on a larger disk"
+        )
+
+
+@contextmanager
+def scratch_folder(directory: str | Path | None, *, name: str = "dkl") -> Iterator[Path]:
+    """A folder of one's own in `directory` (None: the system's), removed with all it holds on leaving.
+
+    Folders of the same `name` whose process is gone (killed before it could clean up) are removed on the way in.
+    """
+    parent = Path(directory or tempfile.gettempdir())
+    prefix = f".{name}.scratch-"
+    _remove_abandoned(parent, prefix)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    lock = (folder / _LOCK).open("w")
+    try:
+        _try_lock(lock)
+        yield folder
+    finally:
+        lock.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    for folder in parent.glob(f"{_escaped(prefix)}*"):
+        # a folder without its lock file is being made this moment by another process, or is not ours to judge
+        with suppress(OSError), (folder / _LOCK).open("r+") as lock:
+            if _try_lock(lock):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"[{char}]" if char in "*?[" else char for char in text)
+
+
+def _try_lock(lock: IO[str]) -> bool:
+    """Whether this process now holds the lock; the system lets go of it when a process dies, however it dies."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

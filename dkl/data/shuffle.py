@@ -1,0 +1,133 @@
+"""A uniform shuffle of array rows (dense or CSR) that do not fit in memory, through temporary disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from scipy import sparse
+
+from dkl.data.scratch import check_free_space, scratch_folder
+from dkl.data.staging import ROW, Stage
+
+Rows = np.ndarray | sparse.csr_array
+Batch = tuple[Rows, np.ndarray | None, np.ndarray | None]
+NumberedBatch = tuple[Rows, np.ndarray | None, np.ndarray | None, np.ndarray]
+
+
+def shuffled_batches(
+    batches: Iterable[Batch], *, n_bytes: int, seed: int | None, directory: str | Path | None = None
+) -> Iterator[NumberedBatch]:
+    """The rows of `batches` in shuffled order, each with its number in the input.
+
+    Parameters
+    ----------
+    batches : iterable of (X, y, weight)
+        X of shape (n, d), a NumPy array or CSR rows, every batch of the same dtype and d; y of shape (n,) or (n, t) and
+        weight of shape (n,), or None in every batch.
+    n_bytes : int
+        About the bytes of all rows: checked against the free disk, and decides how finely rows are scattered.
+    seed : int or None
+        The order is a function of seed and number of rows alone; None keeps the order of the input.
+    directory : path or None
+        Where the temporary folder goes (None: the system's temporary folder).
+
+    Yields
+    ------
+    (X, y, weight, row_id)
+        Batches of some 32 MiB; row_id (n,) int64 is the number of each row in the input.
+
+    Raises
+    ------
+    OSError
+        The disk of `directory` does not have `n_bytes` free.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.arange(6.0).reshape(3, 2)
+    >>> [(X_out, _, _, row_id)] = shuffled_batches([(X, None, None)], n_bytes=X.nbytes, seed=0)
+    >>> bool((X_out == X[row_id]).all())
+    True
+    """
+    with scratch_folder(directory, name="shuffle") as folder:
+        check_free_space(folder, n_bytes, "the shuffle")
+        stage = Stage(folder, seed=seed, n_bytes=n_bytes)
+        layout: RowLayout | None = None
+        for batch in batches:
+            layout = layout or RowLayout(*batch)
+            stage.add(layout.pack(*batch))
+        if layout is not None:
+            yield from map(layout.unpack, stage.tables())
+
+
+class RowLayout:
+    """How array rows travel as table columns: the raw bytes of each row, so that any dtype comes back as it went.
+
+    Parameters
+    ----------
+    X, y, weight : the first batch of rows, whose dtypes and widths all others share
+    """
+
+    def __init__(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> None:
+        self.is_sparse = sparse.issparse(X)
+        self.n_columns = X.shape[1]
+        self.dtype = np.dtype(X.dtype)
+        dense = {"y": y, "weight": weight} | ({} if self.is_sparse else {"X": X})
+        self._kinds = {name: (a.dtype, a.shape[1:]) for name, a in dense.items() if a is not None}
+
+    def pack(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> pa.Table:
+        """The rows as a table."""
+        given = {"X": X, "y": y, "weight": weight}
+        columns = {name: _fixed(given[name], *kind) for name, kind in self._kinds.items()}
+        if self.is_sparse:
+            columns["indices"] = _ragged(X.indices.astype(np.int32, copy=False), X.indptr)
+            columns["data"] = _ragged(X.data.astype(self.dtype, copy=False), X.indptr)
+        return pa.table(columns)
+
+    def unpack(self, table: pa.Table) -> NumberedBatch:
+        """The rows of a table that `Stage` handed back."""
+        arrays = {name: _from_fixed(table.column(name), *kind) for name, kind in self._kinds.items()}
+        row_id = table.column(ROW).to_numpy()
+        X = self._sparse_rows(table) if self.is_sparse else arrays["X"]
+        return X, arrays.get("y"), arrays.get("weight"), row_id
+
+    def _sparse_rows(self, table: pa.Table) -> sparse.csr_array:
+        indices, indptr = _from_ragged(table.column("indices"), np.dtype(np.int32))
+        data, _ = _from_ragged(table.column("data"), self.dtype)
+        return sparse.csr_array((data, indices, indptr), shape=(table.num_rows, self.n_columns))
+
+
+def _fixed(values: np.ndarray | sparse.csr_array | None, dtype: np.dtype, shape: tuple[int, ...]) -> pa.Array:
+    if values is None or values.shape[1:] != shape:
+        raise ValueError(f"batches differ: expected rows of shape {shape}, got {getattr(values, 'shape', None)}")
+    dense = np.ascontiguousarray(values, dtype)
+    width = dtype.itemsize * int(np.prod(shape))
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(dense), [None, pa.py_buffer(dense)])
+
+
+def _ragged(values: np.ndarray, indptr: np.ndarray) -> pa.Array:
+    offsets = indptr.astype(np.int64) * values.dtype.itemsize
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(indptr) - 1, buffers)
+
+
+def _from_fixed(column: pa.ChunkedArray, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    array = _one_chunk(column)
+    count = int(np.prod(shape))
+    flat = np.frombuffer(array.buffers()[1], dtype, len(array) * count, array.offset * count * dtype.itemsize)
+    return flat.reshape(len(array), *shape)
+
+
+def _from_ragged(column: pa.ChunkedArray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    array = _one_chunk(column)
+    _, offsets, values = array.buffers()
+    bounds = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8) // dtype.itemsize
+    flat = np.frombuffer(values, dtype, bounds[-1]) if values is not None else np.empty(0, dtype)
+    return flat[bounds[0] :], bounds - bounds[0]
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

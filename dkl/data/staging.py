@@ -1,0 +1,128 @@
+"""Table rows on temporary disk, handed back in shuffled or input order through a bounded amount of memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+ROW = "__dkl_row__"
+"""The name of the column that carries the number of each row in the input."""
+
+_RUN_BYTES = 96 * 2**20
+_READ_BYTES = 32 * 2**20
+_BUCKET_BYTES = 8 * 2**20
+_MAX_BUCKETS = 4096
+# keeps these keys apart from other hashes of row numbers (splits, samples) under the same seed
+_SALT = 0x5348_5546_464C_4531
+
+
+def shuffle_keys(rows: np.ndarray, seed: int) -> np.ndarray:
+    """The position of each row in a shuffled order, as a uniform 64-bit number: a hash of the seed and the row's number.
+
+    Sorting by it is a uniform permutation that depends on nothing else: not on files, batches, buckets or memory.
+    """
+    keys = rows.astype(np.uint64) + _mixed(np.array([(seed ^ _SALT) % 2**64], np.uint64))
+    return _mixed(_mixed(keys) ^ np.uint64(0x9E37_79B9_7F4A_7C15))
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """The finalizer of splitmix64 (Steele, Lea & Flood 2014): a bijection whose every bit depends on every bit."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+    return values ^ (values >> np.uint64(31))
+
+
+class Stage:
+    """Rows of one schema, written as they come and read back in the order of `shuffle_keys`.
+
+    Full buffers become *runs*: files whose record batches are buckets, ranges of the key. Reading a range of buckets
+    from every run gives consecutive rows of the shuffled order, so files stay few and memory stays below a buffer.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds the runs; the caller removes it.
+    seed : int or None
+        None keeps the order of the input.
+    n_bytes : int
+        About how much will be staged; a wrong guess costs memory or time, never the order.
+    """
+
+    def __init__(self, folder: Path, *, seed: int | None, n_bytes: int) -> None:
+        self.n_rows = 0
+        self.n_bytes = 0
+        self._folder = folder
+        self._seed = seed
+        self._n_buckets = int(np.clip(math.ceil(n_bytes / _BUCKET_BYTES), 1, _MAX_BUCKETS))
+        self._pending: list[pa.Table] = []
+        self._pending_bytes = 0
+        self._runs: list[Path] = []
+
+    def add(self, table: pa.Table) -> None:
+        """Append rows; each gets the next number in the input."""
+        rows = np.arange(self.n_rows, self.n_rows + table.num_rows)
+        self.n_rows += table.num_rows
+        self._pending.append(table.append_column(ROW, pa.array(rows)))
+        self._pending_bytes += table.nbytes
+        if self._pending_bytes >= _RUN_BYTES:
+            self._write_run()
+
+    def _write_run(self) -> None:
+        table = pa.concat_tables(self._pending).combine_chunks()
+        self._pending = []
+        self._pending_bytes = 0
+        self.n_bytes += table.nbytes
+        bounds = np.array([0, table.num_rows])
+        if self._seed is not None:
+            buckets = self._buckets(table, self._seed)
+            table = table.take(pa.array(np.argsort(buckets, kind="stable")))
+            bounds = np.concatenate([[0], np.cumsum(np.bincount(buckets, minlength=self._n_buckets))])
+        path = self._folder / f"run-{len(self._runs):05d}.arrow"
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+                writer.write_batch(_one_batch(table.slice(start, stop - start)))
+        self._runs.append(path)
+
+    def _buckets(self, table: pa.Table, seed: int) -> np.ndarray:
+        top = shuffle_keys(table.column(ROW).to_numpy(), seed) >> np.uint64(32)
+        return (top * np.uint64(self._n_buckets) >> np.uint64(32)).astype(np.uint16)
+
+    def tables(self) -> Iterator[pa.Table]:
+        """All rows, in order, in tables of bounded size with the column `ROW`; nothing can be added afterwards."""
+        if self._pending:
+            self._write_run()
+        if self._seed is None:
+            yield from self._in_input_order()
+        else:
+            yield from self._in_shuffled_order(self._seed)
+
+    def _in_input_order(self) -> Iterator[pa.Table]:
+        for run in self._runs:
+            table = _read(run, range(1))
+            rows = max(1, math.ceil(table.num_rows * _READ_BYTES / max(table.nbytes, 1)))
+            for start in range(0, table.num_rows, rows):
+                yield table.slice(start, rows)
+
+    def _in_shuffled_order(self, seed: int) -> Iterator[pa.Table]:
+        step = max(1, math.floor(_READ_BYTES * self._n_buckets / max(self.n_bytes, 1)))
+        for start in range(0, self._n_buckets, step):
+            buckets = range(start, min(start + step, self._n_buckets))
+            table = pa.concat_tables([_read(run, buckets) for run in self._runs])
+            if table.num_rows:
+                keys = shuffle_keys(table.column(ROW).to_numpy(), seed)
+                yield table.take(pa.array(np.argsort(keys, kind="stable"))).combine_chunks()
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def _read(run: Path, buckets: range) -> pa.Table:
+    # read, not memory-mapped: mapped pages would count as memory of the process
+    with pa.OSFile(str(run)) as source, pa.ipc.open_file(source) as reader:
+        return pa.Table.from_batches([reader.get_batch(i) for i in buckets], schema=reader.schema)
