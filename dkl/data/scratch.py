@@ -1,4 +1,4 @@
-"""Temporary folders: beside a target, checked for space, removed on any exit, and cleared when a killed process left one."""
+"""Temporary folders: checked for space, removed on any exit, cleared by the next run after a process was killed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_free_space(directory: str | Path, n_bytes: int, purpose: str) -> None:
     if n_bytes > free:
         raise OSError(
             f"{purpose} needs about {readable_bytes(n_bytes)} ({n_bytes} bytes) of temporary disk in '{directory}', "
-            f"where {readable_bytes(free)} ({free} bytes) are free; free some, or pass temporary_directory= on a larger disk"
+            f"where {readable_bytes(free)} ({free} bytes) are free; free some, or pass temporary_directory="
         )
 
 

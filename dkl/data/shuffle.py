@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,10 @@ from scipy import sparse
 from dkl.data.scratch import check_free_space, scratch_folder
 from dkl.data.staging import ROW, Stage
 
-Rows = np.ndarray | sparse.csr_array
-Batch = tuple[Rows, np.ndarray | None, np.ndarray | None]
-NumberedBatch = tuple[Rows, np.ndarray | None, np.ndarray | None, np.ndarray]
+# NumPy array or scipy.sparse.csr_array, told apart by `sparse.issparse`
+Rows: TypeAlias = Any
+Batch: TypeAlias = tuple[Rows, np.ndarray | None, np.ndarray | None]
+NumberedBatch: TypeAlias = tuple[Rows, np.ndarray | None, np.ndarray | None, np.ndarray]
 
 
 def shuffled_batches(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ _SALT = 0x5348_5546_464C_4531
 
 
 def shuffle_keys(rows: np.ndarray, seed: int) -> np.ndarray:
-    """The position of each row in a shuffled order, as a uniform 64-bit number: a hash of the seed and the row's number.
+    """Where each row stands in a shuffled order: a uniform 64-bit hash of the seed and the row's number.
 
     Sorting by it is a uniform permutation that depends on nothing else: not on files, batches, buckets or memory.
     """
@@ -83,7 +84,7 @@ class Stage:
             bounds = np.concatenate([[0], np.cumsum(np.bincount(buckets, minlength=self._n_buckets))])
         path = self._folder / f"run-{len(self._runs):05d}.arrow"
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-            for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+            for start, stop in pairwise(bounds):
                 writer.write_batch(_one_batch(table.slice(start, stop - start)))
         self._runs.append(path)
 
