@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
+
+# a chosen part of a structured projection up to this size is held as a matrix: products with it are then exact and fast
+FORMED_BYTES = 1 << 26
 
 
 class Projection(Protocol):
@@ -92,3 +95,112 @@ class ColumnProjection:
 
     def take(self, index: np.ndarray) -> ColumnProjection:
         return ColumnProjection(self.columns[index], self.width)
+
+
+def padded_width(width: int) -> int:
+    """The length of the transforms for rows of `width` columns: a power of two, at least 64.
+
+    Below 64 too few sign patterns exist for the rows to look like random directions.
+    """
+    return max(64, 1 << (width - 1).bit_length())
+
+
+def walsh_hadamard(rows: np.ndarray) -> np.ndarray:
+    """Multiply each row with the Hadamard matrix of its length (a power of two), unnormalised, in natural order."""
+    n, length = rows.shape
+    out = np.array(rows, dtype=np.float64)
+    half = 1
+    while half < length:
+        pairs = out.reshape(n, length // (2 * half), 2, half)
+        out = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2)
+        half *= 2
+    return out.reshape(n, length)
+
+
+@dataclass(frozen=True, eq=False)
+class StructuredProjection:
+    """z = radii * (H S1 H S2 H S3 x) / p^(3/2) block by block: W is never formed.
+
+    Row x is padded with zeros to p columns; each block of p frequencies has three diagonals of signs and H is the
+    Walsh-Hadamard transform. Le, Sarlos & Smola 2013; Yu et al. 2016, section 4.
+
+    Parameters
+    ----------
+    signs : ndarray of shape (n_blocks, 3, p), int8
+        S1, S2, S3 of each block.
+    radii : ndarray of shape (m,), float64
+        The length of each frequency (over p columns).
+    width : int
+        d, the number of columns of a row.
+    rows : ndarray of shape (m,), int64, or None
+        The number of each frequency among the n_blocks * p that the signs define; None takes the first m in order.
+    dtype : dtype
+        Of the rows of W where they are formed.
+    """
+
+    signs: np.ndarray
+    radii: np.ndarray
+    width: int
+    rows: np.ndarray | None = None
+    dtype: np.dtype = field(default_factory=lambda: np.dtype(np.float32))
+
+    @property
+    def n_frequencies(self) -> int:
+        return len(self.radii)
+
+    @property
+    def n_columns(self) -> int:
+        return self.width
+
+    @property
+    def padded(self) -> int:
+        """p, the length of the transforms."""
+        return self.signs.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        return self.signs.nbytes + self.radii.nbytes + (0 if self.rows is None else self.rows.nbytes)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(m, d), the shape of the W that is not formed."""
+        return self.n_frequencies, self.width
+
+    def __len__(self) -> int:
+        return self.n_frequencies
+
+    def numbers(self) -> np.ndarray:
+        """The number of each frequency among those that the signs define, int64 of shape (m,)."""
+        return np.arange(self.n_frequencies) if self.rows is None else self.rows
+
+    def __getitem__(self, index: int | slice | np.ndarray) -> np.ndarray:
+        """Rows of W, formed: one number gives one row."""
+        chosen = np.arange(self.n_frequencies)[index]
+        formed = self._form(np.atleast_1d(chosen))
+        return formed[0] if np.ndim(chosen) == 0 else formed
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return self.dense().astype(self.dtype if dtype is None else dtype, copy=False)
+
+    def dense(self) -> np.ndarray:
+        out = np.empty(self.shape, self.dtype)
+        step = max(1, (1 << 20) // self.padded)
+        for start in range(0, self.n_frequencies, step):
+            out[start : start + step] = self[start : start + step]
+        return out
+
+    def take(self, index: np.ndarray) -> Projection:
+        """The chosen frequencies alone: formed when they are few, else still as signs."""
+        index = np.arange(self.n_frequencies)[index]
+        if len(index) * self.width * self.dtype.itemsize <= FORMED_BYTES:
+            return DenseProjection(self[index])
+        return replace(self, radii=self.radii[index], rows=self.numbers()[index])
+
+    def _form(self, index: np.ndarray) -> np.ndarray:
+        block, position = np.divmod(self.numbers()[index], self.padded)
+        rows = np.zeros((len(index), self.padded))
+        rows[np.arange(len(index)), position] = 1.0
+        for diagonal in range(3):
+            rows = walsh_hadamard(rows) * self.signs[block, diagonal]
+        scale = self.radii[index] / self.padded**1.5
+        return (rows[:, : self.width] * scale[:, None]).astype(self.dtype)

@@ -1,0 +1,352 @@
+"""Families of features phi(x; w): the law of the frequencies, the activation, and the kernel in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any, ClassVar, Literal, Protocol, Self, get_args
+
+import numpy as np
+from scipy import special
+from scipy.spatial import distance
+
+from dkl.features import frequencies
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import ColumnProjection, Projection
+
+Sampling = Literal["iid", "orthogonal", "structured"]
+Pairing = Literal["cos-sin", "phase"]
+Bandwidth = float | Literal["median"]
+
+
+class Family(Protocol):
+    """What a learner needs of a family; `dkl.testing` checks it."""
+
+    @property
+    def needs_bandwidth(self) -> bool:
+        """Whether sigma is to be found from the rows ("median") before frequencies can be drawn."""
+        ...
+
+    def validate(self) -> None:
+        """Raise ValueError if a parameter has no meaning."""
+        ...
+
+    def with_bandwidth(self, sigma: float) -> Family:
+        """A copy with the bandwidth `sigma`; a family without one returns itself."""
+        ...
+
+    def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: Any = np.float32) -> FeatureMap:
+        """Candidates with amplitudes 1 and no scaler, the same on every machine."""
+        ...
+
+    def feature_scale(self, n_columns: int) -> float:
+        """c such that c^2 E[phi(x; w) . phi(y; w)] = k(x, y)."""
+        ...
+
+    def kernel(self, X: np.ndarray, Y: np.ndarray | None = None) -> np.ndarray:
+        """k(x, y) in closed form, float64 of shape (len(X), len(Y))."""
+        ...
+
+
+class _Drawn:
+    """Drawing W by the family's `sampling`: shared by all families whose frequencies are vectors."""
+
+    sampling: Sampling
+    isotropic: ClassVar[bool] = True
+
+    def _check_sampling(self) -> None:
+        name = type(self).__name__
+        if self.sampling not in get_args(Sampling):
+            raise ValueError(f"{name}: sampling is {self.sampling!r}; it must be one of {get_args(Sampling)}")
+        if self.sampling != "iid" and not self.isotropic:
+            raise ValueError(
+                f"{name}: sampling={self.sampling!r} needs frequencies whose direction is uniform, and those of {name} "
+                "are not; use sampling='iid', or a Gaussian or Matern family"
+            )
+
+    def _rows(self, generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+        """Frequencies at bandwidth 1, float64."""
+        return generator.standard_normal(shape) * self._mixture(generator, shape[0])[:, None]
+
+    def _mixture(self, generator: np.random.Generator, size: int) -> np.ndarray:
+        """The factor on a Gaussian vector that gives an isotropic family its radial law."""
+        return np.ones(size)
+
+    def _projection(self, shape: tuple[int, int], seed: int, dtype: Any, factor: float) -> Projection:
+        """W times `factor` by the chosen sampling."""
+
+        def rows(generator: np.random.Generator, part: tuple[int, int]) -> np.ndarray:
+            return self._rows(generator, part) * factor
+
+        def mixture(generator: np.random.Generator, size: int) -> np.ndarray:
+            return self._mixture(generator, size) * factor
+
+        dtype = np.dtype(dtype)
+        if self.sampling == "iid":
+            return frequencies.independent(rows, shape, seed, dtype)
+        if self.sampling == "orthogonal":
+            return frequencies.orthogonal(mixture, shape, seed, dtype)
+        return frequencies.structured(mixture, shape, seed, dtype)
+
+
+class _Fourier(_Drawn):
+    """A shift-invariant family: phi is a cosine-sine pair or a cosine with a uniform phase (Rahimi & Recht 2007)."""
+
+    sigma: Bandwidth
+    pairing: Pairing
+
+    @property
+    def needs_bandwidth(self) -> bool:
+        return isinstance(self.sigma, str)
+
+    def validate(self) -> None:
+        name = type(self).__name__
+        if self.sigma != "median" and not _is_positive(self.sigma):
+            raise ValueError(f"{name}: sigma is {self.sigma!r}; it must be a positive finite number or 'median'")
+        if self.pairing not in get_args(Pairing):
+            raise ValueError(f"{name}: pairing is {self.pairing!r}; it must be one of {get_args(Pairing)}")
+        self._check_sampling()
+
+    def with_bandwidth(self, sigma: float) -> Self:
+        family = replace(self, sigma=float(sigma))  # type: ignore[type-var]
+        family.validate()
+        return family
+
+    def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: Any = np.float32) -> FeatureMap:
+        self.validate()
+        shape = _checked_shape(n_frequencies, n_columns)
+        projection = self._projection(shape, seed, dtype, 1.0 / self._bandwidth())
+        if self.pairing == "cos-sin":
+            return FeatureMap("cos-sin", projection, np.ones(shape[0]))
+        phases = frequencies.stream(seed, "phases").uniform(0.0, 2.0 * np.pi, shape[0])
+        return FeatureMap("cos", projection, np.ones(shape[0]), phases=phases)
+
+    def feature_scale(self, n_columns: int) -> float:
+        return 1.0 if self.pairing == "cos-sin" else float(np.sqrt(2.0))
+
+    def kernel(self, X: np.ndarray, Y: np.ndarray | None = None) -> np.ndarray:
+        X, Y = _pair(X, Y)
+        return self._unit_kernel(X / self._bandwidth(), Y / self._bandwidth())
+
+    def _unit_kernel(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        """The kernel at bandwidth 1."""
+        raise TypeError(f"{type(self).__name__} does not say what its kernel is")
+
+    def _bandwidth(self) -> float:
+        if isinstance(self.sigma, str):
+            raise ValueError(
+                f"{type(self).__name__}: sigma is {self.sigma!r}, which a learner finds from the rows; "
+                "give a number, or call with_bandwidth(sigma) first"
+            )
+        return float(self.sigma)
+
+
+@dataclass(frozen=True)
+class Gaussian(_Fourier):
+    """k(x, y) = exp(-|x - y|^2 / (2 sigma^2)); frequencies N(0, I / sigma^2).
+
+    Parameters
+    ----------
+    sigma : float or "median"
+        Bandwidth, in the units of the (scaled) columns; "median" is the median distance between rows.
+    sampling : {"iid", "orthogonal", "structured"}
+        Independent rows; blocks of orthogonal rows; or rows of products of signs and Walsh-Hadamard transforms.
+    pairing : {"cos-sin", "phase"}
+        Two columns a frequency, or one cosine with a uniform phase.
+
+    Examples
+    --------
+    >>> from dkl.features.families import Gaussian
+    >>> Gaussian(sigma=2.0).draw(100, n_columns=5, seed=0).n_features
+    200
+    """
+
+    sigma: Bandwidth = "median"
+    sampling: Sampling = "iid"
+    pairing: Pairing = "cos-sin"
+
+    def _unit_kernel(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        return np.exp(-0.5 * distance.cdist(X, Y, "sqeuclidean"))
+
+
+@dataclass(frozen=True)
+class Laplacian(_Fourier):
+    """k(x, y) = exp(-|x - y|_1 / sigma); frequencies Cauchy distributed, column by column.
+
+    Parameters as of `Gaussian`; only ``sampling="iid"``, since the frequencies are not isotropic.
+    """
+
+    sigma: Bandwidth = "median"
+    sampling: Sampling = "iid"
+    pairing: Pairing = "cos-sin"
+    isotropic: ClassVar[bool] = False
+
+    def _rows(self, generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+        return generator.standard_cauchy(shape)
+
+    def _unit_kernel(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        return np.exp(-distance.cdist(X, Y, "cityblock"))
+
+
+@dataclass(frozen=True)
+class Cauchy(_Fourier):
+    """k(x, y) = prod_c 1 / (1 + ((x_c - y_c) / sigma)^2); frequencies Laplace distributed, column by column.
+
+    Parameters as of `Gaussian`; only ``sampling="iid"``, since the frequencies are not isotropic.
+    """
+
+    sigma: Bandwidth = "median"
+    sampling: Sampling = "iid"
+    pairing: Pairing = "cos-sin"
+    isotropic: ClassVar[bool] = False
+
+    def _rows(self, generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+        return generator.laplace(size=shape)
+
+    def _unit_kernel(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        kernel = np.ones((len(X), len(Y)))
+        for x, y in zip(X.T, Y.T, strict=True):
+            kernel /= 1.0 + np.square(x[:, None] - y)
+        return kernel
+
+
+@dataclass(frozen=True)
+class Matern(_Fourier):
+    """The Matern kernel of smoothness nu; frequencies are a multivariate Student t with 2 nu degrees of freedom.
+
+    k = 2^(1 - nu) / Gamma(nu) r^nu K_nu(r) with r = sqrt(2 nu) |x - y| / sigma (Rasmussen & Williams 2006, (4.14)):
+    nu = 1/2 is exp(-|x - y| / sigma), nu -> infinity the Gaussian.
+
+    Parameters
+    ----------
+    nu : float
+        Smoothness, positive.
+    sigma, sampling, pairing
+        As of `Gaussian`.
+    """
+
+    nu: float
+    sigma: Bandwidth = "median"
+    sampling: Sampling = "iid"
+    pairing: Pairing = "cos-sin"
+
+    def validate(self) -> None:
+        if not _is_positive(self.nu):
+            raise ValueError(f"Matern: nu is {self.nu!r}; the smoothness must be a positive finite number")
+        super().validate()
+
+    def _mixture(self, generator: np.random.Generator, size: int) -> np.ndarray:
+        return np.sqrt(2.0 * self.nu / generator.chisquare(2.0 * self.nu, size))
+
+    def _unit_kernel(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        r = np.sqrt(2.0 * self.nu) * distance.cdist(X, Y)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            log_bessel = np.log(special.kve(self.nu, r)) - r
+            log_kernel = (1.0 - self.nu) * np.log(2.0) - special.gammaln(self.nu) + self.nu * np.log(r) + log_bessel
+        # K_nu overflows where r is tiny: there the kernel is its own series
+        return np.where(np.isfinite(log_bessel), np.exp(log_kernel), 1.0 - r**2 / (4.0 * max(self.nu - 1.0, 1.0)))
+
+
+@dataclass(frozen=True)
+class ArcCosine(_Drawn):
+    """phi(x) = H(w.x) (w.x)^order, w ~ N(0, I): the arc-cosine kernels of Cho & Saul 2009, equation (1).
+
+    k(x, y) = |x|^order |y|^order J_order(angle) / pi. A step, a ramp and a squared ramp for order 0, 1 and 2.
+
+    Parameters
+    ----------
+    order : {0, 1, 2}
+    sampling : {"iid", "orthogonal", "structured"}
+        As of `Gaussian`.
+    """
+
+    order: int = 1
+    sampling: Sampling = "iid"
+
+    @property
+    def needs_bandwidth(self) -> bool:
+        return False
+
+    def validate(self) -> None:
+        if self.order not in (0, 1, 2) or isinstance(self.order, bool):
+            raise ValueError(f"ArcCosine: order is {self.order!r}; it must be 0, 1 or 2")
+        self._check_sampling()
+
+    def with_bandwidth(self, sigma: float) -> ArcCosine:
+        return self
+
+    def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: Any = np.float32) -> FeatureMap:
+        self.validate()
+        shape = _checked_shape(n_frequencies, n_columns)
+        projection = self._projection(shape, seed, dtype, 1.0)
+        return FeatureMap("arc-cosine", projection, np.ones(shape[0]), order=self.order)
+
+    def feature_scale(self, n_columns: int) -> float:
+        return float(np.sqrt(2.0))
+
+    def kernel(self, X: np.ndarray, Y: np.ndarray | None = None) -> np.ndarray:
+        X, Y = _pair(X, Y)
+        norms = np.linalg.norm(X, axis=1)[:, None] * np.linalg.norm(Y, axis=1)
+        cosine = np.clip(np.divide(X @ Y.T, norms, out=np.zeros_like(norms), where=norms > 0), -1.0, 1.0)
+        angular = _ARC_COSINE[self.order](np.arccos(cosine), cosine)
+        return np.where(norms > 0, norms**self.order * angular / np.pi, 0.0)
+
+
+_ARC_COSINE: tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], ...] = (
+    lambda angle, cosine: np.pi - angle,
+    lambda angle, cosine: np.sin(angle) + (np.pi - angle) * cosine,
+    lambda angle, cosine: 3.0 * np.sin(angle) * cosine + (np.pi - angle) * (1.0 + 2.0 * cosine**2),
+)
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """phi(x) = x_w, w uniform on the columns: the linear kernel k(x, y) = x.y, sparse rows included.
+
+    Sinha & Duchi 2016, section 4.2. ``n_frequencies=None`` takes each column once.
+    """
+
+    @property
+    def needs_bandwidth(self) -> bool:
+        return False
+
+    def validate(self) -> None:
+        """There is nothing to set."""
+
+    def with_bandwidth(self, sigma: float) -> Coordinates:
+        return self
+
+    def draw(self, n_frequencies: int | None, n_columns: int, seed: int, dtype: Any = np.float32) -> FeatureMap:
+        if n_frequencies is None:
+            columns = np.arange(n_columns)
+        else:
+            size, _ = _checked_shape(n_frequencies, n_columns)
+            columns = frequencies.stream(seed, "frequencies").integers(0, n_columns, size)
+        return FeatureMap("identity", ColumnProjection(columns, n_columns), np.ones(len(columns)))
+
+    def feature_scale(self, n_columns: int) -> float:
+        return float(np.sqrt(n_columns))
+
+    def kernel(self, X: np.ndarray, Y: np.ndarray | None = None) -> np.ndarray:
+        X, Y = _pair(X, Y)
+        return X @ Y.T
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and 0.0 < float(value) < np.inf
+
+
+def _checked_shape(n_frequencies: int, n_columns: int) -> tuple[int, int]:
+    for name, value in (("n_frequencies", n_frequencies), ("n_columns", n_columns)):
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")
+    return int(n_frequencies), int(n_columns)
+
+
+def _pair(X: np.ndarray, Y: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    X = np.atleast_2d(np.asarray(X, dtype=np.float64))
+    Y = X if Y is None else np.atleast_2d(np.asarray(Y, dtype=np.float64))
+    if X.shape[1] != Y.shape[1]:
+        raise ValueError(f"X has {X.shape[1]} columns and Y has {Y.shape[1]}; a kernel needs the same columns in both")
+    return X, Y

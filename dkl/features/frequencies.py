@@ -1,0 +1,80 @@
+"""How frequencies are drawn: independent rows, orthogonal rows, or products of signs and Walsh-Hadamard transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dkl.features.projections import DenseProjection, StructuredProjection, padded_width
+
+RowSampler = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
+RadialMixture = Callable[[np.random.Generator, int], np.ndarray]
+
+# float64 numbers drawn at once: a pool of candidates never exists in more than its own dtype
+_CHUNK = 1 << 18
+
+
+def stream(seed: int, name: str) -> np.random.Generator:
+    """The generator of one purpose ("frequencies", "phases", "radii", "signs") of one seed.
+
+    Purposes have streams of their own, so that the frequencies do not depend on whether phases are drawn as well.
+    """
+    key = tuple(name.encode())
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
+
+
+def independent(sample: RowSampler, shape: tuple[int, int], seed: int, dtype: np.dtype) -> DenseProjection:
+    """Rows drawn one after the other: the first m rows do not depend on how many follow.
+
+    Drawn in float64 a few rows at a time and rounded to `dtype`, so float32 frequencies are the float64 ones, rounded.
+    """
+    generator = stream(seed, "frequencies")
+    matrix = np.empty(shape, dtype)
+    step = max(1, _CHUNK // shape[1])
+    for start in range(0, shape[0], step):
+        rows = matrix[start : start + step]
+        rows[...] = sample(generator, rows.shape)
+    return DenseProjection(matrix)
+
+
+def orthogonal(mixture: RadialMixture, shape: tuple[int, int], seed: int, dtype: np.dtype) -> DenseProjection:
+    """Blocks of d rows that are mutually orthogonal, each row with the length it would have by itself.
+
+    Directions are Haar distributed within a block (the Q of a Gaussian matrix, signs fixed by R). Yu et al. 2016,
+    "Orthogonal random features", section 3.
+    """
+    n_frequencies, width = shape
+    generator = stream(seed, "frequencies")
+    lengths = radii(mixture, n_frequencies, width, seed)
+    matrix = np.empty(shape, dtype)
+    for start in range(0, n_frequencies, width):
+        rows = matrix[start : start + width]
+        q, r = np.linalg.qr(generator.standard_normal((width, len(rows))))
+        rows[...] = (q * np.where(np.diag(r) < 0, -1.0, 1.0)).T * lengths[start : start + width, None]
+    return DenseProjection(matrix)
+
+
+def structured(mixture: RadialMixture, shape: tuple[int, int], seed: int, dtype: np.dtype) -> StructuredProjection:
+    """Rows of products of sign diagonals and Walsh-Hadamard transforms; only the signs and lengths are stored.
+
+    Lengths follow the law of p columns, p the padded width: the first d columns of such a row then have the law of d
+    columns, since Gaussian and Student vectors keep their law under marginalisation.
+    """
+    n_frequencies, width = shape
+    padded = padded_width(width)
+    n_blocks = -(-n_frequencies // padded)
+    bits = stream(seed, "signs").integers(0, 2, size=(n_blocks, 3, padded), dtype=np.int8)
+    return StructuredProjection(
+        signs=2 * bits - 1,
+        radii=radii(mixture, n_frequencies, padded, seed),
+        width=width,
+        dtype=np.dtype(dtype),
+    )
+
+
+def radii(mixture: RadialMixture, n_frequencies: int, width: int, seed: int) -> np.ndarray:
+    """Lengths of isotropic rows of `width` columns: a chi variable times the family's radial mixture."""
+    generator = stream(seed, "radii")
+    lengths = np.sqrt(generator.chisquare(width, n_frequencies))
+    return lengths * mixture(generator, n_frequencies)
