@@ -1,0 +1,28 @@
+"""Fixtures that more than one area of the tests shares: one local cluster of two worker processes a test run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[object]:
+    """Two worker processes of one thread each; started once, when the first test asks for them."""
+    from distributed import LocalCluster
+
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit="4 GiB"
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: object) -> Iterator[object]:
+    """A client of the shared cluster, the default one while the test runs; waits for both workers."""
+    from distributed import Client
+
+    with Client(cluster) as client:
+        client.wait_for_workers(2, timeout=60)
+        yield client
