@@ -127,8 +127,10 @@ def _from_ragged(column: pa.ChunkedArray, dtype: np.dtype) -> tuple[np.ndarray, 
     array = _one_chunk(column)
     _, offsets, values = array.buffers()
     bounds = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8) // dtype.itemsize
-    flat = np.frombuffer(values, dtype, bounds[-1]) if values is not None else np.empty(0, dtype)
-    return flat[bounds[0] :], bounds - bounds[0]
+    n_values = int(bounds[-1] - bounds[0])
+    flat = np.frombuffer(values, dtype, n_values, bounds[0] * dtype.itemsize) if n_values else np.empty(0, dtype)
+    bounds = bounds - bounds[0]
+    return flat, bounds.astype(np.int32) if bounds[-1] < 2**31 else bounds
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

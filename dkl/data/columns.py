@@ -1,0 +1,108 @@
+"""Columns of Arrow tables: what dkl can use them for, and their values as numbers or as texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+ColumnKind = Literal["number", "boolean", "category", "empty"]
+"""A column of type "empty" held no value yet and goes with any other kind."""
+
+_IS = pa.types
+_KINDS: tuple[tuple[Callable[[pa.DataType], bool], ColumnKind], ...] = (
+    (_IS.is_null, "empty"),
+    (_IS.is_boolean, "boolean"),
+    (_IS.is_integer, "number"),
+    (_IS.is_floating, "number"),
+    (_IS.is_decimal, "number"),
+    (_IS.is_string, "category"),
+    (_IS.is_large_string, "category"),
+    (_IS.is_string_view, "category"),
+)
+_NARROW = (pa.int8(), pa.int16(), pa.uint8(), pa.uint16(), pa.float16(), pa.float32())
+
+
+def column_kind(dtype: pa.DataType) -> ColumnKind | None:
+    """What a column of this type can be used as; None when dkl has no use for it (dates, lists, bytes)."""
+    if pa.types.is_dictionary(dtype):
+        return "category"
+    return next((kind for is_type, kind in _KINDS if is_type(dtype)), None)
+
+
+def why_unusable(name: str, dtype: pa.DataType) -> str:
+    """The sentence for a column that `column_kind` has no kind for."""
+    if pa.types.is_temporal(dtype):
+        return (
+            f"column '{name}' holds dates or times ({dtype}): turn it into numbers that mean something "
+            f"(an age in days, the hour, the month) or leave it out, drop=['{name}']"
+        )
+    if pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype):
+        return f"column '{name}' holds bytes that are not UTF-8 text: save the file as UTF-8, or drop=['{name}']"
+    return f"column '{name}' holds {dtype} values, which are neither numbers nor texts: leave it out, drop=['{name}']"
+
+
+def check_kinds(schema: pa.Schema) -> None:
+    """Raise a TypeError that lists every column of a type that cannot be encoded."""
+    problems = [why_unusable(field.name, field.type) for field in schema if column_kind(field.type) is None]
+    if problems:
+        raise TypeError("; ".join(problems))
+
+
+def as_table(frame: Any) -> pa.Table:
+    """A pandas, Polars or Arrow frame as an Arrow table; NaN in a pandas column is a missing value.
+
+    Raises
+    ------
+    TypeError
+        `frame` is no frame, or a column mixes types that have no common one.
+    ValueError
+        Two columns have one name.
+    """
+    table = _to_arrow(frame)
+    twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    if twice:
+        raise ValueError(f"column names must differ; found more than once: {twice}")
+    return table
+
+
+def _to_arrow(frame: Any) -> pa.Table:
+    if isinstance(frame, pa.Table):
+        return frame
+    if isinstance(frame, pa.RecordBatch):
+        return pa.Table.from_batches([frame])
+    try:
+        if hasattr(frame, "iloc") and hasattr(frame, "columns"):
+            return pa.Table.from_pandas(frame.rename(columns=str), preserve_index=False)
+        if hasattr(frame, "__arrow_c_stream__"):
+            return pa.table(frame)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise TypeError(
+            f"a column holds values of several types ({error}); make each column one of numbers, booleans or texts"
+        ) from error
+    raise TypeError(f"expected a pandas DataFrame or an Arrow table with named columns, got {type(frame).__name__}")
+
+
+def plain_type(dtype: pa.DataType, *, as_text: bool = False) -> pa.DataType:
+    """The one type in which values of `dtype` travel: text, bool, or the smaller of float32 and float64 to hold it."""
+    kind = column_kind(dtype)
+    if kind == "category" or as_text:
+        return pa.string()
+    if kind in ("boolean", "empty"):
+        return dtype
+    return pa.float32() if dtype in _NARROW else pa.float64()
+
+
+def numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """The values as float64 of shape (n,), NaN where missing."""
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
+
+
+def texts(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The values as texts, null where missing: 1 and 1.0 are both "1", so whole numbers keep their name in any type."""
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), None, column.cast(pa.float64()))
+    return column.cast(pa.string())
