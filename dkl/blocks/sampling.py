@@ -1,0 +1,72 @@
+"""Which rows belong to a sample: a hash of the row's identity decides, so every machine chooses the same rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dkl.blocks.block import Block
+
+_LN2 = float.fromhex("0x1.62e42fefa39efp-1")
+
+
+def hash_rows(row_id: np.ndarray, seed: int, round: int = 0) -> np.ndarray:
+    """A uniform 64-bit hash of (seed, round, row id), uint64 of the shape of `row_id`.
+
+    Three rounds of the finaliser of splitmix64 (Steele, Lea & Flood 2014) in integer arithmetic: the same bits on
+    every platform.
+    """
+    state = _mix(np.array([seed & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64))
+    state = _mix(state ^ np.array([round & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64))
+    return _mix(state ^ np.asarray(row_id, dtype=np.int64).view(np.uint64))
+
+
+def sample_keys(row_id: np.ndarray, weight: np.ndarray | None, seed: int, round: int = 0) -> np.ndarray:
+    """The arrival time of each row in an exponential race, -log(u) / weight: the k earliest are a weighted sample.
+
+    Parameters
+    ----------
+    row_id : ndarray of shape (n,), int64
+    weight : ndarray of shape (n,) or None
+        A row of weight w arrives as early as the first of w rows would; None means one each.
+    seed, round : int
+
+    Returns
+    -------
+    ndarray of shape (n,), float64
+        Distinct rows tie with probability 2^-52 or so. Only exactly rounded operations are used, so that keys are the
+        same on every platform.
+    """
+    uniform = ((hash_rows(row_id, seed, round) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    keys = -_log(uniform)
+    return keys if weight is None else keys / weight
+
+
+def smallest_keys(block: Block, k: int, seed: int, round: int = 0) -> Block:
+    """The (at most) k rows of a block that arrive first, in the order of arrival; ties by row id.
+
+    Samples merge: the sample of two blocks together is the sample of their samples, put into one block.
+    """
+    keys = sample_keys(block.row_id, block.weight, seed, round)
+    order = np.lexsort((block.row_id, keys))[:k]
+    return block.rows(order)
+
+
+def _mix(z: np.ndarray) -> np.ndarray:
+    z = z + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _log(x: np.ndarray) -> np.ndarray:
+    """The natural logarithm to 1e-15, by operations that every platform rounds alike (a library's log is not)."""
+    mantissa, exponent = np.frexp(x)
+    low = mantissa < 0.7071067811865476
+    mantissa = np.where(low, 2.0 * mantissa, mantissa)
+    exponent = exponent - low
+    t = (mantissa - 1.0) / (mantissa + 1.0)
+    square = t * t
+    series = np.full_like(x, 1.0 / 23.0)
+    for odd in range(21, 0, -2):
+        series = series * square + 1.0 / odd
+    return exponent * _LN2 + 2.0 * t * series

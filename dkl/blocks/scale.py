@@ -1,0 +1,145 @@
+"""Applying a fitted Scaler to rows: dense rows become scaled dense rows, sparse rows stay sparse where that has a meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from scipy import sparse, special
+
+from dkl.features.scaling import Scaler
+
+# rows of a sparse block are written out (quantile scaling has no sparse form) up to this many columns
+DENSIFY_COLUMNS = 4096
+
+
+def scale_rows(X: Any, scaler: Scaler | None, dtype: Any = "float32") -> Any:
+    """Rows scaled by `scaler`, computed in float64 and returned in `dtype`.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array of shape (n, d), any real dtype
+    scaler : Scaler or None
+        None only changes the dtype.
+    dtype : {"float32", "float64"}
+
+    Returns
+    -------
+    ndarray or csr_array of shape (n, d)
+        Sparse rows stay sparse for scalings that keep zeros; they are written out if a centre must be subtracted or
+        columns go through their quantiles.
+
+    Raises
+    ------
+    ValueError
+        If X has another number of columns than the scaler, or has to be written out and d is above 4,096.
+    """
+    check_columns(X, scaler)
+    if sparse.issparse(X):
+        return _scale_sparse(sparse.csr_array(X), scaler, np.dtype(dtype))
+    return scale_dense(np.asarray(X), scaler, np.dtype(dtype))
+
+
+def check_columns(X: Any, scaler: Scaler | None) -> None:
+    """Raise ValueError unless rows and scaler have the same columns."""
+    if scaler is not None and X.shape[1] != scaler.n_columns:
+        raise ValueError(f"rows have {X.shape[1]} columns, but the scaler was fitted on {scaler.n_columns}")
+
+
+def linear_part(scaler: Scaler) -> tuple[np.ndarray, np.ndarray]:
+    """(centre, factor) of a scaling that is ``(x - centre) * factor``: every kind but "quantile"."""
+    if scaler.kind == "unit":
+        center, factor = np.zeros(scaler.n_columns), np.full(scaler.n_columns, 1.0 / scaler.scale[0])
+    else:
+        center, factor = scaler.center, 1.0 / scaler.scale
+    return np.where(scaler.passthrough, 0.0, center), np.where(scaler.passthrough, 1.0, factor)
+
+
+def scale_dense(X: np.ndarray, scaler: Scaler | None, dtype: np.dtype, *, factor: float = 1.0) -> np.ndarray:
+    """Scaled dense rows times `factor`, in `dtype` and C order. Too large numbers become infinite, silently."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if scaler is None:
+            rows = np.ascontiguousarray(X, dtype=dtype)
+            return rows if factor == 1.0 else rows * dtype.type(factor)
+        if scaler.kind == "quantile":
+            rows = np.ascontiguousarray(X, dtype=np.float64)
+            out = np.empty(rows.shape, dtype)
+            _quantile_scores(rows, _knots(scaler), _scores(scaler), scaler.passthrough, factor, out)
+            return out
+        center, factors = linear_part(scaler)
+        out = np.empty(X.shape, dtype)
+        return np.multiply(np.subtract(X, center, dtype=np.float64), factors * factor, out=out, casting="same_kind")
+
+
+def is_written_out(scaler: Scaler | None) -> bool:
+    """Whether sparse rows must be written out before this scaling (it has no linear form)."""
+    return scaler is not None and scaler.kind == "quantile"
+
+
+def write_out(X: sparse.csr_array, purpose: str) -> np.ndarray:
+    """Sparse rows as dense ones, unless they are too wide for that."""
+    if X.shape[1] > DENSIFY_COLUMNS:
+        raise ValueError(
+            f"{purpose} needs every column of a row, and these sparse rows have {X.shape[1]} columns (at most "
+            f"{DENSIFY_COLUMNS} are written out); use scaling='unit' or scaling=None for sparse rows"
+        )
+    return X.toarray()
+
+
+def scale_columns(X: sparse.csr_array, factors: np.ndarray | None, dtype: np.dtype) -> sparse.csr_array:
+    """Sparse rows with each column times its factor, in `dtype`."""
+    with np.errstate(over="ignore"):
+        if factors is None:
+            data = X.data.astype(dtype)
+        else:
+            data = (X.data * factors[X.indices]).astype(dtype)
+    return sparse.csr_array((data, X.indices, X.indptr), shape=X.shape)
+
+
+def _scale_sparse(X: sparse.csr_array, scaler: Scaler | None, dtype: np.dtype) -> Any:
+    if scaler is None:
+        return scale_columns(X, None, dtype)
+    if is_written_out(scaler):
+        return scale_dense(write_out(X, "scaling by quantiles"), scaler, dtype)
+    center, factors = linear_part(scaler)
+    if center.any():
+        return scale_dense(write_out(X, f"scaling '{scaler.kind}'"), scaler, dtype)
+    return scale_columns(X, factors, dtype)
+
+
+def _knots(scaler: Scaler) -> np.ndarray:
+    if scaler.knots is None:
+        raise ValueError("a 'quantile' scaler needs knots, the empirical quantiles of each column; it has none")
+    return np.ascontiguousarray(scaler.knots.T, dtype=np.float64)
+
+
+def _scores(scaler: Scaler) -> np.ndarray:
+    """The standard normal quantile at each knot's level, clipped at +-3."""
+    return np.clip(special.ndtri(np.linspace(0.0, 1.0, len(_knots(scaler).T))), -3.0, 3.0)
+
+
+@numba.njit(nogil=True, cache=True)
+def _quantile_scores(
+    X: np.ndarray, knots: np.ndarray, scores: np.ndarray, passthrough: np.ndarray, factor: float, out: np.ndarray
+) -> None:
+    """Interpolate each number between the scores of its neighbouring knots; the mean score where knots are tied."""
+    last = knots.shape[1] - 1
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            x = X[i, j]
+            if passthrough[j]:
+                score = x
+            elif x < knots[j, 0]:
+                score = scores[0]
+            elif x > knots[j, last]:
+                score = scores[last]
+            else:
+                left = np.searchsorted(knots[j], x, side="left")
+                if knots[j, left] == x:
+                    right = np.searchsorted(knots[j], x, side="right") - 1
+                    score = 0.5 * (scores[left] + scores[right])
+                else:
+                    share = (x - knots[j, left - 1]) / (knots[j, left] - knots[j, left - 1])
+                    score = scores[left - 1] + share * (scores[left] - scores[left - 1])
+            out[i, j] = score * factor

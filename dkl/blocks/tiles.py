@@ -1,0 +1,120 @@
+"""Cutting a block into tiles that stay in the cache: shapes that follow from dtype, d and D alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dkl.blocks import scale
+from dkl.features.feature_map import FeatureMap
+
+# bytes of mapped rows, and of scaled rows, that exist at once
+MAPPED_BYTES = 1 << 26
+SCALED_BYTES = 1 << 23
+
+
+def row_tile(feature_map: FeatureMap, dtype: Any = "float32") -> int:
+    """Rows whose mapped form stays below 64 MiB; follows from dtype and the number of features alone."""
+    rows = MAPPED_BYTES // (feature_map.n_features * np.dtype(dtype).itemsize)
+    return max(1, min(65_536, rows))
+
+
+def sum_tile(n_columns: int, dtype: np.dtype) -> int:
+    """Rows of a tile of a block sum: 512, fewer when rows are wide."""
+    rows = SCALED_BYTES // (n_columns * dtype.itemsize)
+    return max(16, min(512, rows // 16 * 16))
+
+
+def spans(length: int, step: int) -> Iterator[slice]:
+    """Consecutive slices of `step` items, the last one shorter."""
+    for start in range(0, length, step):
+        yield slice(start, min(start + step, length))
+
+
+class RowTiles:
+    """The rows of a block, tile by tile: scaled, times a factor, in the compute dtype.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array of shape (n, d)
+    feature_map : FeatureMap
+        Its scaler is applied.
+    dtype : dtype
+    factor : float
+        Multiplies the scaled rows (1/(2 pi) turns radians into turns).
+    dense : bool
+        Write sparse rows out, for projections that need every column.
+
+    Attributes
+    ----------
+    constant : ndarray of shape (d,), float64, or None
+        What is still to be subtracted from every row: the centre of sparse rows, which is never written out.
+    """
+
+    def __init__(
+        self, X: Any, feature_map: FeatureMap, dtype: np.dtype, *, factor: float = 1.0, dense: bool = False
+    ) -> None:
+        self.X = checked_rows(X, feature_map)
+        self.scaler = feature_map.scaler
+        self.dtype = dtype
+        self.factor = factor
+        self.step = sum_tile(feature_map.n_columns, dtype)
+        self.sparse = sparse.issparse(self.X)
+        self.written_out = self.sparse and (dense or scale.is_written_out(self.scaler))
+        self.constant, self._factors = self._sparse_scaling()
+
+    def _sparse_scaling(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        if not self.sparse or self.written_out:
+            return None, None
+        if self.scaler is None:
+            return None, None if self.factor == 1.0 else np.full(self.X.shape[1], self.factor)
+        center, factors = scale.linear_part(self.scaler)
+        return (center * factors * self.factor if center.any() else None), factors * self.factor
+
+    def __iter__(self) -> Iterator[tuple[slice, Any]]:
+        for rows in spans(self.X.shape[0], self.step):
+            yield rows, self._tile(self.X[rows])
+
+    def _tile(self, part: Any) -> Any:
+        if not self.sparse:
+            return scale.scale_dense(part, self.scaler, self.dtype, factor=self.factor)
+        if not self.written_out:
+            return scale.scale_columns(part, self._factors, self.dtype)
+        if scale.is_written_out(self.scaler):
+            part = scale.write_out(part, "scaling by quantiles")
+        else:
+            part = part.toarray()
+        return scale.scale_dense(part, self.scaler, self.dtype, factor=self.factor)
+
+
+def checked_rows(X: Any, feature_map: FeatureMap) -> Any:
+    """X as a real two-dimensional array with the columns of the map, or a ValueError or TypeError that says what is wrong."""
+    X = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X)
+    if X.ndim != 2:
+        raise ValueError(f"rows must form a two-dimensional array; X has shape {X.shape}")
+    if X.shape[1] != feature_map.n_columns:
+        raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")
+    if X.dtype.kind not in "biuf":
+        raise TypeError(f"rows must be real numbers; X has dtype {X.dtype}")
+    scale.check_columns(X, feature_map.scaler)
+    return X
+
+
+def checked_dtype(dtype: Any) -> np.dtype:
+    """float32 or float64, the two kinds of arithmetic."""
+    dtype = np.dtype(dtype)
+    if dtype not in (np.dtype("float32"), np.dtype("float64")):
+        raise ValueError(f"dtype is {dtype}; block arithmetic is done in 'float32' or 'float64'")
+    return dtype
+
+
+def checked_weights(S: Any, n_rows: int) -> np.ndarray:
+    """The weight columns S as float64 of shape (n, K); one column may come as a vector."""
+    S = np.asarray(S, dtype=np.float64)
+    S = S[:, None] if S.ndim == 1 else S
+    if S.ndim != 2 or len(S) != n_rows:
+        raise ValueError(f"the weight columns S have shape {S.shape}; {n_rows} rows need shape ({n_rows}, K)")
+    return S
