@@ -1,0 +1,167 @@
+"""The one read that selection needs, class sums of all candidates, as a record; and the drivers on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dkl.blocks.block import Block
+from dkl.blocks.records import Accumulator, BlockSum, Cost, Record
+from dkl.blocks.sums import feature_squares, feature_sums
+from dkl.blocks.targets import encode_targets
+from dkl.features.feature_map import FeatureMap
+from dkl.selection.alignment import class_alignments, class_diagonal, regression_alignments, regression_diagonal
+from dkl.selection.posterior import pair_losses
+
+
+@dataclass(frozen=True, eq=False)
+class PotentialProblem:
+    """What the pass over the rows is asked.
+
+    Parameters
+    ----------
+    candidates : FeatureMap
+        With amplitudes of 1.
+    n_classes : int or None
+        None for regression.
+    class_weight : ndarray of shape (K,) or None
+        Factors of the rows' weights.
+    dtype : {"float32", "float64"}
+        Of the arithmetic; sums are float64.
+    center : bool
+        Take the mean off the class indicators (regression targets are always centred).
+    diagonal : bool
+        Keep the terms i = j, as (4) does. False subtracts them.
+    """
+
+    candidates: FeatureMap
+    n_classes: int | None
+    class_weight: np.ndarray | None = None
+    dtype: str = "float32"
+    center: bool = False
+    diagonal: bool = True
+
+    @property
+    def n_targets(self) -> int:
+        """Columns of the encoded targets: one a class, or [y, 1]."""
+        return 2 if self.n_classes is None else self.n_classes
+
+    @property
+    def needs_squares(self) -> bool:
+        """Whether the diagonal takes a sum of its own: of a pair, cos^2 + sin^2 = 1, it does not depend on w."""
+        return not self.diagonal and self.candidates.columns_a_frequency == 1
+
+
+@dataclass(frozen=True, eq=False)
+class PotentialState:
+    """`values` is None before the pass; then the alignments or losses (m,), and `total`, the weight of all rows."""
+
+    values: np.ndarray | None = None
+    total: float = 0.0
+
+
+def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The sums of one block: of the candidates' features, of the targets, and of squared features where asked."""
+    problem: PotentialProblem = operands["problem"]
+    targets = encode_targets(block, problem.n_classes, problem.class_weight)
+    sums = {
+        "features": feature_sums(block.X, targets, problem.candidates, dtype=problem.dtype),
+        "targets": np.asarray(targets.sum(axis=0)),
+    }
+    if problem.needs_squares:
+        weights = _square_weights(targets, problem.n_classes)
+        columns = [
+            feature_squares(block.X, np.ascontiguousarray(column), problem.candidates, dtype=problem.dtype)
+            for column in weights.T
+        ]
+        sums["squares"] = np.stack(columns, axis=2)
+    return sums
+
+
+def _square_weights(targets: np.ndarray, n_classes: int | None) -> np.ndarray:
+    """What the squared features are weighted with: class indicators, or [y^2, y, 1] times the rows' weights."""
+    if n_classes is not None:
+        return targets
+    squared = np.square(targets[:, :1]) / targets[:, 1:]
+    return np.concatenate([squared, targets], axis=1)
+
+
+def potential_record(problem: PotentialProblem) -> BlockSum:
+    """The record of the pass."""
+    candidates = problem.candidates
+    parts, size = candidates.columns_a_frequency, candidates.n_frequencies
+    accumulators = {
+        "features": Accumulator((parts, size, problem.n_targets)),
+        "targets": Accumulator((problem.n_targets,)),
+    }
+    if problem.needs_squares:
+        columns = 3 if problem.n_classes is None else problem.n_classes
+        accumulators["squares"] = Accumulator((parts, size, columns))
+    return BlockSum(
+        name="potentials",
+        function=potential_sums,
+        accumulators=accumulators,
+        operands={"problem": problem},
+        cost=partial(_potential_cost, problem=problem),
+    )
+
+
+def _potential_cost(rows: int, columns: int, *, problem: PotentialProblem) -> Cost:
+    """A product with W, a cosine and a sine (about 20 operations each) and one multiply-add a target."""
+    candidates = problem.candidates
+    reduction = candidates.n_features * (20 + 2 * problem.n_targets * (2 if problem.needs_squares else 1))
+    product = 2 * columns * candidates.n_frequencies
+    sums = 8 * candidates.n_features * problem.n_targets * (2 if problem.needs_squares else 1)
+    return Cost(flops=float(rows) * (product + reduction), scratch_bytes=sums + _TILE_BYTES + 8 * rows * columns)
+
+
+_TILE_BYTES = 8 << 20
+
+
+class _PotentialDriver:
+    """One pass for the class sums; what is made of them differs."""
+
+    def init(self, problem: PotentialProblem) -> PotentialState:
+        return PotentialState()
+
+    def request(self, problem: PotentialProblem, state: PotentialState) -> Sequence[Record] | None:
+        return None if state.values is not None else (potential_record(problem),)
+
+    def plan(self, problem: PotentialProblem) -> Sequence[tuple[Sequence[Record], int]]:
+        return [((potential_record(problem),), 1)]
+
+
+class AlignmentDriver(_PotentialDriver):
+    """The alignments v of all candidates (Sinha & Duchi 2016, equation (4)) in one pass."""
+
+    def step(self, problem: PotentialProblem, state: PotentialState, results: Sequence[Any]) -> PotentialState:
+        (sums,) = results
+        values, total = _alignments(problem, sums), _total(problem, sums)
+        return PotentialState(values=values, total=total)
+
+
+class PosteriorDriver(_PotentialDriver):
+    """The losses of all candidates (Letarte, Morvant & Germain 2019, proposition 8) in one pass."""
+
+    def step(self, problem: PotentialProblem, state: PotentialState, results: Sequence[Any]) -> PotentialState:
+        (sums,) = results
+        return PotentialState(values=pair_losses(sums["features"], sums["targets"]), total=_total(problem, sums))
+
+
+def _total(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> float:
+    targets = sums["targets"]
+    return float(targets[-1] if problem.n_classes is None else targets.sum())
+
+
+def _alignments(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+    """v of (4), less its diagonal where the problem says so (a constant for pairs, which moves no weight)."""
+    features, targets = sums["features"], sums["targets"]
+    if problem.n_classes is None:
+        values = regression_alignments(features, targets)
+        return values - regression_diagonal(sums["squares"], targets) if problem.needs_squares else values
+    values = class_alignments(features, targets, center=problem.center)
+    return values - class_diagonal(sums["squares"], targets, center=problem.center) if problem.needs_squares else values
