@@ -162,7 +162,7 @@ def _checked(v: np.ndarray, rho: float, k: float) -> np.ndarray:
 
 
 def _weights_by_sort(heights: np.ndarray, ties: int, rho: float) -> np.ndarray:
-    """k = 2: the smallest support that is feasible with eta at the next height below it; then the gap in closed form."""
+    """k = 2: the smallest support that is feasible with eta at the next height below it, then a closed form."""
     size = len(heights)
     descending = np.sort(heights)[::-1]
     low, high = ties, size

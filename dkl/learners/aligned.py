@@ -1,0 +1,163 @@
+"""AlignedFeatures: candidates weighed by their alignment with the targets, within a divergence ball."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import ScalingKind
+from dkl.learners.base import SelectingLearner
+from dkl.learners.parameters import ALIGNMENT, COMMON, POOL, Constraints, family_of, kept_frequencies
+from dkl.selection.alignment import divergence, effective_features, maximise_alignment
+from dkl.selection.choice import Estimator, choose_features
+from dkl.selection.potentials import AlignmentDriver, PotentialProblem
+
+RHO_SHARE = 0.005
+
+
+class AlignedFeatures(SelectingLearner):
+    """Features that agree with the targets, chosen from a pool of candidates by one pass over the rows.
+
+    The weights q maximise the alignment of the kernel with the targets among all with D_f(q || uniform) <= rho,
+    f(t) = t^k - 1. Features are then the support of q with amplitudes sqrt(q), or drawn from q where the support has
+    more columns than `n_features`.
+
+    Parameters
+    ----------
+    family : Family or None
+        Law of the candidates; None is ``Gaussian()`` with the median bandwidth.
+    n_candidates : int or None
+        Frequencies in the pool; None, for ``Coordinates()``, is each column once.
+    n_features : int or None
+        Output columns, an upper bound (a cosine-sine pair takes two); None keeps the support of q.
+    rho : float or None
+        Radius of the divergence ball: 0 is plain sampling, larger is more selective. None is 0.005 n_candidates.
+    k : float
+        Order of the divergence, >= 2.
+    center : bool
+        Take the mean off the class indicators first; pays where classes are of unequal size. Numbers always are.
+    diagonal : bool
+        Count each row's pair with itself, as the paper does. Matters for families without pairs only.
+    estimator : {"auto", "draw", "support"}
+        "auto": the support where it fits into `n_features`, else a draw (the paper's rule). "draw": always drawn.
+        "support": always the support, the largest weights where it does not fit.
+    sigma_factors : sequence of float
+        Spread the candidates evenly over the bandwidth times each of these: with, say, (0.3, 1, 3) the choice of
+        bandwidth matters little.
+    scaling, max_rows, dtype, device, random_state, checkpoint, progress, memory_limit
+        As of `RandomFeatures`; `max_rows` bounds the rows of the learning pass too.
+    class_weight : dict, "balanced" or None
+        Factors of the rows' weights by label.
+
+    Attributes
+    ----------
+    feature_map_ : FeatureMap
+    candidates_ : ndarray of shape (D, d)
+    alignment_ : ndarray of shape (D,)
+        v of equation (4).
+    weights_ : ndarray of shape (D,)
+        q.
+    divergence_ : float
+        D_f(q || 1/D), at most rho.
+    effective_features_ : float
+        1 / sum(q^2).
+    rho_ : float
+    frequencies_ : ndarray of shape (m, d)
+    family_, scaler_, seed_, n_features_in_, classes_, stats_
+        As of `RandomFeatures`; `classes_` for labels only.
+
+    References
+    ----------
+    Sinha & Duchi 2016, "Learning kernels with random features", equations (4) to (6).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from dkl.learners.aligned import AlignedFeatures
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> learner = AlignedFeatures(n_candidates=2_000, n_features=50, scaling="quantile", random_state=0).fit(X, y)
+    >>> learner.transform(X).shape[1] <= 50
+    True
+    >>> learner.with_rho(1.0).divergence_ < learner.divergence_
+    True
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **ALIGNMENT}
+    _driver = AlignmentDriver()
+
+    def __init__(
+        self,
+        family: Any = None,
+        n_candidates: int | None = 20_000,
+        n_features: int | None = 1_000,
+        rho: float | None = None,
+        *,
+        k: float = 2,
+        center: bool = False,
+        diagonal: bool = True,
+        estimator: Estimator = "auto",
+        sigma_factors: Any = (1.0,),
+        scaling: ScalingKind | None = None,
+        max_rows: int | None = None,
+        class_weight: Any = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        random_state: Any = None,
+        checkpoint: Any = None,
+        progress: Any = None,
+        memory_limit: Any = None,
+    ) -> None:
+        self.family = family
+        self.n_candidates = n_candidates
+        self.n_features = n_features
+        self.rho = rho
+        self.k = k
+        self.center = center
+        self.diagonal = diagonal
+        self.estimator = estimator
+        self.sigma_factors = sigma_factors
+        self.scaling = scaling
+        self.max_rows = max_rows
+        self.class_weight = class_weight
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.progress = progress
+        self.memory_limit = memory_limit
+
+    def with_rho(self, rho: float | None, *, n_features: int | None = None, k: float | None = None) -> Self:
+        """A fitted copy with another radius (number of columns, order of the divergence), without reading the rows.
+
+        Parameters
+        ----------
+        rho : float or None
+        n_features : int or None
+            None keeps the learner's own.
+        k : float or None
+            None keeps the learner's own.
+        """
+        given = {"n_features": n_features, "k": k}
+        return self._chosen_again(rho=rho, **{name: value for name, value in given.items() if value is not None})
+
+    def _check_rest(self) -> None:
+        if self.n_features is not None:
+            kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+
+    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+        return replace(super()._problem(pool, dataset), center=self.center, diagonal=self.diagonal)
+
+    def _keep_values(self, values: np.ndarray) -> None:
+        self.alignment_ = values
+
+    def _choose(self) -> None:
+        self.rho_ = RHO_SHARE * self.pool_.n_frequencies if self.rho is None else float(self.rho)
+        self.weights_ = maximise_alignment(self.alignment_, self.rho_, self.k)
+        self.divergence_ = divergence(self.weights_, self.k)
+        self.effective_features_ = effective_features(self.weights_)
+        kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
+        self._keep(choose_features(self.weights_, kept, self.seed_, estimator=self.estimator))

@@ -1,0 +1,240 @@
+"""FeatureLearner, the scikit-learn transformer that all feature learners are, and how one runs its drivers."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.blocks.device import resolve_device
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import ScalingKind
+from dkl.learners.parameters import (
+    COMMON,
+    Constraints,
+    bandwidth_factors,
+    check_parameters,
+    class_weights,
+    drawn_seed,
+    family_of,
+)
+from dkl.learners.preparation import draw_pool, preparation_problem, warn_of_heavy_tails
+from dkl.learners.rows import map_to_features, rows_to_fit
+from dkl.passes.loop import run_driver
+from dkl.progress import resolve_progress
+from dkl.selection.choice import Choice
+from dkl.selection.driver import Driver
+from dkl.selection.potentials import PotentialProblem, PotentialState
+from dkl.selection.preparation import PreparationDriver
+
+
+class FeatureLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """What all feature learners share; a subclass says what `_learn` does between validation and the feature map."""
+
+    _parameter_constraints: ClassVar[Constraints] = COMMON
+    _supervised: ClassVar[bool] = False
+
+    family: Any
+    scaling: ScalingKind | None
+    max_rows: int | None
+    class_weight: Any
+    dtype: str
+    device: str
+    random_state: Any
+    checkpoint: Any
+    progress: Any
+    memory_limit: Any
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn the feature map.
+
+        Parameters
+        ----------
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+            Data frames are raw rows and are encoded; everything else holds encoded rows.
+        y : array of shape (n,) or None
+            Labels or targets; those of a Dataset are its own.
+        sample_weight : array of shape (n,) or None
+            Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If a parameter or the rows have no meaning; before any pass.
+        """
+        check_parameters(self)
+        self._check_rest()
+        dataset = rows_to_fit(self, X, y, sample_weight, supervised=self._supervised)
+        self.encoding_ = dataset.encoding
+        self.seed_ = drawn_seed(self.random_state)
+        if self.max_rows is not None:
+            dataset = dataset.thin(self.max_rows, self.seed_)
+        self.stats_: list[Any] = []
+        self._learn(dataset)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Map rows to their features.
+
+        Parameters
+        ----------
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+
+        Returns
+        -------
+        ndarray of shape (n, n_features), or a lazy dask.array.Array for Dask collections and Datasets
+            In the learner's `dtype`: all cosines, then all sines, for pairs.
+        """
+        check_is_fitted(self)
+        return map_to_features(self, X, self.feature_map_, self.dtype)
+
+    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up."""
+        raise TypeError(f"{type(self).__name__} does not say what it reads")
+
+    @property
+    def frequencies_(self) -> np.ndarray:
+        """The frequencies that the feature map keeps, of shape (m, d)."""
+        return self.feature_map_.projection.dense()
+
+    @property
+    def scaler_(self) -> Any:
+        """The fitted scaler, or None."""
+        return self.feature_map_.scaler
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.feature_map_.n_features
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.required = self._supervised
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def _check_rest(self) -> None:
+        """What a declared constraint cannot say."""
+
+    def _learn(self, dataset: Dataset) -> None:
+        raise TypeError(f"{type(self).__name__} does not say how it learns")
+
+    def _prepare(self, dataset: Dataset) -> Any:
+        """The scaler of the rows, and `family_` with its bandwidth, in one pass where either needs it."""
+        family = family_of(self)
+        problem = preparation_problem(dataset, family, self.scaling, self.seed_)
+        state = self._run(PreparationDriver(), problem, dataset, "preparation")
+        self.family_ = copy.copy(family) if state.sigma is None else family.with_bandwidth(state.sigma)
+        if state.heavy is not None:
+            warn_of_heavy_tails(state.heavy, dataset)
+        return state.scaler(problem)
+
+    def _run(self, driver: Driver[Any, Any], problem: Any, dataset: Dataset, stage: str) -> Any:
+        """The final state of a driver; its passes are added to `stats_`."""
+        state, stats = run_driver(
+            driver,
+            problem,
+            dataset.source,
+            publish=resolve_progress(self.progress),
+            memory_limit=self.memory_limit,
+            device=resolve_device(self.device),
+        )
+        self.stats_.extend(stats)
+        return state
+
+
+class SelectingLearner(FeatureLearner):
+    """A learner that weighs a pool of candidates by one pass over the rows and keeps a few of them.
+
+    A subclass names its driver, says what is asked of the pass and what becomes of the values that it returns.
+    """
+
+    _supervised: ClassVar[bool] = True
+    _driver: ClassVar[Driver[PotentialProblem, PotentialState]]
+
+    n_candidates: int | None
+    n_features: int | None
+    sigma_factors: Any
+
+    @property
+    def candidates_(self) -> np.ndarray:
+        """All candidate frequencies, of shape (D, d); formed when asked for, where they are structured."""
+        return self.pool_.projection.dense()
+
+    @property
+    def phases_(self) -> np.ndarray:
+        """The phases of the candidates, of shape (D,), for families that have them."""
+        if self.pool_.phases is None:
+            raise AttributeError(f"{self.family_!r} has no phases")
+        return self.pool_.phases
+
+    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The preparation, where it is needed, and the pass for the class sums of all candidates."""
+        check_parameters(self)
+        family = family_of(self)
+        preparation = preparation_problem(dataset, family, self.scaling, 0)
+        if family.needs_bandwidth:
+            family = family.with_bandwidth(1.0)
+        pool = self._draw(family, dataset, seed=0)
+        return [*PreparationDriver().plan(preparation), *self._driver.plan(self._problem(pool, dataset))]
+
+    def _learn(self, dataset: Dataset) -> None:
+        self._check_task(dataset)
+        if dataset.task == "classification":
+            self.classes_ = dataset.classes
+        problem_weights = self._class_weights(dataset)
+        scaler = self._prepare(dataset)
+        self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+        problem = replace(self._problem(self.pool_, dataset), class_weight=problem_weights)
+        state = self._run(self._driver, problem, dataset, "potentials")
+        self.total_weight_ = state.total
+        self._keep_values(state.values)
+        self._choose()
+
+    def _draw(self, family: Any, dataset: Dataset, *, seed: int) -> FeatureMap:
+        factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
+        return draw_pool(family, self.n_candidates, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
+
+    def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
+        if dataset.task != "classification":
+            if self.class_weight is not None:
+                raise ValueError("class_weight has a meaning for class labels only; these targets are numbers")
+            return None
+        return class_weights(self.class_weight, dataset.classes, dataset.class_weights)
+
+    def _check_task(self, dataset: Dataset) -> None:
+        """Raise ValueError where the targets are not what the method is for."""
+
+    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+        n_classes = None if dataset.task == "regression" else len(dataset.classes)
+        return PotentialProblem(pool, n_classes, dtype=self.dtype)
+
+    def _keep_values(self, values: np.ndarray) -> None:
+        raise TypeError(f"{type(self).__name__} does not say what the values of its pass are")
+
+    def _choose(self) -> None:
+        raise TypeError(f"{type(self).__name__} does not say how it chooses")
+
+    def _keep(self, choice: Choice) -> None:
+        """The feature map of a choice: its amplitudes on the scale of the family's kernel."""
+        scale = self.family_.feature_scale(self.pool_.n_columns)
+        self.feature_map_ = self.pool_.take(choice.index, scale * choice.amplitudes)
+
+    def _chosen_again(self, **parameters: Any) -> Self:
+        """A fitted copy with other parameters that act on stored values: no pass."""
+        check_is_fitted(self)
+        other = copy.copy(self).set_params(**parameters)
+        check_parameters(other)
+        other._check_rest()
+        other._choose()
+        return other

@@ -1,0 +1,131 @@
+"""What the learners' parameters may be, declared once: the one module that imports scikit-learn's validation."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions, validate_parameter_constraints
+
+from dkl.features.families import Gaussian
+
+Constraints = dict[str, list[Any]]
+
+COMMON: Constraints = {
+    "family": [HasMethods(["draw", "validate", "with_bandwidth", "feature_scale"]), None],
+    "n_features": [Interval(Integral, 1, None, closed="left"), None],
+    "scaling": [StrOptions({"standard", "minmax", "unit", "quantile"}), None],
+    "max_rows": [Interval(Integral, 1, None, closed="left"), None],
+    "class_weight": [dict, StrOptions({"balanced"}), None],
+    "dtype": [StrOptions({"float32", "float64"})],
+    "device": [StrOptions({"auto", "cpu", "gpu"})],
+    "random_state": ["random_state"],
+    "checkpoint": [str, HasMethods("__fspath__"), None],
+    "progress": ["boolean", callable, None],
+    "memory_limit": [str, Interval(Integral, 1, None, closed="left"), None],
+}
+
+POOL: Constraints = {
+    "n_candidates": [Interval(Integral, 1, None, closed="left"), None],
+    "sigma_factors": ["array-like"],
+}
+
+ALIGNMENT: Constraints = {
+    "rho": [Interval(Real, 0, None, closed="left"), None],
+    "k": [Interval(Real, 2, None, closed="left")],
+    "center": ["boolean"],
+    "diagonal": ["boolean"],
+    "estimator": [StrOptions({"auto", "draw", "support"})],
+}
+
+POSTERIOR: Constraints = {
+    "beta": [Interval(Real, 0, None, closed="left")],
+}
+
+
+def check_parameters(estimator: Any) -> None:
+    """Raise an error that names the parameter, its value and what is expected, before any row is read."""
+    validate_parameter_constraints(
+        estimator._parameter_constraints, estimator.get_params(deep=False), caller_name=type(estimator).__name__
+    )
+    family_of(estimator).validate()
+
+
+def family_of(estimator: Any) -> Any:
+    """The family that was given, or a Gaussian with the median bandwidth."""
+    return Gaussian() if estimator.family is None else estimator.family
+
+
+def drawn_seed(random_state: Any) -> int:
+    """A seed below 2^31: the number itself if it is one, else drawn from the state."""
+    if isinstance(random_state, Integral):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+def columns_a_frequency(family: Any) -> int:
+    """Output columns of one frequency: two for a cosine-sine pair."""
+    return family.with_bandwidth(1.0).draw(1, 1, 0).columns_a_frequency
+
+
+def kept_frequencies(name: str, n_features: int, family: Any) -> int:
+    """How many frequencies fit into `n_features` output columns.
+
+    Raises
+    ------
+    ValueError
+        If not even one does.
+    """
+    columns = columns_a_frequency(family)
+    if n_features < columns:
+        raise ValueError(
+            f"The 'n_features' parameter of {name} counts output columns, and a cosine-sine pair takes two: it must be "
+            f"at least {columns} for this family. Got {n_features!r} instead."
+        )
+    return n_features // columns
+
+
+def bandwidth_factors(name: str, factors: Any) -> tuple[float, ...]:
+    """The factors as numbers, if all of them are positive and finite and there is at least one."""
+    array = np.asarray(factors, dtype=np.float64)
+    if array.ndim != 1 or len(array) == 0 or not (np.isfinite(array).all() and (array > 0.0).all()):
+        raise ValueError(
+            f"The 'sigma_factors' parameter of {name} must be a sequence of positive finite numbers. Got {factors!r} "
+            "instead."
+        )
+    return tuple(float(factor) for factor in array)
+
+
+def class_weights(class_weight: Any, classes: np.ndarray, totals: np.ndarray) -> np.ndarray | None:
+    """A factor for each class, in the order of `classes`.
+
+    Parameters
+    ----------
+    class_weight : dict of label to factor, "balanced" or None
+        "balanced": n / (K n_k), n_k the weight of class k.
+    classes : ndarray of shape (K,)
+    totals : ndarray of shape (K,)
+        The weight of each class.
+
+    Raises
+    ------
+    ValueError
+        For a label that is not a class, a factor that is negative or not finite, or factors that are all 0.
+    """
+    if class_weight is None:
+        return None
+    if isinstance(class_weight, str):
+        return totals.sum() / (len(classes) * np.maximum(totals, np.finfo(np.float64).tiny)) * (totals > 0.0)
+    factors = np.ones(len(classes))
+    for label, factor in class_weight.items():
+        position = np.flatnonzero(classes == label)
+        if len(position) != 1:
+            raise ValueError(f"class_weight names the class {label!r}, but the classes are {classes.tolist()}")
+        if not (np.isfinite(factor) and factor >= 0.0):
+            raise ValueError(f"class_weight[{label!r}] must be a finite number >= 0, got {factor!r}")
+        factors[position[0]] = factor
+    if not factors.any():
+        raise ValueError("class_weight is 0 for every class; at least one class must count")
+    return factors

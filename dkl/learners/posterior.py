@@ -1,0 +1,145 @@
+"""PosteriorFeatures: candidates weighed by a pseudo-posterior that falls with their empirical loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import ScalingKind
+from dkl.learners.base import SelectingLearner
+from dkl.learners.parameters import COMMON, POOL, POSTERIOR, Constraints, family_of, kept_frequencies
+from dkl.selection.alignment import effective_features
+from dkl.selection.choice import draw_features
+from dkl.selection.posterior import pseudo_posterior
+from dkl.selection.potentials import PosteriorDriver, PotentialProblem
+
+
+class PosteriorFeatures(SelectingLearner):
+    """Features drawn from a pseudo-posterior over a pool of candidates, learned by one pass over the rows.
+
+    Each candidate frequency w is a kernel cos(w.(x - x')) with an empirical loss L(w) over all pairs of rows; the
+    weights are proportional to exp(-beta sqrt(n) L(w)). For class labels only.
+
+    Parameters
+    ----------
+    family : Family or None
+        The prior, a family of Fourier features; None is ``Gaussian()`` with the median bandwidth.
+    n_candidates : int
+        Frequencies in the pool.
+    n_features : int
+        Output columns, an upper bound: a pair takes two, and a frequency drawn twice is kept once.
+    beta : float
+        0 is plain sampling; the larger, the more selective. A new one needs no pass: `with_beta`.
+    sigma_factors : sequence of float
+        As of `AlignedFeatures`.
+    scaling, max_rows, class_weight, dtype, device, random_state, checkpoint, progress, memory_limit
+        As of `AlignedFeatures`.
+
+    Attributes
+    ----------
+    feature_map_ : FeatureMap
+    candidates_ : ndarray of shape (D, d)
+    losses_ : ndarray of shape (D,)
+        L(w) of each candidate, between 0 and 1 up to 1/n.
+    weights_ : ndarray of shape (D,)
+        The pseudo-posterior.
+    effective_features_ : float
+        1 / sum(weights^2).
+    frequencies_ : ndarray of shape (m, d)
+    family_, scaler_, seed_, n_features_in_, classes_, stats_
+        As of `RandomFeatures`.
+
+    References
+    ----------
+    Letarte, Morvant & Germain 2019, "Pseudo-Bayesian learning with kernel Fourier transform as prior", section 5.4.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from dkl.learners.posterior import PosteriorFeatures
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> learner = PosteriorFeatures(n_candidates=2_000, n_features=50, scaling="quantile", random_state=0).fit(X, y)
+    >>> learner.with_beta(10.0).effective_features_ < learner.effective_features_
+    True
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **POSTERIOR}
+    _driver = PosteriorDriver()
+
+    def __init__(
+        self,
+        family: Any = None,
+        n_candidates: int = 20_000,
+        n_features: int = 1_000,
+        beta: float = 1.0,
+        *,
+        sigma_factors: Any = (1.0,),
+        scaling: ScalingKind | None = None,
+        max_rows: int | None = None,
+        class_weight: Any = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        random_state: Any = None,
+        checkpoint: Any = None,
+        progress: Any = None,
+        memory_limit: Any = None,
+    ) -> None:
+        self.family = family
+        self.n_candidates = n_candidates
+        self.n_features = n_features
+        self.beta = beta
+        self.sigma_factors = sigma_factors
+        self.scaling = scaling
+        self.max_rows = max_rows
+        self.class_weight = class_weight
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.progress = progress
+        self.memory_limit = memory_limit
+
+    def with_beta(self, beta: float, *, n_features: int | None = None) -> Self:
+        """A fitted copy with another beta (and number of columns), without reading the rows.
+
+        Parameters
+        ----------
+        beta : float
+        n_features : int or None
+            None keeps the learner's own.
+        """
+        return self._chosen_again(beta=beta, n_features=self.n_features if n_features is None else n_features)
+
+    def _check_rest(self) -> None:
+        family = family_of(self)
+        activation = family.with_bandwidth(1.0).draw(1, 1, 0).activation
+        if activation not in ("cos-sin", "cos"):
+            raise ValueError(
+                f"PosteriorFeatures needs a family of Fourier features, whose kernel is cos(w.(x - x')); {family!r} is "
+                "none. Use Gaussian, Laplacian, Cauchy or Matern, or AlignedFeatures"
+            )
+        kept_frequencies(type(self).__name__, self.n_features, family)
+
+    def _check_task(self, dataset: Dataset) -> None:
+        if dataset.task != "classification":
+            raise ValueError(
+                "PosteriorFeatures learns from class labels, and these targets are numbers (regression); "
+                "use AlignedFeatures for regression"
+            )
+
+    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+        # the loss is one of the kernel cos(w.(x - x')), which a pair has and a cosine with one phase has not
+        return super()._problem(replace(pool, activation="cos-sin", phases=None), dataset)
+
+    def _keep_values(self, values: np.ndarray) -> None:
+        self.losses_ = values
+
+    def _choose(self) -> None:
+        self.weights_ = pseudo_posterior(self.losses_, self.beta, self.total_weight_)
+        self.effective_features_ = effective_features(self.weights_)
+        kept = self.n_features // self.pool_.columns_a_frequency
+        self._keep(draw_features(self.weights_, kept, self.seed_))

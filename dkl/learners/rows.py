@@ -1,0 +1,133 @@
+"""What `fit` and `transform` accept, arrays, frames, Dask collections and Datasets, brought to one form each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from scipy import sparse
+from sklearn.utils.validation import validate_data
+
+from dkl.blocks.maps import map_rows
+from dkl.data.coerce import as_dataset
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+
+
+def rows_to_fit(estimator: Any, X: Any, y: Any, sample_weight: Any, *, supervised: bool) -> Dataset:
+    """The rows as a Dataset; records `n_features_in_` and, where there are names, `feature_names_in_`.
+
+    Parameters
+    ----------
+    estimator : BaseEstimator
+    X : array, scipy sparse matrix, data frame, Dask collection or Dataset
+    y, sample_weight : array of shape (n,) or None
+    supervised : bool
+        Whether the estimator uses targets; others ignore `y`.
+
+    Raises
+    ------
+    ValueError
+        If targets are needed and there are none, or the rows are not what a Dataset can hold.
+    """
+    if not supervised and not isinstance(X, Dataset):
+        y = None
+    if _is_plain(X):
+        X = _checked_rows(estimator, X, reset=True)
+    dataset = as_dataset(X, y, sample_weight)
+    if supervised and dataset.task is None:
+        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+    if not _is_plain(X):
+        estimator.n_features_in_ = dataset.n_columns
+        if dataset.column_names is not None:
+            estimator.feature_names_in_ = np.asarray(dataset.column_names, dtype=object)
+    return dataset
+
+
+def _is_plain(X: Any) -> bool:
+    """Whether scikit-learn's own validation applies: it would turn a Dask array into one NumPy array."""
+    return not isinstance(X, Dataset) and not dask.is_dask_collection(X)
+
+
+def _is_frame(X: Any) -> bool:
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
+def _checked_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
+    """Rows in memory with the right number and names of columns; frames stay frames."""
+    if _is_frame(X):
+        validate_data(estimator, X, reset=reset, skip_check_array=True)
+        return X
+    return validate_data(estimator, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=not reset)
+
+
+def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str) -> Any:
+    """The features of rows: an array for rows in memory, a lazy Dask array for Dask collections and Datasets.
+
+    Parameters
+    ----------
+    estimator : fitted BaseEstimator
+        Its `encoding_`, where there is one, takes raw frames to columns.
+    X : array, scipy sparse matrix, data frame, Dask collection or Dataset
+    feature_map : FeatureMap
+    dtype : {"float32", "float64"}
+
+    Returns
+    -------
+    ndarray or dask.array.Array of shape (n, n_features)
+
+    Raises
+    ------
+    ValueError
+        If the columns are not those of `fit`, or the rows are not finite.
+    """
+    if isinstance(X, Dataset):
+        return _map_dask(estimator, X.X, feature_map, dtype)
+    if dask.is_dask_collection(X):
+        return _map_dask(estimator, _dask_rows(estimator, X), feature_map, dtype)
+    X = _checked_rows(estimator, X, reset=False)
+    if _is_frame(X):
+        X = encoded_frame(estimator, X)
+    return map_rows(X, feature_map, dtype)
+
+
+def encoded_frame(estimator: Any, frame: Any) -> Any:
+    """The columns of a raw frame, by the encoding of `fit` where it saw a frame."""
+    encoding = getattr(estimator, "encoding_", None)
+    return np.asarray(frame) if encoding is None else encoding.transform(frame)
+
+
+def _dask_rows(estimator: Any, X: Any) -> da.Array:
+    """A Dask array of encoded rows."""
+    if not _is_frame(X):
+        return X
+    encode = dask.delayed(encoded_frame, pure=True)
+    parts = [encode(estimator, part) for part in X.to_delayed()]
+    shape = (np.nan, estimator.feature_map_.n_columns)
+    return da.concatenate([da.from_delayed(part, shape=shape, dtype=np.float64) for part in parts])
+
+
+def _map_dask(estimator: Any, X: da.Array, feature_map: FeatureMap, dtype: str) -> da.Array:
+    if X.ndim != 2 or X.shape[1] != feature_map.n_columns:
+        raise ValueError(
+            f"X has {X.shape[1] if X.ndim == 2 else X.ndim} {'features' if X.ndim == 2 else 'dimensions'}, but "
+            f"{type(estimator).__name__} is expecting {feature_map.n_columns} features as input"
+        )
+    if X.numblocks[1] > 1:
+        X = X.rechunk({1: -1})
+    return X.map_blocks(
+        _map_block,
+        # one task holds the map, however many blocks there are
+        feature_map=dask.delayed(feature_map, pure=True),
+        dtype=np.dtype(dtype),
+        output=dtype,
+        chunks=(X.chunks[0], (feature_map.n_features,)),
+        meta=np.empty((0, 0), dtype),
+        name=None,
+    )
+
+
+def _map_block(rows: Any, feature_map: FeatureMap, output: str) -> np.ndarray:
+    return map_rows(sparse.csr_array(rows) if sparse.issparse(rows) else rows, feature_map, output)
