@@ -1,0 +1,52 @@
+"""The command `dkl`: all commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dkl import __version__
+from dkl.cli import bench_command, data_commands, demo_command, model_commands
+
+app = typer.Typer(
+    name="dkl",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="A first run: [bold]dkl demo[/bold]. Each command explains itself: [bold]dkl fit --help[/bold].",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dkl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Learn which Fourier features matter, from rows that do not fit in memory, on any Dask cluster.
+
+    The way of the data: [bold]ingest[/bold] files into a store, [bold]plan[/bold] what a fit costs, [bold]fit[/bold] a
+    model, [bold]score[/bold] it on held-out rows, [bold]predict[/bold] for new ones.
+
+    Exit codes: 0 all went well, 1 the work failed (one message says why), 2 the command was not understood.
+    """
+
+
+data_commands.register(app)
+model_commands.register(app)
+demo_command.register(app)
+bench_command.register(app)
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="dkl")

@@ -1,0 +1,176 @@
+"""How a function becomes a command: groups of options, one form of result, one form of failure."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated, Any, get_type_hints
+
+import numpy as np
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+FAILED, INTERRUPTED = 1, 130
+
+
+@dataclass(frozen=True)
+class Running:
+    """Options that every command takes."""
+
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")] = (
+        False
+    )
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")] = False
+
+    @property
+    def progress(self) -> bool | None:
+        """What learners take as `progress`: off where it would disturb, else shown if somebody watches."""
+        return False if self.quiet or self.json or not sys.stderr.isatty() else None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command found.
+
+    Parameters
+    ----------
+    facts : mapping
+        What ``--json`` prints.
+    view : rich renderable or None
+        What a person sees; None shows the facts as a table.
+    """
+
+    facts: Mapping[str, Any]
+    view: RenderableType | None = None
+
+
+def command(app: typer.Typer, name: str, *, epilog: str = "") -> Callable[[Callable[..., Result]], Callable[..., None]]:
+    """Register a function that returns a `Result` as the command `name` of `app`.
+
+    A parameter annotated with a dataclass stands for one option a field; a failure ends in one message and exit code 1.
+    """
+
+    def register(function: Callable[..., Result]) -> Callable[..., None]:
+        groups = _groups_of(function)
+
+        @functools.wraps(function)
+        def run(**given: Any) -> None:
+            options = {
+                parameter: group(**{field.name: given.pop(field.name) for field in fields(group)})
+                for parameter, group in groups.items()
+            }
+            running = next((group for group in options.values() if isinstance(group, Running)), Running())
+            _report(lambda: function(**given, **options), running)
+
+        _show_as(run, _signature(function, groups))
+        app.command(name, epilog=epilog, no_args_is_help=False)(run)
+        return run
+
+    return register
+
+
+def _groups_of(function: Callable[..., Any]) -> dict[str, type]:
+    hints = get_type_hints(function)
+    return {name: hint for name, hint in hints.items() if name != "return" and is_dataclass(hint)}
+
+
+def _signature(function: Callable[..., Any], groups: Mapping[str, type]) -> list[inspect.Parameter]:
+    """The parameters of the function with each group replaced by its fields."""
+    hints = get_type_hints(function, include_extras=True)
+    parameters = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in groups:
+            field_hints = get_type_hints(groups[name], include_extras=True)
+            parameters += [
+                inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hint)
+                for f, hint in ((f, field_hints[f.name]) for f in fields(groups[name]))
+            ]
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
+    return parameters
+
+
+def _show_as(run: Callable[..., None], parameters: list[inspect.Parameter]) -> None:
+    """Let typer see these parameters, not those of the wrapped function."""
+    del run.__wrapped__  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+
+
+def _report(work: Callable[[], Result], running: Running) -> None:
+    """Do the work, print its result or its failure, and leave with the exit code."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            result = work()
+        except KeyboardInterrupt:
+            stderr().print("interrupted", style="bold red")
+            raise typer.Exit(INTERRUPTED) from None
+        except (typer.Exit, typer.BadParameter):
+            raise
+        except Exception as error:
+            _print_failure(error, running)
+            raise typer.Exit(FAILED) from None
+    if running.json:
+        typer.echo(json.dumps(result.facts, default=as_json, indent=2))
+    else:
+        Console().print(facts_table(result.facts) if result.view is None else result.view)
+
+
+def _print_failure(error: Exception, running: Running) -> None:
+    message = error.args[0] if isinstance(error, KeyError) and error.args else str(error) or type(error).__name__
+    notes = list(getattr(error, "__notes__", ()))
+    if running.json:
+        typer.echo(json.dumps({"error": {"type": type(error).__name__, "message": str(message), "notes": notes}}))
+    console = stderr()
+    if running.debug:
+        console.print_exception()
+    console.print(Text.assemble(("Error: ", "bold red"), str(message), *(f"\n  {note}" for note in notes)))
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    if issubclass(category, UserWarning | RuntimeWarning):
+        stderr().print(Text.assemble(("Warning: ", "yellow"), str(message)))
+
+
+def stderr() -> Console:
+    """Where progress, warnings and failures go: standard output holds results alone."""
+    return Console(stderr=True, soft_wrap=True)
+
+
+def facts_table(facts: Mapping[str, Any]) -> RenderableType:
+    """Name and value in two columns."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in facts.items():
+        table.add_row(Text(name.replace("_", " "), style="bold"), Text(_shown(value)))
+    return Group(table)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple | np.ndarray):
+        items = [_shown(item) for item in value[:10]]
+        return ", ".join(items) + (f", ... ({len(value)} in all)" if len(value) > 10 else "")
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
+
+
+def as_json(value: Any) -> Any:
+    """NumPy values as JSON holds them."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)

@@ -1,0 +1,300 @@
+"""The shape of the code, read from its syntax trees: where imports point, how long things are, what is documented."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dkl
+
+ROOT = Path(__file__).parents[1]
+LIBRARY = sorted((ROOT / "dkl").rglob("*.py"))
+
+# Each layer with the layers that it may import beside itself. `errors`, `events` and `progress` import no other.
+FOUNDATION = {"errors", "events"}
+ARROW: dict[str, set[str]] = {
+    "errors": set(),
+    "events": set(),
+    "progress": {"events"},
+    "features": FOUNDATION,
+    "blocks": FOUNDATION | {"features"},
+    "data": FOUNDATION | {"progress", "blocks.block", "blocks.records", "blocks.sampling"},
+    "selection": FOUNDATION | {"features", "blocks"},
+    "passes": FOUNDATION | {"progress", "features", "blocks", "data"},
+}
+ARROW["linear"] = ARROW["passes"] | {"passes", "selection"}
+ARROW["learners"] = ARROW["linear"] | {"linear"}
+ARROW["testing"] = ARROW["learners"] | {"learners"}
+TOP = {"cli", "planning", "plots", "model_io", "demo", "bench"}
+ARROW.update(dict.fromkeys(TOP, ARROW["testing"] | TOP))
+ARROW["__main__"] = {"cli"}
+# Imports against the arrow, each inside the function that needs it: a method that users call on a model.
+INVERTED = {("dkl.learners.kernel_machines", "dkl.model_io")}
+
+DRAWERS = {"utils", "util", "common", "helpers", "helper", "core", "misc", "tools", "base_utils"}
+LONGEST_FUNCTION, LONGEST_MODULE, MOST_ARGUMENTS = 80, 450, 7
+
+
+def module_name(path: Path) -> str:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    """Each import as (module, names taken from it, line); a relative one begins with dots."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, (), node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or ""), tuple(a.name for a in node.names), node.lineno
+
+
+def is_package(name: str) -> bool:
+    return (ROOT.joinpath(*name.split(".")) / "__init__.py").exists()
+
+
+def is_module(name: str) -> bool:
+    return ROOT.joinpath(*name.split(".")).with_suffix(".py").exists() or is_package(name)
+
+
+def modules_of_dkl(path: Path) -> Iterator[tuple[str, int]]:
+    """The modules of dkl that a file imports."""
+    for module, names, line in imports_of(path):
+        if module.partition(".")[0] != "dkl":
+            continue
+        inner = [f"{module}.{name}" for name in names if is_module(f"{module}.{name}")]
+        yield from ((name, line) for name in inner or [module])
+
+
+def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+def places(found: list[tuple[Path, int, str]]) -> str:
+    return "\n".join(f"{path.relative_to(ROOT)}:{line}: {what}" for path, line, what in found)
+
+
+def test_imports_point_one_way() -> None:
+    wrong = []
+    for path in LIBRARY:
+        importer = module_name(path)
+        if importer == "dkl":
+            continue
+        layer = importer.split(".")[1]
+        for imported, line in modules_of_dkl(path):
+            inner = imported.partition(".")[2]
+            allowed = ARROW[layer] | {layer}
+            if (importer, imported) in INVERTED:
+                continue
+            if not any(inner == name or inner.startswith(f"{name}.") for name in allowed):
+                wrong.append((path, line, f"{layer} imports {imported}"))
+    assert not wrong, places(wrong)
+
+
+def test_no_module_imports_through_a_front_door() -> None:
+    wrong = []
+    for path in LIBRARY:
+        if path == ROOT / "dkl" / "testing" / "__init__.py":
+            continue
+        for module, names, line in imports_of(path):
+            if module.startswith("."):
+                wrong.append((path, line, "a relative import"))
+            elif module.partition(".")[0] == "dkl" and is_package(module):
+                doors = [name for name in names if not is_module(f"{module}.{name}")]
+                if (doors or not names) and not (module == "dkl" and doors == ["__version__"]):
+                    wrong.append((path, line, f"from {module} import {', '.join(doors)}"))
+    assert not wrong, places(wrong)
+
+
+def test_front_doors_hold_no_code() -> None:
+    open_doors = {ROOT / "dkl" / "__init__.py", ROOT / "dkl" / "testing" / "__init__.py"}
+    wrong = [
+        (path, 1, "code in a package's __init__")
+        for path in LIBRARY
+        if path.name == "__init__.py" and path not in open_doors
+        for node in tree_of(path).body
+        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    ]
+    assert not wrong, places(wrong)
+
+
+def test_the_library_does_not_print() -> None:
+    wrong = [
+        (path, node.lineno, "print")
+        for path in LIBRARY
+        if "cli" not in path.parts
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert not wrong, places(wrong)
+
+
+def test_nothing_is_asserted_or_caught_blindly() -> None:
+    wrong = []
+    for path in LIBRARY:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ExceptHandler) and node.type is None:
+                wrong.append((path, node.lineno, "bare except"))
+            elif isinstance(node, ast.Assert) and "testing" not in path.parts:
+                wrong.append((path, node.lineno, "assert: raise an error that says what to do"))
+            elif isinstance(node, ast.Name) and node.id == "NotImplementedError":
+                wrong.append((path, node.lineno, "NotImplementedError"))
+    assert not wrong, places(wrong)
+
+
+def test_functions_and_modules_are_short() -> None:
+    wrong = []
+    lengths = []
+    for path in LIBRARY:
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > LONGEST_MODULE:
+            wrong.append((path, lines, f"a module of {lines} lines"))
+        for function in functions_of(path):
+            length = body_lines(function)
+            lengths.append(length)
+            if length > LONGEST_FUNCTION:
+                wrong.append((path, function.lineno, f"{function.name} has {length} lines"))
+    assert not wrong, places(wrong)
+    lengths.sort()
+    assert statistics.median(lengths) <= 8
+    assert lengths[int(0.95 * len(lengths))] <= 40
+
+
+def test_functions_take_few_positional_arguments() -> None:
+    wrong = []
+    for path in LIBRARY:
+        for function in functions_of(path):
+            names = [a.arg for a in (*function.args.posonlyargs, *function.args.args) if a.arg not in ("self", "cls")]
+            if len(names) > MOST_ARGUMENTS:
+                wrong.append((path, function.lineno, f"{function.name} takes {len(names)} positional arguments"))
+    assert not wrong, places(wrong)
+
+
+def test_no_drawers() -> None:
+    wrong = [
+        (path, 1, "a drawer: which responsibility lacks a home?")
+        for path in LIBRARY
+        if path.stem.strip("_") in DRAWERS or path.parent.name in DRAWERS
+    ]
+    assert not wrong, places(wrong)
+
+
+def test_every_module_says_what_it_is_responsible_for() -> None:
+    wrong = []
+    for path in LIBRARY:
+        text = ast.get_docstring(tree_of(path))
+        if path.name != "__init__.py" and (not text or not text.split("\n\n")[0].rstrip().endswith((".", ".)"))):
+            wrong.append((path, 1, "no first sentence"))
+    assert not wrong, places(wrong)
+
+
+def test_nothing_is_left_to_do() -> None:
+    marker = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|^\s*#\s*[-=#*]{4,}")
+    wrong = [
+        (path, number, line.strip())
+        for path in (*LIBRARY, *sorted((ROOT / "tests").rglob("*.py")))
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if marker.search(line)
+    ]
+    assert not wrong, places(wrong)
+
+
+@pytest.mark.parametrize(
+    ("package", "home"),
+    [
+        ("cupy", "dkl.blocks.device"),
+        ("cupyx", "dkl.blocks.device"),
+        ("sklearn.utils._param_validation", "dkl.learners.parameters"),
+    ],
+)
+def test_one_module_alone_knows(package: str, home: str) -> None:
+    importers = {
+        module_name(path)
+        for path in LIBRARY
+        for module, _, _ in imports_of(path)
+        if module == package or module.startswith(f"{package}.")
+    }
+    assert importers <= {home}
+
+
+@pytest.mark.parametrize("layer", ["blocks", "selection"])
+def test_arithmetic_and_methods_load_neither_dask_nor_zarr(layer: str) -> None:
+    modules = [module_name(path) for path in LIBRARY if layer in path.parts]
+    program = (
+        f"import importlib, sys; [importlib.import_module(m) for m in {modules!r}]; "
+        "print(sorted({m.partition('.')[0] for m in sys.modules} & {'dask', 'distributed', 'zarr'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def documented_parameters(text: str) -> list[str] | None:
+    """The names in the Parameters section of a numpydoc docstring; None when there is no such section."""
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\S[^\n]*\n-{3,}$|\Z)", inspect.cleandoc(text), re.M | re.S)
+    if section is None:
+        return None
+    heads = [line for line in section[1].splitlines() if line and not line[0].isspace()]
+    return [name.strip().lstrip("*") for head in heads for name in head.partition(" : ")[0].split(",")]
+
+
+def signature_parameters(thing: object) -> list[str]:
+    return [name for name in inspect.signature(thing).parameters if name not in ("self", "cls")]  # type: ignore[arg-type]
+
+
+def public_things() -> Iterator[tuple[str, object]]:
+    """Public functions and classes of the library with the place where they are defined."""
+    for path in LIBRARY:
+        if "cli" in path.parts or path.name in ("__init__.py", "__main__.py"):
+            continue
+        module = importlib.import_module(module_name(path))
+        for name, thing in vars(module).items():
+            public = not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__
+            if public and (inspect.isfunction(thing) or inspect.isclass(thing)):
+                yield f"{module.__name__}.{name}", thing
+
+
+def test_every_public_name_says_what_it_is() -> None:
+    lacking = [place for place, thing in public_things() if not inspect.getdoc(thing)]
+    assert not lacking, lacking
+
+
+def test_documented_parameters_exist() -> None:
+    wrong = []
+    for place, thing in public_things():
+        documented = documented_parameters(inspect.getdoc(thing) or "")
+        unknown = set(documented or ()) - set(signature_parameters(thing)) if documented else set()
+        if unknown and not getattr(thing, "_is_protocol", False):
+            wrong.append(f"{place} documents {sorted(unknown)}, which its signature lacks")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", [name for name in dkl.__all__ if name != "__version__"])
+def test_what_users_import_documents_every_parameter(name: str) -> None:
+    thing = getattr(dkl, name)
+    text = inspect.getdoc(thing) or ""
+    expected = signature_parameters(thing)
+    assert re.match(r"\S.*[.:]", text), f"{name} has no one-line summary"
+    if expected:
+        assert documented_parameters(text) == expected
