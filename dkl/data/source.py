@@ -41,16 +41,35 @@ class BlockSource(Protocol):
         How messages call it: ``"'rows.zarr'"``, ``"an array in memory"``.
     """
 
-    n_blocks: int
-    block_rows: np.ndarray
-    n_columns: int
-    dtype: np.dtype
-    is_sparse: bool
-    block_nbytes: int
-    read_nbytes: int
-    stored_nbytes: int
-    fingerprint: str
-    place: str
+    @property
+    def n_blocks(self) -> int: ...
+
+    @property
+    def block_rows(self) -> np.ndarray: ...
+
+    @property
+    def n_columns(self) -> int: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+    @property
+    def is_sparse(self) -> bool: ...
+
+    @property
+    def block_nbytes(self) -> int: ...
+
+    @property
+    def read_nbytes(self) -> int: ...
+
+    @property
+    def stored_nbytes(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def place(self) -> str: ...
 
     def reader(self) -> BlockReader: ...
 

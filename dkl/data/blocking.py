@@ -1,0 +1,55 @@
+"""How rows are cut into blocks: a rule on bytes that depends on the data's shape alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+MAX_BLOCK_ROWS = 65_536
+TARGET_BLOCK_BYTES = 32 * 2**20
+
+
+def block_rows(row_bytes: float, n_rows: int | None = None) -> int:
+    """Rows of each block but the last.
+
+    About 32 MiB of X, at most 65,536 rows, at least one; blocks are evened out when the number of rows is known.
+
+    Parameters
+    ----------
+    row_bytes : float
+        Bytes of one row of X (the mean, for sparse rows).
+    n_rows : int or None
+        None while rows are still streaming in.
+
+    Examples
+    --------
+    >>> block_rows(4 * 784)
+    10699
+    >>> block_rows(4 * 784, 12_000)
+    6000
+    """
+    most = int(np.clip(TARGET_BLOCK_BYTES // max(row_bytes, 1), 1, MAX_BLOCK_ROWS))
+    if n_rows is None:
+        return most
+    return max(1, math.ceil(n_rows / max(1, math.ceil(n_rows / most))))
+
+
+def row_bytes(X: Any) -> float:
+    """Bytes of one row of `X`: dense (NumPy, Dask, zarr) or the mean of sparse rows (values, columns, pointer)."""
+    if sparse.issparse(X):
+        return sparse_row_bytes(X.nnz, X.shape[0], X.dtype)
+    return X.shape[1] * np.dtype(X.dtype).itemsize
+
+
+def sparse_row_bytes(nnz: int, n_rows: int, dtype: Any) -> float:
+    """The mean bytes of a CSR row: its values, its int32 columns and one pointer."""
+    return nnz / max(n_rows, 1) * (np.dtype(dtype).itemsize + 4) + 8
+
+
+def block_bounds(n_rows: int, rows_a_block: int) -> np.ndarray:
+    """The first row of each block and, last, the number of rows: (n_blocks + 1,) int64."""
+    n_blocks = max(1, math.ceil(n_rows / rows_a_block))
+    return np.minimum(np.arange(n_blocks + 1, dtype=np.int64) * rows_a_block, n_rows)

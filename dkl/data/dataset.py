@@ -1,0 +1,286 @@
+"""Dataset: rows with a target and weights, in a store, in memory or in a Dask graph, and named views of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from scipy import sparse
+
+from dkl.data.description import Description, describe_dataset
+from dkl.data.rows import RowSource, lazy_part
+from dkl.data.schema import Schema, Task
+from dkl.data.selected import Thinned, narrowed
+from dkl.data.splits import SplitSet, assign, by_fractions, by_rows, by_values
+
+
+class Dataset:
+    """Rows cut into blocks, with what is known of them without reading.
+
+    Made by `dkl.create_dataset`, `dkl.open_dataset`, `dkl.ingest`, `dkl.from_zarr`; never changed afterwards: `split`,
+    `thin` and ``dataset["train"]`` return new ones that share the rows.
+
+    Parameters
+    ----------
+    source : RowSource
+        The blocks; `dkl.passes` reads them.
+    schema : Schema
+    splits : mapping of str to SplitSet or None
+        Named sets of splits.
+    store : str or None
+        The path or URL of the store behind the rows.
+    name : str
+        Of the view: ``"train"``; empty for all rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.data.coerce import as_dataset
+    >>> ds = as_dataset(np.arange(12.0).reshape(6, 2), np.array(["a", "b"] * 3))
+    >>> ds.task, ds.n_rows, ds.classes.tolist(), ds.class_weights.tolist()
+    ('classification', 6, ['a', 'b'], [3.0, 3.0])
+    """
+
+    def __init__(
+        self,
+        source: RowSource,
+        schema: Schema,
+        *,
+        splits: Mapping[str, SplitSet] | None = None,
+        store: str | None = None,
+        name: str = "",
+    ) -> None:
+        self.source = source
+        self.schema = schema
+        self.split_sets = dict(splits or {})
+        self.store = store
+        self.name = name
+
+    @property
+    def task(self) -> Task | None:
+        """What y is: "classification", "regression", or None without one."""
+        return self.schema.task
+
+    @property
+    def classes(self) -> np.ndarray | None:
+        """The sorted labels, (K,); None without classes."""
+        return self.schema.classes
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of weight above 0."""
+        return int(self.source.block_rows.sum())
+
+    @property
+    def n_columns(self) -> int:
+        """d, columns of X."""
+        return self.source.n_columns
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of X."""
+        return self.n_rows, self.n_columns
+
+    @property
+    def total_weight(self) -> float:
+        """The sum of the weights of the rows; `n_rows` without weights."""
+        return float(self.source.counts.weights.sum())
+
+    @property
+    def class_weights(self) -> np.ndarray | None:
+        """The total weight of each class in this view, (K,) float64; None without classes."""
+        counts = self.source.counts.class_weights
+        return None if counts is None else counts.sum(axis=0)
+
+    @property
+    def column_names(self) -> list[str] | None:
+        """Names of the columns of X."""
+        return self.schema.column_names
+
+    @property
+    def encoding(self) -> Any:
+        """The `TableEncoding` that made X of raw table columns, or None."""
+        return self.schema.encoding
+
+    @cached_property
+    def passthrough(self) -> np.ndarray:
+        """Columns that scalers leave alone (one-hot, flags): (d,) bool."""
+        given = self.schema.passthrough
+        return np.zeros(self.n_columns, bool) if given is None else given
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names for ``dataset[name]``."""
+        return tuple(name for split in self.split_sets.values() for name in split.names)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever a value, the order or the choice of the rows changes."""
+        return self.source.fingerprint
+
+    @property
+    def X(self) -> da.Array:
+        """All rows, (n_rows, d), lazily: a chunk a block, NumPy or csr_array."""
+        empty = np.empty((0, self.n_columns), self.source.dtype)
+        return lazy_part(self.source, "X", sparse.csr_array(empty) if self.source.is_sparse else empty)
+
+    @property
+    def y(self) -> da.Array | None:
+        """All targets, lazily: labels (n_rows,), numbers (n_rows,) or (n_rows, n_targets); None without them."""
+        if self.task is None:
+            return None
+        dtype = np.dtype(np.float64) if self.classes is None else self.classes.dtype
+        return lazy_part(self.source, "y", np.empty(self.schema.y_shape(0), dtype), classes=self.classes)
+
+    @property
+    def sample_weight(self) -> da.Array | None:
+        """All weights, (n_rows,) float64, lazily; None when every row counts once."""
+        return lazy_part(self.source, "weight", np.empty(0)) if self.source.has_weight else None
+
+    @property
+    def row_id(self) -> da.Array:
+        """The identity of each row, (n_rows,) int64, lazily: its number where rows were first given."""
+        return lazy_part(self.source, "row_id", np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def __getitem__(self, name: str) -> Dataset:
+        for split in self.split_sets.values():
+            if name in split.names:
+                source = split.select(self.source, name, self.schema.n_classes)
+                full = f"{self.name}.{name}" if self.name else name
+                return Dataset(source, self.schema, store=self.store, name=full)
+        known = f"it has {', '.join(map(repr, self.splits))}" if self.splits else "it has none: ds = ds.split({...})"
+        raise KeyError(f"{self._called} has no split {name!r}; {known}")
+
+    def split(
+        self,
+        given: Any,
+        *,
+        seed: int = 0,
+        stratify: bool = True,
+        name: str = "split",
+        overwrite: bool = False,
+        write: bool | None = None,
+    ) -> Dataset:
+        """Name disjoint subsets of the rows; no row is copied.
+
+        Parameters
+        ----------
+        given : mapping or array
+            ``{"train": 0.8, "test": 0.2}``: shares, drawn at random, that sum to at most 1. ``{"train": mask, ...}``:
+            boolean masks or row numbers. An array of one value a row: rows of one value are the split of that name.
+        seed : int
+            Of the draw; the same seed and rows give the same splits.
+        stratify : bool
+            Give each split its share of every class.
+        name : str
+            Of this set of splits; a dataset can have several.
+        overwrite : bool
+            Replace a set of that name.
+        write : bool or None
+            Keep the codes in the store. None does so for a whole store; views and rows in memory keep them in memory.
+
+        Returns
+        -------
+        Dataset
+            The same rows with these splits: ``ds = ds.split({...}); ds["train"]``.
+
+        Raises
+        ------
+        ValueError
+            A split without rows, fractions that sum to more than 1, masks of the wrong length, a row in two splits.
+        FileExistsError
+            A set of this name is there and `overwrite` is False.
+        """
+        self._check_new_splits(name, overwrite)
+        names, rule = self._split_rule(given, seed, stratify)
+        self._check_split_names(names, name)
+        split = assign(self.source, names, rule, self.schema.n_classes)
+        writer = getattr(self.source, "write_split", None)
+        if write and writer is None:
+            raise ValueError(f"{self._called} is not a whole store: its splits are kept in memory (write=False)")
+        if writer is not None and write is not False:
+            split = writer(name, split, overwrite=overwrite)
+        return Dataset(
+            self.source, self.schema, splits={**self.split_sets, name: split}, store=self.store, name=self.name
+        )
+
+    def _split_rule(self, given: Any, seed: int, stratify: bool) -> Any:
+        if not isinstance(given, Mapping):
+            return by_values(given, self.n_rows)
+        if not given:
+            raise ValueError("no split was named; expected a mapping such as {'train': 0.8, 'test': 0.2}")
+        if all(isinstance(share, int | float | np.number) for share in given.values()):
+            return by_fractions(given, seed=seed, n_classes=self.schema.n_classes if stratify else None)
+        return by_rows(given, self.n_rows)
+
+    def _check_new_splits(self, name: str, overwrite: bool) -> None:
+        if not name or "/" in name or name.startswith("."):
+            raise ValueError(f"{name!r} cannot name a set of splits; expected a word such as 'split'")
+        if name in self.split_sets and not overwrite:
+            raise FileExistsError(
+                f"{self._called} already has splits {list(self.split_sets[name].names)} under the name {name!r}; "
+                "pass overwrite=True to replace them, or another name="
+            )
+
+    def _check_split_names(self, names: tuple[str, ...], own: str) -> None:
+        for other, split in self.split_sets.items():
+            shared = set(names) & set(split.names)
+            if other != own and shared:
+                raise ValueError(f"split {min(shared)!r} is already in the set {other!r}; choose another name")
+
+    def thin(self, max_rows: int, seed: int = 0) -> Dataset:
+        """A random sample of at most `max_rows` rows: a view, chosen by a hash of seed and row id.
+
+        Each block gives its share, so every block is still read, and the sample is the same on any machine.
+
+        Raises
+        ------
+        ValueError
+            `max_rows` below 1.
+        """
+        if max_rows < 1:
+            raise ValueError(f"max_rows is {max_rows}; expected at least 1")
+        if max_rows >= self.n_rows:
+            return self
+        step = Thinned(self.source.block_rows, int(max_rows), int(seed))
+        source = narrowed(self.source, step, step.kept, n_classes=self.schema.n_classes)
+        return Dataset(source, self.schema, store=self.store, name=self.name)
+
+    def verify(self) -> list[str]:
+        """Read every byte that the dataset keeps and report what is wrong, all of it.
+
+        Returns
+        -------
+        list of str
+            One sentence a fault, naming the block; empty when all is well. Rows that have no checksums (arrays in
+            memory, `dkl.from_zarr`) are read and checked for NaN and infinity.
+        """
+        from dkl.data.verification import faults
+
+        return list(faults(self.source))
+
+    def describe(self) -> Description:
+        """What is in the dataset, for print, a notebook, or as JSON in ``.facts``."""
+        return describe_dataset(self)
+
+    @property
+    def _called(self) -> str:
+        return f"split {self.name!r} of {self.source.place}" if self.name else f"the dataset of {self.source.place}"
+
+    def __repr__(self) -> str:
+        kind = {"classification": f", {self.schema.n_classes} classes", "regression": ", regression"}.get(
+            self.task or "", ""
+        )
+        rows = f"{self.n_rows:,} rows x {self.n_columns:,} columns of {'sparse ' if self.source.is_sparse else ''}"
+        view = f" [{self.name}]" if self.name else ""
+        splits = f", splits {', '.join(self.splits)}" if self.splits else ""
+        return f"<Dataset{view}: {rows}{self.source.dtype}{kind}{splits}, in {self.source.place}>"
+
+    def _repr_html_(self) -> str:
+        return self.describe()._repr_html_()

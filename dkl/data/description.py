@@ -1,0 +1,107 @@
+"""What a dataset is, as facts that print, show in a notebook, and go into JSON."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dkl.data.dataset import Dataset
+
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Description:
+    """Facts about a dataset.
+
+    Parameters
+    ----------
+    facts : mapping
+        JSON values under plain names.
+    """
+
+    facts: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        width = max(map(len, self.facts), default=0)
+        return "\n".join(f"{name:<{width}}  {shown(value)}" for name, value in self.facts.items())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<tr><th style="text-align:left">{html.escape(name)}</th>'
+            f'<td style="text-align:left">{html.escape(shown(value))}</td></tr>'
+            for name, value in self.facts.items()
+        )
+        return f"<table><caption>dkl Dataset</caption><tbody>{rows}</tbody></table>"
+
+
+def shown(value: Any) -> str:
+    """One fact on one line, long lists cut."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    if isinstance(value, Mapping):
+        items = [f"{key}: {shown(item)}" for key, item in list(value.items())[:_SHOWN]]
+        return ", ".join(items) + _more(len(value))
+    if isinstance(value, list | tuple):
+        return ", ".join(shown(item) for item in value[:_SHOWN]) + _more(len(value))
+    return str(value)
+
+
+def _more(count: int) -> str:
+    return f" and {count - _SHOWN:,} more" if count > _SHOWN else ""
+
+
+def describe_dataset(dataset: Dataset) -> Description:
+    """All facts that are known without reading rows, and the classes of a view where they must be counted."""
+    source = dataset.source
+    facts: dict[str, Any] = {"place": source.place, "rows": dataset.n_rows, "columns": dataset.n_columns}
+    if dataset.name:
+        facts["view"] = dataset.name
+    facts |= {"dtype": str(source.dtype), "sparse": source.is_sparse, "task": dataset.task or "none"}
+    facts |= _class_facts(dataset)
+    if source.has_weight:
+        facts["total weight"] = dataset.total_weight
+    facts["blocks"] = source.n_blocks
+    facts["rows a block"] = int(source.block_rows.max(initial=0))
+    facts["largest block (MiB)"] = round(source.block_nbytes / 2**20, 2)
+    if source.stored_nbytes:
+        facts["stored (MiB)"] = round(source.stored_nbytes / 2**20, 2)
+    for name, split in dataset.split_sets.items():
+        rows = split.rows.sum(axis=0)
+        facts[f"splits ({name})"] = {n: int(count) for n, count in zip(split.names, rows, strict=True)}
+    return Description(facts | _schema_facts(dataset) | _storage_facts(dataset))
+
+
+def _class_facts(dataset: Dataset) -> dict[str, Any]:
+    if dataset.classes is None or dataset.class_weights is None:
+        return {}
+    weights = {str(c): float(w) for c, w in zip(dataset.classes.tolist(), dataset.class_weights, strict=True)}
+    whole = not dataset.source.has_weight
+    return {"classes": {label: int(w) if whole else w for label, w in weights.items()}}
+
+
+def _schema_facts(dataset: Dataset) -> dict[str, Any]:
+    schema, facts = dataset.schema, {}
+    if schema.column_names is not None:
+        facts["column names"] = list(schema.column_names)
+    if schema.encoding is not None:
+        facts["encoding"] = str(schema.encoding.describe())
+    if schema.shuffle_seed is not None:
+        facts["shuffled with seed"] = schema.shuffle_seed
+    if schema.provenance:
+        facts["provenance"] = dict(schema.provenance)
+    return facts
+
+
+def _storage_facts(dataset: Dataset) -> dict[str, Any]:
+    storage = getattr(dataset.source, "storage_facts", None)
+    return dict(storage) if storage is not None else {"checksums": "none: the rows are used where they are, unverified"}

@@ -1,0 +1,47 @@
+"""Data frames (pandas, Dask) as encoded rows, by the rules of `dkl.data.encoding`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask import delayed
+from scipy import sparse
+
+from dkl.data.encoding import TableEncoding, learn_encoding
+
+
+def is_frame(X: Any) -> bool:
+    """Whether `X` is a pandas or a Dask data frame."""
+    return type(X).__name__ == "DataFrame" and hasattr(X, "dtypes") and hasattr(X, "columns")
+
+
+def encode_frame(X: Any) -> tuple[Any, TableEncoding]:
+    """The encoded rows of a data frame (ndarray, csr_array, or a Dask array of them) and the rules that made them.
+
+    A Dask frame is read once for the statistics of its columns, a partition at a time; its rows stay lazy.
+    """
+    if not hasattr(X, "partitions"):
+        encoding = learn_encoding([X])
+        return encoding.transform(X), encoding
+    encoding = learn_encoding(part.compute() for part in X.partitions)
+    return _lazy_rows(X, encoding), encoding
+
+
+def _lazy_rows(frame: Any, encoding: TableEncoding) -> da.Array:
+    lengths = [int(n) for n in frame.map_partitions(len, meta=(None, np.int64)).compute()]
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    empty = np.empty((0, encoding.n_columns), np.float32)
+    meta = sparse.csr_array(empty) if encoding.is_sparse else empty
+    encode = delayed(_encode_partition, pure=False)
+    shared = delayed(encoding, pure=False)
+    chunks = [
+        da.from_delayed(encode(part, shared, int(start)), (n, encoding.n_columns), meta=meta)
+        for part, n, start in zip(frame.to_delayed(), lengths, starts, strict=True)
+    ]
+    return da.concatenate(chunks)
+
+
+def _encode_partition(frame: Any, encoding: TableEncoding, first_row: int) -> Any:
+    return encoding.transform(frame, first_row=first_row)

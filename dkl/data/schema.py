@@ -1,0 +1,108 @@
+"""Schema: what is known of a dataset before its rows are read, and how it is written as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+Task = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True, eq=False)
+class Schema:
+    """The frozen metadata of a dataset.
+
+    Parameters
+    ----------
+    n_columns : int
+        d, columns of a row of X.
+    dtype : dtype
+        Of X; kept as it is, in the byte order of the machine.
+    is_sparse : bool
+        CSR rows rather than dense ones.
+    task : {"classification", "regression"} or None
+        None for rows without a target.
+    classes : ndarray of shape (K,) or None
+        The sorted labels; y of a block holds positions in it.
+    n_targets : int or None
+        Columns of y for several regression targets; None for a y of one dimension.
+    column_names : list of str or None
+    encoding : TableEncoding or None
+        How raw table columns became the columns of X.
+    passthrough : ndarray of shape (d,), bool, or None
+        Columns that scalers leave alone (one-hot, flags); None is none of them.
+    has_weight : bool
+        A weight is stored with each row.
+    provenance : mapping
+        Where the rows came from: anything that JSON can hold.
+    shuffle_seed : int or None
+        The seed of the order of the rows, where they were shuffled.
+    """
+
+    n_columns: int
+    dtype: np.dtype
+    is_sparse: bool = False
+    task: Task | None = None
+    classes: np.ndarray | None = None
+    n_targets: int | None = None
+    column_names: list[str] | None = None
+    encoding: Any = None
+    passthrough: np.ndarray | None = None
+    has_weight: bool = False
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    shuffle_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", np.dtype(self.dtype).newbyteorder("="))
+        if (self.task == "classification") != (self.classes is not None):
+            raise ValueError(f"a schema has classes when its task is 'classification'; the task is {self.task!r}")
+        for name in ("column_names", "passthrough"):
+            given = getattr(self, name)
+            if given is not None and len(given) != self.n_columns:
+                raise ValueError(f"{name} has {len(given)} entries for {self.n_columns} columns of X")
+
+    @property
+    def n_classes(self) -> int | None:
+        return None if self.classes is None else len(self.classes)
+
+    def y_shape(self, n_rows: int) -> tuple[int, ...]:
+        """The shape of the targets of `n_rows` rows."""
+        return (n_rows,) if self.n_targets is None else (n_rows, self.n_targets)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON values; `from_json` is the inverse."""
+        classes = None if self.classes is None else {"dtype": self.classes.dtype.str, "values": self.classes.tolist()}
+        return {
+            "n_columns": self.n_columns,
+            "dtype": self.dtype.str,
+            "is_sparse": self.is_sparse,
+            "task": self.task,
+            "classes": classes,
+            "n_targets": self.n_targets,
+            "column_names": None if self.column_names is None else list(self.column_names),
+            "encoding": None if self.encoding is None else self.encoding.to_json(),
+            "passthrough": None if self.passthrough is None else np.flatnonzero(self.passthrough).tolist(),
+            "has_weight": self.has_weight,
+            "provenance": dict(self.provenance),
+            "shuffle_seed": self.shuffle_seed,
+        }
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Schema:
+        """The schema that `to_json` wrote."""
+        values = dict(facts)
+        if values["classes"] is not None:
+            values["classes"] = np.array(values["classes"]["values"], dtype=values["classes"]["dtype"])
+        if values["passthrough"] is not None:
+            chosen = np.zeros(values["n_columns"], bool)
+            chosen[values["passthrough"]] = True
+            values["passthrough"] = chosen
+        if values["encoding"] is not None:
+            # read only where tables are in use: the module loads pyarrow and pandas
+            from dkl.data.encoding import TableEncoding
+
+            values["encoding"] = TableEncoding.from_json(values["encoding"])
+        return cls(**values)

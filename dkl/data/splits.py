@@ -1,0 +1,262 @@
+"""Named splits: which rows each name has, drawn by fractions or given, as one uint8 code a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from dkl.blocks.block import Block
+from dkl.data.counts import RowCounts
+from dkl.data.rows import RowSource
+from dkl.data.selected import SelectedSource, narrowed
+from dkl.data.staging import shuffle_keys
+
+NO_SPLIT = 255
+# keeps the draw of a split apart from the order of a shuffle with the same seed
+_SPLIT_SALT = 0x5350_4C49_54
+
+Assign = Callable[[Block], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class HeldCodes:
+    """Rows of one code, where the codes travel with the ticket."""
+
+    codes: np.ndarray
+    code: int
+    needs: tuple[str, ...] = ()
+
+    def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
+        return chosen[self.codes == self.code]
+
+
+@dataclass(frozen=True)
+class StoredCodes:
+    """Rows of one code, where the codes are a column of the store."""
+
+    column: str
+    code: int
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
+        return chosen[block.columns[self.column][chosen] == self.code]
+
+
+@dataclass(frozen=True, eq=False)
+class SplitSet:
+    """Disjoint named subsets of the rows of a source.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The split with code i is ``names[i]``.
+    rows, weights : ndarray of shape (n_blocks, n_splits)
+        Rows of each block in each split (rows of weight 0 are not counted) and their total weight.
+    class_weights : ndarray of shape (n_blocks, n_splits, K) or None
+    digest : str
+        Of all codes.
+    column : str or None
+        Where a store keeps the codes.
+    codes : list of ndarray, or None
+        The codes of each block's rows where no store keeps them.
+    """
+
+    names: tuple[str, ...]
+    rows: np.ndarray
+    weights: np.ndarray
+    class_weights: np.ndarray | None
+    digest: str
+    column: str | None = None
+    codes: list[np.ndarray] | None = None
+
+    def select(self, source: RowSource, name: str, n_classes: int | None) -> SelectedSource:
+        """The rows of one split."""
+        code = self.names.index(name)
+        classes = None if self.class_weights is None else self.class_weights[:, code]
+        counts = RowCounts(self.rows[:, code], self.weights[:, code], classes)
+        return narrowed(source, SplitStep(self, code), counts.rows, n_classes=n_classes, counts=counts)
+
+
+@dataclass(frozen=True, eq=False)
+class SplitStep:
+    """The narrowing to one split."""
+
+    split: SplitSet
+    code: int
+
+    @property
+    def identity(self) -> str:
+        return f"split {self.split.digest} {self.code}"
+
+    def at(self, index: int) -> HeldCodes | StoredCodes:
+        if self.split.codes is not None:
+            return HeldCodes(self.split.codes[index], self.code)
+        return StoredCodes(str(self.split.column), self.code)
+
+
+def assign(source: RowSource, names: tuple[str, ...], rule: Assign, n_classes: int | None) -> SplitSet:
+    """Apply `rule` (block without X -> code of each row) to every block and count.
+
+    Raises
+    ------
+    ValueError
+        A split gets no row.
+    """
+    codes: list[np.ndarray] = []
+    tables: list[np.ndarray] = []
+    crc = 0
+    for block in source.light_blocks():
+        codes.append(rule(block).astype(np.uint8, copy=False))
+        tables.append(_count(block, codes[-1], len(names), n_classes))
+        crc = google_crc32c.extend(crc, codes[-1].tobytes())
+    table = np.array(tables).reshape(source.n_blocks, len(names), -1)
+    rows = table[:, :, 0].astype(np.int64)
+    _refuse_empty(names, rows.sum(axis=0))
+    digest = f"{crc:08x} {rows.sum(axis=0).tolist()}"
+    return SplitSet(names, rows, table[:, :, 1], table[:, :, 2:] if n_classes else None, digest, codes=codes)
+
+
+def _count(block: Block, codes: np.ndarray, n_splits: int, n_classes: int | None) -> np.ndarray:
+    """(n_splits, 2 + K): rows, total weight, weight of each class."""
+    inside = codes < n_splits
+    codes, weights = codes[inside].astype(np.int64), block.weights[inside]
+    figures = [np.bincount(codes, minlength=n_splits), np.bincount(codes, weights, n_splits)]
+    if n_classes:
+        cells = codes * n_classes + np.asarray(block.y)[inside]
+        figures += list(np.bincount(cells, weights, n_splits * n_classes).reshape(n_splits, n_classes).T)
+    return np.stack(figures, axis=1).astype(np.float64)
+
+
+def _refuse_empty(names: tuple[str, ...], rows: np.ndarray) -> None:
+    for name, count in zip(names, rows, strict=True):
+        if not count:
+            raise ValueError(f"split {name!r} would have no rows; give it a larger fraction or other rows")
+
+
+def by_fractions(fractions: Mapping[str, float], *, seed: int, n_classes: int | None) -> tuple[tuple[str, ...], Assign]:
+    """The rule that draws splits of given shares, stratified when `n_classes` is given.
+
+    Each block gives every split its share, of each class alone when stratified, rounded so that totals are exact to
+    one row a class. Which rows of a block they are follows from the seed and their row ids.
+
+    Raises
+    ------
+    ValueError
+        A fraction outside (0, 1], or a sum above 1.
+    """
+    names, shares = tuple(fractions), np.array([float(f) for f in fractions.values()])
+    for name, share in zip(names, shares, strict=True):
+        if not 0 < share <= 1:
+            raise ValueError(f"fraction {share:g} of split {name!r}; expected a number above 0 and at most 1")
+    total = math.fsum(shares)
+    if total > 1 + 1e-9:
+        raise ValueError(f"the fractions of the splits {list(names)} sum to {total:g}; expected at most 1")
+    edges = np.minimum(np.cumsum(shares), 1.0)
+    edges[-1] = 1.0 if total > 1 - 1e-9 else edges[-1]
+    offsets = np.random.default_rng(seed).uniform(0.25, 0.75, n_classes or 1)
+    return names, _FractionRule(edges, offsets, seed)
+
+
+class _FractionRule:
+    """Codes by rank; it counts the rows of each class that it has seen, so blocks must come in order."""
+
+    def __init__(self, edges: np.ndarray, offsets: np.ndarray, seed: int) -> None:
+        self.edges, self.offsets, self.seed = edges, offsets, seed
+        self.seen = np.zeros(len(offsets), np.int64)
+
+    def __call__(self, block: Block) -> np.ndarray:
+        groups = np.zeros(block.n_rows, np.int64) if len(self.offsets) == 1 else np.asarray(block.y)
+        order = np.lexsort((shuffle_keys(block.row_id, self.seed ^ _SPLIT_SALT), groups))
+        codes = np.full(block.n_rows, NO_SPLIT, np.uint8)
+        counts = np.bincount(groups, minlength=len(self.offsets))
+        for group, rows in enumerate(np.split(order, np.cumsum(counts)[:-1])):
+            ends = self._ends(group, self.seen[group] + len(rows)) - self._ends(group, self.seen[group])
+            for code, (start, stop) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+                codes[rows[start:stop]] = code
+        self.seen += counts
+        return codes
+
+    def _ends(self, group: int, seen: int) -> np.ndarray:
+        """How many of the first `seen` rows of a group have a code of at most 0, 1, ..."""
+        return np.floor(self.edges * seen + self.offsets[group]).astype(np.int64)
+
+
+def by_rows(given: Mapping[str, Any], n_rows: int) -> tuple[tuple[str, ...], Assign]:
+    """The rule for splits given as boolean masks or row numbers, in the order of the rows.
+
+    Raises
+    ------
+    ValueError
+        Masks of another length, row numbers out of range, or a row in two splits.
+    """
+    codes = np.full(n_rows, NO_SPLIT, np.uint8)
+    for code, (name, rows) in enumerate(given.items()):
+        chosen = _row_numbers(name, np.asarray(rows), n_rows)
+        taken = chosen[codes[chosen] != NO_SPLIT]
+        if len(taken):
+            raise ValueError(f"row {taken[0]} is in two splits, {list(given)[codes[taken[0]]]!r} and {name!r}")
+        codes[chosen] = code
+    return tuple(given), _in_order(codes)
+
+
+def _row_numbers(name: str, rows: np.ndarray, n_rows: int) -> np.ndarray:
+    if rows.dtype == bool:
+        if rows.shape != (n_rows,):
+            raise ValueError(
+                f"the mask of split {name!r} has shape {rows.shape}; expected ({n_rows},), one value a row"
+            )
+        return np.flatnonzero(rows)
+    if rows.dtype.kind not in "iu" or rows.ndim != 1:
+        raise TypeError(
+            f"split {name!r} must be a fraction, a boolean mask or row numbers, not {rows.dtype} {rows.shape}"
+        )
+    if len(rows) and (rows.min() < 0 or rows.max() >= n_rows):
+        raise ValueError(f"split {name!r} has row numbers outside 0 .. {n_rows - 1}")
+    return np.unique(rows)
+
+
+def by_values(values: Any, n_rows: int) -> tuple[tuple[str, ...], Assign]:
+    """The rule for one value a row: rows of the same value are a split named after it.
+
+    Raises
+    ------
+    ValueError
+        Another length, or more than 254 values.
+    """
+    values = np.asarray(values)
+    if values.shape != (n_rows,):
+        raise ValueError(f"the split column has shape {values.shape}; expected ({n_rows},), one value a row")
+    found, codes = np.unique(values.astype(str) if values.dtype == object else values, return_inverse=True)
+    if len(found) > NO_SPLIT - 1:
+        raise ValueError(f"the split column has {len(found)} values; expected at most {NO_SPLIT - 1}")
+    return tuple(str(value) for value in found.tolist()), _in_order(codes.astype(np.uint8))
+
+
+def _in_order(codes: np.ndarray) -> Assign:
+    position = 0
+
+    def rule(block: Block) -> np.ndarray:
+        nonlocal position
+        position += block.n_rows
+        return codes[position - block.n_rows : position]
+
+    return rule
+
+
+def code_blocks(split: SplitSet, weights: Iterator[np.ndarray | None]) -> Iterator[np.ndarray]:
+    """The codes of all stored rows of each block: rows of weight 0, which no split has, are written in."""
+    for codes, weight in zip(split.codes or [], weights, strict=True):
+        if weight is None:
+            yield codes
+            continue
+        full = np.full(len(weight), NO_SPLIT, np.uint8)
+        full[weight != 0] = codes
+        yield full
