@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,10 +26,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Accumulator:
-    """An additive result: its shape and dtype are known before anything runs."""
+    """A result that combines over blocks, by adding or by the larger value; its shape and dtype are known beforehand."""
 
     shape: tuple[int, ...]
     dtype: str = "float64"
+    combine: Literal["add", "max"] = "add"
 
     @property
     def nbytes(self) -> int:
