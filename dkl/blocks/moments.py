@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,9 @@ import numpy as np
 from scipy import sparse
 
 from dkl.blocks.block import Block
-from dkl.blocks.records import Cost, Fold
+from dkl.blocks.records import Accumulator, BlockSum, Cost
 
-_TILE_VALUES = 1 << 20
+_TILE_VALUES = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,54 +23,27 @@ class Moments:
     ----------
     weight : float
         Sum of the rows' weights.
-    mean : ndarray of shape (d,), float64
-    deviation : ndarray of shape (d,), float64
-        Weighted sums of squared differences from the mean.
+    mean, variance : ndarray of shape (d,), float64
+        Of the population: squared differences over the weight.
     low, high : ndarray of shape (d,), float64
-        Extremes; +-infinity while there are no rows.
+        Extremes.
     norm : float
         The largest Euclidean norm of a row over the columns that are scaled.
     """
 
     weight: float
     mean: np.ndarray
-    deviation: np.ndarray
+    variance: np.ndarray
     low: np.ndarray
     high: np.ndarray
     norm: float
 
-    @property
-    def variance(self) -> np.ndarray:
-        """Population variances, of shape (d,)."""
-        return self.deviation / self.weight
 
+def column_sums(X: Any, weights: np.ndarray, scaled: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """The sums and extremes of the columns of some rows, from which `moments_of` makes moments.
 
-def no_moments(n_columns: int) -> Moments:
-    """The moments of no rows."""
-    zeros = np.zeros(n_columns)
-    return Moments(0.0, zeros, zeros, np.full(n_columns, np.inf), np.full(n_columns, -np.inf), 0.0)
-
-
-def merge_moments(first: Moments, second: Moments) -> Moments:
-    """The moments of both sets of rows together (Chan, Golub & LeVeque 1983): nothing cancels for large means."""
-    if second.weight == 0.0:
-        return first
-    if first.weight == 0.0:
-        return second
-    weight = first.weight + second.weight
-    step = second.mean - first.mean
-    return Moments(
-        weight,
-        first.mean + step * (second.weight / weight),
-        first.deviation + second.deviation + np.square(step) * (first.weight * second.weight / weight),
-        np.minimum(first.low, second.low),
-        np.maximum(first.high, second.high),
-        max(first.norm, second.norm),
-    )
-
-
-def column_moments(X: Any, weights: np.ndarray, scaled: np.ndarray | None = None) -> Moments:
-    """The moments of the columns of `X`.
+    Squares are split at the mean of the rows, into `within` (differences from it) and `between` (its own square), so
+    that a column of large mean and small spread keeps its digits.
 
     Parameters
     ----------
@@ -81,64 +54,116 @@ def column_moments(X: Any, weights: np.ndarray, scaled: np.ndarray | None = None
 
     Returns
     -------
-    Moments
+    dict of ndarray
+        weight (), sums, within, between, high, depth (the largest of -x), each of shape (d,), and norm ().
     """
-    total = no_moments(X.shape[1])
-    tile = max(1, _TILE_VALUES // max(X.shape[1], 1)) if not sparse.issparse(X) else max(X.shape[0], 1)
-    one_tile = _sparse_moments if sparse.issparse(X) else _dense_moments
-    for start in range(0, X.shape[0], tile):
-        total = merge_moments(total, one_tile(X[start : start + tile], weights[start : start + tile], scaled))
-    return total
+    if X.shape[0] == 0:
+        return {name: np.full(shape, start) for name, (shape, start) in _empty(X.shape[1]).items()}
+    if sparse.issparse(X):
+        return _sparse_sums(X, weights, scaled)
+    tile = max(1, _TILE_VALUES // X.shape[1])
+    pieces = [
+        _dense_sums(X[start : start + tile], weights[start : start + tile], scaled)
+        for start in range(0, X.shape[0], tile)
+    ]
+    return {name: _COMBINE[name](np.stack([piece[name] for piece in pieces])) for name in pieces[0]}
 
 
-def _dense_moments(X: np.ndarray, weights: np.ndarray, scaled: np.ndarray | None) -> Moments:
+def moments_of(sums: Mapping[str, np.ndarray]) -> Moments:
+    """The moments behind the sums of `column_sums`, combined over all blocks."""
+    weight = float(sums["weight"])
+    mean = sums["sums"] / weight
+    between = sums["between"] - weight * np.square(mean)
+    # what cancels to the rounding of the squares is no difference between blocks
+    noise = 16.0 * np.finfo(np.float64).eps * sums["between"]
+    variance = (sums["within"] + np.where(between > noise, between, 0.0)) / weight
+    return Moments(weight, mean, variance, -sums["depth"], sums["high"], float(sums["norm"]))
+
+
+def _add(pieces: np.ndarray) -> np.ndarray:
+    return pieces.sum(axis=0)
+
+
+def _larger(pieces: np.ndarray) -> np.ndarray:
+    return pieces.max(axis=0)
+
+
+_COMBINE = {
+    "weight": _add,
+    "sums": _add,
+    "within": _add,
+    "between": _add,
+    "high": _larger,
+    "depth": _larger,
+    "norm": _larger,
+}
+
+
+def _empty(width: int) -> dict[str, tuple[tuple[int, ...], float]]:
+    shapes = {name: () if name in ("weight", "norm") else (width,) for name in _COMBINE}
+    return {name: (shape, -np.inf if name in ("high", "depth") else 0.0) for name, shape in shapes.items()}
+
+
+def _dense_sums(X: np.ndarray, weights: np.ndarray, scaled: np.ndarray | None) -> dict[str, np.ndarray]:
     rows = np.asarray(X, dtype=np.float64)
-    weight = float(weights.sum())
-    mean = (rows * weights[:, None]).sum(axis=0) / weight
-    deviation = (np.square(rows - mean) * weights[:, None]).sum(axis=0)
+    weight = weights.sum()
+    sums = (rows * weights[:, None]).sum(axis=0)
+    mean = sums / weight
     norms = np.square(rows if scaled is None else rows[:, scaled]).sum(axis=1)
-    return Moments(weight, mean, deviation, rows.min(axis=0), rows.max(axis=0), float(np.sqrt(norms.max())))
+    return {
+        "weight": weight,
+        "sums": sums,
+        "within": (np.square(rows - mean) * weights[:, None]).sum(axis=0),
+        "between": weight * np.square(mean),
+        "high": rows.max(axis=0),
+        "depth": -rows.min(axis=0),
+        "norm": np.sqrt(norms.max()),
+    }
 
 
-def _sparse_moments(X: sparse.csr_array, weights: np.ndarray, scaled: np.ndarray | None) -> Moments:
+def _sparse_sums(X: sparse.csr_array, weights: np.ndarray, scaled: np.ndarray | None) -> dict[str, np.ndarray]:
     rows = X.astype(np.float64)
     columns, width = rows.indices, rows.shape[1]
     entry_weights = np.repeat(weights, np.diff(rows.indptr))
-    weight = float(weights.sum())
-    mean = np.bincount(columns, entry_weights * rows.data, minlength=width) / weight
+    weight = weights.sum()
+    sums = np.bincount(columns, entry_weights * rows.data, minlength=width)
+    mean = sums / weight
     stored = np.bincount(columns, entry_weights, minlength=width)
-    squares = np.bincount(columns, entry_weights * np.square(rows.data - mean[columns]), minlength=width)
-    deviation = squares + np.maximum(weight - stored, 0.0) * np.square(mean)
+    stored_squares = np.bincount(columns, entry_weights * np.square(rows.data - mean[columns]), minlength=width)
     counted = rows if scaled is None else rows[:, np.flatnonzero(scaled)]
-    norms = np.asarray(counted.power(2).sum(axis=1)).ravel()
-    low, high = (np.asarray(extreme.todense()).ravel() for extreme in (rows.min(axis=0), rows.max(axis=0)))
-    return Moments(weight, mean, deviation, low, high, float(np.sqrt(norms.max())))
+    norms = np.asarray(counted.power(2).sum(axis=1))
+    high, low = (np.asarray(extreme.todense()).ravel() for extreme in (rows.max(axis=0), rows.min(axis=0)))
+    return {
+        "weight": weight,
+        "sums": sums,
+        "within": stored_squares + np.maximum(weight - stored, 0.0) * np.square(mean),
+        "between": weight * np.square(mean),
+        "high": high,
+        "depth": -low,
+        "norm": np.sqrt(norms.max(initial=0.0)),
+    }
 
 
-def block_moments(block: Block, operands: Mapping[str, Any]) -> Iterator[Moments]:
-    """The moments of one block, as the one piece of a Fold."""
-    yield column_moments(block.X, block.weights, operands.get("scaled"))
+def block_moments(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`column_sums` of one block."""
+    return column_sums(block.X, block.weights, operands.get("scaled"))
 
 
-def add_moments(state: Moments, piece: Moments, operands: Mapping[str, Any]) -> Moments:
-    """One step of the Fold."""
-    return merge_moments(state, piece)
-
-
-def moments_record(n_columns: int, scaled: np.ndarray | None = None) -> Fold:
-    """The record of the pass: a Fold, since extremes do not add up."""
-    nbytes = 5 * 8 * n_columns
-    return Fold(
+def moments_record(n_columns: int, scaled: np.ndarray | None = None) -> BlockSum:
+    """The record of the pass."""
+    accumulators = {
+        name: Accumulator(shape, combine="add" if _COMBINE[name] is _add else "max")
+        for name, (shape, _) in _empty(n_columns).items()
+    }
+    return BlockSum(
         name="moments",
-        initial=no_moments(n_columns),
-        step=add_moments,
-        prepare=block_moments,
+        function=block_moments,
+        accumulators=accumulators,
         operands={} if scaled is None else {"scaled": scaled},
-        piece_bytes=nbytes,
-        state_bytes=nbytes,
         cost=_moments_cost,
     )
 
 
 def _moments_cost(rows: int, columns: int) -> Cost:
-    return Cost(flops=8.0 * rows * columns, scratch_bytes=4 * 8 * min(rows * columns, max(_TILE_VALUES, columns)))
+    tile = 4 * 8 * max(_TILE_VALUES, columns)
+    return Cost(flops=8.0 * rows * columns, scratch_bytes=tile + 7 * 8 * columns * (2 + rows * columns // _TILE_VALUES))

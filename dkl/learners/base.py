@@ -21,9 +21,9 @@ from dkl.learners.parameters import (
     bandwidth_factors,
     check_parameters,
     class_weights,
-    drawn_seed,
     family_of,
 )
+from dkl.learners.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
 from dkl.learners.preparation import draw_pool, preparation_problem, warn_of_heavy_tails
 from dkl.learners.rows import map_to_features, rows_to_fit
 from dkl.passes.loop import run_driver
@@ -76,7 +76,8 @@ class FeatureLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self._check_rest()
         dataset = rows_to_fit(self, X, y, sample_weight, supervised=self._supervised)
         self.encoding_ = dataset.encoding
-        self.seed_ = drawn_seed(self.random_state)
+        self._fingerprint = run_fingerprint(self, dataset)
+        self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint)
         if self.max_rows is not None:
             dataset = dataset.thin(self.max_rows, self.seed_)
         self.stats_: list[Any] = []
@@ -146,6 +147,8 @@ class FeatureLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             problem,
             dataset.source,
             publish=resolve_progress(self.progress),
+            checkpoint=stage_checkpoint(self.checkpoint, stage),
+            fingerprint=self._fingerprint,
             memory_limit=self.memory_limit,
             device=resolve_device(self.device),
         )
@@ -217,7 +220,8 @@ class SelectingLearner(FeatureLearner):
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
         n_classes = None if dataset.task == "regression" else len(dataset.classes)
-        return PotentialProblem(pool, n_classes, dtype=self.dtype)
+        n_outputs = dataset.schema.n_targets or 1
+        return PotentialProblem(pool, n_classes, n_outputs=n_outputs, dtype=self.dtype)
 
     def _keep_values(self, values: np.ndarray) -> None:
         raise TypeError(f"{type(self).__name__} does not say what the values of its pass are")

@@ -13,6 +13,7 @@ from sklearn.utils.validation import validate_data
 from dkl.blocks.maps import map_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.data.frames import is_frame
 from dkl.features.feature_map import FeatureMap
 
 
@@ -39,11 +40,23 @@ def rows_to_fit(estimator: Any, X: Any, y: Any, sample_weight: Any, *, supervise
     dataset = as_dataset(X, y, sample_weight)
     if supervised and dataset.task is None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+    estimator.n_features_in_ = dataset.n_columns
     if not _is_plain(X):
-        estimator.n_features_in_ = dataset.n_columns
-        if dataset.column_names is not None:
-            estimator.feature_names_in_ = np.asarray(dataset.column_names, dtype=object)
+        _record_names(estimator, dataset)
     return dataset
+
+
+def _record_names(estimator: Any, dataset: Dataset) -> None:
+    """`feature_names_in_`, where the columns have names and raw columns are the encoded ones."""
+    if hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_
+    if dataset.column_names is not None and _keeps_columns(dataset.encoding):
+        estimator.feature_names_in_ = np.asarray(dataset.column_names, dtype=object)
+
+
+def _keeps_columns(encoding: Any) -> bool:
+    """Whether each raw column became one encoded column."""
+    return encoding is None or len(encoding.rules) == encoding.n_columns
 
 
 def _is_plain(X: Any) -> bool:
@@ -51,14 +64,11 @@ def _is_plain(X: Any) -> bool:
     return not isinstance(X, Dataset) and not dask.is_dask_collection(X)
 
 
-def _is_frame(X: Any) -> bool:
-    return hasattr(X, "columns") and hasattr(X, "dtypes")
-
-
 def _checked_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
     """Rows in memory with the right number and names of columns; frames stay frames."""
-    if _is_frame(X):
-        validate_data(estimator, X, reset=reset, skip_check_array=True)
+    if is_frame(X):
+        if reset or _keeps_columns(getattr(estimator, "encoding_", None)):
+            validate_data(estimator, X, reset=reset, skip_check_array=True)
         return X
     return validate_data(estimator, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=not reset)
 
@@ -88,7 +98,7 @@ def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str)
     if dask.is_dask_collection(X):
         return _map_dask(estimator, _dask_rows(estimator, X), feature_map, dtype)
     X = _checked_rows(estimator, X, reset=False)
-    if _is_frame(X):
+    if is_frame(X):
         X = encoded_frame(estimator, X)
     return map_rows(X, feature_map, dtype)
 
@@ -101,7 +111,7 @@ def encoded_frame(estimator: Any, frame: Any) -> Any:
 
 def _dask_rows(estimator: Any, X: Any) -> da.Array:
     """A Dask array of encoded rows."""
-    if not _is_frame(X):
+    if not is_frame(X):
         return X
     encode = dask.delayed(encoded_frame, pure=True)
     parts = [encode(estimator, part) for part in X.to_delayed()]

@@ -40,21 +40,21 @@ def class_alignments(sums: np.ndarray, totals: np.ndarray, *, center: bool = Fal
 
 
 def regression_alignments(sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    """The alignment of each candidate with centred targets: |sum_i (y_i - mean(y)) phi(x_i)|^2.
+    """The alignment of each candidate with centred targets: |sum_i (y_i - mean(y)) phi(x_i)|^2, added over targets.
 
     Parameters
     ----------
-    sums : ndarray of shape (parts, m, 2)
-        Sums of the features with the weights [y, 1].
-    totals : ndarray of shape (2,)
+    sums : ndarray of shape (parts, m, t + 1)
+        Sums of the features with the weights [y, 1], t targets.
+    totals : ndarray of shape (t + 1,)
         Sums of [y, 1] themselves.
 
     Returns
     -------
     ndarray of shape (m,)
     """
-    mean = totals[0] / totals[1]
-    return np.square(sums[:, :, 0] - mean * sums[:, :, 1]).sum(axis=0)
+    means = totals[:-1] / totals[-1]
+    return np.square(sums[:, :, :-1] - means * sums[:, :, -1:]).sum(axis=(0, 2))
 
 
 def class_diagonal(squares: np.ndarray, totals: np.ndarray, *, center: bool = False) -> np.ndarray:
@@ -85,17 +85,17 @@ def regression_diagonal(squares: np.ndarray, totals: np.ndarray) -> np.ndarray:
 
     Parameters
     ----------
-    squares : ndarray of shape (parts, m, 3)
+    squares : ndarray of shape (parts, m, 2 t + 1)
         Sums of the squared features with the weights [y^2, y, 1].
-    totals : ndarray of shape (2,)
+    totals : ndarray of shape (t + 1,)
         Sums of [y, 1].
 
     Returns
     -------
     ndarray of shape (m,)
     """
-    mean = totals[0] / totals[1]
-    return (squares @ np.array([1.0, -2.0 * mean, mean * mean])).sum(axis=0)
+    means = totals[:-1] / totals[-1]
+    return (squares @ np.concatenate([np.ones(len(means)), -2.0 * means, [means @ means]])).sum(axis=0)
 
 
 def maximise_alignment(v: np.ndarray, rho: float, k: float = 2.0) -> np.ndarray:

@@ -28,6 +28,8 @@ class PotentialProblem:
         With amplitudes of 1.
     n_classes : int or None
         None for regression.
+    n_outputs : int
+        Targets of a regression.
     class_weight : ndarray of shape (K,) or None
         Factors of the rows' weights.
     dtype : {"float32", "float64"}
@@ -40,6 +42,7 @@ class PotentialProblem:
 
     candidates: FeatureMap
     n_classes: int | None
+    n_outputs: int = 1
     class_weight: np.ndarray | None = None
     dtype: str = "float32"
     center: bool = False
@@ -48,7 +51,14 @@ class PotentialProblem:
     @property
     def n_targets(self) -> int:
         """Columns of the encoded targets: one a class, or [y, 1]."""
-        return 2 if self.n_classes is None else self.n_classes
+        return self.n_outputs + 1 if self.n_classes is None else self.n_classes
+
+    @property
+    def n_squares(self) -> int:
+        """Columns of the weights of squared features: one a class, or [y^2, y, 1]; 0 where they are not needed."""
+        if not self.needs_squares:
+            return 0
+        return 2 * self.n_outputs + 1 if self.n_classes is None else self.n_classes
 
     @property
     def needs_squares(self) -> bool:
@@ -86,7 +96,7 @@ def _square_weights(targets: np.ndarray, n_classes: int | None) -> np.ndarray:
     """What the squared features are weighted with: class indicators, or [y^2, y, 1] times the rows' weights."""
     if n_classes is not None:
         return targets
-    squared = np.square(targets[:, :1]) / targets[:, 1:]
+    squared = np.square(targets[:, :-1]) / targets[:, -1:]
     return np.concatenate([squared, targets], axis=1)
 
 
@@ -99,8 +109,7 @@ def potential_record(problem: PotentialProblem) -> BlockSum:
         "targets": Accumulator((problem.n_targets,)),
     }
     if problem.needs_squares:
-        columns = 3 if problem.n_classes is None else problem.n_classes
-        accumulators["squares"] = Accumulator((parts, size, columns))
+        accumulators["squares"] = Accumulator((parts, size, problem.n_squares))
     return BlockSum(
         name="potentials",
         function=potential_sums,
@@ -113,10 +122,11 @@ def potential_record(problem: PotentialProblem) -> BlockSum:
 def _potential_cost(rows: int, columns: int, *, problem: PotentialProblem) -> Cost:
     """A product with W, a cosine and a sine (about 20 operations each) and one multiply-add a target."""
     candidates = problem.candidates
-    reduction = candidates.n_features * (20 + 2 * problem.n_targets * (2 if problem.needs_squares else 1))
-    product = 2 * columns * candidates.n_frequencies
-    sums = 8 * candidates.n_features * problem.n_targets * (2 if problem.needs_squares else 1)
-    return Cost(flops=float(rows) * (product + reduction), scratch_bytes=sums + _TILE_BYTES + 8 * rows * columns)
+    sums = problem.n_targets + problem.n_squares
+    reduction = candidates.n_features * (20 + 2 * sums)
+    product = 2 * columns * candidates.n_frequencies * (1 + problem.n_squares)
+    scratch = 8 * candidates.n_features * sums + 8 * rows * problem.n_targets + _TILE_BYTES
+    return Cost(flops=float(rows) * (product + reduction), scratch_bytes=scratch)
 
 
 _TILE_BYTES = 8 << 20

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.block import Block
-from dkl.blocks.moments import Moments, moments_record
+from dkl.blocks.moments import Moments, moments_of, moments_record
 from dkl.blocks.records import Record, RowSample
 from dkl.blocks.scale import scale_rows
 from dkl.features.scaling import Scaler, ScalingKind
@@ -106,7 +106,7 @@ class PreparationDriver:
         sample: Block = results[0]
         # a sample that is all of the rows keeps their weights; in a smaller one the weights chose the rows
         weights = sample.weight if problem.n_rows <= problem.sample_rows else None
-        scaler = _scaler(problem, results[1] if problem.needs_moments else None, sample, weights)
+        scaler = _scaler(problem, moments_of(results[1]) if problem.needs_moments else None, sample, weights)
         sigma = None
         if problem.needs_bandwidth:
             rows = scale_rows(sample.X, scaler, dtype="float64")

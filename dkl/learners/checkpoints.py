@@ -1,0 +1,44 @@
+"""How a learner uses one checkpoint folder: a part for each stage, and the seed, so that it is drawn only once."""
+
+from __future__ import annotations
+
+import hashlib
+from numbers import Integral
+from typing import Any
+
+from dkl import __version__
+from dkl.data.dataset import Dataset
+from dkl.learners.parameters import drawn_seed
+from dkl.passes.checkpoint import Checkpoint
+
+# These change how a result is computed, not what it is.
+_WITHOUT_EFFECT = {"checkpoint", "progress", "memory_limit", "device"}
+
+
+def run_fingerprint(estimator: Any, dataset: Dataset) -> str:
+    """Of data, parameters and version; empty without a checkpoint, since hashing rows in memory takes a read."""
+    if estimator.checkpoint is None:
+        return ""
+    parameters = {k: v for k, v in estimator.get_params(deep=False).items() if k not in _WITHOUT_EFFECT}
+    if not isinstance(parameters["random_state"], Integral):
+        parameters["random_state"] = None
+    parts = (type(estimator).__name__, sorted(parameters.items()), dataset.fingerprint, __version__)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def stage_checkpoint(store: Any, stage: str) -> Checkpoint | None:
+    """Where the state of one stage is kept, below the learner's checkpoint."""
+    return None if store is None else Checkpoint(f"{str(store).rstrip('/')}/{stage}")
+
+
+def stored_seed(random_state: Any, store: Any, fingerprint: str) -> int:
+    """The seed of `random_state`; a drawn one is kept in the checkpoint, so that a resumed run has it again."""
+    checkpoint = stage_checkpoint(store, "seed")
+    if checkpoint is None or isinstance(random_state, Integral):
+        return drawn_seed(random_state)
+    saved = checkpoint.load(fingerprint)
+    if saved is not None:
+        return int(saved.values["seed"])
+    seed = drawn_seed(random_state)
+    checkpoint.save({}, {"seed": seed}, fingerprint=fingerprint)
+    return seed
