@@ -103,7 +103,7 @@ def array_dataset(X: Any, y: Any, sample_weight: Any, *, task: TaskChoice, class
     check_rows(rows)
     weight = checked_weight(sample_weight, rows.shape[0])
     if weight is not None and not weight.any():
-        raise ValueError("sample_weight is 0 for all rows; at least one row must count")
+        raise ValueError("sample_weight is zero for all rows; at least one row must count")
     codes, labels, found = None, None, None
     if y is not None:
         codes, labels, found = target_codes(as_targets(y, rows.shape[0]), task, classes)

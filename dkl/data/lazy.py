@@ -218,7 +218,7 @@ def lazy_dataset(X: Any, y: Any, weight: Any, *, task: TaskChoice = "auto", clas
     )
     source = DaskSource(X, y, weight, labels)
     if weight is not None and not source.counts.weights.any():
-        raise ValueError("sample_weight is 0 for all rows; at least one row must count")
+        raise ValueError("sample_weight is zero for all rows; at least one row must count")
     return Dataset(source, schema)
 
 
