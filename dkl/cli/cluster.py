@@ -27,7 +27,9 @@ class Compute:
     device: Annotated[Literal["auto", "cpu", "gpu"], typer.Option(help="Where the arithmetic is done.")] = "auto"
     memory_limit: Annotated[
         str | None,
-        typer.Option(help="Bytes that a process may hold, for example '2 GiB'; refused beforehand if it cannot be kept."),
+        typer.Option(
+            help="Bytes that a process may hold, for example '2 GiB'; refused beforehand if it cannot be kept."
+        ),
     ] = None
 
 

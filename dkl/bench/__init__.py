@@ -1,0 +1,1 @@
+"""Measurements, side by side in one process where they are ratios."""

@@ -1,0 +1,119 @@
+"""One measured process of `dkl.bench.memory`: writes a dataset, or learns and fits, and says what it held at most."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+N_COLUMNS = 512
+ROWS_A_PIECE = 16_384
+N_CANDIDATES, N_FEATURES = 512, 256
+
+
+def load_everything() -> int:
+    """Import what ingestion, learning and fitting import, and return the bytes that this process then holds."""
+    import dask_ml.wrappers  # noqa: F401
+    import distributed  # noqa: F401
+    import pandas  # noqa: F401
+    import sklearn.linear_model  # noqa: F401
+
+    import dkl.data.store
+    import dkl.learners.aligned
+    import dkl.learners.kernel_machines  # noqa: F401
+
+    return psutil.Process().memory_info().rss
+
+
+def peak_bytes() -> int:
+    """The most that this process ever held, from its own start on."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return 1024 * int(line.split()[1])
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def tiled_digits(n_rows: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows of 512 columns: eight images of one digit (scikit-learn's digits) side by side, with noise of their own."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    images = (images / 16.0).astype(np.float32)
+    of_label = [np.flatnonzero(labels == label) for label in range(10)]
+    generator = np.random.default_rng(seed)
+    for start in range(0, n_rows, ROWS_A_PIECE):
+        y = generator.integers(0, 10, min(ROWS_A_PIECE, n_rows - start))
+        X = generator.standard_normal((len(y), N_COLUMNS), dtype=np.float32)
+        X *= 0.3
+        for label, known in enumerate(of_label):
+            rows = np.flatnonzero(y == label)
+            chosen = generator.choice(known, (len(rows), N_COLUMNS // images.shape[1]))
+            X[rows] += images[chosen].reshape(len(rows), N_COLUMNS)
+        yield X, y
+
+
+def write(store: str, gigabytes: float) -> dict[str, Any]:
+    """Write a dataset of this size, piece by piece."""
+    from dkl.data.schema import Schema
+    from dkl.data.store import DatasetWriter
+
+    loaded, started = load_everything(), time.perf_counter()
+    n_rows = max(1, round(gigabytes * 1e9 / (4 * N_COLUMNS)))
+    schema = Schema(
+        n_columns=N_COLUMNS, dtype=np.dtype(np.float32), task="classification", classes=np.arange(10), shuffle_seed=0
+    )
+    with DatasetWriter(store, schema, n_rows=n_rows) as writer:
+        for X, y in tiled_digits(n_rows, seed=0):
+            writer.write(X, y)
+    seconds = round(time.perf_counter() - started, 2)
+    return {"rows": n_rows, "columns": N_COLUMNS, "peak": peak_bytes() - loaded, "seconds": seconds}
+
+
+def fit(store: str, n_workers: int) -> dict[str, Any]:
+    """Learn aligned features and fit a classifier on the store, on worker processes or on threads of this one."""
+    from dkl.data.dataset import open_dataset
+    from dkl.features.families import Gaussian
+    from dkl.learners.aligned import AlignedFeatures
+    from dkl.learners.kernel_machines import KernelClassifier
+
+    with ExitStack() as stack:
+        client = _client(stack, n_workers) if n_workers else None
+        loaded = {} if client is None else client.run(load_everything)
+        own, started = load_everything(), time.perf_counter()
+        learner = AlignedFeatures(Gaussian(), N_CANDIDATES, N_FEATURES, scaling="standard", random_state=0)
+        KernelClassifier(features=learner, epochs=1, random_state=0).fit(open_dataset(store))
+        seconds = round(time.perf_counter() - started, 2)
+        peaks = {"driver": peak_bytes() - own}
+        reached = {} if client is None else client.run(peak_bytes)
+        for number, address in enumerate(sorted(reached)):
+            peaks[f"worker {number}"] = reached[address] - loaded[address]
+    return {"peaks": peaks, "seconds": seconds}
+
+
+def _client(stack: ExitStack, n_workers: int) -> Any:
+    from distributed import Client, LocalCluster
+
+    cluster = LocalCluster(n_workers=n_workers, threads_per_worker=1, processes=True, dashboard_address=None)
+    return stack.enter_context(Client(stack.enter_context(cluster)))
+
+
+def main() -> None:
+    """`write STORE GIGABYTES` or `fit STORE WORKERS`; the figures go to standard output as JSON."""
+    job, store, number = sys.argv[1:]
+    figures = write(store, float(number)) if job == "write" else fit(store, int(number))
+    sys.stdout.write(json.dumps(figures) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Commands on datasets: ingest, info, verify."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.panel import Panel
+from rich.text import Text
+
+from dkl.cli.command import Result, Running, command, facts_table
+
+Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the program."""
+    command(
+        app,
+        "ingest",
+        epilog="Example: [bold]dkl ingest 'part-*.csv' rows.zarr --target label --split train=0.8,test=0.2[/bold]",
+    )(ingest)
+    command(app, "info", epilog="Example: [bold]dkl info rows.zarr[/bold]")(info)
+    command(app, "verify", epilog="Example: [bold]dkl verify s3://bucket/rows.zarr[/bold]")(verify)
+
+
+def parse_splits(text: str) -> dict[str, float]:
+    """``train=0.8,test=0.2`` as names and shares."""
+    shares = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, share = part.partition("=")
+        try:
+            shares[name.strip()] = float(share)
+        except ValueError:
+            raise typer.BadParameter(
+                f"--split takes NAME=SHARE,NAME=SHARE such as train=0.8,test=0.2, not {text!r}"
+            ) from None
+    return shares
+
+
+def ingest(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            help="CSV, Parquet, libsvm or npz files, folders, globs or URLs; then the store.", metavar="FILES... STORE"
+        ),
+    ],
+    running: Running,
+    target: Annotated[str | None, typer.Option(help="Column of the labels or numbers to learn.")] = None,
+    weight: Annotated[str | None, typer.Option(help="Column of the weights of the rows.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="Leave this column out. May be repeated.")] = None,
+    categorical: Annotated[
+        list[str] | None, typer.Option(help="Take the values of this column as names. May be repeated.")
+    ] = None,
+    task: Annotated[Literal["auto", "classification", "regression"], typer.Option(help="What the target is.")] = "auto",
+    split: Annotated[str, typer.Option(help="Shares of named splits; '' for none.")] = "train=0.8,test=0.2",
+    shuffle: Annotated[bool, typer.Option(help="Put the rows in a random order on disk.")] = True,
+    seed: Annotated[int, typer.Option(help="Of the order and of the splits.")] = 0,
+    overwrite: Annotated[bool, typer.Option(help="Replace a store that is there.")] = False,
+) -> Result:
+    """Read rows from files into a store, once, in bounded memory.
+
+    Text columns become one column a value, missing numbers the mean with a flag column; the rules are shown, stored
+    with the rows and go into the model, so that predict takes raw rows. The store appears only when it is complete.
+    """
+    if len(files) < 2:
+        raise typer.BadParameter("give the files and, last, the store to write: dkl ingest rows.csv rows.zarr")
+    from dkl.data.ingest import ingest as ingest_files
+
+    shares = parse_splits(split)
+    started = time.perf_counter()
+    dataset = ingest_files(
+        files[:-1],
+        files[-1],
+        target=target,
+        weight=weight,
+        drop=tuple(drop or ()),
+        categorical=tuple(categorical or ()),
+        task=task,
+        shuffle=shuffle,
+        seed=seed,
+        overwrite=overwrite,
+        progress=running.progress,
+    )
+    if shares:
+        dataset = dataset.split(shares, seed=seed)
+    return description_of(dataset, seconds=round(time.perf_counter() - started, 3))
+
+
+def info(store: Store, running: Running) -> Result:
+    """Show what is in a store, without reading its rows."""
+    from dkl.data.dataset import open_dataset
+
+    return description_of(open_dataset(store))
+
+
+def verify(store: Store, running: Running) -> Result:
+    """Read every byte of a store and say which chunks do not hold what was written. Exit code 1 if there are any."""
+    from dkl.data.dataset import open_dataset
+    from dkl.errors import CorruptChunkError
+
+    started = time.perf_counter()
+    dataset = open_dataset(store)
+    faults = dataset.verify()
+    if faults:
+        raise CorruptChunkError("\n  ".join([f"{store!r} is damaged:", *faults, "write it again from its source"]))
+    facts = {"store": store, "rows": dataset.n_rows, "blocks": dataset.source.n_blocks, "faults": 0}
+    return Result(facts | {"seconds": round(time.perf_counter() - started, 3)})
+
+
+def description_of(dataset: Any, **more: Any) -> Result:
+    """What `info` shows of a dataset."""
+    facts = {**dataset.describe().facts, **more}
+    return Result(facts, Panel(facts_table(facts), title=Text(str(dataset.store or dataset)), title_align="left"))

@@ -1,0 +1,156 @@
+"""Commands on models: plan, fit, score, predict."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dkl.cli.cluster import Compute, computing_on
+from dkl.cli.command import Result, Running, command
+from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
+
+Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
+Model = Annotated[str, typer.Argument(help="Path or URL of a model that dkl wrote.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the program."""
+    command(app, "plan", epilog="Example: [bold]dkl plan rows.zarr --features 1000 --memory-limit '1 GiB'[/bold]")(plan)
+    command(app, "fit", epilog="Example: [bold]dkl fit rows.zarr model.zarr --features 300 --workers 2[/bold]")(fit)
+    command(app, "score", epilog="Example: [bold]dkl score model.zarr rows.zarr --split test[/bold]")(score)
+    command(
+        app,
+        "predict",
+        epilog="Example: [bold]dkl predict model.zarr new.csv predictions.parquet --proba[/bold]",
+    )(predict)
+
+
+def chosen_split(store: str, wanted: str | None, usual: str) -> Any:
+    """The split that was asked for, else the usual one where it is there, else all rows. '' is all rows."""
+    from dkl.data.dataset import open_dataset
+
+    dataset = open_dataset(store)
+    if wanted is not None:
+        return dataset[wanted] if wanted else dataset
+    return dataset[usual] if usual in dataset.splits else dataset
+
+
+def plan(
+    store: Store,
+    features: FeatureOptions,
+    machine: MachineOptions,
+    compute: Compute,
+    running: Running,
+    split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
+) -> Result:
+    """Say what a fit will take (memory a process, bytes read, passes, time) before anything runs."""
+    from dkl.planning import plan as plan_of
+
+    dataset = chosen_split(store, split, "train")
+    with computing_on(compute):
+        learner = learner_from(features, seed=machine.seed, compute=compute, running=running)
+        estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
+        planned = plan_of(estimator, dataset)
+    return Result(planned.facts, str(planned))
+
+
+def fit(
+    store: Store,
+    model: Annotated[str, typer.Argument(help="Where to write the model.", show_default=False)],
+    features: FeatureOptions,
+    machine: MachineOptions,
+    compute: Compute,
+    running: Running,
+    split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace a model that is there.")] = False,
+) -> Result:
+    """Learn features and a linear model on them, out of core, and save the model.
+
+    The same seed gives the same model on threads, on any number of workers, and after a worker was lost.
+    """
+    refuse_existing(model, overwrite)
+    dataset = chosen_split(store, split, "train")
+    learner = learner_from(features, seed=machine.seed, compute=compute, running=running)
+    estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
+    started = time.perf_counter()
+    with computing_on(compute):
+        estimator.fit(dataset)
+    estimator.save(model, overwrite=overwrite)
+    facts = {
+        "model": model,
+        "learner": type(learner).__name__,
+        "rows": dataset.n_rows,
+        "split": dataset.name or "all",
+        "columns": dataset.n_columns,
+        "features": int(estimator.features_.feature_map_.n_features),
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    return Result(facts)
+
+
+def refuse_existing(path: str, overwrite: bool) -> None:
+    """Raise before the work if the output is there and may not be replaced."""
+    if "://" not in path and Path(path).exists() and not overwrite:
+        raise FileExistsError(f"{path!r} is there already; give another name, or --overwrite to replace it")
+    if "://" not in path and not Path(path).absolute().parent.is_dir():
+        raise FileNotFoundError(f"the folder of {path!r} is not there; make it first")
+
+
+def score(
+    model: Model,
+    store: Store,
+    compute: Compute,
+    running: Running,
+    split: Annotated[str | None, typer.Option(help="Rows to score (default: test where it is there).")] = None,
+) -> Result:
+    """Accuracy (labels) or R^2 (numbers) of a model on held-out rows."""
+    from dkl.model_io import load_model
+
+    dataset = chosen_split(store, split, "test")
+    estimator = load_model(model)
+    if dataset.task is None:
+        raise ValueError(f"{store!r} has no target to score against; use dkl predict")
+    with computing_on(compute):
+        value = float(estimator.score(dataset))
+    measure = "accuracy" if dataset.task == "classification" else "r2"
+    return Result({"model": model, "rows": dataset.n_rows, "split": dataset.name or "all", measure: value})
+
+
+def predict(
+    model: Model,
+    data: Annotated[str, typer.Argument(help="A store, or CSV or Parquet files with raw rows.", show_default=False)],
+    output: Annotated[str, typer.Argument(help="predictions.parquet, .csv or .zarr.", show_default=False)],
+    compute: Compute,
+    running: Running,
+    split: Annotated[str | None, typer.Option(help="Rows of the store to predict (default: all).")] = None,
+    proba: Annotated[bool, typer.Option(help="Write the probability of each class too.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an output that is there.")] = False,
+) -> Result:
+    """Predict for the rows of a store or of files, out of core, and write Parquet, CSV or a zarr group.
+
+    Each prediction carries the row_id of its row: its number in the files (ingest shuffles).
+    """
+    from dkl.cli.predictions import open_writer, predict_store, predict_tables
+    from dkl.data.store import is_store
+    from dkl.model_io import load_model
+
+    refuse_existing(output, overwrite)
+    started = time.perf_counter()
+    estimator = load_model(model)
+    if proba and not hasattr(estimator, "predict_proba"):
+        raise ValueError(
+            f"the model {model!r} has no probabilities; fit it with --loss log_loss"
+        )
+    with computing_on(compute):
+        if is_store(data):
+            parts = predict_store(estimator, chosen_split(data, split, ""), proba=proba, compute=compute)
+        else:
+            parts = predict_tables(estimator, data, proba=proba)
+        with open_writer(output, overwrite=overwrite) as writer:
+            for part in parts:
+                writer.write(part)
+    facts = {"model": model, "data": data, "output": output, "rows": writer.rows}
+    return Result(facts | {"seconds": round(time.perf_counter() - started, 3)})

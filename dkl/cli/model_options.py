@@ -1,0 +1,200 @@
+"""The options of `fit` and `plan` that say which features and which machine, and the estimator they describe."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+
+from dkl.cli.cluster import Compute
+from dkl.cli.command import Running
+from dkl.features.families import ArcCosine, Cauchy, Coordinates, Family, Gaussian, Laplacian, Matern
+
+LearnerName = Literal["random", "aligned", "posterior"]
+FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", "coordinates"]
+FEATURES, CANDIDATES, FAMILY, MACHINE = "Features", "Candidates", "Family", "Linear model"
+
+
+@dataclass(frozen=True)
+class FeatureOptions:
+    """Which features are learned."""
+
+    learner: Annotated[
+        LearnerName, typer.Option(help="How features are chosen from the candidates.", rich_help_panel=FEATURES)
+    ] = "aligned"
+    features: Annotated[
+        int, typer.Option(min=1, help="Columns of the mapped rows, at most.", rich_help_panel=FEATURES)
+    ] = 1_000
+    scaling: Annotated[
+        Literal["standard", "minmax", "unit", "quantile", "none"],
+        typer.Option(
+            help="Scaling of the columns before anything else; quantile for heavy tails.", rich_help_panel=FEATURES
+        ),
+    ] = "standard"
+    max_rows: Annotated[
+        int | None,
+        typer.Option(min=1, help="Learn the features on this many rows only.", rich_help_panel=FEATURES),
+    ] = None
+    candidates: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Frequencies to choose from (default: 20 for each column).", rich_help_panel=CANDIDATES
+        ),
+    ] = None
+    rho: Annotated[
+        float | None,
+        typer.Option(
+            help="Selectivity of --learner aligned (default: 0.005 of the candidates).", rich_help_panel=CANDIDATES
+        ),
+    ] = None
+    beta: Annotated[
+        float | None, typer.Option(help="Selectivity of --learner posterior.", rich_help_panel=CANDIDATES)
+    ] = None
+    family: Annotated[
+        FamilyName, typer.Option(help="The kernel whose features are the candidates.", rich_help_panel=FAMILY)
+    ] = "gaussian"
+    sigma: Annotated[str, typer.Option(help="Bandwidth: a number, or 'median'.", rich_help_panel=FAMILY)] = "median"
+    nu: Annotated[float, typer.Option(help="Smoothness of --family matern.", rich_help_panel=FAMILY)] = 1.5
+    order: Annotated[int, typer.Option(help="Order of --family arc-cosine: 0, 1 or 2.", rich_help_panel=FAMILY)] = 1
+    sampling: Annotated[
+        Literal["iid", "orthogonal", "structured"],
+        typer.Option(help="How frequencies are drawn; structured for large pools.", rich_help_panel=FAMILY),
+    ] = "iid"
+    pairing: Annotated[
+        Literal["cos-sin", "phase"],
+        typer.Option(help="Two columns a frequency, or one with a phase.", rich_help_panel=FAMILY),
+    ] = "cos-sin"
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """The linear model on the features."""
+
+    loss: Annotated[
+        Literal["hinge", "log_loss", "squared_hinge", "squared_error", "epsilon_insensitive"] | None,
+        typer.Option(help="Default: that of KernelClassifier or KernelRegressor.", rich_help_panel=MACHINE),
+    ] = None
+    alpha: Annotated[float | None, typer.Option(help="Strength of the ridge.", rich_help_panel=MACHINE)] = None
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="How often all rows are read for the fit.", rich_help_panel=MACHINE)
+    ] = None
+    class_weight: Annotated[
+        Literal["balanced"] | None, typer.Option(help="Give each class the same weight.", rich_help_panel=MACHINE)
+    ] = None
+    seed: Annotated[int, typer.Option(help="The same seed gives the same model, bit for bit.")] = 0
+    set: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Any other parameter of the estimator, for example averaging=false or features__k=3. May be repeated.",
+        ),
+    ] = None
+
+
+def family_from(options: FeatureOptions) -> Family:
+    """The family that the options name."""
+    spread: dict[str, Any] = {
+        "sigma": _bandwidth(options.sigma),
+        "sampling": options.sampling,
+        "pairing": options.pairing,
+    }
+    families: dict[FamilyName, Family] = {
+        "gaussian": Gaussian(**spread),
+        "laplacian": Laplacian(**spread),
+        "cauchy": Cauchy(**spread),
+        "matern": Matern(options.nu, **spread),
+        "arc-cosine": ArcCosine(options.order, sampling=options.sampling),
+        "coordinates": Coordinates(),
+    }
+    return families[options.family]
+
+
+def _bandwidth(text: str) -> Any:
+    if text == "median":
+        return "median"
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"--sigma is {text!r}; it must be a positive number or 'median'") from None
+
+
+def learner_from(options: FeatureOptions, *, seed: int, compute: Compute, running: Running) -> Any:
+    """The feature learner that the options describe, not yet fitted."""
+    from dkl.learners.aligned import AlignedFeatures
+    from dkl.learners.posterior import PosteriorFeatures
+    from dkl.learners.random_features import RandomFeatures
+
+    learners = {"random": RandomFeatures, "aligned": AlignedFeatures, "posterior": PosteriorFeatures}
+    given = {
+        "rho": options.rho,
+        "beta": options.beta,
+        "n_candidates": options.candidates,
+        "max_rows": options.max_rows,
+        "memory_limit": compute.memory_limit,
+    }
+    learner_class = learners[options.learner]
+    known = learner_class().get_params(deep=False)
+    parameters = {name: value for name, value in given.items() if value is not None}
+    for name in parameters:
+        if name not in known:
+            raise typer.BadParameter(
+                f"--{name.removeprefix('n_').replace('_', '-')} has no meaning for --learner {options.learner}"
+            )
+    if "n_candidates" in known and options.candidates is None and options.family != "coordinates":
+        parameters["n_candidates"] = 20 * options.features
+    return learner_class(
+        family=family_from(options),
+        n_features=options.features,
+        scaling=None if options.scaling == "none" else options.scaling,
+        device=compute.device,
+        random_state=seed,
+        progress=running.progress,
+        **parameters,
+    )
+
+
+def estimator_from(
+    learner: Any, options: MachineOptions, *, task: str | None, compute: Compute, running: Running
+) -> Any:
+    """The kernel machine on `learner` for the dataset's task."""
+    from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
+
+    given = {
+        "loss": options.loss,
+        "alpha": options.alpha,
+        "epochs": options.epochs,
+        "class_weight": options.class_weight,
+        "memory_limit": compute.memory_limit,
+    }
+    if task is None:
+        raise ValueError("the store has no target; ingest it with --target NAME to fit a model")
+    machine = KernelClassifier if task == "classification" else KernelRegressor
+    estimator = machine(features=learner, random_state=options.seed, progress=running.progress)
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return _with_parameters(estimator, {**chosen, **_settings(options.set or [])})
+
+
+def _with_parameters(estimator: Any, parameters: dict[str, Any]) -> Any:
+    known = estimator.get_params(deep=True)
+    for name in parameters:
+        if name not in known:
+            raise typer.BadParameter(
+                f"{type(estimator).__name__} has no parameter {name!r}; it has {', '.join(sorted(known))}"
+            )
+    return estimator.set_params(**parameters)
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    """NAME=VALUE pairs; values are JSON, anything else is taken as text."""
+    settings = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"--set takes NAME=VALUE, not {pair!r}")
+        try:
+            settings[name] = json.loads(text)
+        except json.JSONDecodeError:
+            settings[name] = text
+    return settings

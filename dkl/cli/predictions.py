@@ -1,0 +1,178 @@
+"""Predictions of many rows, block by block, as Parquet, CSV or zarr that appears when it is complete."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from dkl.blocks.block import Block
+from dkl.cli.cluster import Compute
+from dkl.passes.engine import map_blocks
+
+CHUNK_ROWS = 65_536
+
+Part = Mapping[str, np.ndarray]
+
+
+class Writer(Protocol):
+    """Takes columns of equal length, part by part."""
+
+    rows: int
+
+    def write(self, part: Part) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def predict_store(estimator: Any, dataset: Any, *, proba: bool, compute: Compute) -> Iterator[Part]:
+    """The predictions of a dataset's rows, block by block, mapped in parallel a bounded number of blocks ahead."""
+    operands = {"estimator": estimator, "proba": proba}
+    blocks = map_blocks(dataset.source, _predict_block, operands, name="predict", memory_limit=compute.memory_limit)
+    for _, part in blocks:
+        yield part
+
+
+def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
+    return _columns(operands["estimator"], block.X, block.row_id, proba=operands["proba"])
+
+
+def predict_tables(estimator: Any, path: str, *, proba: bool) -> Iterator[Part]:
+    """The predictions of raw rows in CSV or Parquet files, a few thousand rows at a time."""
+    from dkl.data.ingest import read_tables
+
+    encoding = getattr(estimator, "encoding_", None)
+    start = 0
+    for table in read_tables(path):
+        if encoding is None:
+            X = np.column_stack([column.to_numpy() for column in table.columns])
+        else:
+            X = encoding.transform(table, first_row=start)
+        yield _columns(estimator, X, np.arange(start, start + table.num_rows), proba=proba)
+        start += table.num_rows
+
+
+def _columns(estimator: Any, X: Any, row_id: np.ndarray, *, proba: bool) -> Part:
+    columns = {"row_id": np.asarray(row_id, dtype=np.int64), "prediction": np.asarray(estimator.predict(X))}
+    if proba:
+        shares = np.asarray(estimator.predict_proba(X))
+        columns |= {f"probability_{label}": shares[:, k] for k, label in enumerate(estimator.classes_.tolist())}
+    return columns
+
+
+@contextmanager
+def open_writer(path: str, *, overwrite: bool) -> Iterator[Writer]:
+    """A writer of the format that the suffix names; nothing is left behind when the block fails.
+
+    Raises
+    ------
+    ValueError
+        For another suffix, or a URL.
+    """
+    formats = {".parquet": _ParquetWriter, ".csv": _CsvWriter, ".zarr": _ZarrWriter}
+    final = Path(path).absolute()
+    if "://" in path or final.suffix not in formats:
+        raise ValueError(f"the output is {path!r}; it must be a local path that ends in .parquet, .csv or .zarr")
+    hidden = final.with_name(f".{final.name}.{uuid.uuid4().hex}.part")
+    writer = formats[final.suffix](hidden)
+    try:
+        yield writer
+        writer.close()
+        if overwrite:
+            _remove(final)
+        os.rename(hidden, final)
+    finally:
+        _remove(hidden)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+class _TableWriter:
+    """What the two table formats share: a schema from the first part."""
+
+    def __init__(self, path: Path) -> None:
+        self.rows = 0
+        self._path = path
+        self._writer: Any = None
+
+    def write(self, part: Part) -> None:
+        import pyarrow as pa
+
+        table = pa.table({name: pa.array(_flat(values)) for name, values in part.items()})
+        if self._writer is None:
+            self._writer = self._open(table.schema)
+        self._writer.write_table(table)
+        self.rows += table.num_rows
+
+    def close(self) -> None:
+        if self._writer is None:
+            raise ValueError("there are no rows to predict; the data is empty")
+        self._writer.close()
+
+    def _open(self, schema: Any) -> Any:
+        raise TypeError("a table writer says which format it opens")
+
+
+class _ParquetWriter(_TableWriter):
+    def _open(self, schema: Any) -> Any:
+        import pyarrow.parquet as pq
+
+        return pq.ParquetWriter(self._path, schema)
+
+
+class _CsvWriter(_TableWriter):
+    def _open(self, schema: Any) -> Any:
+        import pyarrow.csv
+
+        return pyarrow.csv.CSVWriter(self._path, schema)
+
+
+class _ZarrWriter:
+    """A zarr group of one array a column; labels that are no numbers are codes, with the labels as an attribute."""
+
+    def __init__(self, path: Path) -> None:
+        import zarr
+
+        self.rows = 0
+        self._group = zarr.create_group(store=str(path))
+        self._labels: dict[str, np.ndarray] = {}
+
+    def write(self, part: Part) -> None:
+        for name, values in part.items():
+            numbers = self._numbers(name, values)
+            if name not in self._group:
+                shape = (0, *numbers.shape[1:])
+                chunks = (CHUNK_ROWS, *numbers.shape[1:])
+                self._group.create_array(name, shape=shape, dtype=numbers.dtype, chunks=chunks)
+            self._group[name].append(numbers)
+        self.rows += len(part["row_id"])
+
+    def close(self) -> None:
+        if not self.rows:
+            raise ValueError("there are no rows to predict; the data is empty")
+        self._group.attrs["dkl_predictions"] = {"rows": self.rows, "columns": sorted(self._group.array_keys())}
+
+    def _numbers(self, name: str, values: np.ndarray) -> np.ndarray:
+        if values.dtype.kind in "biuf":
+            return values
+        known = self._labels.get(name, np.array([], dtype=object))
+        new = [label for label in np.unique(values.astype(str)).tolist() if label not in known]
+        known = self._labels[name] = np.array([*known.tolist(), *new], dtype=object)
+        self._group.attrs[f"{name}_labels"] = known.tolist()
+        positions = {label: code for code, label in enumerate(known.tolist())}
+        return np.array([positions[str(label)] for label in values], dtype=np.int32)
+
+
+def _flat(values: np.ndarray) -> Any:
+    return values if values.ndim == 1 and values.dtype.kind != "O" else values.tolist()

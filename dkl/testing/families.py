@@ -1,0 +1,104 @@
+"""What a family must satisfy: its draw, its features and its closed-form kernel belong together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dkl.blocks.maps import map_rows
+from dkl.blocks.sums import feature_sums
+from dkl.features.families import Family
+from dkl.features.feature_map import FeatureMap
+from dkl.testing.require import require, same_bits
+
+_STANDARD_ERRORS = 6.0
+
+
+def check_family(family: Family, *, n_columns: int = 3, n_frequencies: int = 20_000, seed: int = 0) -> None:
+    """Raise AssertionError if `family` breaks a promise that learners rely on.
+
+    Parameters
+    ----------
+    family : Family
+        With a bandwidth, or without need of one; a bandwidth to be found is set to 1.5.
+    n_columns : int
+        d of the rows that it is tried on.
+    n_frequencies : int
+        Draws behind the estimate of the kernel.
+    seed : int
+
+    Raises
+    ------
+    AssertionError
+        Naming the promise and what was found instead.
+
+    Examples
+    --------
+    >>> from dkl.features.families import Gaussian
+    >>> from dkl.testing.families import check_family
+    >>> check_family(Gaussian(sigma=2.0))
+    """
+    family.validate()
+    if family.needs_bandwidth:
+        family = family.with_bandwidth(1.5)
+        require(not family.needs_bandwidth, "with_bandwidth(sigma) returns a family that needs no bandwidth")
+    rows = np.random.default_rng(seed).normal(size=(40, n_columns))
+    _check_draw(family, n_columns, seed)
+    _check_dot(family, rows, seed)
+    _check_kernel(family, rows[:8], n_frequencies, seed)
+
+
+def _check_draw(family: Family, n_columns: int, seed: int) -> None:
+    drawn = family.draw(7, n_columns, seed)
+    name = type(family).__name__
+    require(isinstance(drawn, FeatureMap), f"{name}.draw returns a FeatureMap, not {type(drawn).__name__}")
+    require(drawn.n_columns == n_columns, f"{name}.draw: the map takes {drawn.n_columns} columns, not {n_columns}")
+    require(drawn.n_frequencies == 7, f"{name}.draw(7, ...) gives {drawn.n_frequencies} frequencies")
+    require(bool(np.all(drawn.amplitudes == 1.0)), f"{name}.draw: candidates have amplitude 1, not {drawn.amplitudes}")
+    require(drawn.scaler is None, f"{name}.draw: a family does not scale; learners do")
+    frequencies = drawn.projection.dense()
+    require(bool(np.isfinite(frequencies).all()), f"{name}.draw: frequencies are finite")
+    again = family.draw(7, n_columns, seed)
+    require(same_bits(again.projection.dense(), frequencies), f"{name}.draw: the same seed gives the same bits")
+    if drawn.activation != "identity":
+        other = family.draw(7, n_columns, seed + 1).projection.dense()
+        require(not np.array_equal(other, frequencies), f"{name}.draw: another seed gives other frequencies")
+    double = family.draw(7, n_columns, seed, np.float64).projection.dense()
+    gap = float(np.max(np.abs(double - frequencies) / (1.0 + np.abs(double))))
+    require(gap < 1e-6, f"{name}.draw: float32 frequencies are the float64 ones, rounded; they differ by {gap:.1e}")
+
+
+def _check_dot(family: Family, rows: np.ndarray, seed: int) -> None:
+    """sum_i s_i <phi(x_i), w> = <sum_i s_i phi(x_i), w>: the sums and the map are of the same features."""
+    drawn = family.draw(16, rows.shape[1], seed, np.float64)
+    weights = np.random.default_rng(seed + 1).normal(size=(len(rows), 2))
+    mapped = map_rows(rows, drawn, "float64")
+    sums = feature_sums(rows, weights, drawn, "float64").reshape(-1, 2)
+    gap = float(np.max(np.abs(mapped.T @ weights - sums)) / np.max(np.abs(sums)))
+    require(gap < 1e-12, f"{type(family).__name__}: block sums equal sums of mapped rows; they differ by {gap:.1e}")
+
+
+def _check_kernel(family: Family, rows: np.ndarray, n_frequencies: int, seed: int) -> None:
+    """The mean of products of features is the kernel, within the standard error that the products themselves show."""
+    name = type(family).__name__
+    drawn = family.draw(n_frequencies, rows.shape[1], seed, np.float64)
+    phi = map_rows(rows, drawn, "float64").reshape(len(rows), drawn.columns_a_frequency, -1)
+    products = family.feature_scale(rows.shape[1]) ** 2 * np.einsum("ipm,jpm->ijm", phi, phi)
+    estimate, error = products.mean(axis=2), products.std(axis=2) / np.sqrt(n_frequencies)
+    kernel = family.kernel(rows, rows)
+    _check_kernel_matrix(name, kernel)
+    excess: Any = np.abs(estimate - kernel) / (error + 1e-9 * (1.0 + np.abs(kernel)))
+    require(
+        bool(np.max(excess) < _STANDARD_ERRORS),
+        f"{name}: the closed-form kernel is the mean of products of features; {n_frequencies} draws are "
+        f"{np.max(excess):.1f} standard errors off",
+    )
+
+
+def _check_kernel_matrix(name: str, kernel: np.ndarray) -> None:
+    require(np.allclose(kernel, kernel.T, rtol=1e-12, atol=1e-12), f"{name}.kernel is symmetric")
+    smallest = float(np.linalg.eigvalsh(kernel)[0])
+    require(
+        smallest > -1e-9 * np.trace(kernel), f"{name}.kernel is positive; its smallest eigenvalue is {smallest:.1e}"
+    )

@@ -1,0 +1,105 @@
+"""What a feature learner must satisfy, beside scikit-learn's own checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+
+from dkl.blocks.maps import map_rows
+from dkl.data.coerce import as_dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.testing.require import require, same_bits
+
+
+def check_learner(learner: Any, *, n_rows: int = 400) -> None:
+    """Raise AssertionError if `learner` breaks a promise that models and users rely on.
+
+    It is cloned and fitted a few times on scikit-learn's digits: give it few candidates and features.
+
+    Parameters
+    ----------
+    learner : FeatureLearner
+        Unfitted; `random_state` is set here.
+    n_rows : int
+        Rows that it is fitted on.
+
+    Raises
+    ------
+    AssertionError
+        Naming the promise and what was found instead.
+
+    Examples
+    --------
+    >>> from dkl.learners.random_features import RandomFeatures
+    >>> from dkl.testing.learners import check_learner
+    >>> check_learner(RandomFeatures(n_features=20))
+    """
+    images, labels = load_digits(return_X_y=True)
+    X, y = images[:n_rows].astype(np.float32), labels[:n_rows]
+    learner = clone(learner).set_params(random_state=0)
+    before = repr(learner.get_params())
+    _check_unfitted(learner, X)
+    fitted = clone(learner).fit(X, y)
+    require(repr(learner.get_params()) == before, "fit does not change parameters")
+    _check_map(fitted, X)
+    _check_repeats(learner, fitted, X, y)
+    _check_refusals(learner, fitted, X, y)
+
+
+def _check_unfitted(learner: Any, X: np.ndarray) -> None:
+    try:
+        clone(learner).transform(X)
+    except NotFittedError:
+        return
+    raise AssertionError("transform before fit raises sklearn.exceptions.NotFittedError")
+
+
+def _check_map(fitted: Any, X: np.ndarray) -> None:
+    name = type(fitted).__name__
+    require(isinstance(fitted.feature_map_, FeatureMap), f"{name}.fit leaves feature_map_, a FeatureMap")
+    mapped = fitted.transform(X)
+    require(mapped.shape == (len(X), fitted.feature_map_.n_features), f"{name}.transform has shape {mapped.shape}")
+    asked = fitted.get_params()["n_features"]
+    require(asked is None or mapped.shape[1] <= asked, f"{name}: {mapped.shape[1]} columns for n_features={asked}")
+    expected = map_rows(X, fitted.feature_map_, fitted.dtype)
+    require(same_bits(mapped, expected), f"{name}.transform applies feature_map_")
+    require(bool(np.isfinite(mapped).all()), f"{name}.transform is finite")
+    names = fitted.get_feature_names_out()
+    require(
+        len(names) == mapped.shape[1], f"{name}.get_feature_names_out names {len(names)} of {mapped.shape[1]} columns"
+    )
+    require(fitted.n_features_in_ == X.shape[1], f"{name}.n_features_in_ is the number of columns of X")
+
+
+def _check_repeats(learner: Any, fitted: Any, X: np.ndarray, y: np.ndarray) -> None:
+    name = type(learner).__name__
+    expected = fitted.transform(X)
+    again = clone(learner).fit(X, y).transform(X)
+    require(same_bits(again, expected), f"{name}: the same random_state gives the same bits")
+    dataset = as_dataset(X, y)
+    of_dataset = clone(learner).fit(dataset)
+    require(same_bits(of_dataset.transform(X), expected), f"{name}: a Dataset of the same rows gives the same bits")
+    lazy = of_dataset.transform(dataset)
+    require(hasattr(lazy, "dask"), f"{name}.transform(dataset) is a lazy Dask array, not {type(lazy).__name__}")
+    require(same_bits(np.asarray(lazy.compute()), expected), f"{name}: lazy features equal those of arrays")
+
+
+def _check_refusals(learner: Any, fitted: Any, X: np.ndarray, y: np.ndarray) -> None:
+    name = type(learner).__name__
+    spoiled = X.copy()
+    spoiled[3, 5] = np.nan
+    for what, attempt in (
+        ("NaN in X at fit", lambda: clone(learner).fit(spoiled, y)),
+        ("NaN in X at transform", lambda: fitted.transform(spoiled)),
+        ("a missing column at transform", lambda: fitted.transform(X[:, :-1])),
+        ("n_features=0", lambda: clone(learner).set_params(n_features=0).fit(X, y)),
+    ):
+        try:
+            attempt()
+        except ValueError:
+            continue
+        raise AssertionError(f"{name}: {what} raises ValueError")

@@ -1,0 +1,31 @@
+"""How a check says that something does not hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+
+def require(holds: bool, promise: str) -> None:
+    """Raise AssertionError with the broken promise.
+
+    Parameters
+    ----------
+    holds : bool
+    promise : str
+        What should have been true, with the figures that show that it is not.
+    """
+    if not holds:
+        raise AssertionError(promise)
+
+
+def same_bits(left: Any, right: Any) -> bool:
+    """Whether two arrays (dense or CSR) have the same shape, dtype and bits; NaN equals NaN."""
+    if sparse.issparse(left) != sparse.issparse(right) or left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    if sparse.issparse(left):
+        parts = ((left.data, right.data), (left.indices, right.indices), (left.indptr, right.indptr))
+        return all(same_bits(a, b) for a, b in parts)
+    return np.ascontiguousarray(left).tobytes() == np.ascontiguousarray(right).tobytes()
