@@ -105,6 +105,8 @@ class RowLayout:
 def _fixed(values: np.ndarray | sparse.csr_array | None, dtype: np.dtype, shape: tuple[int, ...]) -> pa.Array:
     if values is None or values.shape[1:] != shape:
         raise ValueError(f"batches differ: expected rows of shape {shape}, got {getattr(values, 'shape', None)}")
+    if not np.can_cast(values.dtype, dtype, "safe"):
+        raise ValueError(f"batches differ: expected rows of dtype {dtype}, got {values.dtype}")
     dense = np.ascontiguousarray(values, dtype)
     width = dtype.itemsize * int(np.prod(shape))
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(dense), [None, pa.py_buffer(dense)])

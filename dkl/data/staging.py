@@ -13,9 +13,9 @@ import pyarrow as pa
 ROW = "__dkl_row__"
 """The name of the column that carries the number of each row in the input."""
 
-_RUN_BYTES = 96 * 2**20
-_READ_BYTES = 32 * 2**20
-_BUCKET_BYTES = 8 * 2**20
+BUFFER_BYTES = 64 * 2**20
+# buckets to a buffer: the finer they are, the closer reading comes to half a buffer, whatever n_bytes was
+_BUCKETS = 16
 _MAX_BUCKETS = 4096
 # keeps these keys apart from other hashes of row numbers (splits, samples) under the same seed
 _SALT = 0x5348_5546_464C_4531
@@ -51,14 +51,18 @@ class Stage:
         None keeps the order of the input.
     n_bytes : int
         About how much will be staged; a wrong guess costs memory or time, never the order.
+    buffer_bytes : int
+        Rows held before they are written; some three times as much is in use then, and half of it when reading.
     """
 
-    def __init__(self, folder: Path, *, seed: int | None, n_bytes: int) -> None:
+    def __init__(self, folder: Path, *, seed: int | None, n_bytes: int, buffer_bytes: int = BUFFER_BYTES) -> None:
         self.n_rows = 0
         self.n_bytes = 0
         self._folder = folder
+        self._buffer_bytes = buffer_bytes
+        self._read_bytes = buffer_bytes // 2
         self._seed = seed
-        self._n_buckets = int(np.clip(math.ceil(n_bytes / _BUCKET_BYTES), 1, _MAX_BUCKETS))
+        self._n_buckets = int(np.clip(math.ceil(_BUCKETS * n_bytes / buffer_bytes), 1, _MAX_BUCKETS))
         self._pending: list[pa.Table] = []
         self._pending_bytes = 0
         self._runs: list[Path] = []
@@ -69,7 +73,7 @@ class Stage:
         self.n_rows += table.num_rows
         self._pending.append(table.append_column(ROW, pa.array(rows)))
         self._pending_bytes += table.nbytes
-        if self._pending_bytes >= _RUN_BYTES:
+        if self._pending_bytes >= self._buffer_bytes:
             self._write_run()
 
     def _write_run(self) -> None:
@@ -104,12 +108,12 @@ class Stage:
     def _in_input_order(self) -> Iterator[pa.Table]:
         for run in self._runs:
             table = _read(run, range(1))
-            rows = max(1, math.ceil(table.num_rows * _READ_BYTES / max(table.nbytes, 1)))
+            rows = max(1, math.ceil(table.num_rows * self._read_bytes / max(table.nbytes, 1)))
             for start in range(0, table.num_rows, rows):
                 yield table.slice(start, rows)
 
     def _in_shuffled_order(self, seed: int) -> Iterator[pa.Table]:
-        step = max(1, math.floor(_READ_BYTES * self._n_buckets / max(self.n_bytes, 1)))
+        step = max(1, math.floor(self._read_bytes * self._n_buckets / max(self.n_bytes, 1)))
         for start in range(0, self._n_buckets, step):
             buckets = range(start, min(start + step, self._n_buckets))
             table = pa.concat_tables([_read(run, buckets) for run in self._runs])

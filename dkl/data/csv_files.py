@@ -1,0 +1,138 @@
+"""Reading delimited text files in parallel, a few megabytes at a time, into tables of a given schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.csv
+
+from dkl.data.columns import plain_type
+from dkl.data.paths import InputFile
+from dkl.data.tables import Probe
+from dkl.data.text_chunks import in_order, text_chunks
+
+_PROBE_BYTES = 2**20
+NULL_VALUES = tuple(pyarrow.csv.ConvertOptions().null_values)
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How delimited text is written and how much of it is parsed at a time.
+
+    Parameters
+    ----------
+    delimiter : str or None
+        None: a tab in ``.tsv`` files, else a comma.
+    column_names : sequence of str or None
+        The names of the columns when the files have no header line.
+    null_values : sequence of str
+        Texts that mean "missing": the empty one, ``"NA"``, ``"NaN"``, ``"null"`` and their like.
+    chunk_bytes, threads : int
+        Text that one thread parses at a time; up to one chunk more than threads is in memory.
+    """
+
+    delimiter: str | None = None
+    column_names: Sequence[str] | None = None
+    null_values: Sequence[str] = NULL_VALUES
+    chunk_bytes: int = 4 * 2**20
+    threads: int = 2
+
+    def probe(self, file: InputFile) -> Probe:
+        """The columns of a file and the types that its first megabyte suggests."""
+        with file.open() as stream:
+            head = stream.read(_PROBE_BYTES)
+        text = head if len(head) < _PROBE_BYTES else head[: head.rfind(b"\n") + 1] or head
+        try:
+            table = self._parse(file, text, self.column_names, None)
+        except pa.ArrowInvalid as error:
+            raise ValueError(_explained(error, file, 0, self.column_names)) from error
+        if self.column_names is None:
+            _check_header(file, table.column_names)
+        if not table.num_rows:
+            raise ValueError(f"'{file.name}' has a header line and no rows")
+        staged_bytes = sum(_plain_bytes(column) for column in table.columns) / len(text) * file.unpacked_size
+        return Probe(file, table.schema, int(staged_bytes))
+
+    def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
+        """Tables in the order of the file, and how many bytes of the file each covers."""
+        with file.open() as stream, ThreadPoolExecutor(self.threads) as pool:
+            names = self.column_names or self._header(file, stream.readline())
+            packed = file.size / file.unpacked_size
+
+            def parse(chunk: bytes) -> tuple[pa.Table, int]:
+                return self._parse(file, chunk, names, schema), int(len(chunk) * packed)
+
+            rows = 0
+            chunks = text_chunks(stream, self.chunk_bytes, quoted=True)
+            try:
+                for table, n_bytes in in_order(pool, parse, chunks, self.threads + 1):
+                    rows += table.num_rows
+                    yield table, n_bytes
+            except pa.ArrowInvalid as error:
+                raise ValueError(_explained(error, file, rows, names)) from error
+
+    def _header(self, file: InputFile, line: bytes) -> list[str]:
+        return self._parse(file, line, None, None).column_names
+
+    def _parse(self, file: InputFile, text: bytes, names: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
+        delimiter = self.delimiter or ("\t" if file.suffix == ".tsv" else ",")
+        return pyarrow.csv.read_csv(
+            pa.BufferReader(text),
+            # one thread and one block a call: rows are counted in its errors, and calls run side by side
+            read_options=pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=schema,
+                include_columns=None if schema is None else schema.names,
+                null_values=list(self.null_values),
+                strings_can_be_null=True,
+            ),
+        )
+
+
+def _plain_bytes(column: pa.ChunkedArray) -> int:
+    dtype = plain_type(column.type)
+    return len(column) * (dtype.bit_width // 8) if pa.types.is_floating(dtype) else column.nbytes
+
+
+def _check_header(file: InputFile, names: list[str]) -> None:
+    if names and all(_is_number(name) for name in names):
+        raise ValueError(
+            f"the first line of '{file.name}' holds only numbers ({', '.join(names[:5])}, ...), not names; for files "
+            f"without a header line pass csv=CsvFormat(column_names=[...])"
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names: Sequence[str] | None) -> str:
+    """A parser's complaint with the file, the row counted from its first one, the column's name and what to do."""
+    text = str(error)
+    found = re.search(r"Row #(\d+): ", text)
+    row = f", row {rows_before + int(found[1])} after the header" if found and names else ""
+    place = f"'{file.name}'{row}"
+    if ragged := re.search(r"Expected (\d+) columns, got (\d+)", text):
+        return (
+            f"{place}: expected {ragged[1]} columns and found {ragged[2]}; every line needs as many values as the "
+            f"first (is the delimiter right, are texts with delimiters quoted?)"
+        )
+    column = re.search(r"CSV column #(\d+)", text)
+    if column and names:
+        name = names[int(column[1])]
+        value = text.split("invalid value ")[-1] if "invalid value" in text else "bytes that are not UTF-8"
+        return (
+            f"{place}: column '{name}' holds {value}, and other rows hold another type; correct it, add the text to "
+            f"CsvFormat(null_values=...) if it means missing, take the values as names (categorical=['{name}']), or "
+            f"leave it out (drop=['{name}'])"
+        )
+    return f"{place}: {text}"

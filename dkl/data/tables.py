@@ -1,0 +1,143 @@
+"""Rows of table files (CSV, Parquet) as Arrow tables of one schema, checked across files, in pieces of a fixed size."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from dkl.data.columns import check_kinds, plain_type
+from dkl.data.paths import InputFile
+from dkl.errors import located
+
+_PIECE_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the beginning of a file says about it.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        The columns and the types that they seem to have.
+    staged_bytes : int
+        About how many bytes all rows of the file take as Arrow arrays.
+    """
+
+    file: InputFile
+    schema: pa.Schema
+    staged_bytes: int
+
+
+class TableFormat(Protocol):
+    """How files of one format are probed and read."""
+
+    def probe(self, file: InputFile) -> Probe: ...
+
+    def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
+        """The columns of `schema` in its order and types, and how many of the file's bytes each table accounts for."""
+        ...
+
+
+def common_schema(probes: list[Probe], *, drop: Collection[str], as_text: Collection[str]) -> pa.Schema:
+    """The schema that all files are read with: the first one's columns, in types that hold the values of all files.
+
+    Parameters
+    ----------
+    drop : collection of str
+        Columns that are not read.
+    as_text : collection of str
+        Columns whose values are names, whatever their type.
+
+    Raises
+    ------
+    ValueError
+        A file lacks a column, has one more, names one twice or not at all; `drop` names a column that is not there.
+    TypeError
+        A column is of one kind in one file and of another in another, or holds dates, lists or bytes.
+    """
+    for probe in probes:
+        _check_names(probe, probes[0])
+    absent = sorted(set(drop) - set(probes[0].schema.names))
+    if absent:
+        raise ValueError(f"drop names columns that are not there: {absent}; the columns are {probes[0].schema.names}")
+    names = [name for name in probes[0].schema.names if name not in drop]
+    _check_named(names, probes[0])
+    for probe in probes:
+        with located(f"'{probe.file.name}'"):
+            check_kinds(pa.schema([probe.schema.field(name) for name in names if name not in as_text]))
+    return pa.schema([(name, _common_type(name, probes, name in as_text)) for name in names])
+
+
+def _check_names(probe: Probe, first: Probe) -> None:
+    names = probe.schema.names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"'{probe.file.name}' has several columns named {twice}; rename them")
+    for description, columns in (
+        ("lacks the columns", [name for name in first.schema.names if name not in names]),
+        ("has columns of its own:", [name for name in names if name not in first.schema.names]),
+    ):
+        if columns:
+            raise ValueError(
+                f"'{probe.file.name}' {description} {columns}, unlike '{first.file.name}' with {first.schema.names}; "
+                f"all files need the same columns (their order is free)"
+            )
+
+
+def _check_named(names: list[str], first: Probe) -> None:
+    if "" in names:
+        raise ValueError(
+            f"column {names.index('') + 1} of '{first.file.name}' has no name, as a row index written by pandas has "
+            f"none; leave it out with drop=[''], or name it"
+        )
+
+
+def _common_type(name: str, probes: list[Probe], as_text: bool) -> pa.DataType:
+    if as_text:
+        return pa.string()
+    common, where = pa.null(), ""
+    for probe in probes:
+        plain = plain_type(probe.schema.field(name).type)
+        if pa.types.is_null(common) or plain == common:
+            common, where = plain, where or probe.file.name
+        elif pa.types.is_floating(common) and pa.types.is_floating(plain):
+            common = pa.float64()
+        elif not pa.types.is_null(plain):
+            raise TypeError(
+                f"column '{name}' holds {_called(plain)} in '{probe.file.name}' and {_called(common)} in '{where}'; "
+                f"make it one type, or take its values as names: categorical=['{name}']"
+            )
+    # a column without any value yet: later rows, if they hold some, must be numbers
+    return pa.float64() if pa.types.is_null(common) else common
+
+
+def _called(plain: pa.DataType) -> str:
+    return {"string": "texts", "bool": "booleans"}.get(str(plain), "numbers")
+
+
+def pieces(tables: Iterable[tuple[pa.Table, int]], schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
+    """The same rows in pieces whose size follows from the schema alone: sums over them do not depend on files' cuts."""
+    rows = max(1024, min(65_536, _PIECE_BYTES // (8 * max(len(schema), 1))))
+    pending: list[pa.Table] = []
+    count = n_bytes = 0
+    for table, table_bytes in tables:
+        pending.append(table)
+        count += table.num_rows
+        n_bytes += table_bytes
+        if count >= rows:
+            joined = pa.concat_tables(pending)
+            whole = count - count % rows
+            for start in range(0, whole, rows):
+                yield joined.slice(start, rows), n_bytes if start == 0 else 0
+            pending, count, n_bytes = [joined.slice(whole)], count - whole, 0
+    if count:
+        yield pa.concat_tables(pending), n_bytes
+
+
+def file_tables(files: list[InputFile], reader: TableFormat, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
+    """All rows of all files in their order, in `pieces`, with the bytes of input that each accounts for."""
+    return pieces((table for file in files for table in reader.read(file, schema)), schema)

@@ -1,0 +1,199 @@
+"""Target and weight columns of the input: what they hold, found in one read, and how blocks hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dkl.data.columns import column_kind, numbers, texts, why_unusable
+from dkl.data.schema import Task
+
+AUTO_CLASSES = 1_000
+"""More distinct whole numbers than this (or than half of the rows) are neither plainly classes nor plainly numbers."""
+MAX_CLASSES = 65_536
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """How a target column is held: codes of sorted labels, or float64 numbers.
+
+    Parameters
+    ----------
+    task : {"classification", "regression"}
+    classes : ndarray of shape (K,) or None
+        Sorted labels: texts, booleans or int64 (whole floats count as integers).
+    """
+
+    task: Task
+    classes: np.ndarray | None
+
+    def encode(self, column: pa.ChunkedArray) -> np.ndarray:
+        """int64 codes (positions in `classes`) or float64 values of shape (n,)."""
+        if self.classes is None:
+            return numbers(column)
+        if self.classes.dtype.kind == "U":
+            codes = pc.index_in(texts(column), value_set=pa.array(self.classes.tolist(), pa.string()))
+            return codes.to_numpy().astype(np.int64)
+        return np.searchsorted(self.classes.astype(np.float64), numbers(column)).astype(np.int64)
+
+
+class TargetSummary:
+    """What was seen of a target column, piece by piece.
+
+    Parameters
+    ----------
+    name : str
+        The column, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows = 0
+        self.kind = "empty"
+        self._labels: set[str] | set[float] = set()
+        self._fractional: float | None = None
+        self._largest = 0.0
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """Take the next rows.
+
+        Raises
+        ------
+        ValueError
+            A label is missing or infinite; its row is named.
+        TypeError
+            The column holds dates, lists or bytes.
+        """
+        kind = column_kind(column.type)
+        if kind is None:
+            raise TypeError(f"target: {why_unusable(self.name, column.type)}")
+        if self.kind not in ("empty", kind):
+            raise TypeError(f"target '{self.name}' holds {self.kind} values up to row {self.rows}, then {kind} values")
+        if kind == "category":
+            values = texts(column)
+            self._check_there(np.asarray(values.is_null().to_numpy()))
+            self._labels |= set(values.unique().to_pylist())
+        else:
+            self._add_numbers(numbers(column))
+        self.kind = kind
+        self.rows += len(column)
+        if len(self._labels) > MAX_CLASSES and kind == "category":
+            raise ValueError(
+                f"target '{self.name}' has more than {MAX_CLASSES} different texts; classes are fewer. Is it the "
+                f"column to predict?"
+            )
+
+    def _add_numbers(self, values: np.ndarray) -> None:
+        self._check_there(np.isnan(values))
+        infinite = np.flatnonzero(np.isinf(values))
+        if len(infinite):
+            raise ValueError(
+                f"target '{self.name}' is {values[infinite[0]]} in row {self.rows + infinite[0]}; it must be finite"
+            )
+        fractional = values[values != np.trunc(values)]
+        if len(fractional) and self._fractional is None:
+            self._fractional = float(fractional[0])
+        self._largest = max(self._largest, float(np.abs(values).max(initial=0.0)))
+        if self._fractional is None and len(self._labels) <= MAX_CLASSES:
+            self._labels |= set(np.unique(values).tolist())
+
+    def _check_there(self, missing: np.ndarray) -> None:
+        if missing.any():
+            row = self.rows + int(np.flatnonzero(missing)[0])
+            raise ValueError(
+                f"target '{self.name}' is missing (NaN) in row {row}; remove rows without a target, or give them one"
+            )
+
+    def decide(self, task: Literal["auto"] | Task) -> Target:
+        """Classification for texts, booleans and whole numbers, regression for fractions, as scikit-learn decides.
+
+        Raises
+        ------
+        ValueError
+            One class; texts for regression; fractions for classification; whole numbers with so many values that the
+            task has to be said.
+        """
+        chosen = self._task() if task == "auto" else task
+        if chosen == "regression":
+            if self.kind == "category":
+                raise ValueError(f"target '{self.name}' holds texts, and task='regression' needs numbers")
+            return Target("regression", None)
+        self._check_classes()
+        labels = sorted(self._labels)
+        if self.kind == "category":
+            return Target("classification", np.array(labels, np.str_))
+        dtype = np.bool_ if self.kind == "boolean" else np.int64
+        return Target("classification", np.array(labels).astype(dtype))
+
+    def _task(self) -> Task:
+        if self._fractional is not None:
+            return "regression"
+        ambiguous = self.kind == "number" and len(self._labels) > min(AUTO_CLASSES, max(20, self.rows // 2))
+        if ambiguous:
+            raise ValueError(
+                f"target '{self.name}' holds {min(len(self._labels), MAX_CLASSES)} or more different whole numbers in "
+                f"{self.rows} rows: say task='regression' if they are quantities, task='classification' if labels"
+            )
+        return "classification"
+
+    def _check_classes(self) -> None:
+        if self._fractional is not None:
+            raise ValueError(
+                f"target '{self.name}' holds fractions ({self._fractional:g}), not labels; use task='regression'"
+            )
+        if len(self._labels) > MAX_CLASSES:
+            raise ValueError(f"target '{self.name}' has more than {MAX_CLASSES} classes; use task='regression'")
+        if self._largest > 2**53:
+            raise ValueError(
+                f"target '{self.name}' holds labels up to {self._largest:.0f}, beyond 2**53, where float64 takes "
+                f"neighbours for one; read them as texts: categorical=['{self.name}']"
+            )
+        if len(self._labels) < 2:
+            raise ValueError(
+                f"target '{self.name}' has one class only, {next(iter(self._labels), None)!r}, in {self.rows} rows; "
+                f"classification needs two or more"
+            )
+
+
+class WeightSummary:
+    """What was seen of a weight column, piece by piece.
+
+    Parameters
+    ----------
+    name : str
+        The column, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows = 0
+        self.total = 0.0
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """Take the next rows.
+
+        Raises
+        ------
+        ValueError
+            A weight is negative, missing, infinite or no number; its row is named.
+        """
+        if column_kind(column.type) not in ("number", "boolean"):
+            raise ValueError(f"weight '{self.name}' holds {column.type} values; weights are numbers")
+        values = numbers(column)
+        wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
+        if len(wrong):
+            raise ValueError(
+                f"weight '{self.name}' is {values[wrong[0]]:g} in row {self.rows + wrong[0]}; weights must be finite "
+                f"and at least 0"
+            )
+        self.rows += len(values)
+        self.total += float(values.sum())
+
+    def check(self) -> None:
+        """Raise a ValueError when no row counts."""
+        if self.total <= 0:
+            raise ValueError(f"weight '{self.name}' is 0 in all {self.rows} rows; at least one must be positive")
