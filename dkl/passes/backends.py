@@ -1,0 +1,339 @@
+"""Where tasks run: threads or processes of this machine, or the workers of a `distributed` cluster."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import pickle
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from typing import Any, Protocol
+
+import cloudpickle
+import dask
+from dask.system import CPU_COUNT
+
+from dkl.errors import ClusterError
+from dkl.passes.reading import LOADER
+from dkl.passes.tasks import StopFlag
+
+NO_WORKERS_TIMEOUT_S = 30.0
+LOOK_EVERY_S = 1.0
+SMALL_BYTES = 1 << 16
+STOP_WITHIN_S = 1.5
+
+
+class TaskLost(RuntimeError):
+    """A task ended without a result through no fault of its own: it can be submitted again."""
+
+
+class Backend(Protocol):
+    """Runs functions and says when they are done. Tasks are futures: hashable, with `add_done_callback`."""
+
+    is_cluster: bool
+    is_inline: bool
+    stop: StopFlag
+
+    def slots(self) -> list[str]:
+        """One entry a task that can run at once: the name of its process."""
+        ...
+
+    def share(self, value: Any) -> Any:
+        """`value`, as the argument of many tasks."""
+        ...
+
+    def is_lost(self, handle: Any) -> bool:
+        """Whether what `share` returned can no longer be used."""
+        ...
+
+    def send_rows(self, value: Any) -> Any:
+        """The rows of a block in memory (or the graph that makes them) as the argument of one task."""
+        ...
+
+    def process_bytes(self) -> int | None:
+        """The memory limit of the process that works, where it has one."""
+        ...
+
+    def submit(self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False) -> Any: ...
+
+    def result(self, task: Any) -> Any:
+        """The result of a finished task; raises its error, or `TaskLost`."""
+        ...
+
+    def look_after(self) -> None:
+        """Called while nothing happens; raises `ClusterError` when nothing can happen any more."""
+        ...
+
+    def cancel(self, tasks: Iterable[Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class InlineExecutor(Executor):
+    """Runs a function where it is submitted: `dask.config.set(scheduler="synchronous")`."""
+
+    def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> Future:
+        future: Future = Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class ThreadBackend:
+    """Threads of this process; no copy of rows or operands is made."""
+
+    is_cluster = False
+
+    def __init__(self, n_threads: int, *, inline: bool = False) -> None:
+        self.stop = StopFlag()
+        self.is_inline = inline
+        self._n_threads = n_threads
+        self._pool: Executor = InlineExecutor() if inline else ThreadPoolExecutor(n_threads, "dkl-pass")
+        self._running: set[Future] = set()
+
+    def slots(self) -> list[str]:
+        return ["threads"] * self._n_threads
+
+    def share(self, value: Any) -> Any:
+        return value
+
+    def is_lost(self, handle: Any) -> bool:
+        return False
+
+    def send_rows(self, value: Any) -> Any:
+        return value
+
+    def process_bytes(self) -> int | None:
+        return None
+
+    def submit(self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False) -> Future:
+        future = self._pool.submit(function, *args)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
+
+    def result(self, task: Future) -> Any:
+        return task.result()
+
+    def look_after(self) -> None:
+        """Threads do not vanish."""
+
+    def cancel(self, tasks: Iterable[Future]) -> None:
+        for task in tasks:
+            task.cancel()
+
+    def close(self) -> None:
+        """End the pass: what runs stops at its next block; nobody waits longer than a person at a keyboard would."""
+        self.stop.set()
+        wait_for(set(self._running), timeout=STOP_WITHIN_S)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        LOADER.forget_pending()
+
+
+class SharedFile:
+    """An object that many tasks of other processes of this machine read from one file, once a process."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    _loaded: tuple[str, Any] = ("", None)
+
+    def load(self) -> Any:
+        if SharedFile._loaded[0] != self.path:
+            with open(self.path, "rb") as file:
+                SharedFile._loaded = (self.path, pickle.load(file))
+        return SharedFile._loaded[1]
+
+
+def run_pickled(call: bytes) -> bytes:
+    """Runs in a process of a pool: functions and results travel by cloudpickle, shared objects by file."""
+    function, args = pickle.loads(call)
+    return cloudpickle.dumps(function(*(arg.load() if isinstance(arg, SharedFile) else arg for arg in args)))
+
+
+class ProcessBackend:
+    """Processes of this machine without a cluster: `dask.config.set(scheduler="processes")`."""
+
+    is_cluster = False
+    is_inline = False
+
+    def __init__(self, n_processes: int) -> None:
+        self.stop = StopFlag()
+        self._n_processes = n_processes
+        self._folder = tempfile.TemporaryDirectory(prefix="dkl-pass-")
+        self._pool = self._new_pool()
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        context = multiprocessing.get_context(dask.config.get("multiprocessing.context", "spawn"))
+        return ProcessPoolExecutor(self._n_processes, mp_context=context)
+
+    def slots(self) -> list[str]:
+        return [f"process {index}" for index in range(self._n_processes)]
+
+    def share(self, value: Any) -> SharedFile:
+        path = os.path.join(self._folder.name, uuid.uuid4().hex)
+        with open(path, "wb") as file:
+            cloudpickle.dump(value, file)
+        return SharedFile(path)
+
+    def is_lost(self, handle: Any) -> bool:
+        return False
+
+    def send_rows(self, value: Any) -> Any:
+        return value
+
+    def process_bytes(self) -> int | None:
+        return None
+
+    def submit(self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False) -> Future:
+        call = cloudpickle.dumps((function, args))
+        try:
+            return self._pool.submit(run_pickled, call)
+        except BrokenExecutor:
+            self._pool = self._new_pool()
+            return self._pool.submit(run_pickled, call)
+
+    def result(self, task: Future) -> Any:
+        try:
+            return pickle.loads(task.result())
+        except BrokenExecutor as error:
+            raise TaskLost("a process of the pool died") from error
+
+    def look_after(self) -> None:
+        """A process that dies breaks its pool, which ends its tasks."""
+
+    def cancel(self, tasks: Iterable[Future]) -> None:
+        for task in tasks:
+            task.cancel()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in list((self._pool._processes or {}).values()):
+            process.terminate()
+        self._folder.cleanup()
+
+
+class ClusterBackend:
+    """The workers of a `distributed` cluster, by its client."""
+
+    is_cluster = True
+    is_inline = False
+
+    def __init__(self, client: Any) -> None:
+        if client.asynchronous:
+            raise ValueError("a pass needs a client made without asynchronous=True, or none (threads)")
+        self.stop = StopFlag()
+        self._client = client
+        self._timeout = float(dask.config.get("dkl.no-workers-timeout", NO_WORKERS_TIMEOUT_S))
+        self._threads: dict[str, int] = {}
+        self._looked = -LOOK_EVERY_S
+        self._seen_workers = time.monotonic()
+        self._numbers = itertools.count()
+        self._token = uuid.uuid4().hex
+
+    def slots(self) -> list[str]:
+        """One entry a worker thread, thread by thread across the workers, so that consecutive tasks spread."""
+        self._look()
+        while not self._threads:
+            self.look_after()
+            time.sleep(0.05)
+        rounds = range(max(self._threads.values()))
+        return [name for turn in rounds for name in sorted(self._threads) if turn < self._threads[name]]
+
+    def share(self, value: Any) -> Any:
+        """Small objects go along as arguments; large ones to every worker, so that no death takes the last copy."""
+        if len(cloudpickle.dumps(value)) <= SMALL_BYTES:
+            return value
+        return self._client.scatter(value, broadcast=True, hash=False)
+
+    def is_lost(self, handle: Any) -> bool:
+        return getattr(handle, "status", "finished") in ("lost", "cancelled", "error")
+
+    def send_rows(self, value: Any) -> Any:
+        if dask.is_dask_collection(value):
+            return self._client.compute(value)
+        return self._client.scatter(value, hash=False)
+
+    def process_bytes(self) -> int | None:
+        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        return min((worker["memory_limit"] for worker in workers if worker["memory_limit"]), default=None)
+
+    def submit(self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False) -> Any:
+        key = f"{name}-{self._token}{next(self._numbers):08x}"
+        where: dict[str, Any] = {"workers": [slot], "allow_other_workers": True} if slot in self._threads else {}
+        return self._client.submit(function, *args, key=key, pure=False, priority=10 if urgent else 0, **where)
+
+    def result(self, task: Any) -> Any:
+        from distributed import KilledWorker
+
+        try:
+            return task.result()
+        except (KilledWorker, CancelledError) as error:
+            raise TaskLost(str(error)) from error
+
+    def look_after(self) -> None:
+        self._look()
+        without = time.monotonic() - self._seen_workers
+        if self._client.status not in ("running", "connecting") or without > self._timeout:
+            raise ClusterError(
+                f"the cluster {self._client.scheduler_info(n_workers=0).get('address', '')} has had no workers for "
+                f"{without:.0f} s (dask.config 'dkl.no-workers-timeout'); start workers, or close the client to "
+                "work on threads, and call again: a checkpoint resumes at its last round"
+            )
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < LOOK_EVERY_S:
+            return
+        self._looked = now
+        self._threads = dict(self._client.nthreads())
+        if self._threads:
+            self._seen_workers = now
+
+    def cancel(self, tasks: Iterable[Any]) -> None:
+        live = list(tasks)
+        if live and self._client.status == "running":
+            self._client.cancel(live, force=True)
+
+    def close(self) -> None:
+        self.stop.set()
+
+
+def current_client() -> Any | None:
+    """The `distributed` client that Dask would use here, or None. Never imports distributed by itself."""
+    distributed = sys.modules.get("distributed")
+    chosen: Hashable = dask.config.get("scheduler", None)
+    if distributed is None or chosen not in (None, "dask.distributed", "distributed"):
+        return None
+    try:
+        distributed.get_worker()
+    except ValueError:
+        pass
+    else:
+        return None  # inside a task of a cluster: waiting there for further tasks would block its worker
+    try:
+        return distributed.default_client()
+    except ValueError:
+        return None
+
+
+def choose_backend() -> Backend:
+    """The current client's cluster, else what `dask.config` says ("synchronous", "threads", "processes")."""
+    client = current_client()
+    if client is not None:
+        return ClusterBackend(client)
+    scheduler = str(dask.config.get("scheduler", None) or "threads").lower()
+    n_workers = int(dask.config.get("num_workers", None) or CPU_COUNT)
+    if scheduler in ("sync", "synchronous", "single-threaded"):
+        return ThreadBackend(1, inline=True)
+    if scheduler in ("processes", "multiprocessing"):
+        return ProcessBackend(n_workers)
+    return ThreadBackend(n_workers)

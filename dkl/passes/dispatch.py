@@ -1,0 +1,108 @@
+"""A bounded number of jobs in flight on a backend, lost ones submitted again, none left behind however it ends."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dkl.errors import ClusterError
+from dkl.passes.backends import Backend, TaskLost
+
+MOST_LOSSES = 5
+POLL_S = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One thing to be done: `submit()` starts it (again) and returns its task."""
+
+    label: str
+    subject: Any
+    submit: Callable[[], Any]
+
+
+class Dispatcher:
+    """Runs jobs; `losses` counts the times that one had to be submitted again."""
+
+    def __init__(self, backend: Backend, window: int) -> None:
+        self._backend = backend
+        self._window = window
+        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._live: dict[Any, tuple[Job, int]] = {}
+        self._held = 0
+        self.losses = 0
+
+    def as_completed(self, jobs: Iterator[Job]) -> Iterator[tuple[Job, Any]]:
+        """Each job with its result, in the order in which they finish."""
+        try:
+            while self._fill(jobs):
+                task = self._next_done()
+                job, losses = self._live.pop(task)
+                try:
+                    result = self._backend.result(task)
+                except TaskLost as error:
+                    self._again(job, losses + 1, error)
+                    continue
+                yield job, result
+        finally:
+            self._backend.cancel(list(self._live))
+            self._live.clear()
+
+    def in_order(self, jobs: Iterator[Job]) -> Iterator[tuple[Job, Any]]:
+        """The same in the order of the jobs; a slow one holds the later ones back once the window is full."""
+        order: deque[Job] = deque()
+        ready: dict[Job, Any] = {}
+
+        def noted() -> Iterator[Job]:
+            for job in jobs:
+                order.append(job)
+                yield job
+
+        for job, result in self.as_completed(noted()):
+            ready[job] = result
+            while order and order[0] in ready:
+                self._held = len(ready) - 1
+                first = order.popleft()
+                yield first, ready.pop(first)
+            self._held = len(ready)
+
+    def _fill(self, jobs: Iterator[Job]) -> bool:
+        while len(self._live) + self._held < self._window and (job := next(jobs, None)) is not None:
+            self._start(job, 0)
+        return bool(self._live)
+
+    def _start(self, job: Job, losses: int) -> None:
+        task = job.submit()
+        self._live[task] = (job, losses)
+        task.add_done_callback(self._done.put)
+
+    def _again(self, job: Job, losses: int, error: TaskLost) -> None:
+        if losses > MOST_LOSSES:
+            raise ClusterError(
+                f"{job.label} was lost {losses} times with the workers that ran it ({error}); their logs say why: "
+                "most often too little memory for a block (see dkl.plan) or a crash in native code"
+            ) from error
+        self.losses += 1
+        self._start(job, losses)
+
+    def _next_done(self) -> Any:
+        while True:
+            try:
+                task = self._done.get(timeout=POLL_S)
+            except queue.Empty:
+                self._backend.look_after()
+                continue
+            if task in self._live:
+                return task
+
+
+def wait_done(backend: Backend, task: Any) -> None:
+    """Until `task` has ended, one way or another."""
+    ended = threading.Event()
+    task.add_done_callback(lambda _: ended.set())
+    while not ended.wait(POLL_S):
+        backend.look_after()

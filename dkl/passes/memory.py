@@ -1,0 +1,200 @@
+"""What a pass holds in one process, added up before the first task; the limits that keep it below what is allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+import dask
+import numpy as np
+import psutil
+from dask.utils import format_bytes, parse_bytes
+
+from dkl.blocks.records import BlockSum, Fold, Record, RowSample
+from dkl.data.source import BlockSource
+from dkl.errors import MemoryLimitError
+from dkl.passes.spans import root, span_level
+from dkl.passes.work import Limits
+
+LARGEST_ACCUMULATOR = 64 << 20
+CACHE_SHARE = 0.25
+ROW_OBJECT_BYTES = 24
+
+
+@dataclass(frozen=True)
+class MemoryProjection:
+    """Bytes that a pass holds at its peak in one process, item by item.
+
+    Parameters
+    ----------
+    items : mapping of str to int
+    allowed : int or None
+        The limit that the sum was held against.
+    limits : Limits
+        Blocks at once, blocks ahead and bytes of cache that the sum was made for.
+    """
+
+    items: dict[str, int] = field(default_factory=dict)
+    allowed: int | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def total(self) -> int:
+        return sum(self.items.values())
+
+    @property
+    def fits(self) -> bool:
+        return self.allowed is None or self.total <= self.allowed
+
+    def __repr__(self) -> str:
+        rows = [*self.items.items(), ("sum", self.total)]
+        if self.allowed is not None:
+            rows.append(("allowed", self.allowed))
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {format_bytes(nbytes):>11}" for name, nbytes in rows)
+
+
+def project(
+    source: BlockSource,
+    records: Sequence[Record],
+    limits: Limits,
+    *,
+    in_driver: bool = True,
+    allowed: int | None = None,
+) -> MemoryProjection:
+    """The memory of a pass in one process, in bytes.
+
+    Parameters
+    ----------
+    source : BlockSource
+    records : sequence of Record
+    limits : Limits
+        Blocks worked on at once, blocks read ahead, bytes of cache.
+    in_driver : bool
+        Whether the process also merges the spans (threads), or only sums them (a worker of a cluster).
+    allowed : int or None
+        Kept in the result.
+    """
+    rows = int(source.block_rows.max(initial=0))
+    costs = [record.cost(rows, source.n_columns) for record in records if not isinstance(record, RowSample)]
+    scratch = max((cost.scratch_bytes for cost in costs), default=0)
+    items = {
+        f"blocks at work ({limits.tasks})": limits.tasks * source.block_nbytes,
+        f"blocks read ahead ({limits.ahead})": limits.ahead * source.block_nbytes,
+        "temporaries of reading": (limits.tasks + limits.ahead) * source.read_nbytes,
+        "scratch of block functions": limits.tasks * scratch,
+        "operands": sum(operand_bytes(record) for record in records),
+        "cache of blocks": limits.cache_bytes,
+        **_results(source, records, limits, in_driver),
+    }
+    return MemoryProjection(items, allowed, limits)
+
+
+def _results(source: BlockSource, records: Sequence[Record], limits: Limits, in_driver: bool) -> dict[str, int]:
+    """Accumulators wait once a level of the tree, with the one that arrives and the one that both merge into."""
+    if len(records) == 1 and isinstance(records[0], Fold):
+        fold = records[0]
+        return {
+            "mapped pieces": (2 * limits.tasks + 1) * fold.piece_bytes,
+            "states of the fold": 3 * fold.state_bytes,
+        }
+    one = sum(result_bytes(source, record) for record in records)
+    level = span_level(source.n_blocks)
+    items = {"sums of spans": limits.tasks * one * (level + 3)}
+    if in_driver:
+        items["sums of the tree"] = one * (root(source.n_blocks).level - level + 2 * limits.tasks + 2)
+    return items
+
+
+def result_bytes(source: BlockSource, record: Record) -> int:
+    """Bytes of one value of a record."""
+    if isinstance(record, BlockSum):
+        return record.result_bytes
+    if isinstance(record, RowSample):
+        row = source.block_nbytes / max(int(source.block_rows.max(initial=1)), 1) + ROW_OBJECT_BYTES
+        # merging holds two samples, the rows of both below each other, and the ones chosen of those
+        return math.ceil(3 * row * min(record.k, int(source.block_rows.sum())))
+    return record.state_bytes
+
+
+def operand_bytes(record: Record) -> int:
+    """Bytes of a record's operands, arrays counted without being copied."""
+    if isinstance(record, RowSample):
+        return 0
+    buffers: list[Any] = []
+    head = cloudpickle.dumps(dict(record.operands), protocol=5, buffer_callback=buffers.append)
+    return len(head) + sum(buffer.raw().nbytes for buffer in buffers)
+
+
+def fit_limits(
+    source: BlockSource,
+    records: Sequence[Record],
+    *,
+    n_threads: int,
+    allowed: int,
+    cached: bool = True,
+    ahead: bool = True,
+    in_driver: bool = True,
+) -> MemoryProjection:
+    """The projection with the most blocks in flight that stays within `allowed`.
+
+    What costs least goes first: the cache (blocks are read again), then reading ahead, then blocks worked on at
+    once. Numbers do not change with it: tiles and the tree follow from the data's shape alone.
+
+    Raises
+    ------
+    MemoryLimitError
+        If not even one block at a time fits; the message holds the sum.
+    """
+    check_accumulators(records)
+    cache = min(cache_bytes(allowed), whole_bytes(source)) if cached else 0
+    choices = [(tasks, waiting) for tasks in range(n_threads, 0, -1) for waiting in ((tasks, 0) if ahead else (0,))]
+    for tasks, waiting in choices:
+        bare = project(source, records, Limits(tasks, waiting, 0), in_driver=in_driver, allowed=allowed)
+        if bare.fits:
+            limits = Limits(tasks, waiting, min(cache, allowed - bare.total))
+            return project(source, records, limits, in_driver=in_driver, allowed=allowed)
+    raise MemoryLimitError(
+        f"the pass {pass_name(records)!r} over {source.place} needs {format_bytes(bare.total)} with one block at a "
+        f"time and may take {format_bytes(allowed)}. Allow more, or cut the data into smaller blocks, or ask for fewer "
+        f"features at once:\n{bare!r}"
+    )
+
+
+def check_accumulators(records: Sequence[Record]) -> None:
+    """Refuse one accumulator of more than 64 MiB: its maker cuts it into tiles, each a BlockSum of its own."""
+    for record in records:
+        for name, accumulator in record.accumulators.items() if isinstance(record, BlockSum) else ():
+            if accumulator.nbytes > LARGEST_ACCUMULATOR:
+                raise MemoryLimitError(
+                    f"the accumulator {name!r} of {record.name!r} has {format_bytes(accumulator.nbytes)} (shape "
+                    f"{tuple(accumulator.shape)}); at most {format_bytes(LARGEST_ACCUMULATOR)} are summed as one. "
+                    "Tile the output: one BlockSum a tile"
+                )
+
+
+def whole_bytes(source: BlockSource) -> int:
+    """Bytes of all blocks, decoded."""
+    longest = int(source.block_rows.max(initial=0))
+    return math.ceil(source.block_nbytes * (int(np.sum(source.block_rows)) / longest)) if longest else 0
+
+
+def cache_bytes(allowed: int) -> int:
+    """`dask.config` "dkl.cache-bytes", else a quarter of what is allowed."""
+    chosen = dask.config.get("dkl.cache-bytes", None)
+    return int(allowed * CACHE_SHARE) if chosen is None else parse_bytes(chosen)
+
+
+def allowed_bytes(memory_limit: int | str | None, process_limit: int | None) -> int:
+    """The user's limit, else the process's own (a worker's), else what this machine has left."""
+    if memory_limit is not None:
+        return parse_bytes(memory_limit)
+    return process_limit or psutil.virtual_memory().available
+
+
+def pass_name(records: Sequence[Record]) -> str:
+    """What a person sees of a pass: the names of its records."""
+    return " + ".join(dict.fromkeys(record.name for record in records))

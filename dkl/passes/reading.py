@@ -1,0 +1,163 @@
+"""Blocks of this process: read once, ahead of their use, tried again when the store hiccups, cached while they fit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import dask
+import numpy as np
+from scipy import sparse
+
+from dkl.blocks.block import Block
+from dkl.errors import located
+from dkl.passes.work import Reading, Ticket, Work
+
+Key = tuple[str, int]
+
+READ_ATTEMPTS = 4
+FIRST_PAUSE_S = 0.1
+LASTING = (FileNotFoundError, PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)
+OBJECT_BYTES = 4096
+
+
+def block_bytes(block: Block) -> int:
+    """Bytes that a block holds, with those of the Python objects around the arrays (they count for tiny blocks)."""
+    X = block.X
+    parts = [X.data, X.indices, X.indptr] if isinstance(X, sparse.csr_array) else [X]
+    arrays = [*parts, block.y, block.weight, block.row_id, *block.columns.values()]
+    return sum(array.nbytes for array in arrays if array is not None) + OBJECT_BYTES
+
+
+class BlockCache:
+    """The blocks used last, up to a number of bytes. Not locked: `BlockLoader` is."""
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[Key, Block] = OrderedDict()
+        self.nbytes = 0
+
+    def get(self, key: Key) -> Block | None:
+        block = self._blocks.get(key)
+        if block is not None:
+            self._blocks.move_to_end(key)
+        return block
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._blocks
+
+    def put(self, key: Key, block: Block, capacity: int) -> None:
+        """Keep `block` if it fits beside nothing else at least, and drop the oldest ones that no longer fit."""
+        if block_bytes(block) <= capacity and key not in self._blocks:
+            self._blocks[key] = block
+            self.nbytes += block_bytes(block)
+        self.shrink(capacity)
+
+    def shrink(self, capacity: int) -> None:
+        while self.nbytes > capacity:
+            _, block = self._blocks.popitem(last=False)
+            self.nbytes -= block_bytes(block)
+
+
+class BlockLoader:
+    """Hands out the blocks of a pass; one a process, shared by its threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cache = BlockCache()
+        self._pending: OrderedDict[Key, Future] = OrderedDict()
+        self._readers: ThreadPoolExecutor | None = None
+
+    def fetch(self, work: Work, ticket: Ticket) -> tuple[Block, Reading]:
+        """The block, from the cache, from a read under way, or read now."""
+        key = (work.fingerprint, ticket.number)
+        with self._lock:
+            self._cache.shrink(work.limits.cache_bytes)
+            block = self._cache.get(key)
+            pending = self._pending.pop(key, None)
+        if block is not None:
+            return block, Reading(1, block.n_rows, cache_hits=1)
+        block, retries = _read(work, ticket) if pending is None else pending.result()
+        if _is_read(ticket):
+            with self._lock:
+                self._cache.put(key, block, work.limits.cache_bytes)
+        return block, Reading(1, block.n_rows, block_bytes(block) if _is_read(ticket) else 0, retries=retries)
+
+    def read_ahead(self, work: Work, ticket: Ticket | None) -> None:
+        """Begin to read a block that will be fetched soon; never more than the pass allows are waiting."""
+        if ticket is None or not _is_read(ticket) or work.limits.ahead == 0:
+            return
+        key = (work.fingerprint, ticket.number)
+        with self._lock:
+            if key in self._cache or key in self._pending or not self._make_room(work.limits.ahead):
+                return
+            if self._readers is None:
+                self._readers = ThreadPoolExecutor(thread_name_prefix="dkl-read")
+            self._pending[key] = self._readers.submit(_read, work, ticket)
+
+    def _make_room(self, most: int) -> bool:
+        """Whether one more read may wait. A finished one that nobody fetched (its span ran elsewhere) gives way."""
+        if len(self._pending) >= most:
+            stale = next((key for key, future in self._pending.items() if future.done()), None)
+            if stale is None:
+                return False
+            del self._pending[stale]
+        return True
+
+    def forget_pending(self) -> None:
+        """Drop what was read ahead and not used: a pass has ended or failed."""
+        with self._lock:
+            pending = list(self._pending.values())
+            self._pending.clear()
+        for future in pending:
+            future.cancel()
+
+    def clear(self) -> None:
+        """Empty the cache too."""
+        self.forget_pending()
+        with self._lock:
+            self._cache.shrink(0)
+
+
+LOADER = BlockLoader()
+
+
+def blocks_of(
+    work: Work, tickets: Iterable[Ticket], following: Ticket | None = None
+) -> Iterator[tuple[Block, Reading]]:
+    """The blocks behind `tickets` in order, the next one (at the end: `following`) read while the caller is busy."""
+    iterator = iter(tickets)
+    ticket = next(iterator, None)
+    while ticket is not None:
+        block, reading = LOADER.fetch(work, ticket)
+        ticket = next(iterator, None)
+        LOADER.read_ahead(work, following if ticket is None else ticket)
+        yield block, reading
+
+
+def _is_read(ticket: Ticket) -> bool:
+    """Whether the block has to be read or computed (rows in memory are the ticket itself: nothing to cache)."""
+    return isinstance(ticket.value, int | np.integer) or dask.is_dask_collection(ticket.value)
+
+
+def _read(work: Work, ticket: Ticket) -> tuple[Block, int]:
+    """The block and how often reading it had to be repeated: a store over a network fails now and then."""
+    with located(f"block {ticket.number} of {work.place}"):
+        for attempt in range(READ_ATTEMPTS - 1):
+            try:
+                return _load(work, ticket.value), attempt
+            except LASTING:
+                raise
+            except OSError:
+                time.sleep(FIRST_PAUSE_S * 2**attempt)
+        return _load(work, ticket.value), READ_ATTEMPTS - 1
+
+
+def _load(work: Work, value: Any) -> Block:
+    if dask.is_dask_collection(value):
+        # The task already runs in a thread of its own; the graph of one block needs no pool beside it.
+        value = value.compute(scheduler="synchronous")
+    return work.reader.load(value)

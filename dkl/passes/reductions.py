@@ -1,0 +1,103 @@
+"""How one record of a pass becomes a value of a block, how two values merge, and what the merged value is called."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+from scipy import sparse
+
+from dkl.blocks.block import Block
+from dkl.blocks.records import BlockSum, RowSample
+from dkl.blocks.sampling import smallest_keys
+from dkl.passes.row_columns import RowColumns
+
+Sums = dict[str, np.ndarray]
+
+
+class Reduction(Protocol):
+    def of_block(self, block: Block, columns: RowColumns | None) -> Any: ...
+
+    def merge(self, left: Any, right: Any) -> Any: ...
+
+    def finish(self, value: Any) -> Any: ...
+
+
+class SumReduction:
+    """Accumulators, added or the larger value kept."""
+
+    def __init__(self, record: BlockSum) -> None:
+        self.record = record
+
+    def of_block(self, block: Block, columns: RowColumns | None) -> Sums:
+        if columns is not None:
+            block = columns.read(self.record.reads, block)
+        returned = self.record.function(block, self.record.operands)
+        for name in self.record.writes:
+            if columns is not None:
+                columns.write(name, block.index, np.asarray(_returned(self.record, returned, name)))
+        return {name: self._checked(name, returned) for name in self.record.accumulators}
+
+    def _checked(self, name: str, returned: Any) -> np.ndarray:
+        accumulator = self.record.accumulators[name]
+        value = np.asarray(_returned(self.record, returned, name), dtype=accumulator.dtype)
+        if value.shape != tuple(accumulator.shape):
+            raise ValueError(
+                f"the block function of {self.record.name!r} returned {name!r} of shape {value.shape}; "
+                f"its accumulator has shape {tuple(accumulator.shape)}"
+            )
+        return value
+
+    def merge(self, left: Sums, right: Sums) -> Sums:
+        combine = {"add": np.add, "max": np.maximum}
+        accumulators = self.record.accumulators
+        return {name: combine[accumulators[name].combine](left[name], right[name]) for name in left}
+
+    def finish(self, value: Sums | None) -> Sums:
+        if value is None:
+            return {name: accumulator.zero() for name, accumulator in self.record.accumulators.items()}
+        return {name: np.asarray(total) for name, total in value.items()}
+
+
+def _returned(record: BlockSum, returned: Any, name: str) -> Any:
+    if name not in returned:
+        raise ValueError(f"the block function of {record.name!r} returned no {name!r}; it returned {sorted(returned)}")
+    return returned[name]
+
+
+class SampleReduction:
+    """The k rows that come first by their keys; samples merge by being sampled again."""
+
+    def __init__(self, record: RowSample) -> None:
+        self.record = record
+
+    def of_block(self, block: Block, columns: RowColumns | None) -> Block:
+        return self._sample(replace(block, index=0, columns={}))
+
+    def merge(self, left: Block, right: Block) -> Block:
+        return self._sample(stack_rows(left, right))
+
+    def finish(self, value: Block | None) -> Block:
+        if value is None:
+            raise ValueError(f"{self.record.name!r} asks for a sample of rows, but there are no rows")
+        return value
+
+    def _sample(self, block: Block) -> Block:
+        return smallest_keys(block, self.record.k, self.record.seed, self.record.round)
+
+
+def stack_rows(left: Block, right: Block) -> Block:
+    """The rows of both blocks, one below the other (row columns are not kept)."""
+    X = sparse.vstack([left.X, right.X], format="csr") if sparse.issparse(left.X) else np.concatenate([left.X, right.X])
+    return Block(
+        left.index,
+        X,
+        None if left.y is None or right.y is None else np.concatenate([left.y, right.y]),
+        None if left.weight is None or right.weight is None else np.concatenate([left.weight, right.weight]),
+        np.concatenate([left.row_id, right.row_id]),
+    )
+
+
+def reduction(record: BlockSum | RowSample) -> Reduction:
+    return SumReduction(record) if isinstance(record, BlockSum) else SampleReduction(record)

@@ -1,0 +1,131 @@
+"""Named columns of one value (or short vector) a row, kept beside a pass: round t is read while t + 1 is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from dkl.blocks.block import Block
+from dkl.data.source import BlockSource
+from dkl.errors import StoreError
+
+VERSION_KEY = "dkl-version"
+
+
+@dataclass(frozen=True)
+class RowColumns:
+    """A scratch zarr group with one array a column and version; a chunk is a block, so tasks never share one.
+
+    Parameters
+    ----------
+    store : str
+        A local path or a URL that every worker process can reach.
+    block_rows : tuple of int
+        Rows of each block of the source that the columns belong to.
+    version : int
+        The version that is read; `version + 1` is written and becomes the current one by `commit`.
+    """
+
+    store: str
+    block_rows: tuple[int, ...]
+    version: int = 0
+
+    @classmethod
+    def create(cls, store: str, source: BlockSource, columns: Mapping[str, tuple[str, tuple[int, ...]]]) -> RowColumns:
+        """New columns of zeros: `columns` maps names to (dtype, shape of one row's value).
+
+        Raises
+        ------
+        FileExistsError
+            If the store holds row columns already (`RowColumns.open` resumes them).
+        """
+        group = zarr.open_group(store, mode="a")
+        if VERSION_KEY in group.attrs:
+            raise FileExistsError(f"{store!r} holds row columns already; open them with RowColumns.open or delete it")
+        made = cls(str(store), tuple(int(rows) for rows in source.block_rows))
+        for name, (dtype, shape) in columns.items():
+            made._create_array(group, 0, name, dtype, shape)
+        group.attrs[VERSION_KEY] = 0
+        return made
+
+    @classmethod
+    def open(cls, store: str, source: BlockSource) -> RowColumns:
+        """The columns at their last committed version."""
+        group = zarr.open_group(store, mode="r")
+        if VERSION_KEY not in group.attrs:
+            raise StoreError(f"{store!r} holds no complete row columns; create them again")
+        block_rows = tuple(int(rows) for rows in source.block_rows)
+        return cls(str(store), block_rows, int(group.attrs[VERSION_KEY]))  # type: ignore[arg-type]
+
+    def prepare(self, writes: Mapping[str, str]) -> None:
+        """Make the arrays of the next version, before the first task writes to them; remains of a broken try go."""
+        group = zarr.open_group(self.store, mode="a")
+        self._drop(group, self.version + 1)
+        for name, dtype in writes.items():
+            current = group.get(f"{self.version}/{name}")
+            shape = () if current is None else current.shape[2:]  # type: ignore[union-attr]
+            self._create_array(group, self.version + 1, name, dtype, shape)
+
+    def read(self, names: tuple[str, ...], block: Block) -> Block:
+        """The block with the named columns at the version that is read."""
+        if not names:
+            return block
+        return replace(block, columns={**block.columns, **{name: self.values(name, block.index) for name in names}})
+
+    def values(self, name: str, index: int) -> np.ndarray:
+        """One column of one block, of shape (n_b, ...)."""
+        return np.asarray(self._array(self.version, name)[index, : self.block_rows[index]])
+
+    def column(self, name: str) -> Iterator[np.ndarray]:
+        """One column, block by block."""
+        return (self.values(name, index) for index in range(len(self.block_rows)))
+
+    def write(self, name: str, index: int, values: np.ndarray) -> None:
+        """One column of one block, into the next version; writing the same again is harmless."""
+        expected = self.block_rows[index]
+        if len(values) != expected:
+            raise ValueError(f"the row column {name!r} has {len(values)} rows for block {index}; expected {expected}")
+        self._array(self.version + 1, name)[index, :expected] = values
+
+    def commit(self) -> RowColumns:
+        """Make the next version the current one; columns that the pass did not write move with it, the old one goes."""
+        group = zarr.open_group(self.store, mode="a")
+        self._carry_over(group)
+        group.attrs[VERSION_KEY] = self.version + 1
+        self._drop(group, self.version)
+        return replace(self, version=self.version + 1)
+
+    def _carry_over(self, group: zarr.Group) -> None:
+        old: Any = group.get(str(self.version))
+        new: Any = group.require_group(str(self.version + 1))
+        for name, array in old.arrays() if old is not None else ():
+            if name not in new:
+                self._create_array(group, self.version + 1, name, array.dtype.str, array.shape[2:])
+                for index in range(len(self.block_rows)):
+                    new[name][index] = array[index]
+
+    def _create_array(self, group: zarr.Group, version: int, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+        longest = max(self.block_rows, default=0)
+        group.create_array(
+            f"{version}/{name}",
+            shape=(len(self.block_rows), longest, *shape),
+            chunks=(1, max(longest, 1), *shape),
+            dtype=dtype,
+            fill_value=0,
+            compressors=[ZstdCodec(level=1), Crc32cCodec()],
+        )
+
+    def _array(self, version: int, name: str) -> Any:
+        array = zarr.open_group(self.store, mode="r+").get(f"{version}/{name}")
+        if array is None:
+            raise KeyError(f"no row column {name!r} in version {version} of {self.store!r}")
+        return array
+
+    def _drop(self, group: zarr.Group, version: int) -> None:
+        if str(version) in group:
+            del group[str(version)]

@@ -1,0 +1,211 @@
+"""A pass under way: its backend, what all its tasks share, and what is told to subscribers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dkl.blocks.device import Device
+from dkl.blocks.records import Record
+from dkl.data.source import BlockSource
+from dkl.events import Event, Subscriber
+from dkl.passes.backends import Backend, choose_backend
+from dkl.passes.blas import one_blas_thread
+from dkl.passes.dispatch import Dispatcher
+from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits
+from dkl.passes.row_columns import RowColumns
+from dkl.passes.spans import Node
+from dkl.passes.work import Limits, Reading, Ticket, Work
+
+
+@dataclass(frozen=True)
+class PassStats:
+    """What a pass did.
+
+    Parameters
+    ----------
+    name : str
+    blocks, rows : int
+        Handed to the records.
+    bytes : int
+        Of the decoded blocks that were read (not taken from the cache).
+    cache_hits : int
+        Blocks taken from the cache.
+    retries : int
+        Reads and tasks that had to be repeated.
+    seconds : float
+    projected_bytes : int
+        The peak that was projected for one process.
+    """
+
+    name: str
+    blocks: int = 0
+    rows: int = 0
+    bytes: int = 0
+    cache_hits: int = 0
+    retries: int = 0
+    seconds: float = 0.0
+    projected_bytes: int = 0
+
+
+class Session:
+    """What `run_pass` and `map_blocks` have in common; made by `open_session`."""
+
+    def __init__(self, name: str, source: BlockSource, backend: Backend, publish: Subscriber) -> None:
+        self.name = name
+        self.source = source
+        self.backend = backend
+        self.slots = backend.slots()
+        self.reading = Reading()
+        self.losses = 0
+        self.work: Work
+        self.projection: MemoryProjection
+        self._publish = publish
+        self._handle: Any = None
+        self._started = time.perf_counter()
+        self._block_rows = np.asarray(source.block_rows)
+        self._in_memory = self._tickets_hold_rows()
+
+    def plan(self, records: Sequence[Record], memory_limit: int | str | None) -> None:
+        """Fix how much a process holds, or refuse."""
+        n_threads = max(Counter(self.slots).values())
+        allowed = allowed_bytes(memory_limit, self.backend.process_bytes())
+        self.projection = fit_limits(
+            self.source,
+            records,
+            n_threads=n_threads,
+            allowed=allowed,
+            cached=not self._in_memory,
+            in_driver=not self.backend.is_cluster,
+            ahead=not self.backend.is_inline,
+        )
+
+    @property
+    def limits(self) -> Limits:
+        return self.projection.limits
+
+    @property
+    def tickets_travel(self) -> bool:
+        """Whether rows or graphs would have to be sent along with a task on a cluster: then one block a task."""
+        return self.backend.is_cluster and self._sends_blocks
+
+    def _tickets_hold_rows(self) -> bool:
+        first = next(iter(np.flatnonzero(self._block_rows)), None)
+        value = None if first is None else self.source.ticket(int(first))
+        self._sends_blocks = value is not None and not isinstance(value, int | np.integer)
+        return self._sends_blocks and not hasattr(value, "__dask_graph__")
+
+    def dispatcher(self, jobs_in_flight: int | None = None) -> Dispatcher:
+        """For jobs that hold a block each: enough in flight that no slot waits, and no more."""
+        return Dispatcher(self.backend, jobs_in_flight or 2 * len(self.slots))
+
+    def slot(self, position: int) -> str:
+        """The process that the task at `position` prefers: the same in every pass, so that its cache is hit."""
+        return self.slots[position % len(self.slots)]
+
+    def tickets(self, node: Node) -> list[Ticket]:
+        """The blocks of a node that have rows."""
+        blocks = node.blocks(self.source.n_blocks)
+        chosen = blocks.start + np.flatnonzero(self._block_rows[blocks.start : blocks.stop])
+        return [self.ticket(int(index)) for index in chosen]
+
+    def ticket(self, index: int) -> Ticket:
+        value = self.source.ticket(index)
+        return Ticket(index, self.backend.send_rows(value) if self.tickets_travel else value)
+
+    def following(self, nodes: Sequence[Node], position: int) -> Ticket | None:
+        """The first block of the task that this task's process is likely to start next."""
+        later = position + len(self.slots)
+        if self._sends_blocks or later >= len(nodes) or self.limits.ahead == 0:
+            return None
+        blocks = nodes[later].blocks(self.source.n_blocks)
+        with_rows = np.flatnonzero(self._block_rows[blocks.start : blocks.stop])
+        return self.ticket(blocks.start + int(with_rows[0])) if len(with_rows) else None
+
+    def shared_work(self) -> Any:
+        """The work as the argument of a task: broadcast once, and again should its last copy be lost."""
+        if self._handle is None or self.backend.is_lost(self._handle):
+            self._handle = self.backend.share(self.work)
+        return self._handle
+
+    @property
+    def prepare_threads(self) -> int:
+        """Threads that prepare pieces for a fold in this process; 0 where Dask was told to use none."""
+        return 0 if self.backend.is_inline else self.limits.tasks
+
+    def advance(self, reading: Reading) -> None:
+        """Count what a task read and tell the subscribers."""
+        self.reading += reading
+        detail = {"cache_hits": self.reading.cache_hits}
+        self._tell("advanced", rows=reading.rows, bytes=reading.bytes, detail=detail)
+
+    def tell_started(self) -> None:
+        self._tell("started")
+
+    def tell_finished(self, failed: bool) -> None:
+        self._tell("finished", detail={"failed": True} if failed else {"cache_hits": self.reading.cache_hits})
+
+    def _tell(self, kind: Any, **fields: Any) -> None:
+        total = int(np.count_nonzero(self._block_rows))
+        self._publish(Event(kind, self.name, self.reading.blocks, total, seconds=self.seconds, **fields))
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def stats(self) -> PassStats:
+        reading = self.reading
+        return PassStats(
+            self.name,
+            reading.blocks,
+            reading.rows,
+            reading.bytes,
+            reading.cache_hits,
+            reading.retries + self.losses,
+            self.seconds,
+            self.projection.total,
+        )
+
+
+@contextmanager
+def open_session(
+    name: str,
+    source: BlockSource,
+    records: Sequence[Record],
+    *,
+    publish: Subscriber,
+    memory_limit: int | str | None,
+    device: Device,
+    columns: RowColumns | None = None,
+) -> Iterator[Session]:
+    """The backend that Dask offers, planned for these records; whatever happens, no task stays behind."""
+    backend = choose_backend()
+    failed = True
+    try:
+        session = Session(name, source, backend, publish)
+        session.plan(records, memory_limit)
+        session.work = Work(
+            tuple(records),
+            source.reader(),
+            source.n_blocks,
+            source.fingerprint,
+            source.place,
+            session.limits,
+            device,
+            columns,
+        )
+        session.tell_started()
+        try:
+            with one_blas_thread():
+                yield session
+            failed = False
+        finally:
+            session.tell_finished(failed)
+    finally:
+        backend.close()

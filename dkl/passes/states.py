@@ -1,0 +1,65 @@
+"""A driver's state as arrays and JSON, and back: what a checkpoint holds. No pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+S = TypeVar("S")
+
+Encoded = tuple[dict[str, np.ndarray], Any]
+
+
+def encode_state(state: Any) -> Encoded:
+    """The arrays of a frozen dataclass by name, and the rest of it as JSON.
+
+    Fields may hold arrays, numbers, strings, None, and tuples, lists and dicts (with string keys) of these.
+
+    Raises
+    ------
+    TypeError
+        If a field holds anything else.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    return arrays, {name: _encode(value, name, arrays) for name, value in fields.items()}
+
+
+def decode_state(cls: type[S], arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> S:
+    """The state of class `cls` that `encode_state` took apart."""
+    return cls(**{name: _decode(value, arrays) for name, value in values.items()})
+
+
+def _encode(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            raise TypeError(f"the state's {path!r} is an array of objects; a checkpoint holds numbers")
+        arrays[path] = value
+        return {"array": path}
+    if isinstance(value, np.generic):
+        return {"number": _encode(np.asarray(value), path, arrays)}
+    if isinstance(value, tuple | list):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [_encode(one, f"{path}.{place}", arrays) for place, one in enumerate(value)]}
+    if isinstance(value, Mapping):
+        return {"dict": {str(name): _encode(one, f"{path}.{name}", arrays) for name, one in value.items()}}
+    raise TypeError(f"the state's {path!r} is a {type(value).__name__}; a checkpoint holds arrays, numbers and strings")
+
+
+def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, held),) = value.items()
+    if kind == "array":
+        return arrays[held]
+    if kind == "number":
+        return _decode(held, arrays)[()]
+    if kind == "dict":
+        return {name: _decode(one, arrays) for name, one in held.items()}
+    items = [_decode(one, arrays) for one in held]
+    return tuple(items) if kind == "tuple" else items

@@ -1,0 +1,141 @@
+"""The functions that run in workers (processes of a cluster, threads of this one): sum a span, map a block."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from dkl.blocks.block import Block
+from dkl.blocks.device import Device, place
+from dkl.errors import located
+from dkl.passes.blas import one_blas_thread
+from dkl.passes.reading import LOADER, blocks_of
+from dkl.passes.reductions import Reduction, reduction
+from dkl.passes.spans import Node, TreeSum
+from dkl.passes.work import Reading, Ticket, Work
+
+
+class PassStopped(RuntimeError):
+    """The pass that a task belongs to has ended; nobody waits for its result."""
+
+
+class StopFlag:
+    """Tells the threads of this process that their pass is over. A copy in another process is never set."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def check(self) -> None:
+        if self._event.is_set():
+            raise PassStopped
+
+    def __reduce__(self) -> tuple[type[StopFlag], tuple[()]]:
+        return StopFlag, ()
+
+
+@dataclass(frozen=True, eq=False)
+class Partial:
+    """The sums of one node: a value a record (None where there were no rows) and what reading them came to."""
+
+    values: tuple[Any, ...] | None
+    reading: Reading
+
+
+class Gate:
+    """Lets a limited number of tasks of this process hold blocks, however many threads the worker has."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def entered(self, most: int) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._inside < most)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+
+GATE = Gate()
+
+
+@contextmanager
+def working(work: Work) -> Iterator[None]:
+    """What holds while a task is on its blocks: one BLAS thread, and no more tasks at once than the pass allows."""
+    with GATE.entered(work.limits.tasks), one_blas_thread():
+        yield
+
+
+def sum_span(work: Work, node: Node, tickets: Sequence[Ticket], following: Ticket | None, stop: StopFlag) -> Partial:
+    """All records of the pass over the blocks of `node`, added up in the node's own tree.
+
+    `following` is the block that this process is likely to need next; it is read while the last one is worked on.
+    """
+    made = [reduction(record) for record in work.records]  # type: ignore[arg-type]
+    trees = TreeSum(_merge_values(made), work.n_blocks, node)
+    reading = Reading()
+    index = node.blocks(work.n_blocks).start
+    with working(work):
+        for block, one in blocks_of(work, tickets, following):
+            stop.check()
+            reading += one
+            _add_absent(trees, index, block.index)
+            trees.add(Node(0, block.index), _values(work, made, block))
+            index = block.index + 1
+    _add_absent(trees, index, node.blocks(work.n_blocks).stop)
+    return Partial(trees.total, reading)
+
+
+def _add_absent(trees: TreeSum, start: int, stop: int) -> None:
+    for index in range(start, stop):
+        trees.add(Node(0, index), None)
+
+
+def _values(work: Work, made: Sequence[Reduction], block: Block) -> tuple[Any, ...] | None:
+    """One value a record, or None for a block that a filter left without rows."""
+    if block.n_rows == 0:
+        return None
+    with located(f"block {block.index} of {work.place}"):
+        block = placed(block, work.device)
+        return tuple(one.of_block(block, work.columns) for one in made)
+
+
+def _merge_values(made: Sequence[Reduction]) -> Callable[[tuple, tuple], tuple]:
+    def merge(left: tuple, right: tuple) -> tuple:
+        return tuple(one.merge(a, b) for one, a, b in zip(made, left, right, strict=True))
+
+    return merge
+
+
+def merge_partials(work: Work, left: Partial, right: Partial) -> Partial:
+    """Two siblings of the tree become their parent."""
+    made = [reduction(record) for record in work.records]  # type: ignore[arg-type]
+    reading = left.reading + right.reading
+    if left.values is None or right.values is None:
+        return Partial(right.values if left.values is None else left.values, reading)
+    return Partial(_merge_values(made)(left.values, right.values), reading)
+
+
+def apply_to_block(work: Work, function: Callable, operands: Mapping[str, Any], ticket: Ticket, stop: StopFlag) -> Any:
+    """`function(block, operands)` of one block, with what reading it came to."""
+    stop.check()
+    with working(work):
+        block, reading = LOADER.fetch(work, ticket)
+        with located(f"block {block.index} of {work.place}"):
+            return function(placed(block, work.device), operands), reading
+
+
+def placed(block: Block, device: Device) -> Block:
+    """The block on the device that the pass computes on."""
+    return block if device == "cpu" else place(block, device)

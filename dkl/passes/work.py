@@ -1,0 +1,88 @@
+"""What a task needs beside its blocks: the records, the reader, and the limits of a process; broadcast once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dkl.blocks.device import Device
+from dkl.blocks.records import Record
+from dkl.data.source import BlockReader
+from dkl.passes.row_columns import RowColumns
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one process may hold.
+
+    Parameters
+    ----------
+    tasks : int
+        Blocks that are computed on at once.
+    ahead : int
+        Blocks that are read ahead of them.
+    cache_bytes : int
+        Blocks kept for the next pass.
+    """
+
+    tasks: int = 1
+    ahead: int = 1
+    cache_bytes: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """The same for every task of a pass.
+
+    Parameters
+    ----------
+    records : sequence of Record
+    reader : BlockReader
+    n_blocks : int
+    fingerprint, place : str
+        Of the source.
+    limits : Limits
+    device : str
+    columns : RowColumns or None
+        Where the records' row columns are read and written.
+    """
+
+    records: Sequence[Record]
+    reader: BlockReader
+    n_blocks: int
+    fingerprint: str
+    place: str
+    limits: Limits = field(default_factory=Limits)
+    device: Device = "cpu"
+    columns: RowColumns | None = None
+
+
+class Ticket(NamedTuple):
+    """One block to be read: its absolute number and what `BlockReader.load` takes.
+
+    A tuple, since Dask replaces the futures that it finds in tuples by their results.
+    """
+
+    number: int
+    value: Any
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What reading some blocks came to."""
+
+    blocks: int = 0
+    rows: int = 0
+    bytes: int = 0
+    cache_hits: int = 0
+    retries: int = 0
+
+    def __add__(self, other: Reading) -> Reading:
+        return Reading(
+            self.blocks + other.blocks,
+            self.rows + other.rows,
+            self.bytes + other.bytes,
+            self.cache_hits + other.cache_hits,
+            self.retries + other.retries,
+        )
