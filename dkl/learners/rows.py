@@ -14,10 +14,13 @@ from dkl.blocks.maps import map_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
+from dkl.data.labels import TaskChoice
 from dkl.features.feature_map import FeatureMap
 
 
-def rows_to_fit(estimator: Any, X: Any, y: Any, sample_weight: Any, *, supervised: bool) -> Dataset:
+def rows_to_fit(
+    estimator: Any, X: Any, y: Any, sample_weight: Any, *, supervised: bool, task: TaskChoice = "auto"
+) -> Dataset:
     """The rows as a Dataset; records `n_features_in_` and, where there are names, `feature_names_in_`.
 
     Parameters
@@ -27,6 +30,7 @@ def rows_to_fit(estimator: Any, X: Any, y: Any, sample_weight: Any, *, supervise
     y, sample_weight : array of shape (n,) or None
     supervised : bool
         Whether the estimator uses targets; others ignore `y`.
+    task : {"auto", "classification", "regression"}
 
     Raises
     ------
@@ -36,8 +40,8 @@ def rows_to_fit(estimator: Any, X: Any, y: Any, sample_weight: Any, *, supervise
     if not supervised and not isinstance(X, Dataset):
         y = None
     if _is_plain(X):
-        X = _checked_rows(estimator, X, reset=True)
-    dataset = as_dataset(X, y, sample_weight)
+        X = checked_rows(estimator, X, reset=True)
+    dataset = as_dataset(X, y, sample_weight, task=task)
     if supervised and dataset.task is None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
     estimator.n_features_in_ = dataset.n_columns
@@ -64,7 +68,7 @@ def _is_plain(X: Any) -> bool:
     return not isinstance(X, Dataset) and not dask.is_dask_collection(X)
 
 
-def _checked_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
+def checked_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
     """Rows in memory with the right number and names of columns; frames stay frames."""
     if is_frame(X):
         if reset or _keeps_columns(getattr(estimator, "encoding_", None)):
@@ -96,8 +100,8 @@ def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str)
     if isinstance(X, Dataset):
         return _map_dask(estimator, X.X, feature_map, dtype)
     if dask.is_dask_collection(X):
-        return _map_dask(estimator, _dask_rows(estimator, X), feature_map, dtype)
-    X = _checked_rows(estimator, X, reset=False)
+        return _map_dask(estimator, dask_rows(estimator, X), feature_map, dtype)
+    X = checked_rows(estimator, X, reset=False)
     if is_frame(X):
         X = encoded_frame(estimator, X)
     return map_rows(X, feature_map, dtype)
@@ -109,7 +113,7 @@ def encoded_frame(estimator: Any, frame: Any) -> Any:
     return np.asarray(frame) if encoding is None else encoding.transform(frame)
 
 
-def _dask_rows(estimator: Any, X: Any) -> da.Array:
+def dask_rows(estimator: Any, X: Any) -> da.Array:
     """A Dask array of encoded rows."""
     if not is_frame(X):
         return X
