@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
-import os
-import pickle
 import sys
 import tempfile
 import time
@@ -15,13 +13,13 @@ from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future,
 from concurrent.futures import wait as wait_for
 from typing import Any, Protocol
 
-import cloudpickle
 import dask
 from dask.system import CPU_COUNT
 
 from dkl.errors import ClusterError
 from dkl.passes.reading import LOADER
 from dkl.passes.tasks import StopFlag
+from dkl.passes.transport import Packed, Shared, packed, shared, shared_file, unpacking
 
 NO_WORKERS_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 1.0
@@ -138,25 +136,10 @@ class ThreadBackend:
         LOADER.forget_pending()
 
 
-class SharedFile:
-    """An object that many tasks of other processes of this machine read from one file, once a process."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    _loaded: tuple[str, Any] = ("", None)
-
-    def load(self) -> Any:
-        if SharedFile._loaded[0] != self.path:
-            with open(self.path, "rb") as file:
-                SharedFile._loaded = (self.path, pickle.load(file))
-        return SharedFile._loaded[1]
-
-
-def run_pickled(call: bytes) -> bytes:
-    """Runs in a process of a pool: functions and results travel by cloudpickle, shared objects by file."""
-    function, args = pickle.loads(call)
-    return cloudpickle.dumps(function(*(arg.load() if isinstance(arg, SharedFile) else arg for arg in args)))
+def run_packed(call: Packed) -> Packed:
+    """Runs in a process of a pool: functions travel by cloudpickle."""
+    function, args = call.load()
+    return packed(unpacking(function, *args))
 
 
 class ProcessBackend:
@@ -178,11 +161,8 @@ class ProcessBackend:
     def slots(self) -> list[str]:
         return [f"process {index}" for index in range(self._n_processes)]
 
-    def share(self, value: Any) -> SharedFile:
-        path = os.path.join(self._folder.name, uuid.uuid4().hex)
-        with open(path, "wb") as file:
-            cloudpickle.dump(value, file)
-        return SharedFile(path)
+    def share(self, value: Any) -> Shared:
+        return shared_file(value, self._folder.name)
 
     def is_lost(self, handle: Any) -> bool:
         return False
@@ -194,16 +174,16 @@ class ProcessBackend:
         return None
 
     def submit(self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False) -> Future:
-        call = cloudpickle.dumps((function, args))
+        call = packed((function, args))
         try:
-            return self._pool.submit(run_pickled, call)
+            return self._pool.submit(run_packed, call)
         except BrokenExecutor:
             self._pool = self._new_pool()
-            return self._pool.submit(run_pickled, call)
+            return self._pool.submit(run_packed, call)
 
     def result(self, task: Future) -> Any:
         try:
-            return pickle.loads(task.result())
+            return task.result().load()
         except BrokenExecutor as error:
             raise TaskLost("a process of the pool died") from error
 
@@ -250,9 +230,8 @@ class ClusterBackend:
 
     def share(self, value: Any) -> Any:
         """Small objects go along as arguments; large ones to every worker, so that no death takes the last copy."""
-        if len(cloudpickle.dumps(value)) <= SMALL_BYTES:
-            return value
-        return self._client.scatter(value, broadcast=True, hash=False)
+        made = shared(value)
+        return made if made.nbytes <= SMALL_BYTES else self._client.scatter(made, broadcast=True, hash=False)
 
     def is_lost(self, handle: Any) -> bool:
         return getattr(handle, "status", "finished") in ("lost", "cancelled", "error")
@@ -269,7 +248,9 @@ class ClusterBackend:
     def submit(self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False) -> Any:
         key = f"{name}-{self._token}{next(self._numbers):08x}"
         where: dict[str, Any] = {"workers": [slot], "allow_other_workers": True} if slot in self._threads else {}
-        return self._client.submit(function, *args, key=key, pure=False, priority=10 if urgent else 0, **where)
+        return self._client.submit(
+            unpacking, function, *args, key=key, pure=False, priority=10 if urgent else 0, **where
+        )
 
     def result(self, task: Any) -> Any:
         from distributed import KilledWorker

@@ -18,6 +18,7 @@ from dkl.passes.dispatch import MOST_LOSSES, wait_done
 from dkl.passes.reading import LOADER
 from dkl.passes.session import Session
 from dkl.passes.tasks import PassStopped, StopFlag, placed, working
+from dkl.passes.transport import packed, unpacked
 from dkl.passes.work import Reading, Ticket, Work
 
 PUT_PAUSE_S = 0.1
@@ -155,13 +156,13 @@ def fold_on_cluster(session: Session, fold: Fold, order: Sequence[int]) -> Any:
 
 def fold_run(work: Work, before: Any, tickets: Sequence[Ticket]) -> Progress:
     """A run of blocks in one task: `before` is the state, or the progress that the run before ended with."""
-    state = before.state if isinstance(before, Progress) else before
+    state = unpacked(before.state if isinstance(before, Progress) else before)
     total = Reading()
     with working(work):
         for progress in fold_blocks(work, state, tickets, work.limits.tasks):
             state = progress.state
             total += progress.reading
-    return Progress(state, total)
+    return Progress(packed(state), total)
 
 
 def reading_of(progress: Progress) -> Reading:
@@ -228,7 +229,7 @@ class Chain:
         wait_done(self._backend, summary)
         reading = self._backend.result(summary)
         if number + 1 == self._segment_end:
-            self._kept = (number + 1, self._backend.result(task).state)
+            self._kept = (number + 1, unpacked(self._backend.result(task).state))
         self._live.popleft()
         if number == self._reported:
             self._reported += 1

@@ -10,11 +10,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import dask
-import numpy as np
 from scipy import sparse
 
 from dkl.blocks.block import Block
 from dkl.errors import located
+from dkl.passes.transport import aligned
 from dkl.passes.work import Reading, Ticket, Work
 
 Key = tuple[str, int]
@@ -81,14 +81,14 @@ class BlockLoader:
         if block is not None:
             return block, Reading(1, block.n_rows, cache_hits=1)
         block, retries = _read(work, ticket) if pending is None else pending.result()
-        if _is_read(ticket):
+        if work.is_read:
             with self._lock:
                 self._cache.put(key, block, work.limits.cache_bytes)
-        return block, Reading(1, block.n_rows, block_bytes(block) if _is_read(ticket) else 0, retries=retries)
+        return block, Reading(1, block.n_rows, block_bytes(block) if work.is_read else 0, retries=retries)
 
     def read_ahead(self, work: Work, ticket: Ticket | None) -> None:
         """Begin to read a block that will be fetched soon; never more than the pass allows are waiting."""
-        if ticket is None or not _is_read(ticket) or work.limits.ahead == 0:
+        if ticket is None or not work.is_read or work.limits.ahead == 0:
             return
         key = (work.fingerprint, ticket.number)
         with self._lock:
@@ -138,11 +138,6 @@ def blocks_of(
         yield block, reading
 
 
-def _is_read(ticket: Ticket) -> bool:
-    """Whether the block has to be read or computed (rows in memory are the ticket itself: nothing to cache)."""
-    return isinstance(ticket.value, int | np.integer) or dask.is_dask_collection(ticket.value)
-
-
 def _read(work: Work, ticket: Ticket) -> tuple[Block, int]:
     """The block and how often reading it had to be repeated: a store over a network fails now and then."""
     with located(f"block {ticket.number} of {work.place}"):
@@ -160,4 +155,4 @@ def _load(work: Work, value: Any) -> Block:
     if dask.is_dask_collection(value):
         # The task already runs in a thread of its own; the graph of one block needs no pool beside it.
         value = value.compute(scheduler="synchronous")
-    return work.reader.load(value)
+    return aligned(work.reader.load(value))

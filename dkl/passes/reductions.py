@@ -12,6 +12,7 @@ from dkl.blocks.block import Block
 from dkl.blocks.records import BlockSum, RowSample
 from dkl.blocks.sampling import smallest_keys
 from dkl.passes.row_columns import RowColumns
+from dkl.passes.transport import aligned
 
 Sums = dict[str, np.ndarray]
 
@@ -57,7 +58,8 @@ class SumReduction:
     def finish(self, value: Sums | None) -> Sums:
         if value is None:
             return {name: accumulator.zero() for name, accumulator in self.record.accumulators.items()}
-        return {name: np.asarray(total) for name, total in value.items()}
+        # a single span's sums may lie in a received message; what the driver computes with must be aligned
+        return {name: np.array(total) for name, total in value.items()}
 
 
 def _returned(record: BlockSum, returned: Any, name: str) -> Any:
@@ -81,7 +83,7 @@ class SampleReduction:
     def finish(self, value: Block | None) -> Block:
         if value is None:
             raise ValueError(f"{self.record.name!r} asks for a sample of rows, but there are no rows")
-        return value
+        return aligned(value)
 
     def _sample(self, block: Block) -> Block:
         return smallest_keys(block, self.record.k, self.record.seed, self.record.round)

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+import dask
 import numpy as np
 
 from dkl.blocks.device import Device
@@ -70,7 +71,7 @@ class Session:
         self._handle: Any = None
         self._started = time.perf_counter()
         self._block_rows = np.asarray(source.block_rows)
-        self._in_memory = self._tickets_hold_rows()
+        self._origin = self._ticket_origin()
 
     def plan(self, records: Sequence[Record], memory_limit: int | str | None) -> None:
         """Fix how much a process holds, or refuse."""
@@ -81,7 +82,7 @@ class Session:
             records,
             n_threads=n_threads,
             allowed=allowed,
-            cached=not self._in_memory,
+            cached=self.is_read,
             in_driver=not self.backend.is_cluster,
             ahead=not self.backend.is_inline,
         )
@@ -93,13 +94,19 @@ class Session:
     @property
     def tickets_travel(self) -> bool:
         """Whether rows or graphs would have to be sent along with a task on a cluster: then one block a task."""
-        return self.backend.is_cluster and self._sends_blocks
+        return self.backend.is_cluster and self._origin != "store"
 
-    def _tickets_hold_rows(self) -> bool:
+    @property
+    def is_read(self) -> bool:
+        """Whether tasks read or compute their blocks."""
+        return self._origin == "store" or (self._origin == "graph" and not self.backend.is_cluster)
+
+    def _ticket_origin(self) -> Literal["store", "graph", "memory"]:
+        if self.source.stored_nbytes:
+            return "store"
         first = next(iter(np.flatnonzero(self._block_rows)), None)
-        value = None if first is None else self.source.ticket(int(first))
-        self._sends_blocks = value is not None and not isinstance(value, int | np.integer)
-        return self._sends_blocks and not hasattr(value, "__dask_graph__")
+        has_graph = first is not None and dask.is_dask_collection(self.source.ticket(int(first)))
+        return "graph" if has_graph else "memory"
 
     def dispatcher(self, jobs_in_flight: int | None = None) -> Dispatcher:
         """For jobs that hold a block each: enough in flight that no slot waits, and no more."""
@@ -122,7 +129,7 @@ class Session:
     def following(self, nodes: Sequence[Node], position: int) -> Ticket | None:
         """The first block of the task that this task's process is likely to start next."""
         later = position + len(self.slots)
-        if self._sends_blocks or later >= len(nodes) or self.limits.ahead == 0:
+        if not self.is_read or later >= len(nodes) or self.limits.ahead == 0:
             return None
         blocks = nodes[later].blocks(self.source.n_blocks)
         with_rows = np.flatnonzero(self._block_rows[blocks.start : blocks.stop])
@@ -194,8 +201,9 @@ def open_session(
             tuple(records),
             source.reader(),
             source.n_blocks,
-            source.fingerprint,
+            source.fingerprint if session.is_read else "",
             source.place,
+            session.is_read,
             session.limits,
             device,
             columns,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -127,13 +127,14 @@ def merge_partials(work: Work, left: Partial, right: Partial) -> Partial:
     return Partial(_merge_values(made)(left.values, right.values), reading)
 
 
-def apply_to_block(work: Work, function: Callable, operands: Mapping[str, Any], ticket: Ticket, stop: StopFlag) -> Any:
-    """`function(block, operands)` of one block, with what reading it came to."""
+def apply_to_block(work: Work, ticket: Ticket, stop: StopFlag) -> Any:
+    """What the one block sum of `work` returns for one block, whatever it is, and what reading the block came to."""
     stop.check()
     with working(work):
         block, reading = LOADER.fetch(work, ticket)
+        record: Any = work.records[0]
         with located(f"block {block.index} of {work.place}"):
-            return function(placed(block, work.device), operands), reading
+            return record.function(placed(block, work.device), record.operands), reading
 
 
 def placed(block: Block, device: Device) -> Block:

@@ -40,8 +40,13 @@ class Work:
     records : sequence of Record
     reader : BlockReader
     n_blocks : int
-    fingerprint, place : str
+    fingerprint : str
+        Of the source; empty where rows are not read (hashing rows in memory takes a read of them).
+    place : str
         Of the source.
+    is_read : bool
+        Whether tasks read (or compute) their blocks, which is worth doing ahead and caching; rows in memory come
+        with the ticket.
     limits : Limits
     device : str
     columns : RowColumns or None
@@ -53,6 +58,7 @@ class Work:
     n_blocks: int
     fingerprint: str
     place: str
+    is_read: bool
     limits: Limits = field(default_factory=Limits)
     device: Device = "cpu"
     columns: RowColumns | None = None

@@ -57,7 +57,10 @@ class Source:
     dtype: np.dtype = field(default_factory=lambda: np.dtype("float32"))
     is_sparse: bool = False
     read_nbytes: int = 0
-    stored_nbytes: int = 1
+
+    @property
+    def stored_nbytes(self) -> int:
+        return int(self.kind == "numbers")
 
     @property
     def fingerprint(self) -> str:

@@ -1,0 +1,109 @@
+"""How objects travel to other processes so that their arrays arrive aligned.
+
+An array that `distributed` sends on its own lies in the middle of a received message, at any address. NumPy then leaves
+BLAS aside, and a product with one row differs in its last bit from the same product where the array was made.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from scipy import sparse
+
+from dkl.blocks.block import Block
+
+_lock = threading.Lock()
+_last: tuple[str, Any] = ("", None)
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """An object as one string of bytes."""
+
+    content: bytes
+
+    def load(self) -> Any:
+        return pickle.loads(self.content)
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """An object that many tasks take: each process unpacks it once and keeps the one it took last.
+
+    Parameters
+    ----------
+    token : str
+    content : bytes or None
+        None where it lies in a file that all processes see.
+    path : str
+    """
+
+    token: str
+    content: bytes | None
+    path: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.content or b"")
+
+    def load(self) -> Any:
+        global _last
+        with _lock:
+            if _last[0] != self.token:
+                _last = (self.token, self._unpacked())
+            return _last[1]
+
+    def _unpacked(self) -> Any:
+        if self.content is not None:
+            return pickle.loads(self.content)
+        with open(self.path, "rb") as file:
+            return pickle.load(file)
+
+
+def packed(value: Any) -> Packed:
+    return Packed(cloudpickle.dumps(value))
+
+
+def shared(value: Any) -> Shared:
+    return Shared(uuid.uuid4().hex, cloudpickle.dumps(value))
+
+
+def shared_file(value: Any, folder: str) -> Shared:
+    token = uuid.uuid4().hex
+    path = f"{folder}/{token}"
+    with open(path, "wb") as file:
+        cloudpickle.dump(value, file)
+    return Shared(token, None, path)
+
+
+def unpacking(function: Callable, *args: Any) -> Any:
+    """`function` of the arguments as they were before they travelled."""
+    return function(*map(unpacked, args))
+
+
+def unpacked(value: Any) -> Any:
+    """What was packed or shared; anything else as it is."""
+    return value.load() if isinstance(value, Packed | Shared) else value
+
+
+def aligned(block: Block) -> Block:
+    """The block with arrays at addresses that arithmetic takes as they are; itself when they are there already."""
+    X = block.X
+    rows = [X.data, X.indices, X.indptr] if isinstance(X, sparse.csr_array) else [X]
+    arrays = [array for array in (*rows, block.y, block.weight, block.row_id) if array is not None]
+    if all(array.flags.aligned for array in arrays):
+        return block
+    X = X.copy() if isinstance(X, sparse.csr_array) else _realigned(X)
+    y, weight = (None if array is None else _realigned(array) for array in (block.y, block.weight))
+    return replace(block, X=X, y=y, weight=weight, row_id=_realigned(block.row_id))
+
+
+def _realigned(array: np.ndarray) -> np.ndarray:
+    return array if array.flags.aligned else array.copy()
