@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from dkl.blocks.device import Device
 from dkl.data.source import BlockSource
-from dkl.events import Event, Subscriber, ignore
+from dkl.events import Event, Kind, Subscriber, ignore
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.passes.session import PassStats
@@ -15,7 +15,6 @@ from dkl.passes.states import decode_state, encode_state
 
 P = TypeVar("P", contravariant=True)
 S = TypeVar("S")
-Decode = Any
 
 
 class Driver(Protocol[P, S]):
@@ -67,14 +66,24 @@ def run_driver(
     state, rounds = _start(driver, problem, checkpoint, fingerprint)
     stats: list[PassStats] = []
     started = time.perf_counter()
-    while records := driver.request(problem, state):
-        result = run_pass(source, records, publish=publish, memory_limit=memory_limit, device=device)
-        state = driver.step(problem, state, result.results)
-        rounds += 1
-        stats.append(result.stats)
-        if checkpoint is not None:
-            checkpoint.save(*encode_state(state), fingerprint=fingerprint, rounds=rounds)
-        publish(Event("advanced", "rounds", rounds, seconds=time.perf_counter() - started))
+
+    def tell(kind: Kind, **detail: Any) -> None:
+        publish(Event(kind, "rounds", rounds, seconds=time.perf_counter() - started, detail=detail))
+
+    finished = False
+    tell("started")
+    try:
+        while records := driver.request(problem, state):
+            result = run_pass(source, records, publish=publish, memory_limit=memory_limit, device=device)
+            state = driver.step(problem, state, result.results)
+            rounds += 1
+            stats.append(result.stats)
+            if checkpoint is not None:
+                checkpoint.save(*encode_state(state), fingerprint=fingerprint, rounds=rounds)
+            tell("advanced")
+        finished = True
+    finally:
+        tell("finished", **({} if finished else {"failed": True}))
     return state, stats
 
 

@@ -11,6 +11,7 @@ import cloudpickle
 import dask
 import numpy as np
 import psutil
+from dask.system import CPU_COUNT
 from dask.utils import format_bytes, parse_bytes
 
 from dkl.blocks.records import BlockSum, Fold, Record, RowSample
@@ -60,24 +61,39 @@ class MemoryProjection:
 def project(
     source: BlockSource,
     records: Sequence[Record],
-    limits: Limits,
+    n_threads: int | None = None,
     *,
+    memory_limit: int | str | None = None,
     in_driver: bool = True,
-    allowed: int | None = None,
 ) -> MemoryProjection:
-    """The memory of a pass in one process, in bytes.
+    """What `run_pass` would hold in one process; nothing is read.
 
     Parameters
     ----------
     source : BlockSource
     records : sequence of Record
-    limits : Limits
-        Blocks worked on at once, blocks read ahead, bytes of cache.
+    n_threads : int or None
+        Threads of the process; None is what Dask would use here.
+    memory_limit : int, str or None
+        As in `dkl.passes.engine.run_pass`.
     in_driver : bool
-        Whether the process also merges the spans (threads), or only sums them (a worker of a cluster).
-    allowed : int or None
-        Kept in the result.
+        Whether the process also merges the sums of spans (threads), or only makes them (a worker of a cluster).
+
+    Raises
+    ------
+    MemoryLimitError
+        If the pass cannot be kept below the limit.
     """
+    threads = n_threads or int(dask.config.get("num_workers", None) or CPU_COUNT)
+    allowed = allowed_bytes(memory_limit, None)
+    cached = source.stored_nbytes > 0
+    return fit_limits(source, records, n_threads=threads, allowed=allowed, cached=cached, in_driver=in_driver)
+
+
+def held_bytes(
+    source: BlockSource, records: Sequence[Record], limits: Limits, *, in_driver: bool, allowed: int
+) -> MemoryProjection:
+    """The sum for given limits, each item an upper bound."""
     rows = int(source.block_rows.max(initial=0))
     costs = [record.cost(rows, source.n_columns) for record in records if not isinstance(record, RowSample)]
     scratch = max((cost.scratch_bytes for cost in costs), default=0)
@@ -153,10 +169,10 @@ def fit_limits(
     cache = min(cache_bytes(allowed), whole_bytes(source)) if cached else 0
     choices = [(tasks, waiting) for tasks in range(n_threads, 0, -1) for waiting in ((tasks, 0) if ahead else (0,))]
     for tasks, waiting in choices:
-        bare = project(source, records, Limits(tasks, waiting, 0), in_driver=in_driver, allowed=allowed)
+        bare = held_bytes(source, records, Limits(tasks, waiting, 0), in_driver=in_driver, allowed=allowed)
         if bare.fits:
             limits = Limits(tasks, waiting, min(cache, allowed - bare.total))
-            return project(source, records, limits, in_driver=in_driver, allowed=allowed)
+            return held_bytes(source, records, limits, in_driver=in_driver, allowed=allowed)
     raise MemoryLimitError(
         f"the pass {pass_name(records)!r} over {source.place} needs {format_bytes(bare.total)} with one block at a "
         f"time and may take {format_bytes(allowed)}. Allow more, or cut the data into smaller blocks, or ask for fewer "

@@ -1,0 +1,128 @@
+"""Progress as subscribers: a bar in terminal or notebook, lines in the log "dkl"."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from typing import Any
+
+from dkl.events import Event, Subscriber, fan_out, ignore
+
+LOG = logging.getLogger("dkl")
+
+Choice = bool | Subscriber | None
+
+
+def resolve_progress(progress: Choice = None) -> Subscriber:
+    """The subscriber that a `progress=` argument asks for; the log "dkl" hears everything besides.
+
+    Parameters
+    ----------
+    progress : bool, callable or None
+        None shows a bar where a person looks on (a terminal, a notebook). True shows one anyhow, False never. A
+        callable is handed every `Event`.
+
+    Raises
+    ------
+    TypeError
+        If `progress` is anything else.
+
+    Examples
+    --------
+    >>> seen = []
+    >>> publish = resolve_progress(seen.append)
+    >>> publish(Event("started", "potentials", total=8))
+    >>> seen[0].total
+    8
+    """
+    if progress is not None and not isinstance(progress, bool):
+        if not callable(progress):
+            raise TypeError(f"progress is {progress!r}; expected True, False, None or a function of one Event")
+        return fan_out(progress, log_event)
+    shown = _somebody_looks_on() if progress is None else progress
+    return fan_out(ProgressBar(), log_event) if shown else log_event
+
+
+def log_event(event: Event) -> None:
+    """Beginnings, endings and notes to the log "dkl" at level INFO, each step at level DEBUG."""
+    level = logging.DEBUG if event.kind == "advanced" else logging.INFO
+    if not LOG.isEnabledFor(level):
+        return
+    if event.kind == "note":
+        LOG.log(level, "%s: %s", event.name, event.detail.get("message", ""))
+        return
+    figures = " ".join(f"{name}={value}" for name, value in event.detail.items())
+    of_all = f"{event.done}/{event.total}" if event.total else f"{event.done}"
+    LOG.log(level, "%s %s: %s in %.2f s %s", event.name, event.kind, of_all, event.seconds, figures)
+
+
+def _somebody_looks_on() -> bool:
+    return sys.stderr.isatty() or _in_notebook()
+
+
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    shell: Any = ipython.get_ipython() if ipython is not None else None
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class ProgressBar:
+    """One line for each stretch of work under way, in a terminal or a notebook; gone when the last one ends.
+
+    Nothing is loaded or drawn before the first event.
+    """
+
+    def __init__(self, console: Any = None) -> None:
+        self._console = console
+        self._bar: Any = None
+        self._lines: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            if event.kind == "note":
+                self._say(event)
+            elif event.kind == "finished":
+                self._end(event)
+            else:
+                self._move(event)
+
+    def _say(self, event: Event) -> None:
+        console = self._started().console if self._lines else self._target()
+        console.print(f"{event.name}: {event.detail.get('message', '')}", markup=False, highlight=False)
+
+    def _move(self, event: Event) -> None:
+        bar = self._started()
+        if event.name not in self._lines:
+            self._lines[event.name] = bar.add_task(event.name, total=event.total or None)
+        bar.update(self._lines[event.name], completed=event.done, total=event.total or None)
+
+    def _end(self, event: Event) -> None:
+        line = self._lines.pop(event.name, None)
+        if line is not None and not event.detail.get("failed"):
+            self._bar.update(line, completed=event.done, total=event.total or event.done)
+        elif line is not None:
+            self._bar.stop_task(line)
+        if self._bar is not None and not self._lines:
+            self._bar.stop()
+            self._bar = None
+
+    def _target(self) -> Any:
+        from rich.console import Console
+
+        return self._console or Console(stderr=not _in_notebook())
+
+    def _started(self) -> Any:
+        if self._bar is None:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            )
+            self._bar = Progress(*columns, console=self._target(), refresh_per_second=4)
+            self._bar.start()
+        return self._bar
