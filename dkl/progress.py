@@ -7,9 +7,10 @@ import sys
 import threading
 from typing import Any
 
-from dkl.events import Event, Subscriber, fan_out, ignore
+from dkl.events import Event, Subscriber, fan_out
 
 LOG = logging.getLogger("dkl")
+MOST_ENDED_LINES = 6
 
 Choice = bool | Subscriber | None
 
@@ -68,7 +69,7 @@ def _in_notebook() -> bool:
 
 
 class ProgressBar:
-    """One line for each stretch of work under way, in a terminal or a notebook; gone when the last one ends.
+    """One line for each stretch of work; the last lines stay when the last stretch has ended.
 
     Nothing is loaded or drawn before the first event.
     """
@@ -77,6 +78,7 @@ class ProgressBar:
         self._console = console
         self._bar: Any = None
         self._lines: dict[str, Any] = {}
+        self._under_way: set[str] = set()
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
@@ -89,24 +91,37 @@ class ProgressBar:
                 self._move(event)
 
     def _say(self, event: Event) -> None:
-        console = self._started().console if self._lines else self._target()
+        console = self._target() if self._bar is None else self._bar.console
         console.print(f"{event.name}: {event.detail.get('message', '')}", markup=False, highlight=False)
 
     def _move(self, event: Event) -> None:
         bar = self._started()
         if event.name not in self._lines:
+            self._make_room()
             self._lines[event.name] = bar.add_task(event.name, total=event.total or None)
+        elif event.name not in self._under_way:
+            bar.reset(self._lines[event.name])
+        self._under_way.add(event.name)
         bar.update(self._lines[event.name], completed=event.done, total=event.total or None)
 
+    def _make_room(self) -> None:
+        """Drop the oldest line that has ended: many epochs must not fill the screen."""
+        ended = [name for name in self._lines if name not in self._under_way]
+        if len(ended) >= MOST_ENDED_LINES:
+            self._bar.remove_task(self._lines.pop(ended[0]))
+
     def _end(self, event: Event) -> None:
-        line = self._lines.pop(event.name, None)
-        if line is not None and not event.detail.get("failed"):
-            self._bar.update(line, completed=event.done, total=event.total or event.done)
-        elif line is not None:
+        if event.name not in self._under_way:
+            return
+        self._under_way.discard(event.name)
+        line = self._lines[event.name]
+        if event.detail.get("failed"):
             self._bar.stop_task(line)
-        if self._bar is not None and not self._lines:
+        else:
+            self._bar.update(line, completed=event.done, total=event.total or event.done)
+        if not self._under_way:
             self._bar.stop()
-            self._bar = None
+            self._bar, self._lines = None, {}
 
     def _target(self) -> Any:
         from rich.console import Console

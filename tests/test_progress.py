@@ -1,0 +1,89 @@
+"""Progress: drawn only where somebody looks on, heard by the log, harmless when work fails."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+from rich.console import Console
+
+from dkl.events import Event
+from dkl.progress import LOG, ProgressBar, log_event, resolve_progress
+
+
+def told(n: int, name: str = "potentials", **last: object) -> list[Event]:
+    steps = [Event("advanced", name, done, n) for done in range(1, n + 1)]
+    return [Event("started", name, 0, n), *steps, Event("finished", name, n, n, detail=last)]
+
+
+def drawn(events: list[Event]) -> tuple[ProgressBar, str]:
+    out = io.StringIO()
+    bar = ProgressBar(Console(file=out, force_terminal=True, width=90))
+    for event in events:
+        bar(event)
+    return bar, out.getvalue()
+
+
+def test_a_bar_shows_the_work_by_name_and_count():
+    bar, text = drawn(told(8))
+    assert "potentials" in text
+    assert "8/8" in text
+    assert bar._bar is None
+
+
+def test_a_failed_stretch_of_work_ends_its_bar():
+    bar, text = drawn([*told(8)[:4], Event("finished", "potentials", 3, 8, detail={"failed": True})])
+    assert "3/8" in text
+    assert bar._bar is None
+
+
+def test_many_epochs_do_not_fill_the_screen():
+    events = [Event("started", "rounds")]
+    for epoch in range(30):
+        events += told(2, f"epoch {epoch}")
+    out = io.StringIO()
+    bar = ProgressBar(Console(file=out, force_terminal=True, width=90))
+    for event in events:
+        bar(event)
+    assert len(bar._lines) <= 8
+    bar(Event("finished", "rounds", 30))
+    assert bar._bar is None
+
+
+def test_a_note_is_said_with_or_without_a_bar():
+    note = Event("note", "ingest", detail={"message": "12 columns [one-hot]"})
+    assert "12 columns [one-hot]" in drawn([note])[1]
+    assert "12 columns [one-hot]" in drawn([*told(3)[:2], note, told(3)[-1]])[1]
+
+
+def test_nothing_is_drawn_where_nobody_looks_on(capsys):
+    for event in told(3):
+        resolve_progress()(event)
+        resolve_progress(False)(event)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_callable_is_handed_every_event():
+    seen: list[Event] = []
+    for event in told(3):
+        resolve_progress(seen.append)(event)
+    assert seen == told(3)
+
+
+def test_the_log_hears_beginnings_endings_and_notes(caplog):
+    with caplog.at_level(logging.INFO, "dkl"):
+        for event in [*told(3), Event("note", "fit", detail={"message": "sorted labels"})]:
+            log_event(event)
+    assert [record.levelname for record in caplog.records] == ["INFO"] * 3
+    assert "potentials finished: 3/3" in caplog.messages[1]
+    assert caplog.messages[2] == "fit: sorted labels"
+
+
+def test_the_log_has_no_handlers_of_its_own():
+    assert LOG.handlers == []
+
+
+def test_a_wrong_choice_of_progress_is_named():
+    with pytest.raises(TypeError, match=r"progress is 'yes'; expected True, False, None or a function"):
+        resolve_progress("yes")
