@@ -11,7 +11,7 @@ from scipy import sparse
 from dkl.data.checks import as_rows, check_rows, checked_weight
 from dkl.data.dataset import Dataset
 from dkl.data.frames import encode_frame, is_frame
-from dkl.data.labels import TaskChoice, as_targets, target_codes
+from dkl.data.labels import TaskChoice, as_targets, shown_classes, target_codes
 from dkl.data.lazy import is_lazy, lazy_dataset
 from dkl.data.memory import ArraySource
 from dkl.data.schema import Schema
@@ -51,22 +51,34 @@ def as_dataset(
     TypeError
         Values that are not numbers.
     """
+    dataset = gathered(X, y, sample_weight, task=task, classes=classes)
+    if dataset.classes is not None and len(dataset.classes) < 2:
+        raise ValueError(
+            f"y has one class, {shown_classes(dataset.classes)}; at least two are needed to learn from. "
+            "Pass classes= where the rows lack some"
+        )
+    return dataset
+
+
+def gathered(X: Any, y: Any, sample_weight: Any, *, task: TaskChoice = "auto", classes: Any = None) -> Dataset:
+    """The Dataset of any rows, of any number of classes; `as_dataset` documents the rest."""
     if task not in ("auto", "classification", "regression"):
         raise ValueError(f"task is {task!r}; expected 'auto', 'classification' or 'regression'")
     if isinstance(X, Dataset):
         return _pass_through(X, y, sample_weight, task)
-    encoding = None
-    if is_frame(X):
-        X, encoding = encode_frame(X)
-    if is_lazy(X) or is_lazy(y) or is_lazy(sample_weight):
-        dataset = lazy_dataset(X, y, sample_weight, task=task, classes=classes)
-    else:
-        dataset = array_dataset(X, y, sample_weight, task=task, classes=classes)
-    if encoding is None:
-        return dataset
+    if not is_frame(X):
+        return _of_arrays(X, y, sample_weight, task=task, classes=classes)
+    rows, encoding = encode_frame(X)
+    dataset = _of_arrays(rows, y, sample_weight, task=task, classes=classes)
     names, passthrough = list(encoding.column_names), encoding.passthrough
     schema = replace(dataset.schema, encoding=encoding, column_names=names, passthrough=passthrough)
     return Dataset(dataset.source, schema)
+
+
+def _of_arrays(X: Any, y: Any, sample_weight: Any, *, task: TaskChoice, classes: Any) -> Dataset:
+    if is_lazy(X) or is_lazy(y) or is_lazy(sample_weight):
+        return lazy_dataset(X, y, sample_weight, task=task, classes=classes)
+    return array_dataset(X, y, sample_weight, task=task, classes=classes)
 
 
 def _pass_through(dataset: Dataset, y: Any, sample_weight: Any, task: str) -> Dataset:

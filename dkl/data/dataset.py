@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -11,10 +12,14 @@ import numpy as np
 from scipy import sparse
 
 from dkl.data.description import Description, describe_dataset
+from dkl.data.location import Location
+from dkl.data.mixing import warn_if_unmixed
+from dkl.data.reading import OpenStore
 from dkl.data.rows import RowSource, lazy_part
 from dkl.data.schema import Schema, Task
 from dkl.data.selected import Thinned, narrowed
 from dkl.data.splits import SplitSet, assign, by_fractions, by_rows, by_values
+from dkl.data.stored import StoreSource
 
 
 class Dataset:
@@ -284,3 +289,32 @@ class Dataset:
 
     def _repr_html_(self) -> str:
         return self.describe()._repr_html_()
+
+
+def open_dataset(store: str | os.PathLike[str], **storage_options: Any) -> Dataset:
+    """Open a dataset that `create_dataset` or `ingest` wrote; no row is read.
+
+    Parameters
+    ----------
+    store : path or URL
+        A local folder (made absolute now), or any URL that fsspec knows: ``"s3://bucket/rows.zarr"``.
+    **storage_options
+        For fsspec: ``anon=True``, ``endpoint_url=...``.
+
+    Raises
+    ------
+    FileNotFoundError
+        Nothing is there.
+    dkl.errors.StoreError
+        It is not a dataset of dkl, is half-written, or was written in a newer format.
+    dkl.errors.CorruptChunkError
+        Its metadata is not what was written.
+
+    Warns
+    -----
+    UserWarning
+        The labels of the blocks are not mixed, which spoils stochastic fitting.
+    """
+    source = StoreSource(OpenStore(Location.of(store, storage_options)))
+    warn_if_unmixed(source.counts, source.place, stacklevel=3)
+    return Dataset(source, source.schema, splits=source.read_splits(), store=source.location.url)

@@ -125,7 +125,7 @@ def target_codes(y: np.ndarray, task: TaskChoice, classes: Any) -> tuple[np.ndar
     Raises
     ------
     ValueError
-        NaN or infinity, labels of two dimensions, one class, an unknown label.
+        NaN or infinity, labels of two dimensions, an unknown label.
     """
     check_targets(y)
     chosen: Task = guess_task(y) if task == "auto" and classes is None else "classification" if task == "auto" else task
@@ -133,7 +133,7 @@ def target_codes(y: np.ndarray, task: TaskChoice, classes: Any) -> tuple[np.ndar
         return numeric_targets(y), None, chosen
     if y.ndim == 2:
         raise ValueError(f"y has shape {y.shape}; labels must be of one dimension: one class a row")
-    labels = sorted_classes(np.unique(y) if classes is None else classes)
+    labels = np.unique(y if classes is None else as_targets(classes))
     return encode_labels(y, labels), labels, chosen
 
 
@@ -148,17 +148,3 @@ def numeric_targets(y: np.ndarray) -> np.ndarray:
     if y.dtype.kind in "US":
         raise TypeError(f"y holds strings such as {y.flat[0]!r}; a regression needs numbers")
     return np.ascontiguousarray(y, dtype=np.float64)
-
-
-def sorted_classes(labels: Any) -> np.ndarray:
-    """The distinct labels in order.
-
-    Raises
-    ------
-    ValueError
-        There is only one.
-    """
-    classes = np.unique(as_targets(labels))
-    if len(classes) < 2:
-        raise ValueError(f"y has one class, {shown_classes(classes)}; at least two are needed to learn from")
-    return classes

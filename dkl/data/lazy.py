@@ -27,7 +27,6 @@ from dkl.data.labels import (
     encode_labels,
     guess_task,
     numeric_targets,
-    sorted_classes,
 )
 from dkl.data.rows import PARTS, drop_weightless
 from dkl.data.schema import Schema, Task
@@ -133,6 +132,7 @@ class DaskSource:
         self._make = MakeBlock(classes)
         self._n_classes = None if classes is None else len(classes)
         self.n_blocks = len(X.chunks[0])
+        self.rows_a_block = max(X.chunks[0])
         self.n_columns = X.shape[1]
         self.dtype = stored_dtype(X.dtype)
         self.is_sparse = sparse.issparse(X._meta)
@@ -231,14 +231,14 @@ def lazy_classes(y: da.Array, task: TaskChoice, classes: Any) -> tuple[Task, np.
             raise ValueError(f"y has shape {y.shape}; labels must be of one dimension: one class a row")
         return "regression", None
     if classes is not None:
-        return "classification", sorted_classes(classes)
+        return "classification", np.unique(as_targets(classes))
     pieces = y.to_delayed().ravel()
     starts = np.concatenate([[0], np.cumsum(y.chunks[0])])
     look = delayed(_labels_of, pure=False)
     seen = dask.compute(*(look(piece, task, int(start)) for piece, start in zip(pieces, starts, strict=False)))
     if any(labels is None for labels in seen):
         return "regression", None
-    return "classification", sorted_classes(np.concatenate(seen))
+    return "classification", np.unique(np.concatenate(seen))
 
 
 def _labels_of(y: Any, task: TaskChoice, first_row: int) -> np.ndarray | None:

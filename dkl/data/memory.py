@@ -53,9 +53,10 @@ class ArraySource:
         rows_a_block: int | None = None,
     ) -> None:
         self._X, self._y, self._weight = X, y, weight
-        self._row_id = np.arange(X.shape[0], dtype=np.int64) if row_id is None else row_id
+        self.row_id = np.arange(X.shape[0], dtype=np.int64) if row_id is None else row_id
         self._n_classes = n_classes
-        self._bounds = block_bounds(X.shape[0], rows_a_block or block_rows(row_bytes(X), X.shape[0]))
+        self.rows_a_block = rows_a_block or block_rows(row_bytes(X), X.shape[0])
+        self._bounds = block_bounds(X.shape[0], self.rows_a_block)
         self.n_blocks = len(self._bounds) - 1
         self.n_columns = X.shape[1]
         self.dtype = np.dtype(X.dtype)
@@ -100,7 +101,15 @@ class ArraySource:
         rows = slice(self._bounds[index], self._bounds[index + 1])
         y = None if self._y is None else self._y[rows]
         weight = None if self._weight is None else self._weight[rows]
-        return Block(index, self._X[rows], y, weight, self._row_id[rows])
+        return Block(index, self._X[rows], y, weight, self.row_id[rows])
+
+    def reordered(self, order: np.ndarray) -> Iterator[Block]:
+        """Blocks of the rows in another order, each copied when it is asked for."""
+        for index in self._numbers:
+            rows = order[self._bounds[index] : self._bounds[index + 1]]
+            y = None if self._y is None else self._y[rows]
+            weight = None if self._weight is None else self._weight[rows]
+            yield drop_weightless(Block(index, self._X[rows], y, weight, self.row_id[rows]))
 
     def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         return (drop_weightless(without_x(self.ticket(index))) for index in self._numbers)

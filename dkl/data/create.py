@@ -1,0 +1,179 @@
+"""create_dataset: arrays, sparse matrices, Dask arrays and data frames written to a store, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import dask
+import numpy as np
+from dask.delayed import Delayed
+
+from dkl.blocks.block import Block
+from dkl.data.coerce import gathered
+from dkl.data.commit import check_replaceable
+from dkl.data.dataset import Dataset, open_dataset
+from dkl.data.labels import TaskChoice
+from dkl.data.location import Location
+from dkl.data.memory import ArraySource
+from dkl.data.shuffle import shuffled_batches
+from dkl.data.staging import shuffle_keys
+from dkl.data.store import DatasetWriter
+from dkl.events import Event, Subscriber, ignore
+
+_DASK_BLOCKS_AT_ONCE = 2
+_TAG = np.dtype([("weight", np.float64), ("row_id", np.int64)])
+
+
+def create_dataset(
+    store: str | os.PathLike[str],
+    X: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    task: TaskChoice = "auto",
+    classes: Any = None,
+    column_names: list[str] | None = None,
+    overwrite: bool = False,
+    rows_a_block: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    publish: Subscriber = ignore,
+) -> Dataset:
+    """Write rows to a zarr store, whole or not at all, and open it.
+
+    Rows of weight 0 are left out; `row_id` numbers the rows as they were given.
+
+    Parameters
+    ----------
+    store : path or URL
+        ``"rows.zarr"``, ``"s3://bucket/rows.zarr"``, ``"memory://rows.zarr"`` (seen by this process alone).
+    X : array of shape (n, d), scipy sparse matrix, Dask array, pandas or Dask data frame, or Dataset
+        Dask arrays are computed a few blocks at a time.
+    y : array of shape (n,) or (n, t), or None
+        Labels of any kind, or real numbers.
+    sample_weight : array of shape (n,) or None
+    shuffle : bool
+        Put the rows in random order; rows that are sorted (by label, by time) spoil stochastic fitting. Rows that are
+        not in memory go through temporary disk of their own size.
+    seed : int
+        Of the shuffle; stored.
+    task : {"auto", "classification", "regression"}
+    classes : array of shape (K,) or None
+        All labels, where y may lack some.
+    column_names : list of str or None
+        None takes those of a data frame.
+    overwrite : bool
+        Replace a dataset that is there.
+    rows_a_block : int or None
+        None chooses about 32 MiB of X, at most 65,536 rows.
+    storage_options : mapping or None
+        For fsspec.
+    publish : callable
+        Receives an `Event` a block.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    FileExistsError
+        The store exists and `overwrite` is False.
+    ValueError
+        NaN or infinity (row and column are named), shapes that do not fit, complex numbers, weights that are negative
+        or all zero.
+    TypeError
+        Values that are not numbers.
+    OSError
+        The disk is full or writing is not permitted; nothing is visible then.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ds = create_dataset(f"{folder}/rows.zarr", np.eye(4), ["a", "b", "a", "b"])
+    ...     ds.y.compute().tolist()
+    ['a', 'b', 'a', 'b']
+    """
+    refuse_existing(store, storage_options, overwrite=overwrite)
+    dataset = gathered(X, y, sample_weight, task=task, classes=classes)
+    schema = dataset.schema
+    names = schema.column_names if column_names is None else list(column_names)
+    schema = replace(
+        schema,
+        column_names=names,
+        provenance={"from": dataset.source.place, "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **schema.provenance},
+        shuffle_seed=seed if shuffle else schema.shuffle_seed,
+    )
+    writer = DatasetWriter(
+        store,
+        schema,
+        n_rows=dataset.n_rows,
+        overwrite=overwrite,
+        storage_options=storage_options,
+        rows_a_block=rows_a_block or getattr(dataset.source, "rows_a_block", None),
+    )
+    blocks = shuffled_blocks(dataset, seed) if shuffle else blocks_in_order(dataset)
+    with writer:
+        _write_all(writer, blocks, dataset.n_rows, publish)
+    return open_dataset(store, **(storage_options or {}))
+
+
+def refuse_existing(
+    store: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, *, overwrite: bool
+) -> None:
+    """Refuse a store that may not be replaced, before any long work.
+
+    Raises
+    ------
+    FileExistsError
+    """
+    check_replaceable(Location.of(store, storage_options), overwrite=overwrite)
+
+
+def _write_all(writer: DatasetWriter, blocks: Iterator[Block], n_rows: int, publish: Subscriber) -> None:
+    start = time.perf_counter()
+    publish(Event("started", "create", total=n_rows))
+    for block in blocks:
+        weight = block.weights if writer.schema.has_weight else None
+        writer.write(block.X, block.y, weight, block.row_id)
+        seconds = time.perf_counter() - start
+        publish(Event("advanced", "create", writer.rows_written, n_rows, rows=block.n_rows, seconds=seconds))
+    publish(Event("finished", "create", n_rows, n_rows, seconds=time.perf_counter() - start))
+
+
+def blocks_in_order(dataset: Dataset) -> Iterator[Block]:
+    """Every block that has rows, read or computed a few at a time."""
+    source = dataset.source
+    reader = source.reader()
+    filled = np.flatnonzero(source.block_rows)
+    for start in range(0, len(filled), _DASK_BLOCKS_AT_ONCE):
+        tickets = [source.ticket(int(index)) for index in filled[start : start + _DASK_BLOCKS_AT_ONCE]]
+        if isinstance(tickets[0], Delayed):
+            tickets = list(dask.compute(*tickets))
+        yield from (reader.load(ticket) for ticket in tickets)
+
+
+def shuffled_blocks(dataset: Dataset, seed: int) -> Iterator[Block]:
+    """All rows in the order of `dkl.data.staging.shuffle_keys`: in memory, or through temporary disk."""
+    source = dataset.source
+    if isinstance(source, ArraySource):
+        yield from source.reordered(np.argsort(shuffle_keys(source.row_id, seed), kind="stable"))
+        return
+    n_bytes = source.block_nbytes * source.n_blocks
+    batches = ((block.X, block.y, _tags(block)) for block in blocks_in_order(dataset))
+    for X, y, tags, _ in shuffled_batches(batches, n_bytes=n_bytes, seed=seed):
+        weight = tags["weight"].copy() if source.has_weight else None
+        yield Block(0, X, y, weight, tags["row_id"].copy())
+
+
+def _tags(block: Block) -> np.ndarray:
+    """Weight and identity of each row as one column, which travels with the row."""
+    tags = np.empty(block.n_rows, _TAG)
+    tags["weight"], tags["row_id"] = block.weights, block.row_id
+    return tags
