@@ -60,8 +60,9 @@ class ColumnRule:
         """For each encoded column whether scalers leave it alone: everything that is 0 or 1 by making."""
         return [self.kind != "number"] * self.n_values + [True] * self.flags_missing
 
-    def describe(self) -> str:
-        """The rule in a line."""
+    @property
+    def treatment(self) -> str:
+        """The rule in words, without the name of the column."""
         if self.kind == "category":
             text = f"one-hot, {len(self.categories)} categories"
         else:
@@ -72,7 +73,7 @@ class ColumnRule:
             text += "; a missing value is an error"
         else:
             text += f"; a missing value is {self._filled}"
-        return f"{self.name}: {text}"
+        return text
 
     @property
     def _filled(self) -> str:

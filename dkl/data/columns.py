@@ -62,11 +62,11 @@ def as_table(frame: Any) -> pa.Table:
     ValueError
         Two columns have one name.
     """
-    table = _to_arrow(frame)
-    twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    names = [str(name) for name in getattr(frame, "columns" if hasattr(frame, "iloc") else "column_names", ())]
+    twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"column names must differ; found more than once: {twice}")
-    return table
+    return _to_arrow(frame)
 
 
 def _to_arrow(frame: Any) -> pa.Table:

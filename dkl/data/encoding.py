@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -114,8 +116,9 @@ class TableEncoding:
             )
 
     def describe(self) -> str:
-        """The rules, a line a raw column, and the layout that follows."""
-        lines = [rule.describe() for rule in self.rules]
+        """The rules, a line for neighbouring columns that share one, and the layout that follows."""
+        runs = [(text, [rule.name for rule in run]) for text, run in groupby(self.rules, attrgetter("treatment"))]
+        lines = [f"{', '.join(names) if len(names) < 4 else _first_to_last(names)}: {text}" for text, names in runs]
         layout = "CSR (wide and mostly zero)" if self.is_sparse else "dense"
         return "\n".join([*lines, f"{len(self.rules)} columns become {self.n_columns} encoded ones, {layout}, float32"])
 
@@ -129,6 +132,10 @@ class TableEncoding:
         """The encoding that `to_json` wrote."""
         rules = tuple(ColumnRule(**(rule | {"categories": tuple(rule["categories"])})) for rule in plain["rules"])
         return cls(rules, bool(plain["is_sparse"]), plain["unknown"], tuple(plain["ignored"]))
+
+
+def _first_to_last(names: list[str]) -> str:
+    return f"{names[0]} to {names[-1]} ({len(names)} columns)"
 
 
 def learn_encoding(

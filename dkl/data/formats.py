@@ -58,8 +58,8 @@ class Buffers:
             if buffers.stage_bytes <= BUFFER_BYTES // 64:
                 raise MemoryLimitError(
                     f"memory_limit is {memory_limit} bytes and ingest needs {buffers.peak_bytes}: three buffers of "
-                    f"{buffers.stage_bytes}, {buffers.threads + 1} chunks of text of {4 * buffers.chunk_bytes} with their "
-                    f"columns, and {_FIXED_BYTES} to encode and write a block"
+                    f"{buffers.stage_bytes}, {buffers.threads + 1} chunks of text of {4 * buffers.chunk_bytes} with "
+                    f"their columns, and {_FIXED_BYTES} to encode and write a block"
                 )
             buffers = cls(buffers.stage_bytes // 2, max(2**18, buffers.chunk_bytes // 2), buffers.threads)
         return buffers
@@ -80,12 +80,20 @@ def open_rows(
         return TableRows(files, reader, choices)
     for name in ("drop", "categorical"):
         if getattr(choices, name):
-            raise ValueError(f"{name}={getattr(choices, name)} names columns of tables; {type(reader).__name__} has none")
+            raise ValueError(f"{name}={getattr(choices, name)} names columns of tables, and matrix files have none")
     if isinstance(reader, NpzFormat):
         reader = replace(reader, target=choices.target or reader.target, weight=choices.weight or reader.weight)
     elif choices.beside:
         raise ValueError(f"libsvm text carries its target and no other columns; leave out {choices.beside}")
     return MatrixRows(files, reader, task=choices.task, layout=choices.layout)
+
+
+def table_reader(files: list[InputFile], chosen: Format | None) -> CsvFormat | ParquetFormat:
+    """The reader of files that must be tables."""
+    reader = _reader(files, chosen, Buffers())
+    if not isinstance(reader, CsvFormat | ParquetFormat):
+        raise ValueError(f"'{files[0].name}' is no table: expected CSV or Parquet")
+    return reader
 
 
 def _reader(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ def readable_bytes(n_bytes: float) -> str:
     return f"{n_bytes:.1f} TiB"
 
 
-def check_free_space(directory: str | Path, n_bytes: int, purpose: str) -> None:
+def check_free_space(directory: str | os.PathLike[str], n_bytes: int, purpose: str) -> None:
     """Refuse work whose temporary files will not fit.
 
     Raises
@@ -43,7 +44,7 @@ def check_free_space(directory: str | Path, n_bytes: int, purpose: str) -> None:
 
 
 @contextmanager
-def scratch_folder(directory: str | Path | None, *, name: str = "dkl") -> Iterator[Path]:
+def scratch_folder(directory: str | os.PathLike[str] | None, *, name: str = "dkl") -> Iterator[Path]:
     """A folder of one's own in `directory` (None: the system's), removed with all it holds on leaving.
 
     Folders of the same `name` whose process is gone (killed before it could clean up) are removed on the way in.

@@ -1,0 +1,173 @@
+"""The shuffle through temporary disk: a uniform permutation that depends on the seed and the row numbers alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import sparse, stats
+
+from dkl.data import scratch
+from dkl.data.scratch import check_free_space, scratch_folder
+from dkl.data.shuffle import shuffled_batches
+from dkl.data.staging import ROW, Stage, shuffle_keys
+
+
+def cut(n_rows: int, step: int) -> list[slice]:
+    return [slice(start, start + step) for start in range(0, n_rows, step)]
+
+
+def order_of(folder: Path, n_rows: int, *, seed: int | None, step: int, n_bytes: int, buffer_bytes: int) -> np.ndarray:
+    """The order in which a stage hands rows back."""
+    stage = Stage(folder, seed=seed, n_bytes=n_bytes, buffer_bytes=buffer_bytes)
+    for rows in cut(n_rows, step):
+        stage.add(pa.table({"x": np.arange(n_rows)[rows]}))
+    tables = list(stage.tables())
+    for table in tables:
+        assert table.column("x").equals(table.column(ROW))
+    return np.concatenate([table.column(ROW).to_numpy() for table in tables])
+
+
+@pytest.mark.parametrize(
+    ("step", "n_bytes", "buffer_bytes"), [(7, 1, 2**10), (999, 10**6, 2**12), (5000, 10**9, 2**26)]
+)
+def test_the_order_is_that_of_the_keys_whatever_the_buffers(tmp_path, step, n_bytes, buffer_bytes):
+    order = order_of(tmp_path, 5000, seed=3, step=step, n_bytes=n_bytes, buffer_bytes=buffer_bytes)
+    np.testing.assert_array_equal(order, np.argsort(shuffle_keys(np.arange(5000), 3)))
+
+
+def test_without_a_seed_the_order_of_the_input_stays(tmp_path):
+    order = order_of(tmp_path, 5000, seed=None, step=13, n_bytes=40_000, buffer_bytes=2**11)
+    np.testing.assert_array_equal(order, np.arange(5000))
+
+
+def test_another_seed_gives_another_order():
+    orders = {tuple(np.argsort(shuffle_keys(np.arange(50), seed))) for seed in range(-20, 20)}
+    assert len(orders) == 40
+
+
+def test_every_permutation_of_four_rows_is_equally_likely():
+    n_seeds = 24_000
+    keys = np.stack([shuffle_keys(np.arange(4), seed) for seed in range(n_seeds)])
+    _, counts = np.unique(np.argsort(keys, axis=1), axis=0, return_counts=True)
+    assert len(counts) == 24
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_a_row_lands_anywhere_with_equal_chance():
+    n = 200_000
+    place = np.empty(n, np.int64)
+    place[np.argsort(shuffle_keys(np.arange(n), 5))] = np.arange(n)
+    # where the first, middle and last hundredth of the rows went, and whether neighbours stay together
+    for rows in (slice(0, 2000), slice(99_000, 101_000), slice(-2000, None)):
+        assert stats.kstest(place[rows] / n, "uniform").pvalue > 1e-3
+    assert abs(np.corrcoef(place[:-1], place[1:])[0, 1]) < 4 / np.sqrt(n)
+
+
+def test_sorted_labels_come_out_mixed():
+    y = np.repeat([0, 1], 4000)
+    X = np.zeros((8000, 1), np.float32)
+    batches = ((X[rows], y[rows], None) for rows in cut(8000, 500))
+    labels = np.concatenate([y_out for _, y_out, _, _ in shuffled_batches(batches, n_bytes=10**5, seed=0)])
+    shares = labels.reshape(16, 500).mean(axis=1)
+    assert np.all(np.abs(shares - 0.5) < 4 * 0.5 / np.sqrt(500))
+
+
+@pytest.mark.parametrize("seed", [None, 0, 2**63])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", "int64", "float16"])
+def test_dense_rows_keep_their_values_labels_and_weights(tmp_path, seed, dtype):
+    rng = np.random.default_rng(0)
+    X = (100 * rng.random((1003, 5))).astype(dtype)
+    y = np.array(["a", "bb", "ccc"])[rng.integers(3, size=1003)]
+    weight = rng.random(1003)
+    batches = ((X[rows], y[rows], weight[rows]) for rows in cut(1003, 100))
+    parts = list(shuffled_batches(batches, n_bytes=X.nbytes, seed=seed, directory=tmp_path))
+    X_out, y_out, weight_out, row_id = (np.concatenate(part) for part in zip(*parts, strict=True))
+    assert X_out.dtype == X.dtype
+    assert sorted(row_id) == list(range(1003))
+    np.testing.assert_array_equal(X_out, X[row_id])
+    np.testing.assert_array_equal(y_out, y[row_id])
+    np.testing.assert_array_equal(weight_out, weight[row_id])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_sparse_rows_keep_their_entries(tmp_path, seed):
+    X = sparse.random_array((1003, 300), density=0.02, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
+    y = np.random.default_rng(1).random((1003, 2))
+    batches = ((X[rows], y[rows], None) for rows in cut(1003, 100))
+    parts = list(shuffled_batches(batches, n_bytes=10**5, seed=seed, directory=tmp_path))
+    row_id = np.concatenate([part[3] for part in parts])
+    assert all(part[0].indices.dtype == np.int32 and part[2] is None for part in parts)
+    assert abs(sparse.vstack([part[0] for part in parts]) - X[row_id]).max() == 0
+    np.testing.assert_array_equal(np.concatenate([part[1] for part in parts]), y[row_id])
+
+
+def test_batches_that_differ_are_refused(tmp_path):
+    wide = [(np.zeros((2, 3)), None, None), (np.zeros((2, 4)), None, None)]
+    with pytest.raises(ValueError, match=r"expected rows of shape \(3,\), got \(2, 4\)"):
+        list(shuffled_batches(wide, n_bytes=100, seed=0, directory=tmp_path))
+    longer = [(np.zeros((1, 1)), np.array(["a"]), None), (np.zeros((1, 1)), np.array(["long"]), None)]
+    with pytest.raises(ValueError, match="expected rows of dtype <U1, got <U4"):
+        list(shuffled_batches(longer, n_bytes=100, seed=0, directory=tmp_path))
+
+
+def test_no_batch_gives_no_batch():
+    assert list(shuffled_batches([], n_bytes=0, seed=0)) == []
+
+
+def test_too_little_disk_is_refused_with_both_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(scratch.shutil, "disk_usage", lambda path: os.terminal_size((0, 0)) and _Usage(1000))
+    with pytest.raises(OSError, match=r"needs about 2.0 KiB \(2048 bytes\).*1000 bytes.* are free") as caught:
+        check_free_space(tmp_path, 2048, "the shuffle")
+    assert str(tmp_path) in str(caught.value)
+    with pytest.raises(OSError, match="are free"):
+        next(shuffled_batches([(np.zeros((9, 9)), None, None)], n_bytes=2048, seed=0, directory=tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+class _Usage:
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+def test_a_failure_leaves_no_temporary_file(tmp_path, kind):
+    def batches():
+        yield np.zeros((9, 9)), None, None
+        raise kind
+
+    with pytest.raises(kind):
+        list(shuffled_batches(batches(), n_bytes=100, seed=0, directory=tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_of_a_killed_process_go_with_the_next_run_and_those_of_a_living_one_stay(tmp_path):
+    program = textwrap.dedent(
+        f"""
+        import time
+        from dkl.data.scratch import scratch_folder
+        with scratch_folder({str(tmp_path)!r}, name="rows [1].zarr"):
+            print("ready", flush=True)
+            time.sleep(60)
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        with scratch_folder(tmp_path, name="rows [1].zarr"):
+            assert len(list(tmp_path.iterdir())) == 2
+        assert len(list(tmp_path.iterdir())) == 1
+        process.send_signal(signal.SIGKILL)
+    with scratch_folder(tmp_path, name="other.zarr"):
+        assert len(list(tmp_path.iterdir())) == 2
+    with scratch_folder(tmp_path, name="rows [1].zarr"):
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []
