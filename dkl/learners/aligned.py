@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dkl.data.dataset import Dataset
+from dkl.features.families import Coordinates
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import SelectingLearner
@@ -48,10 +49,12 @@ class AlignedFeatures(SelectingLearner):
     sigma_factors : sequence of float
         Spread the candidates evenly over the bandwidth times each of these: with, say, (0.3, 1, 3) the choice of
         bandwidth matters little.
-    scaling, max_rows, dtype, device, random_state, checkpoint, progress, memory_limit
+    scaling, max_rows
         As of `RandomFeatures`; `max_rows` bounds the rows of the learning pass too.
     class_weight : dict, "balanced" or None
         Factors of the rows' weights by label.
+    dtype, device, random_state, checkpoint, progress, memory_limit
+        As of `RandomFeatures`.
 
     Attributes
     ----------
@@ -145,8 +148,14 @@ class AlignedFeatures(SelectingLearner):
         return self._chosen_again(rho=rho, **{name: value for name, value in given.items() if value is not None})
 
     def _check_rest(self) -> None:
+        family = family_of(self)
+        if self.n_candidates is None and not isinstance(family, Coordinates):
+            raise ValueError(
+                "The 'n_candidates' parameter of AlignedFeatures is None, each column once, for Coordinates() only; "
+                f"it must be an int >= 1 for {family!r}"
+            )
         if self.n_features is not None:
-            kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+            kept_frequencies(type(self).__name__, self.n_features, family)
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
         return replace(super()._problem(pool, dataset), center=self.center, diagonal=self.diagonal)

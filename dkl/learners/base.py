@@ -15,6 +15,7 @@ from dkl.blocks.device import resolve_device
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
+from dkl.learners.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
 from dkl.learners.parameters import (
     COMMON,
     Constraints,
@@ -23,7 +24,6 @@ from dkl.learners.parameters import (
     class_weights,
     family_of,
 )
-from dkl.learners.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
 from dkl.learners.preparation import draw_pool, preparation_problem, warn_of_heavy_tails
 from dkl.learners.rows import map_to_features, rows_to_fit
 from dkl.passes.loop import run_driver
@@ -166,7 +166,6 @@ class SelectingLearner(FeatureLearner):
     _driver: ClassVar[Driver[PotentialProblem, PotentialState]]
 
     n_candidates: int | None
-    n_features: int | None
     sigma_factors: Any
 
     @property

@@ -15,7 +15,7 @@ Constraints = dict[str, list[Any]]
 
 COMMON: Constraints = {
     "family": [HasMethods(["draw", "validate", "with_bandwidth", "feature_scale"]), None],
-    "n_features": [Interval(Integral, 1, None, closed="left"), None],
+    "n_features": [Interval(Integral, 1, None, closed="left")],
     "scaling": [StrOptions({"standard", "minmax", "unit", "quantile"}), None],
     "max_rows": [Interval(Integral, 1, None, closed="left"), None],
     "class_weight": [dict, StrOptions({"balanced"}), None],
@@ -28,11 +28,13 @@ COMMON: Constraints = {
 }
 
 POOL: Constraints = {
-    "n_candidates": [Interval(Integral, 1, None, closed="left"), None],
+    "n_candidates": [Interval(Integral, 1, None, closed="left")],
     "sigma_factors": ["array-like"],
 }
 
 ALIGNMENT: Constraints = {
+    "n_candidates": [Interval(Integral, 1, None, closed="left"), None],
+    "n_features": [Interval(Integral, 1, None, closed="left"), None],
     "rho": [Interval(Real, 0, None, closed="left"), None],
     "k": [Interval(Real, 2, None, closed="left")],
     "center": ["boolean"],

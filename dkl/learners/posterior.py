@@ -70,6 +70,8 @@ class PosteriorFeatures(SelectingLearner):
     _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **POSTERIOR}
     _driver = PosteriorDriver()
 
+    n_features: int
+
     def __init__(
         self,
         family: Any = None,

@@ -120,16 +120,18 @@ def potential_record(problem: PotentialProblem) -> BlockSum:
 
 
 def _potential_cost(rows: int, columns: int, *, problem: PotentialProblem) -> Cost:
-    """A product with W, a cosine and a sine (about 20 operations each) and one multiply-add a target."""
+    """A product with W, the activation and one multiply-add a target; squares repeat the product for each column."""
     candidates = problem.candidates
     sums = problem.n_targets + problem.n_squares
-    reduction = candidates.n_features * (20 + 2 * sums)
+    reduction = candidates.n_features * (_SINCOS_FLOPS + 2 * sums)
     product = 2 * columns * candidates.n_frequencies * (1 + problem.n_squares)
     scratch = 8 * candidates.n_features * sums + 8 * rows * problem.n_targets + _TILE_BYTES
     return Cost(flops=float(rows) * (product + reduction), scratch_bytes=scratch)
 
 
 _TILE_BYTES = 8 << 20
+# a sine or cosine takes as long as about 25 operations of a matrix product
+_SINCOS_FLOPS = 25
 
 
 class _PotentialDriver:

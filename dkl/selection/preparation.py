@@ -16,8 +16,10 @@ from dkl.features.scaling import Scaler, ScalingKind
 from dkl.selection.bandwidth import Metric, median_distance
 from dkl.selection.scaling import heavy_tailed_columns, quantile_scaler, scaler_from_moments
 
-SAMPLE_BYTES = 32 << 20
-MAX_SAMPLE_ROWS = 20_000
+# Merging samples up a tree holds some fifty of them at once.
+SAMPLE_BYTES = 8 << 20
+# Quantiles need more rows than a median or a kurtosis.
+QUANTILE_ROWS, MEDIAN_ROWS = 20_000, 2_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +30,7 @@ class PreparationProblem:
     ----------
     n_rows, n_columns : int
     row_nbytes : int
-        Bytes of one row, so that the sample stays below 32 MiB.
+        Bytes of one row, so that the sample stays below 8 MiB.
     is_sparse : bool
     passthrough : ndarray of shape (d,), bool
         Columns that no scaler touches.
@@ -60,7 +62,8 @@ class PreparationProblem:
 
     @property
     def sample_rows(self) -> int:
-        return min(self.n_rows, MAX_SAMPLE_ROWS, max(2, SAMPLE_BYTES // max(self.row_nbytes, 1)))
+        wanted = QUANTILE_ROWS if self.scaling == "quantile" else MEDIAN_ROWS
+        return min(self.n_rows, wanted, max(2, SAMPLE_BYTES // max(self.row_nbytes, 1)))
 
 
 @dataclass(frozen=True, eq=False)

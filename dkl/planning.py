@@ -1,0 +1,250 @@
+"""plan: what a learner will read, hold and compute, and the time that implies on this machine, before anything runs."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Protocol
+
+import numpy as np
+from dask.utils import format_bytes, format_time
+
+from dkl.blocks.records import Record, RowSample
+from dkl.data.coerce import as_dataset
+from dkl.data.dataset import Dataset
+from dkl.passes.backends import Backend, choose_backend
+from dkl.passes.blas import one_blas_thread
+from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits, pass_name
+
+_TRIAL_SHAPE = (512, 1_024, 512)
+
+
+class Planned(Protocol):
+    """A learner that can be planned."""
+
+    memory_limit: Any
+
+    def planned_passes(self, dataset: Dataset) -> Sequence[tuple[Sequence[Record], int]]:
+        """The records of each kind of pass and how often it runs at most."""
+        ...
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """One kind of pass.
+
+    Parameters
+    ----------
+    name : str
+    calls : int
+        How often it runs at most.
+    bytes_read : int
+        From the store, in one of them; 0 for rows in memory.
+    flops : float
+        In one of them.
+    seconds : float
+        Of one of them: computing or reading, whichever takes longer, since they overlap.
+    memory : MemoryProjection
+        Of one process.
+    """
+
+    name: str
+    calls: int
+    bytes_read: int
+    flops: float
+    seconds: float
+    memory: MemoryProjection
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What fitting a learner on a dataset will take; print it.
+
+    Parameters
+    ----------
+    learner, rows : str
+        What is planned, on what.
+    passes : tuple of PassPlan
+    slots : int
+        Blocks that are computed on at once, over all processes.
+    flops_per_second, bytes_per_second : float
+        Measured on this machine: a matrix product on one thread, and one block read.
+    """
+
+    learner: str
+    rows: str
+    passes: tuple[PassPlan, ...]
+    slots: int
+    flops_per_second: float
+    bytes_per_second: float
+
+    @property
+    def n_passes(self) -> int:
+        return sum(one.calls for one in self.passes)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of one process, above what its imports take."""
+        return max((one.memory.total for one in self.passes), default=0)
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(one.calls * one.bytes_read for one in self.passes)
+
+    @property
+    def flops(self) -> float:
+        return sum(one.calls * one.flops for one in self.passes)
+
+    @property
+    def seconds(self) -> float:
+        return sum(one.calls * one.seconds for one in self.passes)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return {
+            "learner": self.learner,
+            "rows": self.rows,
+            "passes": [
+                {
+                    "name": one.name,
+                    "calls": one.calls,
+                    "bytes_read": one.bytes_read,
+                    "flops": one.flops,
+                    "seconds": one.seconds,
+                    "memory": dict(one.memory.items),
+                }
+                for one in self.passes
+            ],
+            "n_passes": self.n_passes,
+            "peak_bytes": self.peak_bytes,
+            "bytes_read": self.bytes_read,
+            "flops": self.flops,
+            "seconds": self.seconds,
+            "slots": self.slots,
+        }
+
+    def __repr__(self) -> str:
+        head = ["pass", "times", "reads", "flops", "time", "peak a process"]
+        table = [head, *(_cells(one) for one in self.passes), self._sums()]
+        widths = [max(len(row[place]) for row in table) for place in range(len(head))]
+        lines = [
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
+        ]
+        speed = f"{self.slots} at once, each {self.flops_per_second / 1e9:.0f} GFLOP/s"
+        return "\n".join([f"plan of {self.learner}", f"on {self.rows}", *lines, f"({speed}, measured on this machine)"])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+    def _sums(self) -> list[str]:
+        totals = [format_bytes(self.bytes_read), f"{self.flops:.1e}", format_time(self.seconds)]
+        return ["in all", str(self.n_passes), *totals, format_bytes(self.peak_bytes)]
+
+
+def _cells(one: PassPlan) -> list[str]:
+    figures = [format_bytes(one.bytes_read), f"{one.flops:.1e}", format_time(one.seconds)]
+    return [one.name, str(one.calls), *figures, format_bytes(one.memory.total)]
+
+
+def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
+    """What fitting `learner` on `dataset` will take: peak bytes a process, bytes read, passes, flops and time.
+
+    Nothing is fitted: a small matrix product is timed, and one block of a store is read to time it.
+
+    Parameters
+    ----------
+    learner : feature learner or kernel machine
+        Its parameters are checked, and its `memory_limit` holds for the plan as it would for the fit.
+    dataset : Dataset, or rows as `fit` takes them
+    y : array of shape (n,) or None
+        Targets of rows that are no Dataset.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    ValueError
+        If a parameter of the learner has no meaning.
+    MemoryLimitError
+        If a pass cannot be kept below the limit; the message holds the sum.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> import dkl
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> found = dkl.plan(dkl.AlignedFeatures(n_candidates=1_000), X, y)
+    >>> found.n_passes
+    2
+    """
+    rows = as_dataset(dataset, y)
+    kinds = learner.planned_passes(rows)
+    backend = choose_backend()
+    try:
+        slots = Counter(backend.slots())
+        memories = [_memory(rows, records, backend, slots, learner.memory_limit) for records, _ in kinds]
+    finally:
+        backend.close()
+    flops_per_second, bytes_per_second = _product_rate(), _read_rate(rows)
+    passes = []
+    for (records, calls), memory in zip(kinds, memories, strict=True):
+        flops = sum(_flops(record, rows) for record in records)
+        stored = rows.source.stored_nbytes
+        computing = flops / (flops_per_second * slots.total())
+        reading = stored / (bytes_per_second * len(slots)) if stored else 0.0
+        passes.append(PassPlan(pass_name(records), calls, stored, flops, max(computing, reading), memory))
+    return Plan(repr(learner), repr(rows), tuple(passes), slots.total(), flops_per_second, bytes_per_second)
+
+
+def _memory(
+    rows: Dataset, records: Sequence[Record], backend: Backend, slots: Counter[str], memory_limit: Any
+) -> MemoryProjection:
+    return fit_limits(
+        rows.source,
+        records,
+        n_threads=max(slots.values()),
+        allowed=allowed_bytes(memory_limit, backend.process_bytes()),
+        cached=bool(rows.source.stored_nbytes),
+        in_driver=not backend.is_cluster,
+        ahead=not backend.is_inline,
+    )
+
+
+def _flops(record: Record, rows: Dataset) -> float:
+    """Of one pass of a record; drawing a sample is a few operations a row."""
+    if isinstance(record, RowSample):
+        return 50.0 * rows.n_rows
+    return record.cost(rows.n_rows, rows.n_columns).flops
+
+
+def _product_rate() -> float:
+    """Operations a second of a float32 matrix product on one thread, the best of three."""
+    m, n, k = _TRIAL_SHAPE
+    left, right = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+    with one_blas_thread():
+        left @ right
+        seconds = min(_timed(lambda: left @ right) for _ in range(3))
+    return 2.0 * m * n * k / seconds
+
+
+def _read_rate(rows: Dataset) -> float:
+    """Stored bytes a second of one process that reads a block."""
+    source = rows.source
+    if not source.stored_nbytes or not rows.n_rows:
+        return float("inf")
+    index = int(np.argmax(source.block_rows))
+    reader, ticket = source.reader(), source.ticket(index)
+    seconds = _timed(lambda: reader.load(ticket))
+    return source.stored_nbytes * (source.block_rows[index] / rows.n_rows) / seconds
+
+
+def _timed(call: Any) -> float:
+    started = time.perf_counter()
+    call()
+    return max(time.perf_counter() - started, 1e-9)
