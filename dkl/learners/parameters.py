@@ -46,13 +46,42 @@ POSTERIOR: Constraints = {
     "beta": [Interval(Real, 0, None, closed="left")],
 }
 
+MACHINE: Constraints = {
+    "features": [HasMethods(["fit", "transform"]), StrOptions({"random", "aligned", "posterior"})],
+    "alpha": [Interval(Real, 0, None, closed="neither")],
+    "epochs": [Interval(Integral, 1, None, closed="left"), None],
+    "solver": [StrOptions({"sgd", "newton"})],
+    "early_stopping": ["boolean"],
+    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+    "patience": [Interval(Integral, 1, None, closed="left")],
+    **{name: COMMON[name] for name in ("device", "random_state", "checkpoint", "progress", "memory_limit")},
+}
+
+CLASSIFIER: Constraints = {
+    **MACHINE,
+    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "modified_huber"})],
+    "class_weight": COMMON["class_weight"],
+    "calibrate": ["boolean"],
+}
+
+REGRESSOR: Constraints = {
+    **MACHINE,
+    "loss": [StrOptions({"squared_error", "epsilon_insensitive", "huber"})],
+    "epsilon": [Interval(Real, 0, None, closed="left")],
+}
+
 
 def check_parameters(estimator: Any) -> None:
     """Raise an error that names the parameter, its value and what is expected, before any row is read."""
+    check_constraints(estimator)
+    family_of(estimator).validate()
+
+
+def check_constraints(estimator: Any) -> None:
+    """Raise an error for a parameter that does not keep to its declaration."""
     validate_parameter_constraints(
         estimator._parameter_constraints, estimator.get_params(deep=False), caller_name=type(estimator).__name__
     )
-    family_of(estimator).validate()
 
 
 def family_of(estimator: Any) -> Any:
