@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -168,6 +168,8 @@ class NewtonTargets:
     class_weight : ndarray of shape (K,) or None
     center, scale : ndarray of shape (t,) or None
         Regression targets become ``(y - center) / scale``.
+    kept : callable or None
+        Row ids to a mask of the rows that count; None for all.
     """
 
     models: np.ndarray
@@ -175,9 +177,12 @@ class NewtonTargets:
     class_weight: np.ndarray | None = None
     center: np.ndarray | None = None
     scale: np.ndarray | None = None
+    kept: Callable[[np.ndarray], np.ndarray] | None = None
 
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
         weight = block.weights
+        if self.kept is not None:
+            weight = weight * self.kept(block.row_id)
         if self.n_classes is not None:
             if self.class_weight is not None:
                 weight = weight * self.class_weight[block.y]
@@ -201,9 +206,7 @@ def _tile_hessians(phi: np.ndarray, weight: np.ndarray, active: np.ndarray, opti
     curvature = _curvature(options.loss)
     if options.shared:
         return curvature * hessian_sum(phi, weight, columns)[None].astype(np.float64)
-    return np.stack(
-        [curvature * hessian_sum(phi[rows], weight[rows], columns).astype(np.float64) for rows in active.T]
-    )
+    return np.stack([curvature * hessian_sum(phi[rows], weight[rows], columns).astype(np.float64) for rows in active.T])
 
 
 def _slack(scores: np.ndarray, targets: np.ndarray, loss: NewtonLoss) -> np.ndarray:

@@ -143,7 +143,9 @@ class NewtonDriver:
             state = replace(state, hessian=hessians[0])
         state = _copied(state)
         for position, model in enumerate(models):
-            _step_model(problem, state, model, {name: value[position] for name, value in sums.items()}, _of(hessians, position))
+            _step_model(
+                problem, state, model, {name: value[position] for name, value in sums.items()}, _of(hessians, position)
+            )
         return state
 
     def plan(self, problem: NewtonProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
@@ -234,7 +236,17 @@ def _of(hessians: np.ndarray | None, position: int) -> np.ndarray | None:
 
 
 def _copied(state: NewtonState) -> NewtonState:
-    names = ("coefficients", "directions", "steps", "objective", "slope", "gradient", "first_gradient", "counts", "stalled")
+    names = (
+        "coefficients",
+        "directions",
+        "steps",
+        "objective",
+        "slope",
+        "gradient",
+        "first_gradient",
+        "counts",
+        "stalled",
+    )
     return replace(state, **{name: getattr(state, name).copy() for name in names})
 
 

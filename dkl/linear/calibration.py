@@ -1,0 +1,53 @@
+"""One pass over held-out rows that finds the temperature of a classifier's probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dkl.blocks.block import Block
+from dkl.blocks.calibration import calibration_sums
+from dkl.blocks.records import Accumulator, BlockSum
+from dkl.features.feature_map import FeatureMap
+from dkl.linear.pieces import HeldOut, RowTargets
+from dkl.linear.scores import decision_values
+from dkl.selection.calibration import MULTIPLIERS
+
+
+def calibration_record(
+    feature_map: FeatureMap,
+    coef: np.ndarray,
+    intercept: np.ndarray,
+    *,
+    held_out: HeldOut,
+    targets: RowTargets,
+    dtype: str,
+) -> BlockSum:
+    """The record of the pass; `dkl.selection.calibration.best_multiplier` takes its sums."""
+    operands = {
+        "feature_map": feature_map,
+        "coef": coef,
+        "intercept": intercept,
+        "held_out": held_out,
+        "targets": targets,
+        "dtype": dtype,
+    }
+    shape = (3, len(MULTIPLIERS))
+    accumulators = {"label": Accumulator(shape), "uniform": Accumulator(shape), "weight": Accumulator((1,))}
+    return BlockSum("calibration", calibration_block, accumulators, operands)
+
+
+def calibration_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`calibration_sums` of the held-out rows of a block, and their weight."""
+    rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.row_id)))
+    scores = decision_values(
+        rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
+    )
+    if scores.shape[1] == 1:
+        scores = np.hstack([np.zeros_like(scores), scores])
+    weight = operands["targets"].weights(rows)
+    weight = np.ones(rows.n_rows) if weight is None else weight
+    sums = calibration_sums(scores, np.asarray(rows.y), weight, MULTIPLIERS)
+    return {**sums, "weight": np.array([weight.sum()])}

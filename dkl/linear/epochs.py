@@ -1,0 +1,242 @@
+"""Fitting by stochastic steps as a driver: an epoch is a fold over the blocks, held-out rows say when to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from dkl.blocks.block import Block
+from dkl.blocks.records import Accumulator, BlockSum, Cost, Fold, Record
+from dkl.features.feature_map import FeatureMap
+from dkl.linear.losses import row_losses
+from dkl.linear.pieces import HeldOut, RowTargets, piece_rows, shuffled_pieces
+from dkl.linear.scores import decision_values
+from dkl.linear.sgd import SGDState
+
+_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class EpochProblem:
+    """A model to be fitted by epochs of stochastic steps.
+
+    Parameters
+    ----------
+    step : callable
+        ``step(state, piece, operands) -> state``, pure: `dkl.linear.sgd.sgd_step` or that of any `partial_fit`.
+    step_operands : mapping
+        What `step` needs.
+    first : frozen dataclass
+        The state before the first epoch.
+    feature_map : FeatureMap or None
+    targets : RowTargets
+    n_blocks : int
+    epochs : int
+        An upper bound with early stopping.
+    center : ndarray of shape (m,) or None
+        What mapped rows are centred with: a mean of their features. The optimum stays, steps reach it sooner.
+    seed : int
+        Of the orders of blocks and rows.
+    shuffle_blocks : bool
+    held_out : HeldOut
+        Rows that are not fitted on.
+    stopping : Stopping or None
+        When to stop early; None goes through all epochs.
+    dtype : {"float32", "float64"}
+        Of mapped rows.
+    """
+
+    step: Callable[[Any, Any, Mapping[str, Any]], Any]
+    step_operands: Mapping[str, Any]
+    first: Any
+    feature_map: FeatureMap | None
+    targets: RowTargets
+    n_blocks: int
+    epochs: int
+    center: np.ndarray | None = None
+    seed: int = 0
+    shuffle_blocks: bool = True
+    held_out: HeldOut = field(default_factory=HeldOut)
+    stopping: Stopping | None = None
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """Stop when the held-out loss has not fallen for a while, and keep the best model. Needs a feature map.
+
+    Parameters
+    ----------
+    loss : str
+        See `dkl.linear.losses.row_losses`.
+    patience : int
+        Epochs without a lower loss.
+    epsilon : float
+    """
+
+    loss: str
+    patience: int
+    epsilon: float = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class EpochState:
+    """Where fitting stands.
+
+    Attributes
+    ----------
+    model, best : dict
+        Fields of the model's state; `best` has the lowest held-out loss so far.
+    epoch : int
+        Epochs done.
+    losses : tuple of float
+        The mean held-out loss after each of them.
+    """
+
+    model: dict[str, Any]
+    best: dict[str, Any] | None = None
+    epoch: int = 0
+    losses: tuple[float, ...] = field(default=())
+
+    @property
+    def stale(self) -> int:
+        """Epochs since the held-out loss was last lowered by more than a ten-thousandth."""
+        lowest, at = np.inf, 0
+        for epoch, loss in enumerate(self.losses):
+            if loss < lowest - _TOLERANCE * abs(lowest if np.isfinite(lowest) else 1.0):
+                lowest, at = loss, epoch
+        return len(self.losses) - 1 - at if self.losses else 0
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The best model where there was a choice, else the last one."""
+        return self.best or self.model
+
+
+class EpochDriver:
+    """Epochs of `sgd_step` over the shuffled blocks; with patience, each is followed by a look at the held-out rows."""
+
+    def init(self, problem: EpochProblem) -> EpochState:
+        """Before the first epoch."""
+        return EpochState(_fields(problem.first))
+
+    def request(self, problem: EpochProblem, state: EpochState) -> Sequence[Record] | None:
+        """The next epoch or the next look, or None."""
+        stopping = problem.stopping
+        if _looks_next(problem, state):
+            return [_look(problem, state)]
+        if state.epoch >= problem.epochs or (stopping is not None and state.stale >= stopping.patience):
+            return None
+        return [_epoch(problem, state)]
+
+    def step(self, problem: EpochProblem, state: EpochState, results: Sequence[Any]) -> EpochState:
+        """After an epoch: its model. After a look: its loss, and the best model."""
+        (result,) = results
+        if not _looks_next(problem, state):
+            return replace(state, model=_fields(result), epoch=state.epoch + 1)
+        loss = float(result["loss"][0] / max(float(result["weight"][0]), np.finfo(float).tiny))
+        better = loss < min(state.losses, default=np.inf) or state.best is None
+        return replace(state, losses=(*state.losses, loss), best=state.model if better else state.best)
+
+    def plan(self, problem: EpochProblem) -> Sequence[tuple[Sequence[Record], int]]:
+        """All epochs, and as many looks."""
+        state = self.init(problem)
+        passes: list[tuple[Sequence[Record], int]] = [([_epoch(problem, state)], problem.epochs)]
+        if problem.stopping is not None:
+            passes.append(([_look(problem, state)], problem.epochs))
+        return passes
+
+
+def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Sums of the weighted loss over the held-out rows of a block, and of their weights.
+
+    Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets), "loss", "epsilon".
+    """
+    rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.row_id)))
+    if rows.n_rows == 0:
+        return {"loss": np.zeros(1), "weight": np.zeros(1)}
+    scores = decision_values(
+        rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
+    )
+    targets = operands["targets"]
+    y = rows.y if targets.classes is not None else targets.targets(rows)
+    weight = targets.weights(rows)
+    weight = np.ones(rows.n_rows) if weight is None else weight
+    losses = row_losses(scores, np.asarray(y), loss=operands["loss"], epsilon=operands["epsilon"])
+    return {"loss": np.array([weight @ losses]), "weight": np.array([weight.sum()])}
+
+
+def uncentred(state: SGDState, center: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients and intercepts for rows as they are mapped: ``w.(phi - c) + b = w.phi + (b - w.c)``."""
+    return state.average_coef, state.average_intercept - state.average_coef @ center.astype(np.float64)
+
+
+def centred(coef: np.ndarray, intercept: np.ndarray, center: np.ndarray, *, dtype: str, clock: float) -> SGDState:
+    """The state from which to fit on, given a model of rows as they are mapped."""
+    moved = intercept + coef @ center.astype(np.float64)
+    return SGDState(coef.astype(dtype), moved.astype(dtype), coef.astype(np.float64), moved, clock)
+
+
+def _looks_next(problem: EpochProblem, state: EpochState) -> bool:
+    return problem.stopping is not None and len(state.losses) < state.epoch
+
+
+def _fields(state: Any) -> dict[str, Any]:
+    # not asdict, which would copy the arrays
+    return {one.name: getattr(state, one.name) for one in fields(state)}
+
+
+def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
+    feature_map = problem.feature_map
+    features = 0 if feature_map is None else feature_map.n_features
+    frequencies = 0 if feature_map is None else feature_map.n_frequencies
+    mapped = piece_rows(feature_map, problem.dtype) * features * np.dtype(problem.dtype).itemsize
+    coefficients = sum(value.size for value in state.model.values() if isinstance(value, np.ndarray))
+    order = np.arange(problem.n_blocks)
+    if problem.shuffle_blocks:
+        order = np.random.default_rng([problem.seed, state.epoch]).permutation(problem.n_blocks)
+
+    def cost(rows: int, columns: int) -> Cost:
+        return Cost(rows * (2.0 * columns * frequencies + 3.0 * coefficients), 2 * mapped)
+
+    return Fold(
+        name=f"epoch {state.epoch + 1}",
+        initial=type(problem.first)(**state.model),
+        step=problem.step,
+        prepare=shuffled_pieces,
+        operands={
+            **problem.step_operands,
+            "feature_map": feature_map,
+            "center": None if problem.center is None else problem.center.astype(problem.dtype),
+            "targets": problem.targets,
+            "held_out": problem.held_out,
+            "dtype": problem.dtype,
+            "seed": problem.seed,
+            "epoch": state.epoch,
+        },
+        order=order,
+        piece_bytes=mapped,
+        state_bytes=sum(getattr(value, "nbytes", 8) for value in state.model.values()),
+        cost=cost,
+    )
+
+
+def _look(problem: EpochProblem, state: EpochState) -> BlockSum:
+    stopping, center = problem.stopping, problem.center
+    if stopping is None or center is None:
+        raise ValueError("early stopping needs a model of mapped, centred rows")
+    coef, intercept = uncentred(SGDState(**state.model), center)
+    operands = {
+        "feature_map": problem.feature_map,
+        "coef": coef,
+        "intercept": intercept,
+        "held_out": problem.held_out,
+        "targets": problem.targets,
+        "dtype": problem.dtype,
+        "loss": stopping.loss,
+        "epsilon": stopping.epsilon,
+    }
+    return BlockSum("held-out loss", held_out_loss, {"loss": Accumulator((1,)), "weight": Accumulator((1,))}, operands)

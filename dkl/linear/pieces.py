@@ -1,0 +1,112 @@
+"""What a stochastic step sees: tiles of mapped rows in a shuffled order, made in parallel ahead of the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dkl.blocks.block import Block
+from dkl.blocks.maps import map_rows, row_tile
+from dkl.blocks.sampling import hash_rows
+from dkl.features.feature_map import FeatureMap
+
+# below the 64 MiB that a tile may have: several are alive at once, and a step is only as fine as its tile
+_TILE_ROWS = 4096
+# keeps held-out rows apart from samples and splits under the same seed
+_HELD_OUT_ROUND = 0x484F
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A tile of mapped rows.
+
+    Parameters
+    ----------
+    phi : ndarray of shape (n, m)
+        Mapped rows (the rows themselves where there is no feature map), less the centre.
+    y : ndarray of shape (n,) or (n, t)
+        Labels or targets.
+    weight : ndarray of shape (n,) or None
+    """
+
+    phi: Any
+    y: np.ndarray
+    weight: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The rows kept from fitting: a share of all rows, chosen by a hash of the row's identity.
+
+    Parameters
+    ----------
+    share : float
+        0 holds out nothing.
+    seed : int
+    """
+
+    share: float = 0.0
+    seed: int = 0
+
+    def mask(self, row_id: np.ndarray) -> np.ndarray:
+        """Which rows are held out: (n,) bool, the same whatever the blocks are."""
+        hashed = hash_rows(row_id, self.seed, _HELD_OUT_ROUND)
+        return (hashed >> np.uint64(11)).astype(np.float64) * 2.0**-53 < self.share
+
+
+@dataclass(frozen=True, eq=False)
+class RowTargets:
+    """How the y and the weights of a block become what an estimator is given.
+
+    Parameters
+    ----------
+    classes : ndarray of shape (K,) or None
+        Labels in place of class codes.
+    class_weight : ndarray of shape (K,) or None
+    weight_scale : float
+        n over the sum of all weights: the mean loss is over the weights, whatever their unit.
+    center, scale : float or ndarray of shape (t,)
+        Regression targets become ``(y - center) / scale``.
+    """
+
+    classes: np.ndarray | None = None
+    class_weight: np.ndarray | None = None
+    weight_scale: float = 1.0
+    center: Any = 0.0
+    scale: Any = 1.0
+
+    def weights(self, block: Block) -> np.ndarray | None:
+        """Weights of mean 1, or None where all of them are."""
+        if self.class_weight is not None:
+            return block.weights * self.class_weight[block.y] * self.weight_scale
+        return None if block.weight is None else block.weight * self.weight_scale
+
+    def targets(self, block: Block) -> np.ndarray:
+        """Labels, or standardised targets."""
+        return self.classes[block.y] if self.classes is not None else (block.y - self.center) / self.scale
+
+
+def shuffled_pieces(block: Block, operands: Mapping[str, Any]) -> Iterator[Piece]:
+    """The rows of a block that are not held out, in an order drawn for this block and epoch, tile by tile.
+
+    Operands: "feature_map" (or None), "center" (or None), "dtype", "seed", "epoch", "held_out", "targets".
+    """
+    feature_map, center = operands["feature_map"], operands["center"]
+    kept = np.flatnonzero(~operands["held_out"].mask(block.row_id))
+    order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
+    rows = piece_rows(feature_map, operands["dtype"])
+    for start in range(0, len(order), rows):
+        tile = block.rows(order[start : start + rows])
+        phi = tile.X if feature_map is None else map_rows(tile.X, feature_map, operands["dtype"])
+        if center is not None:
+            phi -= center
+        targets = operands["targets"]
+        yield Piece(phi, targets.targets(tile), targets.weights(tile))
+
+
+def piece_rows(feature_map: FeatureMap | None, dtype: str) -> int:
+    """Rows of a piece; follows from dtype and the number of features alone."""
+    return _TILE_ROWS if feature_map is None else min(_TILE_ROWS, row_tile(feature_map, dtype))

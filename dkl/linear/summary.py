@@ -1,0 +1,124 @@
+"""What stochastic fitting must know of the rows beforehand, from one pass that maps a sample only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dkl.blocks.block import Block
+from dkl.blocks.maps import map_rows
+from dkl.blocks.records import Accumulator, BlockSum, Record, RowSample
+from dkl.blocks.targets import encode_targets
+from dkl.features.feature_map import FeatureMap
+from dkl.linear.pieces import HeldOut
+
+_SAMPLE_ROWS = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """Figures of the rows.
+
+    Attributes
+    ----------
+    center : ndarray of shape (m,), float64
+        The mean feature of a sample of rows.
+    square_length : float
+        The mean squared length of its rows after centring.
+    heaviest : float
+        The largest weight in the sample where the mean weight is 1.
+    n_rows, total_weight : float
+        The latter with class weights.
+    target_center, target_scale : ndarray of shape (t,)
+        Weighted mean and deviation of regression targets; the scale of a constant target is 1.
+    unevenness : float
+        The share of the target's variance that lies between blocks: near 0 when rows are shuffled, 1 when every block
+        has one class.
+    """
+
+    center: np.ndarray
+    square_length: float
+    heaviest: float
+    n_rows: float
+    total_weight: float
+    target_center: np.ndarray
+    target_scale: np.ndarray
+    unevenness: float
+
+
+def summary_records(
+    n_columns_y: int, n_classes: int | None, class_weight: np.ndarray | None, held_out: HeldOut, seed: int
+) -> tuple[Record, ...]:
+    """The records of the pass: a row sample, and sums of the targets.
+
+    Parameters
+    ----------
+    n_columns_y : int
+        K for classes, else the number of targets.
+    n_classes : int or None
+    class_weight : ndarray of shape (K,) or None
+    held_out : HeldOut
+        Rows that are not counted.
+    seed : int
+    """
+    accumulators = {
+        "sum": Accumulator((n_columns_y,)),
+        "squares": Accumulator((n_columns_y,)),
+        "between": Accumulator((n_columns_y,)),
+        "weight": Accumulator((1,)),
+        "rows": Accumulator((1,)),
+    }
+    operands = {"n_classes": n_classes, "class_weight": class_weight, "held_out": held_out}
+    sums = BlockSum("targets", target_sums, accumulators, operands)
+    return sums, RowSample("sample for step lengths", _SAMPLE_ROWS, seed)
+
+
+def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Sums over a block of w y, w y^2 (y one-hot for classes) and w, the rows, and (sum w y)^2 / sum w.
+
+    Operands: "n_classes" (or None), "class_weight" (or None), "held_out".
+    """
+    block = block.rows(np.flatnonzero(~operands["held_out"].mask(block.row_id)))
+    n_classes = operands["n_classes"]
+    encoded = encode_targets(block, n_classes, operands["class_weight"])
+    if n_classes is None:
+        weight, targets = encoded[:, -1].sum(), np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1)
+        sums, squares = encoded[:, :-1].sum(axis=0), (encoded[:, :-1] * targets).sum(axis=0)
+    else:
+        weight, sums = encoded.sum(), encoded.sum(axis=0)
+        squares = sums
+    between = sums**2 / weight if weight > 0 else np.zeros_like(sums)
+    return {
+        "sum": sums,
+        "squares": squares,
+        "between": between,
+        "weight": np.array([weight]),
+        "rows": np.array([float(block.n_rows)]),
+    }
+
+
+def summarise(results: tuple[Any, ...], feature_map: FeatureMap, dtype: str) -> Summary:
+    """The summary that the results of `summary_records` come to."""
+    sums, sample = results
+    weight, rows = float(sums["weight"][0]), float(sums["rows"][0])
+    center_y = sums["sum"] / weight
+    variance = np.maximum(sums["squares"] / weight - center_y**2, 0.0)
+    # what is left of a constant target is rounding
+    scale = np.where(variance > 1e-20 * center_y**2, np.sqrt(variance), 1.0)
+    scale[scale == 0.0] = 1.0
+    between = np.maximum(sums["between"] / weight - center_y**2, 0.0)
+    phi = map_rows(sample.X, feature_map, dtype).astype(np.float64)
+    center = phi.mean(axis=0)
+    return Summary(
+        center=center,
+        square_length=float(np.mean(np.sum((phi - center) ** 2, axis=1))),
+        heaviest=float(sample.weights.max() * rows / weight),
+        n_rows=rows,
+        total_weight=weight,
+        target_center=center_y,
+        target_scale=scale,
+        unevenness=float(between.sum() / variance.sum()) if variance.sum() > 0 else 0.0,
+    )
