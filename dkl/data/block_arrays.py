@@ -64,7 +64,7 @@ class BlockArrays:
     def _parts(self, block: Block) -> dict[str, np.ndarray]:
         parts: dict[str, np.ndarray] = {}
         if self._schema.is_sparse:
-            X = block.X
+            X: Any = block.X
             parts["X/data"], parts["X/indices"] = X.data, X.indices.astype(np.int32, copy=False)
             parts["X/indptr"] = X.indptr[:-1].astype(np.int64) + self._entries
             self._entries += X.nnz
@@ -82,7 +82,7 @@ class BlockArrays:
         shard = self._blocks_a_shard(parts)
         for name, values in parts.items():
             self._like[name] = values[:0]
-            target = group["X"] if name in CSR_PARTS else group
+            target: Any = group["X"] if name in CSR_PARTS else group
             stored = STORED_NAMES.get(name, name).rpartition("/")[2]
             if name in ("X/data", "X/indices"):
                 chunk = int(np.clip(len(values) // _CHUNKS_A_BLOCK, _LEAST_ENTRIES, _MOST_ENTRIES))

@@ -113,13 +113,14 @@ def check_rows(X: np.ndarray | sparse.csr_array, *, first_row: int = 0, names: S
     ValueError
         Naming the first such row and its column.
     """
-    values = X.data if sparse.issparse(X) else X
+    rows: Any = X
+    values: np.ndarray = rows.data if sparse.issparse(X) else rows
     if not len(values) or _all_fine(values):
         return
     position = int(np.flatnonzero(~_fine(values.reshape(-1)))[0])
     value = values.reshape(-1)[position]
     if sparse.issparse(X):
-        row, column = int(np.searchsorted(X.indptr, position, side="right")) - 1, int(X.indices[position])
+        row, column = int(np.searchsorted(rows.indptr, position, side="right")) - 1, int(rows.indices[position])
     else:
         row, column = divmod(position, X.shape[1])
     named = "" if names is None else f" (column {names[column]!r})"

@@ -127,7 +127,7 @@ def check_replaceable(target: Location, *, overwrite: bool) -> str | None:
     if marker is None:
         if target.exists():
             raise FileExistsError(
-                f"{target.place} exists and is not a store of dkl, so it is not replaced; choose another path or remove it"
+                f"{target.place} exists and is not a store of dkl, so it is not replaced; choose another path"
             )
         return None
     if marker.get("state") == "complete" and not overwrite:

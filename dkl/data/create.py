@@ -167,6 +167,7 @@ def shuffled_blocks(dataset: Dataset, seed: int) -> Iterator[Block]:
         return
     n_bytes = source.block_nbytes * source.n_blocks
     batches = ((block.X, block.y, _tags(block)) for block in blocks_in_order(dataset))
+    tags: Any
     for X, y, tags, _ in shuffled_batches(batches, n_bytes=n_bytes, seed=seed):
         weight = tags["weight"].copy() if source.has_weight else None
         yield Block(0, X, y, weight, tags["row_id"].copy())

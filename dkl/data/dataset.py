@@ -9,9 +9,13 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import zarr
 from scipy import sparse
 
+from dkl.data.checks import stored_dtype
 from dkl.data.description import Description, describe_dataset
+from dkl.data.in_place import CsrGroup, InPlaceSource, classes_in_place, open_in_place
+from dkl.data.labels import TaskChoice
 from dkl.data.location import Location
 from dkl.data.mixing import warn_if_unmixed
 from dkl.data.reading import OpenStore
@@ -318,3 +322,57 @@ def open_dataset(store: str | os.PathLike[str], **storage_options: Any) -> Datas
     source = StoreSource(OpenStore(Location.of(store, storage_options)))
     warn_if_unmixed(source.counts, source.place, stacklevel=3)
     return Dataset(source, source.schema, splits=source.read_splits(), store=source.location.url)
+
+
+def from_zarr(
+    X: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    task: TaskChoice = "auto",
+    classes: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Use zarr arrays where they are: no row is copied, and no checksum of ours guards them.
+
+    Rows are checked for NaN and infinity whenever they are read. `create_dataset(store, from_zarr(...))` writes them
+    with checksums and in blocks that read fast.
+
+    Parameters
+    ----------
+    X : zarr array of shape (n, d), a group of CSR rows as anndata lays them out, or a path or URL of either
+    y : zarr array or array of shape (n,) or (n, t), a path or URL, or None
+    sample_weight : zarr array or array of shape (n,), a path or URL, or None
+    task : {"auto", "classification", "regression"}
+    classes : array of shape (K,) or None
+        None has them found in y, which is read once.
+    storage_options : mapping or None
+        For fsspec, where URLs are given.
+
+    Raises
+    ------
+    FileNotFoundError
+        A path holds nothing.
+    ValueError
+        Shapes that do not fit, complex numbers, NaN or infinity in y.
+    """
+    opened_X, opened_y, weight = (open_in_place(values, storage_options) for values in (X, y, sample_weight))
+    rows = CsrGroup(opened_X) if isinstance(opened_X, zarr.Group) else opened_X
+    if not isinstance(rows, zarr.Array | CsrGroup):
+        raise TypeError(f"X is {type(X).__name__}; expected a zarr array, a group, a path or a URL")
+    if len(rows.shape) != 2 or 0 in rows.shape:
+        raise ValueError(f"X has shape {tuple(rows.shape)}; expected rows and columns, at least one of each")
+    for name, given in (("y", opened_y), ("sample_weight", weight)):
+        if given is not None and np.shape(given)[0] != rows.shape[0]:
+            raise ValueError(f"{name} has {np.shape(given)[0]} rows and X has {rows.shape[0]}; they must be as many")
+    found, labels = (None, None) if opened_y is None else classes_in_place(opened_y, task, classes)
+    schema = Schema(
+        n_columns=int(rows.shape[1]),
+        dtype=stored_dtype(rows.dtype),
+        is_sparse=isinstance(rows, CsrGroup),
+        task=found,
+        classes=labels,
+        n_targets=opened_y.shape[1] if opened_y is not None and len(np.shape(opened_y)) == 2 else None,
+        has_weight=weight is not None,
+    )
+    return Dataset(InPlaceSource(rows, opened_y, weight, labels), schema)

@@ -90,7 +90,8 @@ def _class_facts(dataset: Dataset) -> dict[str, Any]:
 
 
 def _schema_facts(dataset: Dataset) -> dict[str, Any]:
-    schema, facts = dataset.schema, {}
+    schema = dataset.schema
+    facts: dict[str, Any] = {}
     if schema.column_names is not None:
         facts["column names"] = list(schema.column_names)
     if schema.encoding is not None:

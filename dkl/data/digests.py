@@ -10,6 +10,8 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from dkl.blocks.block import Block
+
 
 def block_digest(index: int, values: np.ndarray) -> int:
     """The digest of the values of one array in block `index` (13 GB/s on one core)."""
@@ -20,6 +22,14 @@ def block_digest(index: int, values: np.ndarray) -> int:
 def _bytes(values: np.ndarray) -> Any:
     # the C extension takes an array but no memoryview
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+
+
+def rows_digest(block: Block) -> bytes:
+    """The digest of all arrays of a block."""
+    X: Any = block.X
+    arrays = [X] if isinstance(X, np.ndarray) else [X.data, X.indices, X.indptr]
+    arrays += [values for values in (block.y, block.weight, block.row_id) if values is not None]
+    return repr((block.n_rows, [block_digest(block.index, values) for values in arrays])).encode()
 
 
 def json_digest(facts: Mapping[str, Any]) -> str:

@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Iterator
 from functools import cached_property
 
-import google_crc32c
 import numpy as np
 from scipy import sparse
 
 from dkl.blocks.block import Block
 from dkl.data.blocking import block_bounds, block_rows, row_bytes
 from dkl.data.counts import RowCounts
+from dkl.data.digests import rows_digest
 from dkl.data.rows import PARTS, drop_weightless, nbytes_of, without_x
 
 
@@ -88,9 +88,9 @@ class ArraySource:
 
     @cached_property
     def fingerprint(self) -> str:
-        digest = hashlib.sha256(repr((self._X.shape, self.dtype.str, self._n_classes)).encode())
+        digest = hashlib.sha256(repr((self._X.shape, self.dtype.str, self._n_classes, self.rows_a_block)).encode())
         for i in self._numbers:
-            digest.update(_digest(self.ticket(i)))
+            digest.update(rows_digest(self.ticket(i)))
         return digest.hexdigest()
 
     def reader(self) -> MemoryReader:
@@ -113,11 +113,3 @@ class ArraySource:
 
     def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         return (drop_weightless(without_x(self.ticket(index))) for index in self._numbers)
-
-
-def _digest(block: Block) -> bytes:
-    X = block.X
-    arrays = [X] if isinstance(X, np.ndarray) else [X.data, X.indices, X.indptr]
-    arrays += [a for a in (block.y, block.weight, block.row_id) if a is not None]
-    crcs = [google_crc32c.value(np.ascontiguousarray(a).reshape(-1).view(np.uint8)) for a in arrays]
-    return repr((block.n_rows, crcs)).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -52,7 +53,7 @@ def read_facts(location: Location) -> dict[str, Any]:
         )
     if facts.get("state") != "complete":
         raise StoreError(
-            f"{location.place} is half-written: its writer was stopped or is still at work. Creating it again replaces it"
+            f"{location.place} is half-written: its writer was stopped or is still at work; creating it again replaces it"
         )
     return _checked_facts(location, facts)
 
@@ -68,6 +69,15 @@ def _checked_facts(location: Location, facts: dict[str, Any]) -> dict[str, Any]:
     if facts.get("kind") != "dataset" or json_digest(kept) != facts.get("digest"):
         raise CorruptChunkError(f"the metadata of {location.place} is not what was written; create the dataset again")
     return facts
+
+
+def is_store(store: str | os.PathLike[str], **storage_options: Any) -> bool:
+    """Whether a dataset of dkl, whole or half-written, is at this path or URL (rather than files to ingest)."""
+    location = Location.of(store, storage_options)
+    try:
+        return location.read_marker() is not None
+    except ValueError:
+        return location.is_local and location.path.is_dir()
 
 
 class OpenStore:
@@ -92,7 +102,7 @@ class OpenStore:
         """One array, compared with what was written."""
         if name not in self._arrays:
             with self._damage(f"the metadata of '{name}'"):
-                array = self.group[stored_path(name)]
+                array: Any = self.group[stored_path(name)]
                 wanted = self.facts["arrays"][name]
                 found = {"dtype": array.dtype.str, "shape": list(array.shape), "chunks": list(array.chunks)}
                 if any(found[fact] != wanted[fact] for fact in found):
@@ -144,6 +154,20 @@ class OpenStore:
         rows = sparse.csr_array((data, indices, indptr.astype(np.int32)), shape=(len(starts), self.schema.n_columns))
         rows.has_canonical_format = True
         return rows
+
+    def check_csr(self) -> None:
+        """Compare what only readers of the CSR layout use: its attributes and the last pointer.
+
+        Raises
+        ------
+        CorruptChunkError
+        """
+        with self._damage("the layout of 'X'"):
+            last = int(self.array("X/indptr")[-1])
+            shape = self.group["X"].attrs["shape"]
+            entries = 0 if self.manifest.entries is None else int(self.manifest.entries[-1])
+            if last != entries or shape != [self.facts["n_rows"], self.schema.n_columns]:
+                raise ValueError(f"its last pointer is {last} for {entries} entries, its shape {shape}")
 
     def codes(self, name: str, index: int) -> np.ndarray:
         """The split codes of the stored rows of a block, checked."""

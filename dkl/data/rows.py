@@ -87,7 +87,7 @@ def lazy_part(source: RowSource, part: str, meta: Any, *, classes: np.ndarray | 
     if not tickets:
         graph[(name, 0, *tail)] = (_plain, _Constant(meta))
     chunks = (tuple(int(n) for n in source.block_rows[filled]) or (0,), *((n,) for n in meta.shape[1:]))
-    dependencies = [ticket for ticket in tickets if isinstance(ticket, Delayed)]
+    dependencies: Any = [ticket for ticket in tickets if isinstance(ticket, Delayed)]
     return da.Array(HighLevelGraph.from_collections(name, graph, dependencies), name, chunks, meta=meta)
 
 

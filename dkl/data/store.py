@@ -21,10 +21,10 @@ from dkl.data.digests import json_digest
 from dkl.data.labels import check_targets
 from dkl.data.location import Location
 from dkl.data.manifest import ManifestDraft
-from dkl.data.reading import FORMAT
+from dkl.data.reading import FORMAT, is_store
 from dkl.data.schema import Schema
 
-__all__ = ["DatasetWriter", "Schema"]
+__all__ = ["DatasetWriter", "Schema", "is_store"]
 
 
 class DatasetWriter:
@@ -190,7 +190,7 @@ class DatasetWriter:
 
     def _sparse_rule(self, all_of_it: bool) -> int | None:
         """Rows a block by the density of the first rows, once a whole block of them is there."""
-        entries = sum(block.X.nnz for block in self._pending)
+        entries = sum(getattr(block.X, "nnz", 0) for block in self._pending)
         rows = block_rows(sparse_row_bytes(entries, self._buffered, self.schema.dtype), self.n_rows)
         return rows if all_of_it or self._buffered >= rows else None
 

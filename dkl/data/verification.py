@@ -1,0 +1,62 @@
+"""Reading everything that a dataset keeps, to report every fault at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import dask
+import numpy as np
+from dask.delayed import Delayed
+
+from dkl.data.block_arrays import array_names
+from dkl.data.checks import check_rows
+from dkl.data.location import Location
+from dkl.data.reading import OpenStore
+from dkl.data.rows import RowReader, RowSource
+from dkl.data.selected import SelectedSource
+from dkl.data.stored import StoreSource
+from dkl.data.stored_splits import FOLDER, read_split
+
+
+def faults(source: RowSource) -> Iterator[str]:
+    """A sentence for each thing that is wrong; whole blocks are read, whatever a view shows of them."""
+    base = source.base if isinstance(source, SelectedSource) else source
+    yield from store_faults(base.location) if isinstance(base, StoreSource) else row_faults(base)
+
+
+def store_faults(location: Location) -> Iterator[str]:
+    """What is wrong with a store: its metadata, every chunk of every array, its splits."""
+    try:
+        # opened anew: what this process remembers of the store says nothing about the disk
+        store = OpenStore(location)
+    except (ValueError, OSError) as error:
+        yield str(error)
+        return
+    checks: list[Callable[[], Any]] = [store.check_csr] if store.schema.is_sparse else []
+    blocks = range(len(store.manifest.rows))
+    checks += [partial(store.values, name, index) for index in blocks for name in array_names(store.schema)]
+    for name in location.child(FOLDER).folders():
+        checks.append(partial(read_split, location.child(FOLDER, name)))
+        checks += [partial(store.codes, f"{FOLDER}/{name}", index) for index in blocks]
+    yield from _failures(checks)
+
+
+def row_faults(source: RowSource) -> Iterator[str]:
+    """What is wrong with rows that have no checksums: values that no dataset may hold."""
+    reader = source.reader()
+    yield from _failures(partial(_check_block, source, reader, int(i)) for i in np.flatnonzero(source.block_rows))
+
+
+def _check_block(source: RowSource, reader: RowReader, index: int) -> None:
+    ticket = source.ticket(index)
+    check_rows(reader.load(dask.compute(ticket)[0] if isinstance(ticket, Delayed) else ticket).X)
+
+
+def _failures(checks: Any) -> Iterator[str]:
+    for check in checks:
+        try:
+            check()
+        except (ValueError, OSError) as error:
+            yield str(error)
