@@ -172,7 +172,7 @@ class InPlaceSource:
 
     @property
     def _row_nbytes(self) -> float:
-        X = self._arrays["X"]
+        X: Any = self._arrays["X"]
         if self.is_sparse:
             return sparse_row_bytes(X.nnz, X.shape[0], X.dtype)
         return self.n_columns * self.dtype.itemsize
@@ -185,7 +185,7 @@ class InPlaceSource:
     @property
     def read_nbytes(self) -> int:
         """The stored chunks that a block touches and what they are decoded to."""
-        X = self._arrays["X"]
+        X: Any = self._arrays["X"]
         chunk = 0 if self.is_sparse else X.chunks[0] * self._row_nbytes
         return int(2 * (self.block_nbytes + chunk))
 
@@ -232,7 +232,7 @@ def classes_in_place(y: Any, task: TaskChoice, classes: Any) -> tuple[Task, np.n
     if classes is not None:
         return "classification", np.unique(as_targets(classes))
     found = np.empty(0)
-    for start in range(0, len(y), _PIECE):
+    for start in range(0, np.shape(y)[0], _PIECE):
         piece = as_targets(y[start : start + _PIECE])
         check_targets(piece, first_row=start)
         if task == "auto" and guess_task(piece) == "regression":

@@ -53,7 +53,7 @@ def read_facts(location: Location) -> dict[str, Any]:
         )
     if facts.get("state") != "complete":
         raise StoreError(
-            f"{location.place} is half-written: its writer was stopped or is still at work; creating it again replaces it"
+            f"{location.place} is half-written: its writer was stopped or is at work; creating it again replaces it"
         )
     return _checked_facts(location, facts)
 
@@ -163,7 +163,7 @@ class OpenStore:
         CorruptChunkError
         """
         with self._damage("the layout of 'X'"):
-            last = int(self.array("X/indptr")[-1])
+            last = int(np.asarray(self.array("X/indptr")[-1:])[0])
             shape = self.group["X"].attrs["shape"]
             entries = 0 if self.manifest.entries is None else int(self.manifest.entries[-1])
             if last != entries or shape != [self.facts["n_rows"], self.schema.n_columns]:
