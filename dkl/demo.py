@@ -12,6 +12,7 @@ import numpy as np
 
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
+from dkl.data.location import Location
 from dkl.events import Event, Subscriber, ignore
 from dkl.features.families import Gaussian
 from dkl.learners.aligned import AlignedFeatures
@@ -85,7 +86,7 @@ def digits_dataset(store: str | Path) -> Dataset:
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    dataset = create_dataset(str(store), images.astype(np.float32), labels, shuffle=True)
+    dataset = create_dataset(str(store), images.astype(np.float32), labels, shuffle=True, overwrite=True)
     return dataset.split(SPLITS, seed=0)
 
 
@@ -98,9 +99,11 @@ def own_dataset(data: str, target: str | None, store: str | Path) -> Dataset:
         If the rows have no target.
     """
     from dkl.data.ingest import ingest
-    from dkl.data.store import is_store
 
-    dataset = open_dataset(data) if is_store(data) else ingest(data, str(store), target=target)
+    if Location.of(data).holds_zarr():
+        dataset = open_dataset(data)
+    else:
+        dataset = ingest(data, str(store), target=target, overwrite=True, progress=False)
     if dataset.task is None:
         raise ValueError(f"the rows of {data!r} have no target to learn; name its column: --target NAME")
     if {"train", "test"} <= set(dataset.splits):
@@ -153,7 +156,7 @@ def compare(
 
 def learners(family: Any, n_candidates: int, seed: int) -> list[Callable[[int], Any]]:
     """Every learner that exists, as functions of the number of features; the baseline first."""
-    given = {"scaling": "standard", "random_state": seed, "progress": False}
+    given: dict[str, Any] = {"scaling": "standard", "random_state": seed, "progress": False}
 
     def random(size: int) -> Any:
         return RandomFeatures(family, n_features=size, **given)

@@ -79,7 +79,9 @@ def command(app: typer.Typer, name: str, *, epilog: str = "") -> Callable[[Calla
 
 def _groups_of(function: Callable[..., Any]) -> dict[str, type]:
     hints = get_type_hints(function)
-    return {name: hint for name, hint in hints.items() if name != "return" and is_dataclass(hint)}
+    return {
+        name: hint for name, hint in hints.items() if name != "return" and isinstance(hint, type) and is_dataclass(hint)
+    }
 
 
 def _signature(function: Callable[..., Any], groups: Mapping[str, type]) -> list[inspect.Parameter]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import typer
@@ -10,6 +11,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from dkl.cli.command import Result, Running, command, facts_table
+from dkl.cli.outputs import refuse_existing
 
 Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
 
@@ -39,6 +41,27 @@ def parse_splits(text: str) -> dict[str, float]:
     return shares
 
 
+@dataclass(frozen=True)
+class ColumnOptions:
+    """What the columns of the files are."""
+
+    target: Annotated[str | None, typer.Option(help="Column of the labels or numbers to learn.")] = None
+    weight: Annotated[str | None, typer.Option(help="Column of the weights of the rows.")] = None
+    drop: Annotated[list[str] | None, typer.Option(help="Leave this column out. May be repeated.")] = None
+    categorical: Annotated[
+        list[str] | None, typer.Option(help="Take the values of this column as names. May be repeated.")
+    ] = None
+    task: Annotated[Literal["auto", "classification", "regression"], typer.Option(help="What the target is.")] = "auto"
+    missing: Annotated[
+        Literal["auto", "mean", "error"],
+        typer.Option(help="Missing numbers: their mean and a flag column, the mean alone, or an error."),
+    ] = "auto"
+
+    def choices(self) -> dict[str, Any]:
+        """As `dkl.ingest` takes them."""
+        return {**vars(self), "drop": tuple(self.drop or ()), "categorical": tuple(self.categorical or ())}
+
+
 def ingest(
     files: Annotated[
         list[str],
@@ -46,18 +69,14 @@ def ingest(
             help="CSV, Parquet, libsvm or npz files, folders, globs or URLs; then the store.", metavar="FILES... STORE"
         ),
     ],
+    columns: ColumnOptions,
     running: Running,
-    target: Annotated[str | None, typer.Option(help="Column of the labels or numbers to learn.")] = None,
-    weight: Annotated[str | None, typer.Option(help="Column of the weights of the rows.")] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="Leave this column out. May be repeated.")] = None,
-    categorical: Annotated[
-        list[str] | None, typer.Option(help="Take the values of this column as names. May be repeated.")
-    ] = None,
-    task: Annotated[Literal["auto", "classification", "regression"], typer.Option(help="What the target is.")] = "auto",
     split: Annotated[str, typer.Option(help="Shares of named splits; '' for none.")] = "train=0.8,test=0.2",
     shuffle: Annotated[bool, typer.Option(help="Put the rows in a random order on disk.")] = True,
     seed: Annotated[int, typer.Option(help="Of the order and of the splits.")] = 0,
-    overwrite: Annotated[bool, typer.Option(help="Replace a store that is there.")] = False,
+    memory_limit: Annotated[str | None, typer.Option(help="Bytes that ingest may take, for example '500 MB'.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store that is there.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show the rules for the columns and write nothing.")] = False,
 ) -> Result:
     """Read rows from files into a store, once, in bounded memory.
 
@@ -66,26 +85,35 @@ def ingest(
     """
     if len(files) < 2:
         raise typer.BadParameter("give the files and, last, the store to write: dkl ingest rows.csv rows.zarr")
+    *sources, store = files
+    shares = parse_splits(split)
+    if plan:
+        return _plan_of(sources, columns, running)
     from dkl.data.ingest import ingest as ingest_files
 
-    shares = parse_splits(split)
+    refuse_existing(store, overwrite)
     started = time.perf_counter()
     dataset = ingest_files(
-        files[:-1],
-        files[-1],
-        target=target,
-        weight=weight,
-        drop=tuple(drop or ()),
-        categorical=tuple(categorical or ()),
-        task=task,
+        sources,
+        store,
+        **columns.choices(),
+        splits=shares or None,
         shuffle=shuffle,
         seed=seed,
+        memory_limit=memory_limit,
         overwrite=overwrite,
         progress=running.progress,
     )
-    if shares:
-        dataset = dataset.split(shares, seed=seed)
     return description_of(dataset, seconds=round(time.perf_counter() - started, 3))
+
+
+def _plan_of(sources: list[str], columns: ColumnOptions, running: Running) -> Result:
+    from dkl.data.ingest import plan_ingest
+    from dkl.data.table_rows import TableChoices
+
+    planned = plan_ingest(sources, choices=TableChoices(**columns.choices()), progress=running.progress)
+    facts = {"rows": planned.n_rows, "staged_bytes": planned.staged_bytes, "schema": planned.schema.to_json()}
+    return Result(facts, Text(planned.describe()))
 
 
 def info(store: Store, running: Running) -> Result:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -56,7 +55,7 @@ def demo(
         # loaded while the worker processes start
         from dkl.demo import compare
 
-        dataset = _rows(data, target, output, stack)
+        dataset = _rows(data, target, output)
         found = compare(
             dataset,
             n_features=tuple(sorted(set(features or SIZES))),
@@ -75,13 +74,12 @@ def demo(
     return Result(facts, _view(found, facts))
 
 
-def _rows(data: str | None, target: str | None, output: Path, stack: ExitStack) -> Any:
+def _rows(data: str | None, target: str | None, output: Path) -> Any:
     """The dataset, written into the output folder unless it is a store already; an earlier demo's is replaced."""
     from dkl.demo import digits_dataset, own_dataset
 
     output.mkdir(parents=True, exist_ok=True)
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".dkl-demo-", dir=output)))
-    return digits_dataset(folder / "rows.zarr") if data is None else own_dataset(data, target, folder / "rows.zarr")
+    return digits_dataset(output / "digits.zarr") if data is None else own_dataset(data, target, output / "rows.zarr")
 
 
 def _picture(found: Any, path: Path) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
+from dkl.cli.outputs import refuse_existing
 
 Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
 Model = Annotated[str, typer.Argument(help="Path or URL of a model that dkl wrote.", show_default=False)]
@@ -65,7 +65,7 @@ def fit(
     compute: Compute,
     running: Running,
     split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace a model that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
 ) -> Result:
     """Learn features and a linear model on them, out of core, and save the model.
 
@@ -89,14 +89,6 @@ def fit(
         "seconds": round(time.perf_counter() - started, 3),
     }
     return Result(facts)
-
-
-def refuse_existing(path: str, overwrite: bool) -> None:
-    """Raise before the work if the output is there and may not be replaced."""
-    if "://" not in path and Path(path).exists() and not overwrite:
-        raise FileExistsError(f"{path!r} is there already; give another name, or --overwrite to replace it")
-    if "://" not in path and not Path(path).absolute().parent.is_dir():
-        raise FileNotFoundError(f"the folder of {path!r} is not there; make it first")
 
 
 def score(
@@ -126,26 +118,24 @@ def predict(
     compute: Compute,
     running: Running,
     split: Annotated[str | None, typer.Option(help="Rows of the store to predict (default: all).")] = None,
-    proba: Annotated[bool, typer.Option(help="Write the probability of each class too.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace an output that is there.")] = False,
+    proba: Annotated[bool, typer.Option("--proba", help="Write the probability of each class too.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there.")] = False,
 ) -> Result:
     """Predict for the rows of a store or of files, out of core, and write Parquet, CSV or a zarr group.
 
     Each prediction carries the row_id of its row: its number in the files (ingest shuffles).
     """
     from dkl.cli.predictions import open_writer, predict_store, predict_tables
-    from dkl.data.store import is_store
+    from dkl.data.location import Location
     from dkl.model_io import load_model
 
     refuse_existing(output, overwrite)
     started = time.perf_counter()
     estimator = load_model(model)
     if proba and not hasattr(estimator, "predict_proba"):
-        raise ValueError(
-            f"the model {model!r} has no probabilities; fit it with --loss log_loss"
-        )
+        raise ValueError(f"the model {model!r} has no probabilities; fit it with --loss log_loss")
     with computing_on(compute):
-        if is_store(data):
+        if Location.of(data).holds_zarr():
             parts = predict_store(estimator, chosen_split(data, split, ""), proba=proba, compute=compute)
         else:
             parts = predict_tables(estimator, data, proba=proba)

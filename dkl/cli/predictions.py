@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -49,7 +49,7 @@ def predict_tables(estimator: Any, path: str, *, proba: bool) -> Iterator[Part]:
 
     encoding = getattr(estimator, "encoding_", None)
     start = 0
-    for table in read_tables(path):
+    for table in read_tables(path, encoding=encoding):
         if encoding is None:
             X = np.column_stack([column.to_numpy() for column in table.columns])
         else:
@@ -75,7 +75,11 @@ def open_writer(path: str, *, overwrite: bool) -> Iterator[Writer]:
     ValueError
         For another suffix, or a URL.
     """
-    formats = {".parquet": _ParquetWriter, ".csv": _CsvWriter, ".zarr": _ZarrWriter}
+    formats: dict[str, Callable[[Path], Writer]] = {
+        ".parquet": _ParquetWriter,
+        ".csv": _CsvWriter,
+        ".zarr": _ZarrWriter,
+    }
     final = Path(path).absolute()
     if "://" in path or final.suffix not in formats:
         raise ValueError(f"the output is {path!r}; it must be a local path that ends in .parquet, .csv or .zarr")
@@ -155,7 +159,8 @@ class _ZarrWriter:
                 shape = (0, *numbers.shape[1:])
                 chunks = (CHUNK_ROWS, *numbers.shape[1:])
                 self._group.create_array(name, shape=shape, dtype=numbers.dtype, chunks=chunks)
-            self._group[name].append(numbers)
+            array: Any = self._group[name]
+            array.append(numbers)
         self.rows += len(part["row_id"])
 
     def close(self) -> None:

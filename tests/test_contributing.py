@@ -1,0 +1,97 @@
+"""The skeletons of CONTRIBUTING.md run, and the checks that it names accept them and refuse broken ones."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dkl.data.memory import ArraySource
+from dkl.features.families import Gaussian
+from dkl.learners.random_features import RandomFeatures
+from dkl.testing import check_family, check_learner, check_source
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def skeleton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """A skeleton of the page as a module, as its reader would save it."""
+
+    def imported(name: str) -> ModuleType:
+        text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+        found = re.search(rf"<!-- skeleton: {name} -->\n```python\n(.*?)```", text, re.S)
+        assert found is not None
+        (tmp_path / f"skeleton_{name}.py").write_text(found[1], encoding="utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, f"skeleton_{name}", raising=False)
+        return importlib.import_module(f"skeleton_{name}")
+
+    return imported
+
+
+def test_the_family_of_the_page_satisfies_the_checks(skeleton: Callable[[str], ModuleType]) -> None:
+    check_family(skeleton("family").TwoScales(sigma=1.0))
+
+
+def test_the_learner_of_the_page_satisfies_the_checks(skeleton: Callable[[str], ModuleType]) -> None:
+    check_learner(skeleton("learner").VaryingFeatures(n_features=20))
+
+
+def test_the_learner_of_the_page_keeps_what_varies_most(skeleton: Callable[[str], ModuleType]) -> None:
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    learner = skeleton("learner").VaryingFeatures(Gaussian(1.0), n_features=10, random_state=0).fit(X)
+    phi = learner.transform(X).astype(np.float64)
+    plain = RandomFeatures(Gaussian(1.0), n_features=10, random_state=0).fit_transform(X).astype(np.float64)
+    assert phi.var(axis=0).sum() > plain.var(axis=0).sum()
+
+
+@dataclass(frozen=True)
+class Misnamed(Gaussian):
+    """Claims the kernel of another bandwidth."""
+
+    def kernel(self, X: np.ndarray, Y: np.ndarray | None = None) -> np.ndarray:
+        return Gaussian(1.3 * float(self.sigma)).kernel(X, Y)
+
+
+def test_a_family_with_another_kernel_is_refused() -> None:
+    with pytest.raises(AssertionError, match="standard errors off"):
+        check_family(Misnamed(1.0))
+
+
+class Forgetful(RandomFeatures):
+    """Draws without its seed."""
+
+    def _learn(self, dataset: Any) -> None:
+        self.seed_ = int(np.random.default_rng().integers(1 << 30))
+        super()._learn(dataset)
+
+
+def test_a_learner_that_does_not_repeat_itself_is_refused() -> None:
+    with pytest.raises(AssertionError, match="same bits"):
+        check_learner(Forgetful(n_features=20))
+
+
+def test_arrays_in_memory_are_a_good_source() -> None:
+    generator = np.random.default_rng(0)
+    y = generator.integers(0, 3, 100)
+    weight = generator.integers(0, 3, 100).astype(float)
+    check_source(ArraySource(generator.normal(size=(100, 4)), y, weight, n_classes=3, rows_a_block=30))
+
+
+def test_a_source_that_miscounts_is_refused() -> None:
+    class Miscounting(ArraySource):
+        @property
+        def block_rows(self) -> np.ndarray:
+            return super().block_rows + 1
+
+    with pytest.raises(AssertionError, match="rows, not"):
+        check_source(Miscounting(np.eye(10), rows_a_block=5))
