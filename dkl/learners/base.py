@@ -208,17 +208,17 @@ class SelectingLearner(FeatureLearner):
         return draw_pool(family, self.n_candidates, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
 
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
-        if dataset.task != "classification":
-            if self.class_weight is not None:
-                raise ValueError("class_weight has a meaning for class labels only; these targets are numbers")
-            return None
-        return class_weights(self.class_weight, dataset.classes, dataset.class_weights)
+        if dataset.classes is not None and dataset.class_weights is not None:
+            return class_weights(self.class_weight, dataset.classes, dataset.class_weights)
+        if self.class_weight is not None:
+            raise ValueError("class_weight has a meaning for class labels only; these targets are numbers")
+        return None
 
     def _check_task(self, dataset: Dataset) -> None:
         """Raise ValueError where the targets are not what the method is for."""
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
-        n_classes = None if dataset.task == "regression" else len(dataset.classes)
+        n_classes = None if dataset.classes is None else len(dataset.classes)
         n_outputs = dataset.schema.n_targets or 1
         return PotentialProblem(pool, n_classes, n_outputs=n_outputs, dtype=self.dtype)
 

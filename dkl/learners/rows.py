@@ -131,8 +131,9 @@ def _map_dask(estimator: Any, X: da.Array, feature_map: FeatureMap, dtype: str) 
         )
     if X.numblocks[1] > 1:
         X = X.rechunk({1: -1})
-    return X.map_blocks(
+    return da.map_blocks(
         _map_block,
+        X,
         # one task holds the map, however many blocks there are
         feature_map=dask.delayed(feature_map, pure=True),
         dtype=np.dtype(dtype),

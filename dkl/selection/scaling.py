@@ -39,26 +39,19 @@ def scaler_from_moments(
     Scaler
     """
     width = len(moments.mean)
-    center, scale = np.zeros(width), np.ones(width)
+    if kind == "unit":
+        norm = moments.norm if moments.norm > 0.0 else 1.0
+        return Scaler(kind, np.zeros(width), np.full(width, norm), passthrough)
     if kind == "standard":
         center, scale = moments.mean, np.sqrt(moments.variance)
-    elif kind == "minmax":
+    else:
         center, scale = moments.low, moments.high - moments.low
-    elif kind == "unit":
-        scale = np.full(width, moments.norm)
-    if is_sparse and kind == "minmax":
-        scale = np.maximum(np.abs(moments.low), np.abs(moments.high))
     if is_sparse:
         center = np.zeros(width)
-    # rounding leaves a constant column of large value with a deviation of a few units in the last place
-    constant = scale <= 8.0 * np.finfo(np.float64).eps * np.abs(moments.mean)
-    keeps_scale = constant | (passthrough if kind != "unit" else False)
-    return Scaler(
-        kind=kind,
-        center=np.where(passthrough, 0.0, center),
-        scale=np.where(keeps_scale, 1.0, scale),
-        passthrough=passthrough,
-    )
+        scale = scale if kind == "standard" else np.maximum(np.abs(moments.low), np.abs(moments.high))
+    # extremes tell a constant column exactly, rounding leaves it a deviation
+    one = passthrough | (moments.low == moments.high) | (scale == 0.0)
+    return Scaler(kind, np.where(passthrough, 0.0, center), np.where(one, 1.0, scale), passthrough)
 
 
 def quantile_scaler(sample: Any, passthrough: np.ndarray, weights: np.ndarray | None = None) -> Scaler:

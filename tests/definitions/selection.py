@@ -19,7 +19,9 @@ def similarity(first: int, second: int) -> float:
     return 1.0 if first == second else -1.0
 
 
-def class_alignments(features: np.ndarray, codes: np.ndarray, weights: np.ndarray, *, center: bool = False) -> np.ndarray:
+def class_alignments(
+    features: np.ndarray, codes: np.ndarray, weights: np.ndarray, *, center: bool = False
+) -> np.ndarray:
     """sum_ij s_ij phi(x_i).phi(x_j) over rows repeated by their weights; features (parts, n, m)."""
     parts, n, size = features.shape
     classes = int(codes.max()) + 1

@@ -82,7 +82,9 @@ def test_weights_attain_the_dual_value_within_the_ball(v: list[float], share: fl
     assert q.sum() == pytest.approx(1.0, abs=1e-12)
     assert definition.divergence(q, k) <= rho * (1 + 1e-8) + 1e-12
     # lemma 4: weak duality makes every dual value a bound, so equality shows that nothing better exists
-    assert q @ values == pytest.approx(definition.largest_alignment(values, rho, k), rel=1e-7, abs=1e-7 * np.ptp(values))
+    assert q @ values == pytest.approx(
+        definition.largest_alignment(values, rho, k), rel=1e-7, abs=1e-7 * np.ptp(values)
+    )
 
 
 @pytest.mark.parametrize("k", ORDERS)

@@ -1,0 +1,69 @@
+"""From weights to features: the draw of estimator (5), the support of estimator (6), and the rule between them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dkl.features.frequencies import stream
+from dkl.selection import choice
+from tests.definitions import selection as definition
+
+
+def kernel_weights(chosen: choice.Choice, size: int) -> np.ndarray:
+    """What each candidate adds to the kernel: its squared amplitude."""
+    weights = np.zeros(size)
+    weights[chosen.index] = chosen.amplitudes**2
+    return weights
+
+
+@pytest.fixture
+def weights() -> np.ndarray:
+    q = np.random.default_rng(0).dirichlet(np.full(40, 0.4))
+    q[::5] = 0.0
+    return q / q.sum()
+
+
+def test_a_draw_merges_repeats_with_the_root_of_their_count(weights: np.ndarray) -> None:
+    points = stream(3, "choice").random(25)
+    chosen = choice.draw_features(weights, 25, seed=3)
+    expected = definition.draw_features(weights, 25, points)
+    np.testing.assert_allclose(kernel_weights(chosen, 40), expected, atol=1e-12)
+    assert len(chosen.index) < 25
+    assert np.all(np.diff(chosen.index) > 0)
+
+
+def test_draws_never_take_a_candidate_without_weight(weights: np.ndarray) -> None:
+    for seed in range(200):
+        assert weights[choice.draw_features(weights, 50, seed).index].min() > 0.0
+
+
+def test_draws_have_the_weights_as_their_mean(weights: np.ndarray) -> None:
+    mean = np.mean([kernel_weights(choice.draw_features(weights, 30, seed), 40) for seed in range(2_000)], axis=0)
+    # a binomial share over 60,000 draws
+    assert np.all(np.abs(mean - weights) < 5.0 * np.sqrt(weights / 60_000) + 1e-12)
+
+
+def test_the_support_is_kept_with_the_root_of_its_weights(weights: np.ndarray) -> None:
+    chosen = choice.keep_support(3.0 * weights)
+    np.testing.assert_allclose(kernel_weights(chosen, 40), definition.keep_support(weights), atol=1e-15)
+    assert len(chosen.index) == 32
+
+
+@pytest.mark.parametrize("n_kept", [10, 31, 32, 33, 100])
+def test_the_papers_rule_draws_where_the_support_is_larger(weights: np.ndarray, n_kept: int) -> None:
+    chosen = choice.choose_features(weights, n_kept, seed=1)
+    drawn = choice.draw_features(weights, n_kept, seed=1)
+    expected = drawn if definition.choose_features(weights, n_kept) == "(5)" else choice.keep_support(weights)
+    np.testing.assert_array_equal(chosen.index, expected.index)
+    np.testing.assert_array_equal(chosen.amplitudes, expected.amplitudes)
+    assert len(chosen.index) <= n_kept
+
+
+def test_a_named_estimator_is_taken_whatever_the_sizes(weights: np.ndarray) -> None:
+    drawn = choice.choose_features(weights, 100, seed=1, estimator="draw")
+    np.testing.assert_array_equal(drawn.index, choice.draw_features(weights, 100, seed=1).index)
+    largest = choice.choose_features(weights, 7, seed=1, estimator="support")
+    np.testing.assert_array_equal(largest.index, np.sort(np.argsort(-weights)[:7]))
+    assert (largest.amplitudes**2).sum() == pytest.approx(1.0)
+    assert len(choice.choose_features(weights, None, seed=1).index) == 32
