@@ -1,0 +1,386 @@
+"""Fitted models on disk: a zarr group of plain arrays and one JSON tree. No pickle; loading runs no code of a file.
+
+A value is written as JSON where JSON can hold it, an array goes to the group under a number, and an object becomes the
+short name of its class and its fields. Reading goes the other way and only through classes that are known: those of
+`KNOWN`, and those handed to `load_model(store, classes=[...])`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import zarr
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from dkl import __version__
+from dkl.data.commit import staged
+from dkl.data.location import Location
+from dkl.errors import CorruptChunkError, StoreError, located
+
+FORMAT = 1
+KIND = "model"
+
+# short names and where their classes live; loaded when a file mentions them
+KNOWN = {
+    "RandomFeatures": "dkl.learners.random_features",
+    "AlignedFeatures": "dkl.learners.aligned",
+    "PosteriorFeatures": "dkl.learners.posterior",
+    "KernelClassifier": "dkl.learners.kernel_machines",
+    "KernelRegressor": "dkl.learners.kernel_machines",
+    "Gaussian": "dkl.features.families",
+    "Laplacian": "dkl.features.families",
+    "Cauchy": "dkl.features.families",
+    "Matern": "dkl.features.families",
+    "ArcCosine": "dkl.features.families",
+    "Coordinates": "dkl.features.families",
+    "FeatureMap": "dkl.features.feature_map",
+    "DenseProjection": "dkl.features.projections",
+    "ColumnProjection": "dkl.features.projections",
+    "StructuredProjection": "dkl.features.projections",
+    "Scaler": "dkl.features.scaling",
+    "TableEncoding": "dkl.data.encoding",
+    "PassStats": "dkl.passes.session",
+    "SGDClassifier": "sklearn.linear_model",
+    "SGDRegressor": "sklearn.linear_model",
+    "Ridge": "sklearn.linear_model",
+    "LinearSVC": "sklearn.svm",
+}
+
+# how a fit was run says nothing about the model, and may hold what no file should: callables, paths
+_RUN_PARAMETERS = frozenset({"progress", "checkpoint", "memory_limit"})
+_ARRAY_NAME = re.compile(r"[0-9]{1,9}")
+_ATTRIBUTE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*_")
+_SKLEARN_ATTRIBUTES = frozenset({"coef_", "intercept_", "classes_", "n_features_in_", "t_"})
+_DTYPE = re.compile(r"\|O|[<>|][biuf][0-9]+|[<>][U][0-9]+")
+_NUMERIC_KINDS = "biuf"
+_ATOMS = (str, bool, int)
+
+
+def save(model: Any, store: Any, *, overwrite: bool = False, **storage_options: Any) -> None:
+    """Write a fitted model to a store.
+
+    Parameters
+    ----------
+    model : fitted feature learner, KernelClassifier, KernelRegressor, or anything else of a known kind
+    store : str or Path
+        A folder to be made, or an fsspec URL.
+    overwrite : bool
+        Replace a model that is there.
+    **storage_options
+        For fsspec.
+
+    Raises
+    ------
+    NotFittedError
+        If the model is not fitted.
+    TypeError
+        If part of it cannot be written as arrays and JSON; the part is named.
+    FileExistsError
+        If there is a model and `overwrite` is False, or anything else.
+    OSError
+        If writing fails; nothing is visible then.
+    """
+    if isinstance(model, BaseEstimator):
+        check_is_fitted(model)
+    arrays: list[np.ndarray] = []
+    tree = _encode(model, type(model).__name__, arrays)
+    target = Location.of(store, storage_options)
+    _check_kind(target)
+    with staged(target, overwrite=overwrite) as staging:
+        for number, array in enumerate(arrays):
+            _write_array(staging.group, str(number), array)
+        digests = [_digest(array) for array in arrays]
+        staging.commit({"kind": KIND, "format": FORMAT, "version": __version__, "model": tree, "digests": digests})
+
+
+def load_model(store: Any, classes: Iterable[type] = (), **storage_options: Any) -> Any:
+    """The model that `save` wrote: it predicts the same bits.
+
+    Parameters
+    ----------
+    store : str or Path
+    classes : iterable of type
+        Classes of extensions that the file may name, estimators or dataclasses. No other code is run.
+    **storage_options
+        For fsspec.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing at `store`.
+    StoreError
+        If what is there is no model, is incomplete or damaged, is of a newer format, or names a class that is not
+        known.
+    """
+    location = Location.of(store, storage_options)
+    marker = _read_marker(location)
+    reader = _Reader(location, marker["digests"], {cls.__name__: cls for cls in classes})
+    with located(f"the model {location.place}"):
+        return reader.decode(marker["model"])
+
+
+def _check_kind(target: Location) -> None:
+    """A model replaces models only, whatever `overwrite` says."""
+    try:
+        marker = target.read_marker()
+    except ValueError:
+        return
+    if marker is not None and marker.get("state") == "complete" and marker.get("kind") != KIND:
+        raise FileExistsError(f"{target.place} is a dataset, not a model, so it is not replaced; choose another path")
+
+
+def _read_marker(location: Location) -> dict[str, Any]:
+    """The metadata of a whole model of a format that this version reads."""
+    if not location.exists():
+        raise FileNotFoundError(f"there is no model at {location.place}")
+    try:
+        marker = location.read_marker()
+    except ValueError as error:
+        raise StoreError(f"the metadata of {location.place} is damaged: {error}") from error
+    if marker is None:
+        raise StoreError(f"{location.place} is not a model of dkl; expected what model.save(store) writes")
+    if marker.get("state") != "complete":
+        raise StoreError(f"{location.place} was not written to its end; save the model again")
+    if marker.get("kind") != KIND:
+        raise StoreError(f"{location.place} is a dataset, not a model; open it with dkl.open_dataset")
+    written = marker.get("format")
+    if not isinstance(written, int) or written > FORMAT:
+        raise StoreError(
+            f"{location.place} has format {written} (written by dkl {marker.get('version')}); this dkl {__version__} "
+            f"reads up to {FORMAT}: install a newer one"
+        )
+    if not isinstance(marker.get("digests"), list):
+        raise StoreError(f"the metadata of {location.place} is damaged: it has no digests")
+    return marker
+
+
+def _write_array(group: zarr.Group, name: str, array: np.ndarray) -> None:
+    stored = group.create_array(
+        name,
+        shape=array.shape,
+        dtype=array.dtype,
+        chunks=tuple(max(1, size) for size in array.shape),
+        config={"write_empty_chunks": True},
+    )
+    if array.size:
+        stored[...] = array
+
+
+def _digest(array: np.ndarray) -> int:
+    """Of the decoded values: a chunk that is missing would read as zeros."""
+    return int(google_crc32c.value(np.ascontiguousarray(array).tobytes()))
+
+
+def _encode(value: Any, path: str, arrays: list[np.ndarray]) -> Any:
+    """A value as JSON; arrays go to `arrays`."""
+    if value is None or isinstance(value, _ATOMS):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"number": repr(value)}
+    if isinstance(value, np.ndarray):
+        return _encode_array(value, path, arrays)
+    if isinstance(value, np.generic):
+        return {"scalar": _encode_array(np.asarray(value), path, arrays)}
+    if isinstance(value, np.dtype):
+        return {"dtype": value.str}
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple | list):
+        items = [_encode(one, f"{path}[{place}]", arrays) for place, one in enumerate(value)]
+        return {"tuple": items} if isinstance(value, tuple) else items
+    if isinstance(value, Mapping):
+        pairs = [[_encode(key, path, arrays), _encode(one, f"{path}[{key!r}]", arrays)] for key, one in value.items()]
+        return {"dict": pairs}
+    return {"object": type(value).__name__, "fields": _encode_fields(value, path, arrays)}
+
+
+def _encode_array(array: np.ndarray, path: str, arrays: list[np.ndarray]) -> dict[str, Any]:
+    if array.dtype.kind in _NUMERIC_KINDS:
+        arrays.append(array.astype(array.dtype.newbyteorder("<"), order="C", copy=False))
+        return {"array": str(len(arrays) - 1)}
+    texts = array.ravel().tolist()
+    if array.dtype.kind == "U" or (array.dtype.kind == "O" and all(isinstance(text, str) for text in texts)):
+        return {"texts": texts, "shape": list(array.shape), "dtype": array.dtype.str}
+    raise TypeError(
+        f"{path} is an array of {array.dtype}; a model is saved as arrays of numbers, booleans and texts. "
+        "Use such labels instead"
+    )
+
+
+def _encode_fields(value: Any, path: str, arrays: list[np.ndarray]) -> dict[str, Any]:
+    return {name: _encode(one, f"{path}.{name}", arrays) for name, one in _fields_of(value, path).items()}
+
+
+def _fields_of(value: Any, path: str) -> dict[str, Any]:
+    """What an object is made of: the fields of a dataclass, or parameters and fitted attributes of an estimator."""
+    if hasattr(value, "to_json") and hasattr(type(value), "from_json"):
+        return {"json": value.to_json()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, BaseEstimator):
+        return {**_parameters(value), **_fitted_attributes(value)}
+    raise TypeError(
+        f"{path} is a {type(value).__name__}, which cannot be saved: a model holds arrays, numbers, texts, "
+        "dataclasses and estimators"
+    )
+
+
+def _parameters(estimator: BaseEstimator) -> dict[str, Any]:
+    parameters = {
+        name: value for name, value in estimator.get_params(deep=False).items() if name not in _RUN_PARAMETERS
+    }
+    if not isinstance(parameters.get("random_state"), int | np.integer | None):
+        # a generator is not part of a fitted model: what it drew is seed_
+        parameters["random_state"] = None
+    return parameters
+
+
+def _fitted_attributes(estimator: BaseEstimator) -> dict[str, Any]:
+    return {name: value for name, value in vars(estimator).items() if _is_attribute(type(estimator), name)}
+
+
+def _is_attribute(cls: type, name: str) -> bool:
+    """Whether a fitted attribute of that name belongs into a file."""
+    if cls.__module__.startswith("sklearn."):
+        return name in _SKLEARN_ATTRIBUTES
+    return _ATTRIBUTE_NAME.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, eq=False)
+class _Reader:
+    """Builds values from the JSON tree of a file, trusting nothing in it.
+
+    Parameters
+    ----------
+    location : Location
+    digests : list of int
+        Of the arrays, by number.
+    extensions : mapping of str to type
+        Classes that the caller trusts beside `KNOWN`.
+    """
+
+    location: Location
+    digests: list[int]
+    extensions: Mapping[str, type]
+
+    def decode(self, tree: Any) -> Any:
+        """The value of a JSON tree."""
+        if tree is None or isinstance(tree, str | bool | int | float):
+            return tree
+        if isinstance(tree, list):
+            return [self.decode(one) for one in tree]
+        if not isinstance(tree, dict):
+            raise StoreError(f"a model file holds no {type(tree).__name__}; this one is damaged")
+        if "object" in tree:
+            return self._object(tree)
+        if "texts" in tree:
+            return _texts(tree)
+        kind, held = _only_item(tree)
+        return self._tagged(kind, held)
+
+    def _tagged(self, kind: str, held: Any) -> Any:
+        if kind == "array":
+            return self._array(held)
+        if kind == "scalar":
+            return np.asarray(self.decode(held))[()]
+        if kind == "number":
+            return float(held)
+        if kind == "dtype":
+            return _plain_dtype(held, "biufU")
+        if kind == "tuple":
+            return tuple(self.decode(one) for one in held)
+        if kind == "dict":
+            return {self.decode(key): self.decode(value) for key, value in held}
+        raise StoreError(f"the model file says {kind!r}, which this dkl {__version__} does not know")
+
+    def _array(self, name: Any) -> np.ndarray:
+        if not isinstance(name, str) or _ARRAY_NAME.fullmatch(name) is None or int(name) >= len(self.digests):
+            raise StoreError(
+                f"the model file names an array {name!r}; arrays are numbered 0 to {len(self.digests) - 1}"
+            )
+        try:
+            stored = zarr.open_array(self.location.child(name).store(read_only=True), mode="r", zarr_format=3)
+        except FileNotFoundError as error:
+            raise StoreError(f"array {name} is missing") from error
+        if stored.dtype.kind not in _NUMERIC_KINDS:
+            raise StoreError(f"array {name} holds {stored.dtype}; a model holds arrays of numbers only")
+        try:
+            array = np.asarray(stored[...])
+        except (ValueError, RuntimeError, OSError) as error:
+            raise CorruptChunkError(f"array {name} cannot be read: {error}") from error
+        if _digest(array) != self.digests[int(name)]:
+            raise CorruptChunkError(f"array {name} does not hold the bytes that were saved; save the model again")
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+    def _object(self, tree: Mapping[str, Any]) -> Any:
+        name, fields = tree["object"], tree.get("fields")
+        if not isinstance(fields, dict):
+            raise StoreError(f"the {name} in the model file has no fields; the file is damaged")
+        cls = self._class(name)
+        values = {field: value if field == "json" else self.decode(value) for field, value in fields.items()}
+        if hasattr(cls, "from_json"):
+            return cls.from_json(values["json"])
+        if dataclasses.is_dataclass(cls):
+            known = {field.name for field in dataclasses.fields(cls)}
+            _check_names(name, values, known.__contains__)
+            return cls(**values)
+        return _estimator(cls, values)
+
+    def _class(self, name: Any) -> type[Any]:
+        if name in self.extensions:
+            return self.extensions[name]
+        if name in KNOWN:
+            return getattr(importlib.import_module(KNOWN[name]), name)
+        raise StoreError(
+            f"the model holds a {name!r}, a class that this dkl {__version__} does not know; if it is of an extension "
+            f"that you trust, hand it over: dkl.load_model({self.location.place}, classes=[{name}])"
+        )
+
+
+def _only_item(tree: dict[str, Any]) -> tuple[str, Any]:
+    if len(tree) != 1:
+        raise StoreError(f"the model file holds an entry of {sorted(tree)}; it is damaged")
+    ((kind, held),) = tree.items()
+    return kind, held
+
+
+def _texts(tree: Mapping[str, Any]) -> np.ndarray:
+    texts = tree["texts"]
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise StoreError("the model file holds texts that are none; it is damaged")
+    return np.array(texts, dtype=_plain_dtype(tree["dtype"], "UO")).reshape(tree["shape"])
+
+
+def _plain_dtype(text: Any, kinds: str) -> np.dtype:
+    if not isinstance(text, str) or _DTYPE.fullmatch(text) is None or np.dtype(text).kind not in kinds:
+        raise StoreError(f"the model file names the dtype {text!r}, which has no place in a model")
+    return np.dtype(text)
+
+
+def _check_names(cls: str, values: Mapping[str, Any], belongs: Callable[[str], bool]) -> None:
+    strange = sorted(name for name in values if not belongs(name))
+    if strange:
+        raise StoreError(f"the model file gives {cls} the fields {strange}, which it does not have")
+
+
+def _estimator(cls: Any, values: Mapping[str, Any]) -> Any:
+    if not (isinstance(cls, type) and issubclass(cls, BaseEstimator)):
+        raise StoreError(f"{cls!r} is neither an estimator nor a dataclass; it cannot be loaded")
+    parameters = set(inspect.signature(cls).parameters)
+    _check_names(cls.__name__, values, lambda name: name in parameters or _is_attribute(cls, name))
+    made = cls(**{name: value for name, value in values.items() if name in parameters})
+    for name, value in values.items():
+        if name not in parameters:
+            setattr(made, name, value)
+    return made
