@@ -9,7 +9,7 @@ import dask
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import Tags
+from sklearn.utils import Tags, column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -43,15 +43,6 @@ _LEARNERS: dict[str, type[FeatureLearner]] = {
     "aligned": AlignedFeatures,
     "posterior": PosteriorFeatures,
 }
-
-
-def _is_fitted(machine: Any) -> bool:
-    if not hasattr(machine, "linear_"):
-        raise NotFittedError(
-            f"this {type(machine).__name__} is not fitted: call fit first. partial_fit goes on with a linear model on "
-            "the features that fit has learned"
-        )
-    return True
 
 
 class KernelMachine(BaseEstimator):
@@ -97,7 +88,7 @@ class KernelMachine(BaseEstimator):
         """
         check_constraints(self)
         self._check_solver()
-        dataset = rows_to_fit(self, X, y, sample_weight, supervised=True, task=self._task)
+        dataset = rows_to_fit(self, X, self._target(y), sample_weight, supervised=True, task=self._task)
         # the views of a store have been warned of once
         dataset = Dataset(dataset.source, dataset.schema, store=dataset.store, name=dataset.name)
         self._check_targets(dataset)
@@ -112,14 +103,15 @@ class KernelMachine(BaseEstimator):
         self._finish(problem, dataset, run)
         return self
 
-    @available_if(_is_fitted)
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
         """Go on with the linear model for one epoch on further rows; the features stay.
 
         Parameters
         ----------
         X, y, sample_weight
             As of `fit`. Labels must be among `classes_`.
+        classes : array of shape (K,) or None
+            Those of `fit`, if given at all.
 
         Raises
         ------
@@ -128,32 +120,20 @@ class KernelMachine(BaseEstimator):
         ValueError
             With ``solver="newton"``, whose models are exact for the rows they have seen.
         """
+        if not hasattr(self, "linear_"):
+            raise NotFittedError(
+                f"this {type(self).__name__} is not fitted: call fit first; partial_fit goes on with the linear model "
+                "on the features that fit has learned"
+            )
         if self.solver != "sgd":
             raise ValueError("partial_fit takes stochastic steps: it needs solver='sgd'; fit all rows again instead")
+        known = getattr(self, "classes_", None)
+        if classes is not None and not np.array_equal(np.unique(classes), known):
+            raise ValueError(f"classes is {list(classes)}, but fit has found the classes {known}; fit all rows again")
         dataset = self._rows(X, y, sample_weight)
-        classes = getattr(self, "classes_", None)
-        problem = replace(self._problem(classes, 1, self._class_weights(dataset)), held_out=HeldOut())
+        problem = replace(self._problem(known, 1, self._class_weights(dataset)), held_out=HeldOut())
         self._keep(fit_further(problem, self._fit, dataset.source, self._run("")))
         return self
-
-    def decision_function(self, X: Any) -> Any:
-        """Decision values.
-
-        Parameters
-        ----------
-        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
-
-        Returns
-        -------
-        ndarray of shape (n,) for two classes and one target, else (n, K)
-            For a Dask collection a lazy dask.array.Array; for a Dataset a lazy Dask Series or DataFrame that is
-            indexed by row id.
-        """
-        check_is_fitted(self, "linear_")
-        scores = self._scores(X)
-        if scores.shape[1] == 1:
-            return with_row_id(blockwise(_first, scores, dtype=np.float64), X, "decision")
-        return with_row_id(scores, X, range(scores.shape[1]))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -234,6 +214,11 @@ class KernelMachine(BaseEstimator):
 
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
         return None
+
+    def _target(self, y: Any) -> Any:
+        """y in one dimension; a column gets scikit-learn's warning."""
+        is_column = isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1
+        return column_or_1d(y, warn=True) if is_column else y
 
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
         """Further rows, encoded as those of `fit`."""
@@ -377,6 +362,25 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         """
         check_is_fitted(self, "linear_")
         return with_row_id(self._labels(X), X, "prediction")
+
+    def decision_function(self, X: Any) -> Any:
+        """Decision values.
+
+        Parameters
+        ----------
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+
+        Returns
+        -------
+        ndarray of shape (n,) for two classes, else (n, K)
+            For a Dask collection a lazy dask.array.Array; for a Dataset a lazy Dask Series or DataFrame that is
+            indexed by row id.
+        """
+        check_is_fitted(self, "linear_")
+        scores = self._scores(X)
+        if scores.shape[1] == 1:
+            return with_row_id(blockwise(_first, scores, dtype=np.float64), X, "decision")
+        return with_row_id(scores, X, self.classes_)
 
     @available_if(lambda self: self.calibrate or self.loss == "log_loss")
     def predict_proba(self, X: Any) -> Any:
@@ -537,6 +541,11 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         """
         check_is_fitted(self, "linear_")
         return r_squared(self._values(X), X, y, sample_weight)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = self.solver == "newton"
+        return tags
 
     def _values(self, X: Any) -> Any:
         scores = self._scores(X)

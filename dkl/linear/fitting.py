@@ -133,7 +133,7 @@ def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Sum
     K = None if problem.classes is None else len(problem.classes)
     records = summary_records(K or problem.n_targets, K, problem.class_weight, problem.held_out, problem.seed)
     result = run_pass(source, records, publish=run.publish, memory_limit=run.memory_limit, device=run.device)
-    return summarise(result.results, problem.feature_map, problem.dtype)
+    return summarise(result.results, problem.feature_map, class_weight=problem.class_weight, dtype=problem.dtype)
 
 
 def fit_by_epochs(
@@ -160,7 +160,7 @@ def fit_by_epochs(
     mixed = mixed_source(source, summary.unevenness, problem.seed)
     targets = row_targets(problem, summary)
     schedule = step_schedule(
-        problem.loss, alpha=problem.alpha, square_length=summary.square_length, heaviest=summary.heaviest
+        problem.loss, alpha=problem.alpha, square_length=summary.square_length, largest=summary.largest
     )
     estimator = default_estimator(problem.loss, schedule, alpha=problem.alpha, epsilon=problem.epsilon)
     first = first_state(problem.n_models, problem.feature_map.n_features, dtype=problem.dtype, clock=schedule.clock)

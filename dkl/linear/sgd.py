@@ -15,9 +15,11 @@ from dkl.linear.pieces import Piece
 CLASSIFICATION_LOSSES = ("hinge", "squared_hinge", "log_loss", "modified_huber")
 REGRESSION_LOSSES = ("squared_error", "epsilon_insensitive", "huber")
 
-# eta_t = eta_0 (1 + t / t_0)^-0.75 with eta_0 in units of 1 / (mean squared length of a centred row): measured on MNIST
-# and adult; losses that curve need steps below 2 / (curvature * length^2) to be stable
-_FIRST_STEP = {"squared_hinge": 0.25, "squared_error": 0.5, "huber": 0.5, "epsilon_insensitive": 1.0}
+# eta_t = eta_0 (1 + t / t_0)^-0.75, t_0 = 0.2 / (alpha eta_0), with eta_0 = 4 / (mean squared length of a centred row):
+# measured on MNIST and adult. Losses that curve are stable only while eta * curvature * weight * (length^2 + 1) < 2 for
+# every row, the one for the intercept.
+_FIRST_STEP = {"epsilon_insensitive": 1.0}
+_CURVATURE = {"squared_hinge": 2.0, "modified_huber": 2.0, "squared_error": 1.0, "huber": 1.0}
 _POWER = 0.75
 _DECAY = 0.2
 # iterates late in the run count more: polynomial-decay averaging (Shamir & Zhang 2013, section 4)
@@ -66,7 +68,7 @@ class Schedule:
     clock: float
 
 
-def step_schedule(loss: str, *, alpha: float, square_length: float, heaviest: float = 1.0) -> Schedule:
+def step_schedule(loss: str, *, alpha: float, square_length: float, largest: float) -> Schedule:
     """Step lengths that follow from the rows' lengths and the penalty.
 
     Parameters
@@ -77,12 +79,12 @@ def step_schedule(loss: str, *, alpha: float, square_length: float, heaviest: fl
         Of the penalty ``alpha/2 |w|^2`` beside the mean loss.
     square_length : float
         Mean squared length of a (centred) row.
-    heaviest : float
-        The largest weight of a row where the mean is 1: losses that curve take shorter steps.
+    largest : float
+        The largest ``weight * (squared length + 1)`` of a row, where the mean weight is 1.
     """
     first_step = _FIRST_STEP.get(loss, 4.0) / (square_length or 1.0)
-    if loss in _FIRST_STEP:
-        first_step /= max(1.0, heaviest)
+    if loss in _CURVATURE:
+        first_step = 1.0 / (_CURVATURE[loss] * largest)
     clock = max(1.0, np.floor(_DECAY / (alpha * first_step)))
     return Schedule(float(first_step * clock**_POWER), float(clock))
 

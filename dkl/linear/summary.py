@@ -28,8 +28,8 @@ class Summary:
         The mean feature of a sample of rows.
     square_length : float
         The mean squared length of its rows after centring.
-    heaviest : float
-        The largest weight in the sample where the mean weight is 1.
+    largest : float
+        The largest ``weight * (squared length + 1)`` in the sample, where the mean weight is 1.
     n_rows, total_weight : float
         The latter with class weights.
     target_center, target_scale : ndarray of shape (t,)
@@ -41,7 +41,7 @@ class Summary:
 
     center: np.ndarray
     square_length: float
-    heaviest: float
+    largest: float
     n_rows: float
     total_weight: float
     target_center: np.ndarray
@@ -100,10 +100,20 @@ def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     }
 
 
-def summarise(results: tuple[Any, ...], feature_map: FeatureMap, dtype: str) -> Summary:
-    """The summary that the results of `summary_records` come to."""
+def summarise(
+    results: tuple[Any, ...], feature_map: FeatureMap, *, class_weight: np.ndarray | None, dtype: str
+) -> Summary:
+    """The summary that the results of `summary_records` come to.
+
+    Raises
+    ------
+    ValueError
+        If no row is left to fit on.
+    """
     sums, sample = results
     weight, rows = float(sums["weight"][0]), float(sums["rows"][0])
+    if weight == 0.0:
+        raise ValueError("no row is left to fit on: all are held out; use a smaller validation_fraction, or more rows")
     center_y = sums["sum"] / weight
     variance = np.maximum(sums["squares"] / weight - center_y**2, 0.0)
     # what is left of a constant target is rounding
@@ -112,10 +122,12 @@ def summarise(results: tuple[Any, ...], feature_map: FeatureMap, dtype: str) -> 
     between = np.maximum(sums["between"] / weight - center_y**2, 0.0)
     phi = map_rows(sample.X, feature_map, dtype).astype(np.float64)
     center = phi.mean(axis=0)
+    weights = sample.weights * (1.0 if class_weight is None else class_weight[sample.y]) * rows / weight
+    square_lengths = np.sum((phi - center) ** 2, axis=1)
     return Summary(
         center=center,
-        square_length=float(np.mean(np.sum((phi - center) ** 2, axis=1))),
-        heaviest=float(sample.weights.max() * rows / weight),
+        square_length=float(square_lengths.mean()),
+        largest=float(np.max(weights * (square_lengths + 1.0))),
         n_rows=rows,
         total_weight=weight,
         target_center=center_y,
