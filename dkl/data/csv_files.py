@@ -119,7 +119,8 @@ def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names:
     """A parser's complaint with the file, the row counted from its first one, the column's name and what to do."""
     text = str(error)
     found = re.search(r"Row #(\d+): ", text)
-    row = f", row {rows_before + int(found[1])} after the header" if found and names else ""
+    # without names the parser took the header for row 1
+    row = f", row {rows_before + int(found[1]) - (not names)} after the header" if found else ""
     place = f"'{file.name}'{row}"
     if ragged := re.search(r"Expected (\d+) columns, got (\d+)", text):
         return (

@@ -62,6 +62,8 @@ class MatrixRows:
         for file in self._files:
             with located(f"'{file.name}'"):
                 for (X, y, weight), n_bytes in self._reader.read(file):
+                    if not X.shape[0]:
+                        continue
                     yield self._table(as_rows(X), y, weight, row), n_bytes
                     row += X.shape[0]
 

@@ -14,6 +14,11 @@ from dkl.data.paths import InputFile
 from dkl.data.shuffle import Batch, Rows
 
 _BATCH_BYTES = 8 * 2**20
+_REMEDIES = {
+    "rows": "pass format=NpzFormat(rows=...) with one of them",
+    "target": "pass target= one of them",
+    "weight": "pass weight= one of them",
+}
 _CSR_PARTS = ("data", "indices", "indptr", "shape")
 
 
@@ -111,9 +116,7 @@ class _Members:
 
     def get(self, name: str, role: str) -> _Member:
         if name not in self.names:
-            raise ValueError(
-                f"'{self._file.name}' has no array '{name}'; it has {self.names}: pass {role}= one of them"
-            )
+            raise ValueError(f"'{self._file.name}' has no array '{name}'; it has {self.names}: {_REMEDIES[role]}")
         return _Member(self._archive, self._file, name, self._stack)
 
     def column(self, chosen: str | None, default: str) -> _Member | None:

@@ -33,6 +33,20 @@ class TableChoices:
     unknown: Literal["zeros", "error"] = "zeros"
     layout: Layout = "auto"
 
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("task", ("auto", "classification", "regression")),
+            ("unknown", ("zeros", "error")),
+            ("layout", ("auto", "dense", "sparse")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; expected one of {allowed}")
+        if isinstance(self.missing, str) and self.missing not in ("auto", "mean", "error"):
+            raise ValueError(f"missing is {self.missing!r}; expected 'auto', 'mean', 'error' or a number")
+        for name in ("drop", "categorical"):
+            if isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} is the text {getattr(self, name)!r}; expected names in a list")
+
     @property
     def beside(self) -> list[str]:
         """The columns that are no features."""

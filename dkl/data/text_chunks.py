@@ -11,16 +11,29 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+LONGEST_LINE = 64 * 2**20
+
+
 def text_chunks(stream: IO[bytes], chunk_bytes: int, *, quoted: bool = False) -> Iterator[bytes]:
     """The rest of a stream in pieces of about `chunk_bytes` that end with a line.
 
-    With `quoted`, a line end between double quotes does not end a line; a piece that holds an odd number of quotes
-    wherever it is cut is cut at its last line end (quotes are then no quotes there).
+    With `quoted`, a line end between double quotes does not end a line. Where a quote stays open for several pieces, it
+    is taken for a mere character, and the piece is cut at its last line end.
+
+    Raises
+    ------
+    ValueError
+        No line ends within `LONGEST_LINE` bytes.
     """
+    patience = max(4 * chunk_bytes, 4096)
     rest = b""
     while data := stream.read(chunk_bytes):
         data = rest + data
-        end = _last_line_end(data, quoted)
+        end = _balanced_end(data) if quoted else 0
+        if not end and (not quoted or len(data) > patience):
+            end = data.rfind(b"\n") + 1
+        if not end and len(data) > LONGEST_LINE:
+            raise ValueError(f"a line is longer than {LONGEST_LINE} bytes; is this a text file?")
         rest = data[end:]
         if end:
             yield data[:end]
@@ -28,16 +41,15 @@ def text_chunks(stream: IO[bytes], chunk_bytes: int, *, quoted: bool = False) ->
         yield rest
 
 
-def _last_line_end(data: bytes, quoted: bool) -> int:
-    last = data.rfind(b"\n") + 1
-    if not quoted:
-        return last
-    end, open_quotes = last, data.count(b'"', 0, last) % 2
+def _balanced_end(data: bytes) -> int:
+    """After the last line end that an even number of quotes precedes; 0 when there is none."""
+    end = data.rfind(b"\n") + 1
+    open_quotes = data.count(b'"', 0, end) % 2
     while end and open_quotes:
         before = data.rfind(b"\n", 0, end - 1) + 1
         open_quotes ^= data.count(b'"', before, end) % 2
         end = before
-    return end or last
+    return end
 
 
 def in_order(

@@ -1,0 +1,312 @@
+"""What ingest refuses, before anything is written, and what a killed or failing one leaves: nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+import dkl
+from dkl.data import ingest as ingest_module
+from dkl.data import scratch
+from dkl.data.formats import Buffers
+from dkl.data.store import DatasetWriter
+from dkl.errors import MemoryLimitError
+
+GOOD = "x,c,y\n1,a,no\n2,b,yes\n3,a,no\n"
+
+
+def refused(folder: Path, texts: dict[str, str], kind: type[Exception], message: str, **options: Any) -> None:
+    for name, text in texts.items():
+        (folder / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(kind, match=message):
+        dkl.ingest(folder, folder / "rows.zarr", **({"target": "y"} | options))
+    assert sorted(path.name for path in folder.iterdir()) == sorted(texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"a.csv' is empty \(0 bytes\)"),
+        ("\n\n", "a.csv'.*[Ee]mpty"),
+        ("x,c,y\n", "a.csv' has a header line and no rows"),
+        ("1,2,3\n4,5,6\n", "first line of '.*a.csv' holds only numbers"),
+        ("x,c\n1,a\n", r"target='y' is no column; the columns are \['x', 'c'\]"),
+        ("x,x,y\n1,2,a\n", r"a.csv' has several columns named \['x'\]"),
+        (",x,y\n0,1,a\n1,2,b\n", r"column 1 of '.*a.csv' has no name.*drop=\[''\]"),
+        (GOOD + "4,a\n", "a.csv', row 4 after the header: expected 3 columns and found 2"),
+        (GOOD + "4,a,no,1\n", "a.csv', row 4 after the header: expected 3 columns and found 4"),
+        (GOOD + "inf,a,no\n", "column 'x' is inf in row 3; numbers must be finite"),
+        (GOOD + "4,a,\n", r"target 'y' is missing \(NaN\) in row 3"),
+        ("x,y\n1,a\n2,a\n", "target 'y' has one class only, 'a', in 2 rows"),
+        ("x,y\n1,0.5\n2,inf\n", "target 'y' is inf in row 1"),
+        ("x,y\n1e39,0\n2,1\n", "column 'x' reaches from 2 to 1e\\+39, beyond what float32 holds"),
+        ("x,y\n2020-01-01,0\n2020-01-02,1\n", r"column 'x' holds dates or times.*drop=\['x'\]"),
+        ("x,y\n,0\n,1\n", r"column 'x' holds no value in 2 rows; leave it out: drop=\['x'\]"),
+        ("x,y\n\xff,0\n\xfe,1\n", "column 'x' holds bytes that are not UTF-8 text"),
+        ("y\n0\n1\n", "no column is left to learn from"),
+        ("x,y\n" + "".join(f"{i},{i}\n" for i in range(60)), "'y' holds 60 .*whole numbers in 60 rows: say task="),
+    ],
+)
+def test_a_file_that_cannot_be_learned_from_says_why(tmp_path, text, message):
+    refused(tmp_path, {"a.csv": text}, (ValueError, TypeError), message)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("second", "kind", "message"),
+    [
+        ("x,y\n1,a\n", ValueError, r"b.csv' lacks the columns \['c'\], unlike '.*a.csv'"),
+        ("x,c,z,y\n1,a,1,a\n", ValueError, r"b.csv' has columns of its own: \['z'\]"),
+        (
+            "x,c,y\none,a,no\n",
+            TypeError,
+            r"column 'x' holds texts in '.*b.csv' and numbers in '.*a.csv'.*categorical=\[",
+        ),
+        ("x,c,y\ntrue,a,no\n", TypeError, "column 'x' holds booleans in '.*b.csv' and numbers in"),
+        ("x,c,y\n1,2,no\n", TypeError, "column 'c' holds numbers in '.*b.csv' and texts in '.*a.csv'"),
+        ("x,c,y\n1,a,no\n2,b\n", ValueError, "b.csv', row 2 after the header: expected 3 columns"),
+    ],
+)
+def test_files_that_differ_are_refused_by_file_and_column(tmp_path, second, kind, message):
+    refused(tmp_path, {"a.csv": GOOD, "b.csv": second}, kind, message)
+
+
+def test_parquet_files_that_differ_are_refused_by_file_and_column(tmp_path):
+    pd.DataFrame({"x": [1, 2], "y": [0, 1]}).to_parquet(tmp_path / "a.parquet")
+    pd.DataFrame({"x": ["1", "2"], "y": [0, 1]}).to_parquet(tmp_path / "b.parquet")
+    with pytest.raises(TypeError, match=r"column 'x' holds texts in '.*b.parquet' and numbers in '.*a.parquet'"):
+        dkl.ingest(tmp_path / "*.parquet", tmp_path / "rows.zarr", target="y")
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 nothing")
+    with pytest.raises(ValueError, match=r"b.parquet' is not a whole Parquet file"):
+        dkl.ingest(tmp_path / "*.parquet", tmp_path / "rows.zarr", target="y")
+
+
+def test_a_text_far_down_in_a_column_of_numbers_is_named(tmp_path):
+    rows = [f"{i % 7},a,no\n" for i in range(300_000)]
+    rows[250_000] = "seven,a,yes\n"
+    refused(
+        tmp_path,
+        {"a.csv": "x,c,y\n" + "".join(rows)},
+        ValueError,
+        r"row 250001 after the header: column 'x' holds 'seven'.*null_values.*categorical=\['x'\].*drop=\['x'\]",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "z"}, r"target='z' is no column; the columns are \['x', 'c', 'y'\]"),
+        ({"weight": "z"}, "weight='z' is no column"),
+        ({"weight": "c"}, "weight 'c' holds string values"),
+        ({"weight": "y"}, "'y' is named both as target and as weight"),
+        ({"drop": ["z"]}, r"drop names columns that are not there: \['z'\]"),
+        ({"drop": ["y"]}, "target='y' is also in drop"),
+        ({"categorical": ["z"]}, r"categorical names columns that are not there: \['z'\]"),
+        ({"task": "regression"}, "target 'y' holds texts, and task='regression' needs numbers"),
+        ({"target": "x", "task": "classification", "drop": ["y"], "format": "tsv"}, "format is 'tsv'; expected one of"),
+        ({"splits": {"train": 0.8, "test": 0.3}}, "sum to 1.1"),
+        ({"missing": "median"}, "missing is 'median'; expected 'auto', 'mean', 'error' or a number"),
+        ({"task": "ranking"}, "task is 'ranking'; expected"),
+        ({"unknown": "ignore"}, "unknown is 'ignore'; expected"),
+        ({"layout": "csr"}, "layout is 'csr'; expected"),
+        ({"paths": []}, "no input files"),
+    ],
+)
+def test_choices_that_cannot_be_met_are_refused(tmp_path, options, message):
+    (tmp_path / "a.csv").write_text(GOOD)
+    paths = options.pop("paths", tmp_path / "a.csv")
+    with pytest.raises(ValueError, match=message):
+        dkl.ingest(paths, tmp_path / "rows.zarr", **({"target": "y"} | options))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ("1,-2,1", "weight 'w' is -2 in row 1"),
+        ("1,,1", "weight 'w' is nan in row 1"),
+        ("0,0,0", "weight 'w' is 0 in all 3 rows"),
+        ("1,inf,1", "weight 'w' is inf in row 1"),
+    ],
+)
+def test_weights_that_weigh_nothing_or_less_are_refused(tmp_path, weights, message):
+    rows = [f"{i},{w},{label}\n" for i, (w, label) in enumerate(zip(weights.split(","), "aba", strict=True))]
+    refused(tmp_path, {"a.csv": "x,w,y\n" + "".join(rows)}, ValueError, message, weight="w")
+
+
+def test_files_that_are_not_there_or_of_no_known_or_several_kinds(tmp_path):
+    for path in ("none.csv", "none-*.csv"):
+        with pytest.raises(FileNotFoundError, match=r"no input file at '.*none"):
+            dkl.ingest(tmp_path / path, tmp_path / "rows.zarr")
+    (tmp_path / "a.csv").write_text(GOOD)
+    (tmp_path / "a.dat").write_text(GOOD)
+    (tmp_path / "a.svm").write_text("1 1:1\n")
+    with pytest.raises(ValueError, match=r"a.dat' has no suffix that tells its format"):
+        dkl.ingest(tmp_path / "a.dat", tmp_path / "rows.zarr")
+    with pytest.raises(ValueError, match=r"several formats.*csv.*libsvm"):
+        dkl.ingest([tmp_path / "a.csv", tmp_path / "a.svm"], tmp_path / "rows.zarr")
+    assert dkl.ingest(tmp_path / "a.dat", tmp_path / "rows.zarr", target="y", format="csv").n_rows == 3
+
+
+def test_an_existing_dataset_is_refused_before_any_reading_and_replaced_on_request(tmp_path, monkeypatch):
+    (tmp_path / "a.csv").write_text(GOOD)
+    first = dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y")
+    with monkeypatch.context() as patched:
+        patched.setattr(ingest_module, "find_files", lambda *_: pytest.fail("read the files first"))
+        with pytest.raises(FileExistsError, match="overwrite=True"):
+            dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y")
+    assert dkl.open_dataset(tmp_path / "rows.zarr").fingerprint == first.fingerprint
+    again = dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y", seed=1, overwrite=True)
+    assert again.fingerprint != first.fingerprint
+
+
+def test_too_little_temporary_disk_is_refused_with_the_sum(tmp_path, monkeypatch):
+    (tmp_path / "a.csv").write_text("x,y\n" + "1.5,a\n2.5,b\n" * 1000)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(scratch.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(OSError, match=r"ingest needs about .* bytes\) of temporary disk in '.*', where 1000 bytes"):
+        dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y", temporary_directory=elsewhere)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.csv", "elsewhere"]
+
+
+@pytest.mark.parametrize(("columns", "factor"), [(1, 2.0), (20, 1.3)])
+def test_the_estimate_of_temporary_disk_is_close(tmp_path, columns, factor):
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(20_000, columns))).add_prefix("f").assign(y="ab"[0])
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "a.parquet")
+    staged = 20_000 * (8 * columns + 5)
+    for name in ("a.csv", "a.parquet"):
+        plan = ingest_module.plan_ingest(tmp_path / name)
+        assert staged / factor < plan.staged_bytes < factor * staged
+
+
+def test_a_memory_limit_is_kept_or_refused():
+    assert Buffers.within(None) == Buffers()
+    small = Buffers.within(300 * 2**20)
+    assert small.peak_bytes <= 300 * 2**20 < Buffers().peak_bytes
+    with pytest.raises(MemoryLimitError, match=r"memory_limit is 1000 bytes and ingest needs [0-9]+: three buffers"):
+        Buffers.within(1000)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, pa.ArrowMemoryError])
+@pytest.mark.parametrize("stage", ["reading", "writing"])
+def test_an_interruption_leaves_nothing(tmp_path, stage, error):
+    (tmp_path / "a.csv").write_text(GOOD)
+
+    def interrupt(event):
+        if (event.name, event.kind) == (stage, "advanced"):
+            raise error
+
+    with pytest.raises(error):
+        dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y", progress=interrupt)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_a_store_that_cannot_be_written_leaves_no_temporary_file(tmp_path, monkeypatch):
+    (tmp_path / "a.csv").write_text(GOOD)
+
+    def fail(self: DatasetWriter, *_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(DatasetWriter, "write", fail)
+    with pytest.raises(OSError, match="disk is full"):
+        dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+
+
+KILLED = """
+import os, signal, sys
+import dkl
+point, place = int(sys.argv[1]), sys.argv[2]
+seen = 0
+def kill(event):
+    global seen
+    seen += 1
+    if seen == point:
+        os.kill(os.getpid(), signal.SIGKILL)
+dkl.ingest(place + "/a.csv", place + "/rows.zarr", target="y", overwrite=True, seed=point, progress=kill)
+"""
+
+
+def killed_ingest(folder: Path, point: int) -> int:
+    return subprocess.run([sys.executable, "-c", KILLED, str(point), str(folder)], check=False).returncode
+
+
+def test_a_kill_while_reading_or_writing_leaves_the_old_dataset_and_blocks_nothing(tmp_path):
+    (tmp_path / "a.csv").write_text(GOOD)
+    old = dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y", seed=100)
+    for point in (2, 6):
+        assert killed_ingest(tmp_path, point) == -signal.SIGKILL
+        assert dkl.open_dataset(tmp_path / "rows.zarr").fingerprint == old.fingerprint
+    new = dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y", seed=101, overwrite=True)
+    assert dkl.open_dataset(tmp_path / "rows.zarr").fingerprint == new.fingerprint
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "rows.zarr"]
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments_leave_old_new_or_nothing(tmp_path):
+    X, y = load_breast_cancer(return_X_y=True)
+    frame = pd.DataFrame(np.tile(X, (200, 1))).assign(y=np.tile(y, 200))
+    frame.columns = frame.columns.astype(str)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    rng = np.random.default_rng(0)
+    for trial in range(20):
+        process = subprocess.Popen([sys.executable, "-c", KILLED, str(10**9), str(tmp_path)])
+        time.sleep(rng.uniform(1.0, 4.5))
+        process.kill()
+        process.wait()
+        if (tmp_path / "rows.zarr").exists():
+            assert dkl.open_dataset(tmp_path / "rows.zarr").verify() == [], trial
+    assert dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y", overwrite=True).n_rows == len(frame)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "rows.zarr"]
+
+
+MEASURED = """
+import resource, sys, time
+import dkl
+started = time.perf_counter()
+ds = dkl.ingest(sys.argv[1], sys.argv[2], target="label")
+seconds = time.perf_counter() - started
+print(ds.n_rows, ds.n_columns, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, seconds)
+"""
+
+
+def write_tiled(path: Path, n_rows: int) -> None:
+    """Breast cancer rows (20 of their columns, and the label) over and over, with noise."""
+    X, y = load_breast_cancer(return_X_y=True)
+    rng = np.random.default_rng(0)
+    names = [f"f{j}" for j in range(20)]
+    with path.open("wb") as stream:
+        stream.write((",".join([*names, "label"]) + "\n").encode())
+        for start in range(0, n_rows, 100_000):
+            rows = rng.integers(len(X), size=min(100_000, n_rows - start))
+            values = np.round(X[rows, :20] * (1 + 0.01 * rng.standard_normal((len(rows), 20))), 5)
+            table = pa.table([*values.T, pa.array(np.where(y[rows], "benign", "malignant"))], names=[*names, "label"])
+            pa.csv.write_csv(table, stream, pa.csv.WriteOptions(include_header=False))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ten_million_rows_of_twenty_columns_take_less_than_a_gigabyte(tmp_path, record_property):
+    write_tiled(tmp_path / "rows.csv", 10_000_000)
+    command = [sys.executable, "-c", MEASURED, str(tmp_path / "rows.csv"), str(tmp_path / "rows.zarr")]
+    out = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ).stdout
+    n_rows, n_columns, peak, seconds = map(float, out.split())
+    record_property("rows a second", n_rows / seconds)
+    record_property("peak MiB", peak / 2**20)
+    assert (n_rows, n_columns) == (10_000_000, 20)
+    assert peak < 1e9

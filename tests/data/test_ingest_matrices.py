@@ -1,0 +1,213 @@
+"""ingest of libsvm text and npz archives against scikit-learn's reader and the arrays themselves."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import dump_svmlight_file, load_breast_cancer, load_svmlight_file
+
+import dkl
+from dkl.data.libsvm_files import MAX_WIDTH, LibsvmFormat, libsvm_rows
+from dkl.data.npz_files import NpzFormat
+
+
+def rows_in_order(ds: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """X and y by the number of the row in the input."""
+    order = np.argsort(ds.row_id.compute())
+    X = ds.X.compute()
+    X = X.toarray() if sparse.issparse(X) else X
+    return X[order], None if ds.y is None else ds.y.compute()[order]
+
+
+def wide(n_rows: int = 500, n_columns: int = 900) -> sparse.csr_array:
+    return sparse.random_array(
+        (n_rows, n_columns), density=0.01, format="csr", dtype=np.float32, rng=np.random.default_rng(0)
+    )
+
+
+def write_libsvm(path: Path, X: Any, y: np.ndarray, *, zero_based: bool = False) -> Path:
+    dump_svmlight_file(X, y, str(path), zero_based=zero_based)
+    return path
+
+
+@pytest.mark.parametrize("zero_based", [False, True])
+def test_libsvm_text_is_read_as_scikit_learn_reads_it(tmp_path, zero_based):
+    X, y = load_breast_cancer(return_X_y=True)
+    path = write_libsvm(tmp_path / "rows.svm", X, np.where(y, 1, -1), zero_based=zero_based)
+    expected, labels = load_svmlight_file(path, dtype=np.float32, zero_based=zero_based)
+    found, targets = rows_in_order(dkl.ingest(path, tmp_path / "rows.zarr"))
+    np.testing.assert_array_equal(found, expected.toarray())
+    np.testing.assert_array_equal(targets, labels)
+
+
+def test_any_way_to_write_libsvm_text_is_understood():
+    text = b"# a comment\n+1 1:0.5\t3:1e+2  7:-2.5e-3 # note 9:9\r\n\n -1 qid:3 2:+4\n3\n0.5 10:1"
+    expected, labels = load_svmlight_file(
+        io.BytesIO(text.replace(b"\t", b" ").replace(b"+4", b"4")), n_features=11, zero_based=True
+    )
+    X, y, _ = libsvm_rows(text)
+    assert X.shape == (4, MAX_WIDTH)
+    found = sparse.csr_array((X.data, X.indices, X.indptr), shape=(4, 11)).toarray()
+    np.testing.assert_array_equal(found, expected.toarray().astype(np.float32))
+    np.testing.assert_array_equal(y, labels)
+
+
+def test_small_chunks_give_the_same_rows(tmp_path):
+    path = write_libsvm(tmp_path / "rows.svm", wide(), np.arange(500) % 3)
+    large, small = (
+        dkl.ingest(path, tmp_path / f"{size}.zarr", format=LibsvmFormat(chunk_bytes=size)) for size in (2**20, 300)
+    )
+    assert (large.X.compute() != small.X.compute()).nnz == 0
+    np.testing.assert_array_equal(large.row_id.compute(), small.row_id.compute())
+
+
+def test_width_and_base_are_those_of_all_files(tmp_path):
+    X = np.zeros((4, 6), np.float32)
+    X[0, 1] = X[1, 2] = X[2, 0] = X[3, 5] = 1
+    y = np.array([0, 1, 0, 1])
+    write_libsvm(tmp_path / "a.svm", X[:2], y[:2], zero_based=True)
+    packed = write_libsvm(tmp_path / "b", X[2:], y[2:], zero_based=True)
+    with gzip.open(tmp_path / "b.svm.gz", "wb") as stream:
+        stream.write(packed.read_bytes())
+    found, targets = rows_in_order(dkl.ingest(tmp_path / "*.svm*", tmp_path / "rows.zarr"))
+    np.testing.assert_array_equal(found, X)
+    np.testing.assert_array_equal(targets, y)
+    # index 0 does not occur in the first file: alone it would be taken to start at 1
+    alone = dkl.ingest(tmp_path / "a.svm", tmp_path / "alone.zarr")
+    assert alone.n_columns == 2
+    chosen = LibsvmFormat(n_columns=6, zero_based=True)
+    found, _ = rows_in_order(dkl.ingest(tmp_path / "a.svm", tmp_path / "chosen.zarr", format=chosen))
+    np.testing.assert_array_equal(found, X[:2])
+
+
+def test_libsvm_rows_are_sparse_when_that_pays(tmp_path):
+    narrow = dkl.ingest(write_libsvm(tmp_path / "n.svm", np.eye(20), np.arange(20) % 2), tmp_path / "n.zarr")
+    broad = dkl.ingest(write_libsvm(tmp_path / "w.svm", wide(), np.arange(500) % 2), tmp_path / "w.zarr")
+    assert (narrow.source.is_sparse, broad.source.is_sparse) == (False, True)
+    np.testing.assert_array_equal(rows_in_order(broad)[0], wide().toarray())
+    dense = dkl.ingest(tmp_path / "w.svm", tmp_path / "d.zarr", layout="dense")
+    assert not dense.source.is_sparse
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 1:2 1:3\n", "must ascend within a line .*'1 1:2 1:3'"),
+        ("0 1:2\n1 5:1 2:1\n", "must ascend within a line .*'1 5:1 2:1'"),
+        ("1 -2:3\n", "must ascend"),
+        ("1 -1:3 2:1\n", "must ascend"),
+        ("1 1:2\nyes 1:3\n", "rows.svm', after row 0: expected lines of numbers, 'label index:value index:value ...'"),
+        ("1 1:2 3\n", "expected lines of numbers"),
+        ("1,2 1:3\n", "expected lines of numbers"),
+        ("1 1:nan\n0 1:1\n", r"X\[0, 1\] is NaN"),
+        ("nan 1:1\n0 1:1\n", r"target 'y' is missing \(NaN\) in row 0"),
+        ("1\n0\n", "no index:value pair"),
+        ("# nothing\n", "the input has no rows"),
+    ],
+)
+def test_malformed_libsvm_text_is_an_error(tmp_path, text, message):
+    (tmp_path / "rows.svm").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        dkl.ingest(tmp_path / "rows.svm", tmp_path / "rows.zarr")
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.svm"]
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", ">f4", "int16"])
+def test_dense_archives_keep_their_values_and_dtype(tmp_path, save, dtype):
+    rng = np.random.default_rng(0)
+    X = (100 * rng.random((700, 9))).astype(dtype)
+    y = np.array(["no", "maybe"])[rng.integers(2, size=700)]
+    weight = rng.integers(1, 5, 700)
+    save(tmp_path / "a.npz", X=X[:300], y=y[:300].reshape(-1, 1), sample_weight=weight[:300])
+    save(tmp_path / "b.npz", X=X[300:], y=y[300:], sample_weight=weight[300:])
+    ds = dkl.ingest([tmp_path / "a.npz", tmp_path / "b.npz"], tmp_path / "rows.zarr")
+    found, targets = rows_in_order(ds)
+    assert found.dtype == np.dtype(dtype).newbyteorder("=")
+    np.testing.assert_array_equal(found, X)
+    np.testing.assert_array_equal(targets, y)
+    np.testing.assert_array_equal(ds.sample_weight.compute(), weight[ds.row_id.compute()])
+
+
+def test_arrays_of_an_archive_can_be_named(tmp_path):
+    X, y = load_breast_cancer(return_X_y=True)
+    np.savez(tmp_path / "rows.npz", X_train=X, y_train=y, X_test=X[:3], y_test=y[:3])
+    with pytest.raises(ValueError, match=r"has no array 'X'; it has .*'X_train'.*: pass format=NpzFormat\(rows="):
+        dkl.ingest(tmp_path / "rows.npz", tmp_path / "rows.zarr")
+    ds = dkl.ingest(tmp_path / "rows.npz", tmp_path / "r.zarr", target="y_train", format=NpzFormat(rows="X_train"))
+    np.testing.assert_array_equal(rows_in_order(ds)[0], X)
+    np.testing.assert_array_equal(rows_in_order(ds)[1], y)
+
+
+def test_sparse_archives_of_scipy_are_rows_without_or_with_a_target(tmp_path):
+    X = wide()
+    sparse.save_npz(tmp_path / "plain.npz", X)
+    plain = dkl.ingest(tmp_path / "plain.npz", tmp_path / "plain.zarr")
+    assert plain.source.is_sparse
+    assert plain.task is None
+    np.testing.assert_array_equal(rows_in_order(plain)[0], X.toarray())
+    y = np.arange(500) * 0.5
+    np.savez(tmp_path / "y.npz", data=X.data, indices=X.indices, indptr=X.indptr, shape=X.shape, y=y)
+    ds = dkl.ingest(tmp_path / "y.npz", tmp_path / "y.zarr", shuffle=False)
+    np.testing.assert_array_equal(ds.X.compute().toarray(), X.toarray())
+    np.testing.assert_array_equal(ds.y.compute(), y)
+
+
+BASE = {"X": np.eye(4), "y": np.array([0, 1, 0, 1])}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "kind", "message"),
+    [
+        ({"y": [0, 1]}, ValueError, "'y' of .*|2 values of the target"),
+        ({"X": np.array([[1.0, np.inf]] * 4)}, ValueError, r"X\[0, 1\] is inf"),
+        ({"X": np.ones(4)}, ValueError, r"array 'X' of .* has shape \(4,\); expected \(rows, columns\)"),
+        ({"X": np.asfortranarray(np.ones((4, 2)))}, ValueError, "stored by columns"),
+        ({"X": np.array([[{}]] * 4)}, TypeError, "array 'X' of .* holds Python objects"),
+        ({"X": np.ones((4, 2), complex)}, ValueError, "Complex data not supported"),
+        ({"y": np.zeros(4)}, ValueError, "target 'y' has one class only"),
+        ({"y": np.ones((4, 2))}, ValueError, r"array 'y' of .* has shape \(4, 2\); expected one value a row"),
+        ({"sample_weight": -np.ones(4)}, ValueError, "weight 'sample_weight' is -1 in row 0"),
+        ({"sample_weight": np.zeros(4)}, ValueError, "weight 'sample_weight' is 0 in all 4 rows"),
+        ({"y": [2**60, 2**60 + 1] * 2}, ValueError, "beyond 2\\*\\*53"),
+    ],
+)
+def test_archives_that_cannot_be_rows_say_why(tmp_path, arrays, kind, message):
+    np.savez(tmp_path / "rows.npz", **(BASE | arrays))
+    with pytest.raises(kind, match=message):
+        dkl.ingest(tmp_path / "rows.npz", tmp_path / "rows.zarr")
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.npz"]
+
+
+def test_archives_that_differ_name_the_file(tmp_path):
+    np.savez(tmp_path / "a.npz", **BASE)
+    np.savez(tmp_path / "b.npz", X=np.ones((2, 5)), y=[0, 1])
+    np.savez(tmp_path / "c.npz", X=np.ones((2, 4)))
+    with pytest.raises(ValueError, match="X has 5 columns of float64, and the first file 4") as caught:
+        dkl.ingest([tmp_path / "a.npz", tmp_path / "b.npz"], tmp_path / "rows.zarr")
+    assert "b.npz" in caught.value.__notes__[0]
+    with pytest.raises(ValueError, match="in every file or in none"):
+        dkl.ingest([tmp_path / "a.npz", tmp_path / "c.npz"], tmp_path / "rows.zarr")
+
+
+def test_a_damaged_archive_is_an_error(tmp_path):
+    np.savez(tmp_path / "rows.npz", **BASE)
+    whole = (tmp_path / "rows.npz").read_bytes()
+    (tmp_path / "rows.npz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"rows.npz' is not a whole npz archive"):
+        dkl.ingest(tmp_path / "rows.npz", tmp_path / "rows.zarr")
+
+
+def test_choices_for_tables_are_refused_for_matrices(tmp_path):
+    np.savez(tmp_path / "rows.npz", **BASE)
+    write_libsvm(tmp_path / "rows.svm", np.eye(2), np.array([0, 1]))
+    with pytest.raises(ValueError, match=r"drop=\('x',\) names columns of tables"):
+        dkl.ingest(tmp_path / "rows.npz", tmp_path / "rows.zarr", drop=["x"])
+    with pytest.raises(ValueError, match=r"libsvm text carries its target and no other columns; leave out \['y'\]"):
+        dkl.ingest(tmp_path / "rows.svm", tmp_path / "rows.zarr", target="y")
