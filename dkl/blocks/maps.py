@@ -4,29 +4,80 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 
+from dkl.blocks import device
 from dkl.blocks.activations import activate
-from dkl.blocks.tiles import RowTiles, checked_dtype, row_tile
+from dkl.blocks.products import Product
+from dkl.blocks.tiles import checked_dtype, row_tile, spans
+from dkl.blocks.turns import ELEMENTWISE, cos_sin
 from dkl.features.feature_map import FeatureMap
 
 __all__ = ["map_rows", "row_tile"]
 
 
 def map_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndarray:
-    """phi(x) of each row with amplitudes: (n, n_features), all cosines first, then all sines."""
+    """phi(x) of each row, amplitudes included.
+
+    Parameters
+    ----------
+    X : ndarray, csr_array or CuPy array of shape (n, d), any real dtype
+        Raw rows; the map's scaler is applied a tile at a time.
+    feature_map : FeatureMap
+    dtype : {"float32", "float64"}
+        Of the arithmetic and of the result.
+
+    Returns
+    -------
+    ndarray (CuPy array for rows on a GPU) of shape (n, n_features), C order
+        Of a pair's columns all cosines come first, then all sines.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `dkl.blocks.sums.feature_sums`.
+    """
     dtype = checked_dtype(dtype)
-    tiles = RowTiles(X, feature_map, dtype)
-    m = feature_map.n_frequencies
-    out = np.empty((tiles.X.shape[0], feature_map.n_features), dtype)
-    W = feature_map.projection.dense().astype(dtype, copy=False)
-    shift = None if tiles.constant is None else (W @ tiles.constant).astype(dtype)
-    phases = None if feature_map.phases is None else feature_map.phases.astype(dtype)
+    if device.is_on_gpu(X):
+        return device.map_rows(X, feature_map, dtype)
+    is_fourier = feature_map.activation in ("cos-sin", "cos")
+    product = Product(X, feature_map, dtype, factor=1.0 / (2.0 * np.pi) if is_fourier else 1.0)
+    out = np.empty((product.tiles.X.shape[0], feature_map.n_features), dtype)
     amplitudes = feature_map.amplitudes.astype(dtype)
-    for rows, tile in tiles:
-        Z = tile @ W.T
-        if shift is not None:
-            Z -= shift
-        for part, phi in enumerate(activate(np, Z, feature_map, phases)):
-            out[rows, part * m : (part + 1) * m] = phi * amplitudes
+    for rows, tile in product.tiles:
+        for chosen in spans(feature_map.n_frequencies, product.step):
+            z = product(tile, chosen)
+            if is_fourier:
+                _write_fourier(z, amplitudes, chosen.start, out[rows])
+            else:
+                (phi,) = activate(np, z, feature_map)
+                np.multiply(phi, amplitudes[chosen], out=out[rows, chosen])
     return out
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _write_fourier(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarray) -> None:
+    """Write the features of angles z (n, F) in turns to columns first .. of out; the sines too if there is room."""
+    m, width = len(amplitudes), z.shape[1]
+    a = amplitudes[first : first + width]
+    for i in range(z.shape[0]):
+        if out.shape[1] == m:
+            _write_cosines(z[i], a, out[i, first : first + width])
+        else:
+            _write_pairs(z[i], a, out[i, first : first + width], out[i, m + first : m + first + width])
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _write_cosines(z: np.ndarray, a: np.ndarray, cosines: np.ndarray) -> None:
+    for j in range(len(z)):
+        c, _ = cos_sin(z[j])
+        cosines[j] = a[j] * c
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _write_pairs(z: np.ndarray, a: np.ndarray, cosines: np.ndarray, sines: np.ndarray) -> None:
+    for j in range(len(z)):
+        c, s = cos_sin(z[j])
+        cosines[j] = a[j] * c
+        sines[j] = a[j] * s

@@ -1,4 +1,4 @@
-"""Applying a fitted Scaler to rows: dense rows become scaled dense rows, sparse rows stay sparse where that has a meaning."""
+"""Applying a fitted Scaler to rows: dense rows stay dense, sparse rows stay sparse where that has a meaning."""
 
 from __future__ import annotations
 

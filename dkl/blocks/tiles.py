@@ -14,6 +14,8 @@ from dkl.features.feature_map import FeatureMap
 # bytes of mapped rows, and of scaled rows, that exist at once
 MAPPED_BYTES = 1 << 26
 SCALED_BYTES = 1 << 23
+# rows of a tile of a sum; not a power of two, since the rows of its product would compete for the same cache lines
+SUM_ROWS = 768
 
 
 def row_tile(feature_map: FeatureMap, dtype: Any = "float32") -> int:
@@ -22,10 +24,10 @@ def row_tile(feature_map: FeatureMap, dtype: Any = "float32") -> int:
     return max(1, min(65_536, rows))
 
 
-def sum_tile(n_columns: int, dtype: np.dtype) -> int:
-    """Rows of a tile of a block sum: 512, fewer when rows are wide."""
+def cache_tile(most: int, n_columns: int, dtype: np.dtype) -> int:
+    """Rows of a tile of scaled rows: `most`, fewer (a multiple of 16) where rows are wide."""
     rows = SCALED_BYTES // (n_columns * dtype.itemsize)
-    return max(16, min(512, rows // 16 * 16))
+    return max(16, min(most, rows // 16 * 16))
 
 
 def spans(length: int, step: int) -> Iterator[slice]:
@@ -47,6 +49,8 @@ class RowTiles:
         Multiplies the scaled rows (1/(2 pi) turns radians into turns).
     dense : bool
         Write sparse rows out, for projections that need every column.
+    rows : int
+        Rows of a tile at most.
 
     Attributes
     ----------
@@ -55,13 +59,20 @@ class RowTiles:
     """
 
     def __init__(
-        self, X: Any, feature_map: FeatureMap, dtype: np.dtype, *, factor: float = 1.0, dense: bool = False
+        self,
+        X: Any,
+        feature_map: FeatureMap,
+        dtype: np.dtype,
+        *,
+        factor: float = 1.0,
+        dense: bool = False,
+        rows: int = SUM_ROWS,
     ) -> None:
         self.X = checked_rows(X, feature_map)
         self.scaler = feature_map.scaler
         self.dtype = dtype
         self.factor = factor
-        self.step = sum_tile(feature_map.n_columns, dtype)
+        self.step = cache_tile(rows, feature_map.n_columns, dtype)
         self.sparse = sparse.issparse(self.X)
         self.written_out = self.sparse and (dense or scale.is_written_out(self.scaler))
         self.constant, self._factors = self._sparse_scaling()
@@ -91,7 +102,7 @@ class RowTiles:
 
 
 def checked_rows(X: Any, feature_map: FeatureMap) -> Any:
-    """X as a real two-dimensional array with the columns of the map, or a ValueError or TypeError that says what is wrong."""
+    """X as a real two-dimensional array with the columns of the map; ValueError or TypeError if it is not one."""
     X = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X)
     if X.ndim != 2:
         raise ValueError(f"rows must form a two-dimensional array; X has shape {X.shape}")

@@ -1,4 +1,4 @@
-"""The linear part of a feature map: what a row is multiplied with, stored as a matrix, a few signs, or column numbers."""
+"""The linear part of a feature map: what a row is multiplied with, stored as a matrix, signs, or column numbers."""
 
 from __future__ import annotations
 

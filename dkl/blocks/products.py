@@ -1,0 +1,120 @@
+"""z = W x for tiles of rows on a CPU, whatever W and the rows are: what maps, gradients and ramps are computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+from dkl.blocks.hadamard import LANES, HadamardPlan, structured_product
+from dkl.blocks.pair_sums import sparse_row_product
+from dkl.blocks.tiles import RowTiles
+from dkl.blocks.turns import ELEMENTWISE
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import ColumnProjection, Projection, StructuredProjection
+
+# Below this many rows BLAS would take a matrix-vector product, whose last bits depend on where the rows lie in memory.
+_LEAST_ROWS = 16
+
+
+class Product:
+    """Angles or linear forms of the rows of a block, tile by tile and a span of frequencies at a time.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array of shape (n, d)
+    feature_map : FeatureMap
+        Its scaler is applied; amplitudes and activation are not.
+    dtype : dtype
+    factor : float
+        Multiplies the scaled rows and the phases.
+
+    Attributes
+    ----------
+    tiles : RowTiles
+    offset : ndarray of shape (m,) or None
+        Added to every row: factor * phases, less W times the centre that sparse rows are not rid of.
+    """
+
+    def __init__(self, X: Any, feature_map: FeatureMap, dtype: np.dtype, *, factor: float = 1.0) -> None:
+        projection = feature_map.projection
+        structured = isinstance(projection, StructuredProjection)
+        self.tiles = RowTiles(X, feature_map, dtype, factor=factor, dense=structured, rows=LANES if structured else 512)
+        self.offset = _offset(feature_map, self.tiles, dtype)
+        self.step = feature_map.n_frequencies if structured else 768
+        self._form = _former(projection, dtype, sparse=self.tiles.sparse and not self.tiles.written_out)
+
+    def __call__(self, tile: Any, chosen: slice) -> np.ndarray:
+        """z of a tile and a span of frequencies, of shape (rows, frequencies), new and in C order."""
+        z = self._form(tile, chosen)
+        if self.offset is not None:
+            z += self.offset[chosen]
+        return z
+
+
+def _former(projection: Projection, dtype: np.dtype, *, sparse: bool) -> Callable[[Any, slice], np.ndarray]:
+    if isinstance(projection, StructuredProjection):
+        return _Structured(projection, dtype)
+    if isinstance(projection, ColumnProjection):
+        return _Columns(projection)
+    return _Sparse(projection.dense(), dtype) if sparse else _Dense(projection.dense(), dtype)
+
+
+def _offset(feature_map: FeatureMap, tiles: RowTiles, dtype: np.dtype) -> np.ndarray | None:
+    offset = None if feature_map.phases is None else tiles.factor * feature_map.phases
+    if tiles.constant is not None:
+        shift = feature_map.projection.dense() @ tiles.constant
+        offset = -shift if offset is None else offset - shift
+    return None if offset is None else offset.astype(dtype)
+
+
+class _Dense:
+    def __init__(self, W: np.ndarray, dtype: np.dtype) -> None:
+        self.W = W.astype(dtype, copy=False)
+
+    def __call__(self, tile: np.ndarray, chosen: slice) -> np.ndarray:
+        if len(tile) >= _LEAST_ROWS:
+            return np.dot(tile, self.W[chosen].T)
+        padded = np.zeros((_LEAST_ROWS, tile.shape[1]), tile.dtype)
+        padded[: len(tile)] = tile
+        return np.dot(padded, self.W[chosen].T)[: len(tile)]
+
+
+class _Columns:
+    def __init__(self, projection: ColumnProjection) -> None:
+        self.columns = projection.columns
+
+    def __call__(self, tile: Any, chosen: slice) -> np.ndarray:
+        part = tile[:, self.columns[chosen]]
+        return np.ascontiguousarray(part if isinstance(part, np.ndarray) else part.toarray())
+
+
+class _Structured:
+    def __init__(self, projection: StructuredProjection, dtype: np.dtype) -> None:
+        self.plan = HadamardPlan(projection, dtype).arrays
+        self.n_frequencies = projection.n_frequencies
+
+    def __call__(self, tile: np.ndarray, chosen: slice) -> np.ndarray:
+        out = np.empty((len(tile), self.n_frequencies), tile.dtype)
+        structured_product(tile, self.plan, out)
+        return out
+
+
+class _Sparse:
+    def __init__(self, W: np.ndarray, dtype: np.dtype) -> None:
+        self.W = np.ascontiguousarray(W.T, dtype=dtype)
+
+    def __call__(self, tile: Any, chosen: slice) -> np.ndarray:
+        out = np.empty((tile.shape[0], chosen.stop - chosen.start), tile.dtype)
+        _sparse_product(tile.data, tile.indices, tile.indptr, self.W, chosen.start, out)
+        return out
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _sparse_product(
+    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, W: np.ndarray, first: int, out: np.ndarray
+) -> None:
+    for i in range(len(out)):
+        sparse_row_product(data, indices, indptr[i], indptr[i + 1], W, first, out[i])

@@ -1,0 +1,164 @@
+"""Cosine and sine of angles given in turns: a subtraction and two polynomials, compiled to vector code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+# No flag that lets the compiler assume finite numbers: the clamp in `cos_sin` must see NaN.
+ELEMENTWISE = {"contract", "nsz"}
+# Sums over rows of a tile may be reordered into vector lanes.
+REDUCTION = {"contract", "nsz", "reassoc"}
+
+# Interpolants in u = r^2 at the Chebyshev nodes of [0, 1/4]: errors 2e-7 (float32) and 1e-17 (float64) before rounding.
+_COS32 = tuple(
+    np.float32(c)
+    for c in (
+        0.9999999889445764,
+        -19.73920446657614,
+        64.93911592834654,
+        -85.45011342750612,
+        60.16742979196077,
+        -25.966884612677383,
+        6.527705963151927,
+    )
+)
+_SIN32 = tuple(
+    np.float32(c)
+    for c in (
+        6.283184911827347,
+        -41.34158830218002,
+        81.59991361943376,
+        -76.61414030094792,
+        41.3413653854803,
+        -12.468818618387557,
+    )
+)
+_COS64 = (
+    1.0,
+    -19.739208802178716,
+    64.93939402266825,
+    -85.45681720669127,
+    60.24464137178173,
+    -26.42625678121189,
+    7.903536340077173,
+    -1.7143904138098518,
+    0.28200407958316315,
+    -0.03637490036340231,
+    0.003758590561310354,
+    -0.0002900600501912893,
+)
+_SIN64 = (
+    6.283185307179586,
+    -41.34170224039975,
+    81.60524927607364,
+    -76.70585975297274,
+    42.058693942058134,
+    -15.094642523739662,
+    3.8199519658163408,
+    -0.7181176612406465,
+    0.10420677657784852,
+    -0.011964299447466884,
+    0.0010156363080426269,
+)
+
+
+def cos_sin(z: float) -> tuple[float, float]:
+    """cos(2 pi z) and sin(2 pi z), to 1e-6 in float32 and 2e-15 in float64, for one number of either type.
+
+    An angle so large that its fraction of a turn is lost gives the cosine of a whole turn; an infinite or undefined one
+    gives -1 and about 0. The result is finite and in [-1, 1] (to rounding) whatever comes in.
+    """
+    raise TypeError("cos_sin runs in compiled code only; cos_sin_rows takes arrays")
+
+
+@overload(cos_sin, jit_options={"fastmath": ELEMENTWISE})
+def _cos_sin(z: Any) -> Any:
+    return _cos_sin32 if z == types.float32 else _cos_sin64
+
+
+def _cos_sin32(z: Any) -> Any:
+    half = np.float32(0.5)
+    r = z - np.floor(z + half)
+    r = r if r <= half else half
+    u = r * r
+    c0, c1, c2, c3, c4, c5, c6 = _COS32
+    s0, s1, s2, s3, s4, s5 = _SIN32
+    c = c0 + u * (c1 + u * (c2 + u * (c3 + u * (c4 + u * (c5 + u * c6)))))
+    s = r * (s0 + u * (s1 + u * (s2 + u * (s3 + u * (s4 + u * s5)))))
+    return c, s
+
+
+def _cos_sin64(z: Any) -> Any:
+    r = z - np.floor(z + 0.5)
+    r = r if r <= 0.5 else 0.5
+    u = r * r
+    c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 = _COS64
+    s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10 = _SIN64
+    c = c6 + u * (c7 + u * (c8 + u * (c9 + u * (c10 + u * c11))))
+    c = c0 + u * (c1 + u * (c2 + u * (c3 + u * (c4 + u * (c5 + u * c)))))
+    s = s5 + u * (s6 + u * (s7 + u * (s8 + u * (s9 + u * s10))))
+    s = r * (s0 + u * (s1 + u * (s2 + u * (s3 + u * (s4 + u * s)))))
+    return c, s
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def cos_sin_rows(z: np.ndarray, c: np.ndarray, s: np.ndarray) -> None:
+    """Write the cosines and sines of a vector of turns; the three must not overlap (vector code would be given up)."""
+    for i in range(len(z)):
+        c[i], s[i] = cos_sin(z[i])
+
+
+@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+def _weighted_sum(z: np.ndarray, w: np.ndarray) -> tuple[float, float]:
+    cosines = w.dtype.type(0)
+    sines = w.dtype.type(0)
+    for i in range(len(w)):
+        c, s = cos_sin(z[i])
+        cosines += w[i] * c
+        sines += w[i] * s
+    return cosines, sines
+
+
+@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+def _dots(c: np.ndarray, s: np.ndarray, w: np.ndarray) -> tuple[float, float]:
+    cosines = w.dtype.type(0)
+    sines = w.dtype.type(0)
+    for i in range(len(w)):
+        cosines += w[i] * c[i]
+        sines += w[i] * s[i]
+    return cosines, sines
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def add_sums(z: np.ndarray, weights: np.ndarray, room: np.ndarray, total: np.ndarray, j: int) -> None:
+    """Add the sums of frequency j over the rows of a tile: total[:, k, j] += weights[k] . (cos, sin)(2 pi z).
+
+    Partial sums are of the dtype of the tile, `total` (2, K, m) is float64; `room` (2, rows) is overwritten.
+    """
+    if weights.shape[0] == 1:
+        cosines, sines = _weighted_sum(z, weights[0])
+        total[0, 0, j] += cosines
+        total[1, 0, j] += sines
+        return
+    cos_sin_rows(z, room[0], room[1])
+    for k in range(weights.shape[0]):
+        cosines, sines = _dots(room[0], room[1], weights[k])
+        total[0, k, j] += cosines
+        total[1, k, j] += sines
+
+
+@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+def weighted_sum_of_two(x: np.ndarray, y: np.ndarray, u: float, v: float, w: np.ndarray) -> tuple[float, float]:
+    """w . (cos, sin)(2 pi (u x + v y)): rows of two columns, whose angles are never stored."""
+    cosines = w.dtype.type(0)
+    sines = w.dtype.type(0)
+    for i in range(len(w)):
+        c, s = cos_sin(x[i] * u + y[i] * v)
+        cosines += w[i] * c
+        sines += w[i] * s
+    return cosines, sines
