@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from dkl.passes.transport import Packed, Shared, packed, shared, shared_file, un
 
 NO_WORKERS_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 1.0
+GATHER_S = 5.0
 SMALL_BYTES = 1 << 16
 STOP_WITHIN_S = 1.5
 
@@ -64,8 +65,14 @@ class Backend(Protocol):
         """The result of a finished task; raises its error, or `TaskLost`."""
         ...
 
-    def look_after(self) -> None:
-        """Called while nothing happens; raises `ClusterError` when nothing can happen any more."""
+    def look_after(self, tasks: Collection[Any]) -> Sequence[Any]:
+        """Those of the live `tasks` that will never end. Called while nothing happens.
+
+        Raises
+        ------
+        ClusterError
+            When nothing can happen any more.
+        """
         ...
 
     def cancel(self, tasks: Iterable[Any]) -> None: ...
@@ -121,8 +128,9 @@ class ThreadBackend:
     def result(self, task: Future) -> Any:
         return task.result()
 
-    def look_after(self) -> None:
+    def look_after(self, tasks: Collection[Future]) -> Sequence[Future]:
         """Threads do not vanish."""
+        return ()
 
     def cancel(self, tasks: Iterable[Future]) -> None:
         for task in tasks:
@@ -187,8 +195,9 @@ class ProcessBackend:
         except BrokenExecutor as error:
             raise TaskLost("a process of the pool died") from error
 
-    def look_after(self) -> None:
+    def look_after(self, tasks: Collection[Future]) -> Sequence[Future]:
         """A process that dies breaks its pool, which ends its tasks."""
+        return ()
 
     def cancel(self, tasks: Iterable[Future]) -> None:
         for task in tasks:
@@ -218,12 +227,13 @@ class ClusterBackend:
         self._seen_workers = time.monotonic()
         self._numbers = itertools.count()
         self._token = uuid.uuid4().hex
+        self._submitted_to: dict[str, frozenset[str]] = {}
 
     def slots(self) -> list[str]:
         """One entry a worker thread, thread by thread across the workers, so that consecutive tasks spread."""
         self._look()
         while not self._threads:
-            self.look_after()
+            self.look_after(())
             time.sleep(0.05)
         rounds = range(max(self._threads.values()))
         return [name for turn in rounds for name in sorted(self._threads) if turn < self._threads[name]]
@@ -248,19 +258,31 @@ class ClusterBackend:
     def submit(self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False) -> Any:
         key = f"{name}-{self._token}{next(self._numbers):08x}"
         where: dict[str, Any] = {"workers": [slot], "allow_other_workers": True} if slot in self._threads else {}
-        return self._client.submit(
-            unpacking, function, *args, key=key, pure=False, priority=10 if urgent else 0, **where
-        )
+        self._submitted_to[key] = frozenset(self._threads)
+        priority = 10 if urgent else 0
+        return self._client.submit(unpacking, function, *args, key=key, pure=False, priority=priority, **where)
 
     def result(self, task: Any) -> Any:
         from distributed import KilledWorker
 
         try:
-            return task.result()
+            return self._gathered(task)
         except (KilledWorker, CancelledError) as error:
             raise TaskLost(str(error)) from error
 
-    def look_after(self) -> None:
+    def _gathered(self, task: Any) -> Any:
+        """The result of a task; given up when the worker that held it died and nobody computes it again."""
+        while True:
+            try:
+                return task.result(timeout=GATHER_S)
+            except TimeoutError as error:
+                if task.status == "error":
+                    raise
+                if task.status != "finished":
+                    self.cancel([task])
+                    raise TaskLost("the worker that held it died") from error
+
+    def look_after(self, tasks: Collection[Any]) -> Sequence[Any]:
         self._look()
         without = time.monotonic() - self._seen_workers
         if self._client.status not in ("running", "connecting") or without > self._timeout:
@@ -269,6 +291,9 @@ class ClusterBackend:
                 f"{without:.0f} s (dask.config 'dkl.no-workers-timeout'); start workers, or close the client to "
                 "work on threads, and call again: a checkpoint resumes at its last round"
             )
+        # The scheduler sets a task that prefers a worker aside while there is no worker at all, and does not take it up
+        # again when others come. Whoever was there when the task was submitted has gone: so may it.
+        return [task for task in tasks if self._threads and not self._submitted_to[task.key] & self._threads.keys()]
 
     def _look(self) -> None:
         now = time.monotonic()

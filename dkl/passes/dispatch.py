@@ -18,11 +18,11 @@ POLL_S = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One thing to be done: `submit()` starts it (again) and returns its task."""
+    """One thing to be done: `submit(losses)` starts it, for the `losses + 1`-th time, and returns its task."""
 
     label: str
     subject: Any
-    submit: Callable[[], Any]
+    submit: Callable[[int], Any]
 
 
 class Dispatcher:
@@ -76,7 +76,7 @@ class Dispatcher:
         return bool(self._live)
 
     def _start(self, job: Job, losses: int) -> None:
-        task = job.submit()
+        task = job.submit(losses)
         self._live[task] = (job, losses)
         task.add_done_callback(self._done.put)
 
@@ -89,12 +89,19 @@ class Dispatcher:
         self.losses += 1
         self._start(job, losses)
 
+    def _move(self, task: Any) -> None:
+        """Submit a task again that waits for workers which will not come back."""
+        job, losses = self._live.pop(task)
+        self._backend.cancel([task])
+        self._again(job, losses + 1, TaskLost("all workers that knew of it have gone"))
+
     def _next_done(self) -> Any:
         while True:
             try:
                 task = self._done.get(timeout=POLL_S)
             except queue.Empty:
-                self._backend.look_after()
+                for stranded in self._backend.look_after(list(self._live)):
+                    self._move(stranded)
                 continue
             if task in self._live:
                 return task
@@ -105,4 +112,5 @@ def wait_done(backend: Backend, task: Any) -> None:
     ended = threading.Event()
     task.add_done_callback(lambda _: ended.set())
     while not ended.wait(POLL_S):
-        backend.look_after()
+        if backend.look_after([task]):
+            raise TaskLost("all workers that knew of it have gone")

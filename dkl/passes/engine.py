@@ -135,7 +135,7 @@ def map_blocks(
 def _block_jobs(session: Session, nodes: Sequence[Node]) -> Iterator[Job]:
     for position, node in enumerate(nodes):
 
-        def submit(node: Node = node, slot: str = session.slot(position)) -> Any:
+        def submit(losses: int, node: Node = node, slot: str = session.slot(position)) -> Any:
             work = session.shared_work()
             ticket = session.ticket(node.index)
             return session.backend.submit(session.name, apply_to_block, work, ticket, session.backend.stop, slot=slot)
@@ -202,15 +202,21 @@ def _sum_jobs(session: Session, job_level: int, task_level: int) -> Iterator[Job
     tasks = list(spans(n_blocks, task_level))
     for top in spans(n_blocks, job_level):
 
-        def submit(top: Node = top) -> Any:
-            return _submit_node(session, top, tasks)
+        def submit(losses: int, top: Node = top) -> Any:
+            return _submit_node(session, top, tasks, careful=losses > 0)
 
-        blocks = top.blocks(n_blocks)
-        yield Job(f"blocks {blocks.start} to {blocks.stop - 1} of {session.source.place}", top, submit)
+        yield Job(f"{_label(top.blocks(n_blocks))} of {session.source.place}", top, submit)
 
 
-def _submit_node(session: Session, top: Node, tasks: Sequence[Node]) -> Any:
-    """One task a span below `top`, and tasks that merge them on the workers; the last of these is returned."""
+def _label(blocks: range) -> str:
+    return f"block {blocks.start}" if len(blocks) == 1 else f"blocks {blocks.start} to {blocks.stop - 1}"
+
+
+def _submit_node(session: Session, top: Node, tasks: Sequence[Node], *, careful: bool) -> Any:
+    """One task a span below `top`, and tasks that merge them on the workers; the last of these is returned.
+
+    With `careful` (after a loss) nothing is read ahead: it may be another span's block that killed the worker.
+    """
     n_blocks = session.source.n_blocks
     backend = session.backend
     work = session.shared_work()
@@ -221,6 +227,7 @@ def _submit_node(session: Session, top: Node, tasks: Sequence[Node]) -> Any:
     tree = TreeSum(merge, n_blocks, top)
     for node in top.descendants(tasks[0].level, n_blocks):
         slot = session.slot(node.index)
-        arguments = (work, node, session.tickets(node), session.following(tasks, node.index), backend.stop)
+        following = None if careful else session.following(tasks, node.index)
+        arguments = (work, node, session.tickets(node), following, backend.stop)
         tree.add(node, backend.submit(session.name, sum_span, *arguments, slot=slot))
     return tree.total

@@ -70,6 +70,7 @@ class BlockLoader:
         self._cache = BlockCache()
         self._pending: OrderedDict[Key, Future] = OrderedDict()
         self._readers: ThreadPoolExecutor | None = None
+        self._begun: tuple[str, set[int]] = ("", set())
 
     def fetch(self, work: Work, ticket: Ticket) -> tuple[Block, Reading]:
         """The block, from the cache, from a read under way, or read now."""
@@ -78,6 +79,7 @@ class BlockLoader:
             self._cache.shrink(work.limits.cache_bytes)
             block = self._cache.get(key)
             pending = self._pending.pop(key, None)
+            self._begun_in(work).add(ticket.number)
         if block is not None:
             return block, Reading(1, block.n_rows, cache_hits=1)
         block, retries = _read(work, ticket) if pending is None else pending.result()
@@ -92,11 +94,19 @@ class BlockLoader:
             return
         key = (work.fingerprint, ticket.number)
         with self._lock:
-            if key in self._cache or key in self._pending or not self._make_room(work.limits.ahead):
+            if key in self._cache or key in self._pending or ticket.number in self._begun_in(work):
+                return
+            if not self._make_room(work.limits.ahead):
                 return
             if self._readers is None:
                 self._readers = ThreadPoolExecutor(thread_name_prefix="dkl-read")
             self._pending[key] = self._readers.submit(_read, work, ticket)
+
+    def _begun_in(self, work: Work) -> set[int]:
+        """The blocks that tasks of this pass have asked for here: too late to read them ahead."""
+        if self._begun[0] != work.token:
+            self._begun = (work.token, set())
+        return self._begun[1]
 
     def _make_room(self, most: int) -> bool:
         """Whether one more read may wait. A finished one that nobody fetched (its span ran elsewhere) gives way."""

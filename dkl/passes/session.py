@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -198,6 +199,7 @@ def open_session(
         session = Session(name, source, backend, publish)
         session.plan(records, memory_limit)
         session.work = Work(
+            uuid.uuid4().hex,
             tuple(records),
             source.reader(),
             source.n_blocks,

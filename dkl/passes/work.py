@@ -37,6 +37,8 @@ class Work:
 
     Parameters
     ----------
+    token : str
+        Of the pass.
     records : sequence of Record
     reader : BlockReader
     n_blocks : int
@@ -53,6 +55,7 @@ class Work:
         Where the records' row columns are read and written.
     """
 
+    token: str
     records: Sequence[Record]
     reader: BlockReader
     n_blocks: int

@@ -64,7 +64,7 @@ class Source:
 
     @property
     def fingerprint(self) -> str:
-        return f"{self.kind} {self.rows}"
+        return f"{self.kind} {self.rows} {self.own_reader}"
 
     @property
     def n_blocks(self) -> int:

@@ -1,0 +1,212 @@
+"""Faults during a pass: the same bits, one clear error, or an end without remains."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import dask
+import numpy as np
+import pytest
+
+from dkl.errors import ClusterError
+from dkl.passes.engine import map_blocks, run_pass
+from dkl.passes.reading import LOADER
+from tests.passes.faults import BROKEN, DELAY, KILL, OK, TRANSIENT, FaultyReader, Killer, slow_step, slow_sums
+from tests.passes.sources import Source, chain, fold_by_definition, moments, ragged, tree_by_definition
+
+
+def faulty(tmp_path, rows, table, otherwise=OK) -> Source:
+    """A source that no earlier test has left in a cache."""
+    source = Source(rows, own_reader=FaultyReader(rows, str(tmp_path), table, otherwise))
+    LOADER.clear()
+    return source
+
+
+def assert_same(got, expected) -> None:
+    assert {name: value.tobytes() for name, value in got.items()} == {
+        name: np.asarray(value).tobytes() for name, value in expected.items()
+    }
+
+
+@pytest.fixture(params=["threads", "synchronous", "cluster"])
+def backend(request):
+    if request.param == "cluster":
+        yield request.getfixturevalue("mortal")
+        return
+    with dask.config.set(scheduler=request.param, num_workers=2):
+        yield request.param
+
+
+def test_a_store_that_hiccups_is_read_again_and_nothing_else_is(tmp_path, backend):
+    rows = (5,) * 12
+    source = faulty(tmp_path, rows, {3: (TRANSIENT, TRANSIENT, OK), 7: (DELAY,), 8: (TRANSIENT, OK)})
+    result = run_pass(source, (moments(),))
+    assert_same(result.results[0], tree_by_definition(source, moments()))
+    attempts = source.own_reader.attempts
+    if dask.config.get("scheduler") == "dask.distributed":
+        # what one worker has read ahead, another may take over
+        attempts = {block: count if block in (3, 8) else 1 for block, count in attempts.items()}
+    assert attempts == {**dict.fromkeys(range(12), 1), 3: 3, 8: 2}
+    assert result.stats.retries == 3
+
+
+def test_an_error_that_stays_is_raised_with_the_block_named(tmp_path, backend):
+    source = faulty(tmp_path, (5,) * 12, {3: (TRANSIENT,)})
+    with pytest.raises(OSError, match="connection reset by peer") as caught:
+        run_pass(source, (moments(),))
+    assert caught.value.__notes__ == ["at block 3 of 'rows.zarr'"]
+    assert source.own_reader.attempts[3] == 4
+
+
+@pytest.mark.parametrize("record", [moments(), chain()], ids=["sums", "fold"])
+def test_an_error_in_the_rows_is_raised_at_once_with_the_block_named(tmp_path, backend, record):
+    source = faulty(tmp_path, (5,) * 12, {4: (BROKEN,)})
+    with pytest.raises(ValueError, match=r"X\[3, 1\] is NaN") as caught:
+        run_pass(source, (record,))
+    assert caught.value.__notes__ == ["at block 4 of 'rows.zarr'"]
+    assert source.own_reader.attempts[4] == 1
+
+
+def fail_on_block_two(block, operands):
+    if block.index == 2:
+        raise ZeroDivisionError("a block function failed")
+    return slow_sums(block, operands)
+
+
+def test_an_error_in_a_block_function_names_the_block(tmp_path, backend):
+    source = faulty(tmp_path, (5,) * 12, {})
+    with pytest.raises(ZeroDivisionError) as caught:
+        run_pass(source, (moments(function=fail_on_block_two),))
+    assert caught.value.__notes__ == ["at block 2 of 'rows.zarr'"]
+
+
+def test_a_block_that_kills_its_worker_twice_gives_the_same_bits(tmp_path, mortal):
+    source = faulty(tmp_path, ragged(30), {5: (KILL, KILL, OK)})
+    (sums,) = run_pass(source, (moments(),)).results
+    assert_same(sums, tree_by_definition(source, moments()))
+    assert 3 <= source.own_reader.attempts[5] <= 5  # read ahead by one worker, taken over by the other
+
+
+def test_a_block_that_kills_every_worker_ends_in_a_clear_error(tmp_path):
+    from distributed import Client, LocalCluster
+
+    source = faulty(tmp_path, (5,) * 4, {1: (KILL,)})
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster),
+        pytest.raises(ClusterError, match=r"block 1 of 'rows.zarr' was lost 6 times with the workers"),
+    ):
+        run_pass(source, (moments(),))
+
+
+def chaos(mortal, trial: int) -> None:
+    """One pass and one fold with a worker killed at a random moment of each."""
+    random = np.random.default_rng(trial)
+    source = Source(ragged(150, 8))
+    for record, expected in (
+        (moments(function=slow_sums), None),
+        (chain(random.permutation(150), step=slow_step), fold_by_definition),
+    ):
+        mortal.wait_for_workers(2, timeout=60)
+        with Killer(mortal.cluster, random.uniform(0.05, 0.5), trial):
+            (got,) = run_pass(source, (record,)).results
+        if expected is None:
+            assert_same(got, tree_by_definition(source, moments()))
+        else:
+            assert got.tobytes() == expected(source, chain(record.order)).tobytes()
+
+
+@pytest.mark.parametrize("trial", range(5))
+def test_a_killed_worker_changes_no_bit(mortal, trial):
+    chaos(mortal, trial)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", range(5, 55))
+def test_a_killed_worker_changes_no_bit_in_fifty_trials(mortal, trial):
+    chaos(mortal, trial)
+
+
+def test_large_results_survive_the_worker_that_held_them(mortal):
+    source = Source(ragged(150, 5))
+    record = moments(50_000, slow_sums)
+    with Killer(mortal.cluster, 1.0):
+        (got,) = run_pass(source, (record,)).results
+    assert_same(got, tree_by_definition(source, moments(50_000)))
+
+
+def interrupted_after(seconds: float) -> threading.Timer:
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    return timer
+
+
+@pytest.mark.parametrize("record", [moments(function=slow_sums), chain(step=slow_step)], ids=["sums", "fold"])
+def test_ctrl_c_is_back_within_two_seconds_and_leaves_no_task(mortal, record):
+    source = Source((4,) * 3000)
+    timer = interrupted_after(1.0)
+    started = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        run_pass(source, (record,))
+    assert time.perf_counter() - started < 3.0
+    timer.join()
+    deadline = time.monotonic() + 5
+    while (left := mortal.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(0.05)
+    assert left == 0
+    assert mortal.processing() == dict.fromkeys(mortal.nthreads(), ())
+
+
+@pytest.mark.parametrize("record", [moments(function=slow_sums), chain(step=slow_step)], ids=["sums", "fold"])
+def test_ctrl_c_stops_the_threads_of_a_pass(record):
+    source = Source((4,) * 3000)
+    timer = interrupted_after(0.4)
+    started = time.perf_counter()
+    with dask.config.set(scheduler="threads", num_workers=2), pytest.raises(KeyboardInterrupt):
+        run_pass(source, (record,))
+    assert time.perf_counter() - started < 2.4
+    timer.join()
+    time.sleep(0.2)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("dkl-pass", "dkl-prepare"))]
+
+
+def test_a_map_that_nobody_reads_on_leaves_no_task(mortal):
+    mapped = map_blocks(Source((4,) * 500), lambda block, operands: block.n_rows, {})
+    assert next(mapped) == (0, 4)
+    mapped.close()
+    time.sleep(0.3)
+    assert mortal.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) == 0
+
+
+def test_a_cluster_without_workers_is_an_error_with_a_remedy():
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=0, dashboard_address=None) as cluster,
+        Client(cluster),
+        dask.config.set({"dkl.no-workers-timeout": 0.5}),
+        pytest.raises(ClusterError, match=r"no workers for .* s .*start workers, or close the client"),
+    ):
+        run_pass(Source((4,) * 5), (moments(),))
+
+
+def test_a_scheduler_that_dies_is_an_error_within_seconds():
+    from distributed import Client, LocalCluster
+
+    source = Source((4,) * 3000)
+    cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None)
+    with Client(cluster) as client, dask.config.set({"dkl.no-workers-timeout": 2.0}):
+        timer = threading.Timer(0.5, cluster.close)
+        timer.start()
+        started = time.perf_counter()
+        with pytest.raises(ClusterError):
+            run_pass(source, (moments(function=slow_sums),))
+        assert time.perf_counter() - started < 20
+        timer.join()
+        client.close()
