@@ -328,7 +328,7 @@ class _Reader:
         if not isinstance(fields, dict):
             raise StoreError(f"the {name} in the model file has no fields; the file is damaged")
         cls = self._class(name)
-        values = {field: value if field == "json" else self.decode(value) for field, value in fields.items()}
+        values = {field: self.decode(value) for field, value in fields.items()}
         if hasattr(cls, "from_json"):
             return cls.from_json(values["json"])
         if dataclasses.is_dataclass(cls):
