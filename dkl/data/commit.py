@@ -7,9 +7,11 @@ import errno
 import hashlib
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ except ImportError:  # Windows: what a killed process left stays until it is rem
 
 _EXCHANGE = 2
 _AT_FDCWD = -100
+_PAUSES = (0.02, 0.1, 0.5, 2.0)
 
 
 class Staging:
@@ -44,8 +47,14 @@ class Staging:
     def __init__(self, target: Location, location: Location, token: str, replaced: str | None) -> None:
         self.target, self.location, self.token, self.replaced = target, location, token, replaced
         self.committed = False
-        self.group = zarr.create_group(
-            location.store(read_only=False), attributes={MARKER: {"state": "writing", "token": token}}, zarr_format=3
+
+    @cached_property
+    def group(self) -> zarr.Group:
+        """The group to write to; made when it is first asked for, and marked as being written."""
+        return zarr.create_group(
+            self.location.store(read_only=False),
+            attributes={MARKER: {"state": "writing", "token": self.token}},
+            zarr_format=3,
         )
 
     def check_owner(self) -> None:
@@ -102,6 +111,8 @@ def staged(target: Location, *, overwrite: bool) -> Iterator[Staging]:
         replaced = check_replaceable(target, overwrite=overwrite)
         with _folder(target) as (location, token):
             staging = Staging(target, location, token, replaced)
+            # a writer behind a URL must be seen from now on
+            _ = staging.group
             yield staging
     except FileExistsError:
         raise
@@ -246,12 +257,21 @@ def _exchanged(one: Path, other: Path) -> bool:
 def _discard(staging: Staging) -> None:
     """Remove what was written, as far as it is still this writer's."""
     if staging.target.is_local:
-        shutil.rmtree(staging.location.path, ignore_errors=True)
+        _remove(staging.location.path)
         return
     with suppress(OSError, ValueError):
         marker = staging.target.read_marker()
         if marker is not None and marker.get("token") == staging.token:
             staging.target.delete()
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder into which threads of zarr may still be writing after one of them has failed."""
+    for pause in _PAUSES:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(pause)
+        if not folder.exists():
+            return
 
 
 def _told(target: Location) -> str:

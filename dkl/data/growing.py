@@ -90,10 +90,17 @@ class GrowingArray:
             shards=None if self.shard == 1 else (self.chunk * self.shard, *(max(n, 1) for n in tail)),
             filters=None,
             compressors=chosen_codecs(values),
-            fill_value=float("nan") if values.dtype.kind == "f" else 0,
-            # an array of zeros must be there, or a lost chunk would look like one
+            fill_value=unlikely_value(values.dtype),
+            # a chunk that holds nothing but the fill value must be there too, or a lost one would look like it
             config={"write_empty_chunks": True},
         )
+
+
+def unlikely_value(dtype: np.dtype) -> float | int:
+    """What a lost chunk reads as: a value that rows do not have (floats, signed), or seldom have (unsigned)."""
+    if dtype.kind == "f":
+        return float("nan")
+    return -1 if dtype.kind == "i" else int(np.iinfo(dtype).max) - 1
 
 
 def chosen_codecs(values: np.ndarray) -> tuple[BytesBytesCodec, ...]:

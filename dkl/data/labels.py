@@ -142,9 +142,9 @@ def numeric_targets(y: np.ndarray) -> np.ndarray:
 
     Raises
     ------
-    TypeError
+    ValueError
         Strings.
     """
     if y.dtype.kind in "US":
-        raise TypeError(f"y holds strings such as {y.flat[0]!r}; a regression needs numbers")
+        raise ValueError(f"y holds labels such as {str(y.flat[0])!r}; regression needs numbers (see KernelClassifier)")
     return np.ascontiguousarray(y, dtype=np.float64)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import google_crc32c
 import zarr
 from zarr.storage import FsspecStore, LocalStore
 
@@ -127,6 +128,22 @@ class Location:
             return bytes(fs.cat_file(f"{path}/{name}"))
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def nodes_digest(self, names: Iterable[str]) -> str:
+        """The digest of the metadata files of the zarr nodes `names` (paths in this folder).
+
+        Raises
+        ------
+        FileNotFoundError
+            One is absent.
+        """
+        crc = 0
+        for name in sorted(names):
+            text = self.read(f"{name}/zarr.json")
+            if text is None:
+                raise FileNotFoundError(f"'{name}/zarr.json' is missing in {self.place}")
+            crc = google_crc32c.extend(crc, text)
+        return f"{crc:08x}"
 
     def folders(self) -> list[str]:
         """Names of the folders here, hidden ones left out; none where there is nothing."""

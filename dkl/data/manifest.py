@@ -9,8 +9,10 @@ import numpy as np
 import zarr
 
 from dkl.blocks.block import Block
+from dkl.data.block_arrays import STORED_NAMES, array_names
 from dkl.data.counts import RowCounts, class_weights
 from dkl.data.digests import arrays_digest
+from dkl.data.schema import Schema
 from dkl.errors import StoreError
 
 GROUP = "manifest"
@@ -110,6 +112,13 @@ def read_arrays(group: Any, digest: str) -> dict[str, np.ndarray]:
     if arrays_digest(arrays) != digest:
         raise StoreError("the manifest is not what was written")
     return arrays
+
+
+def node_names(schema: Schema, manifest: Manifest) -> list[str]:
+    """Every zarr node of a store, its root and its splits left out."""
+    names = [STORED_NAMES.get(name, name) for name in array_names(schema)]
+    groups = [GROUP, *(["X"] if schema.is_sparse else [])]
+    return [*names, *groups, *(f"{GROUP}/{name}" for name in manifest.arrays())]
 
 
 @dataclass

@@ -17,7 +17,7 @@ from dkl.blocks.block import Block
 from dkl.data.block_arrays import CSR_PARTS, STORED_NAMES
 from dkl.data.digests import block_digest, json_digest
 from dkl.data.location import Location
-from dkl.data.manifest import Manifest
+from dkl.data.manifest import Manifest, node_names
 from dkl.data.rows import PARTS, drop_weightless
 from dkl.data.schema import Schema
 from dkl.data.stored_splits import StoredCodeReader
@@ -44,7 +44,7 @@ def read_facts(location: Location) -> dict[str, Any]:
     except ValueError as error:
         raise CorruptChunkError(f"the metadata of {location.place} is damaged: {error}") from error
     if facts is None:
-        if not location.exists():
+        if not (location.path.exists() if location.is_local else location.exists()):
             raise FileNotFoundError(
                 f"no dataset at {location.place} ({location.url}); create one with dkl.create_dataset"
             )
@@ -62,7 +62,7 @@ def _checked_facts(location: Location, facts: dict[str, Any]) -> dict[str, Any]:
     newer = facts.get("format")
     if isinstance(newer, int) and newer > FORMAT:
         raise StoreError(
-            f"{location.place} has format {newer}, written by dkl {facts.get('version')}; this dkl reads formats up to "
+            f"{location.place} has the newer format {newer}, written by dkl {facts.get('written_by')}; this dkl reads formats up to "
             f"{FORMAT}. Upgrade dkl: pip install -U dkl"
         )
     kept = {name: value for name, value in facts.items() if name not in ("digest", "state", "token")}
@@ -155,6 +155,17 @@ class OpenStore:
         rows.has_canonical_format = True
         return rows
 
+    def check_nodes(self) -> None:
+        """Compare the metadata of all zarr nodes with what was written.
+
+        Raises
+        ------
+        CorruptChunkError
+        """
+        with self._damage("the metadata of the arrays"):
+            if self.location.nodes_digest(node_names(self.schema, self.manifest)) != self.facts["nodes"]:
+                raise ValueError("a file 'zarr.json' is not what was written")
+
     def check_csr(self) -> None:
         """Compare what only readers of the CSR layout use: its attributes and the last pointer.
 
@@ -171,9 +182,9 @@ class OpenStore:
 
     def codes(self, name: str, index: int) -> np.ndarray:
         """The split codes of the stored rows of a block, checked."""
-        if name not in self._codes:
-            self._codes[name] = StoredCodeReader(self.location.child(*name.split("/")), self.rows_a_block)
         with self._damage(f"block {index} of '{name}'"):
+            if name not in self._codes:
+                self._codes[name] = StoredCodeReader(self.location.child(*name.split("/")), self.rows_a_block)
             return self._codes[name].codes(index, int(self.manifest.stored_rows[index]))
 
 

@@ -20,7 +20,7 @@ from dkl.data.commit import Staging, staged
 from dkl.data.digests import json_digest
 from dkl.data.labels import check_targets
 from dkl.data.location import Location
-from dkl.data.manifest import ManifestDraft
+from dkl.data.manifest import ManifestDraft, node_names
 from dkl.data.reading import FORMAT, is_store
 from dkl.data.schema import Schema
 
@@ -228,13 +228,14 @@ class DatasetWriter:
         facts = {
             "kind": "dataset",
             "format": FORMAT,
-            "version": importlib.metadata.version("dkl"),
+            "written_by": importlib.metadata.version("dkl"),
             "schema": self.schema.to_json(),
             "n_rows": self.rows_written,
             "rows_a_block": self._rows_a_block,
             "n_blocks": manifest.rows.size,
             "arrays": self._arrays.facts(),
             "manifest": manifest.digest,
+            "nodes": self._writing.location.nodes_digest(node_names(self.schema, manifest)),
             "stored_nbytes": self._writing.location.stored_nbytes(),
         }
         facts["digest"] = json_digest(facts)

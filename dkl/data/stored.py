@@ -83,7 +83,7 @@ class StoreSource:
             "codecs": codecs,
             "sharded": shards is not None,
             "format": self._facts["format"],
-            "written by": f"dkl {self._facts['version']}",
+            "written by": f"dkl {self._facts['written_by']}",
         }
 
     def reader(self) -> StoreReader:
@@ -102,7 +102,9 @@ class StoreSource:
         store = opened(self.location, self._facts["token"])
         weights = (store.values("weight", i) if self.has_weight else None for i in range(self.n_blocks))
         codes = code_blocks(split, weights)
-        return write_split(self.location, name, split, codes, self._facts["rows_a_block"], overwrite=overwrite)
+        chunk, shards = self._facts["rows_a_block"], self._facts["arrays"]["row_id"]["shards"]
+        shard = 1 if shards is None else shards[0] // chunk
+        return write_split(self.location, name, split, codes, chunk, shard=shard, overwrite=overwrite)
 
     def read_splits(self) -> dict[str, SplitSet]:
         """The sets of splits that the store keeps."""

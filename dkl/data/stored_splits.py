@@ -22,7 +22,7 @@ FOLDER = "splits"
 
 
 def write_split(
-    store: Location, name: str, split: SplitSet, codes: Iterable[np.ndarray], rows_a_block: int, *, overwrite: bool
+    store: Location, name: str, split: SplitSet, codes: Iterable[np.ndarray], chunk: int, *, shard: int, overwrite: bool
 ) -> SplitSet:
     """Keep a set of splits in the store at `store`.
 
@@ -30,6 +30,8 @@ def write_split(
     ----------
     codes : iterable of ndarray
         The codes of all stored rows, block by block.
+    chunk, shard : int
+        Rows of a block, and blocks of a shard.
 
     Raises
     ------
@@ -40,7 +42,7 @@ def write_split(
     """
     ensure_group(store.child(FOLDER))
     with staged(store.child(FOLDER, name), overwrite=overwrite) as staging:
-        array = GrowingArray(staging.group, "codes", chunk=rows_a_block)
+        array = GrowingArray(staging.group, "codes", chunk=chunk, shard=shard)
         digests = []
         for index, values in enumerate(codes):
             array.append(values)
@@ -87,6 +89,20 @@ def read_split(location: Location) -> SplitSet | None:
         facts["codes"],
         column="/".join(location.url.split("/")[-2:]),
     )
+
+
+def whole_split(location: Location) -> SplitSet:
+    """The set of splits at `location`.
+
+    Raises
+    ------
+    CorruptChunkError
+        It is not what was written, or was never finished.
+    """
+    split = read_split(location)
+    if split is None:
+        raise CorruptChunkError(f"the splits {location.place} are half-written; split again with overwrite=True")
+    return split
 
 
 def _manifest(location: Location, facts: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from dkl.data.reading import OpenStore
 from dkl.data.rows import RowReader, RowSource
 from dkl.data.selected import SelectedSource
 from dkl.data.stored import StoreSource
-from dkl.data.stored_splits import FOLDER, read_split
+from dkl.data.stored_splits import FOLDER, whole_split
 
 
 def faults(source: RowSource) -> Iterator[str]:
@@ -34,11 +34,11 @@ def store_faults(location: Location) -> Iterator[str]:
     except (ValueError, OSError) as error:
         yield str(error)
         return
-    checks: list[Callable[[], Any]] = [store.check_csr] if store.schema.is_sparse else []
+    checks: list[Callable[[], Any]] = [store.check_nodes, *([store.check_csr] if store.schema.is_sparse else [])]
     blocks = range(len(store.manifest.rows))
     checks += [partial(store.values, name, index) for index in blocks for name in array_names(store.schema)]
     for name in location.child(FOLDER).folders():
-        checks.append(partial(read_split, location.child(FOLDER, name)))
+        checks.append(partial(whole_split, location.child(FOLDER, name)))
         checks += [partial(store.codes, f"{FOLDER}/{name}", index) for index in blocks]
     yield from _failures(checks)
 
