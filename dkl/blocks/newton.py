@@ -197,12 +197,13 @@ def _tile_sums(
     losses, gradient, active = loss_sums(phi, targets, weight, trial, options.loss)
     sums = {"loss": losses, "gradient": gradient} if options.first_order else {}
     if options.columns is not None:
-        sums["hessian"] = _tile_hessians(phi, weight, active, options)
+        sums["hessian"] = _tile_hessians(phi, weight, active, slice(*options.columns), options)
     return sums
 
 
-def _tile_hessians(phi: np.ndarray, weight: np.ndarray, active: np.ndarray, options: NewtonOptions) -> np.ndarray:
-    columns = slice(*options.columns) if options.columns else slice(0, phi.shape[1])
+def _tile_hessians(
+    phi: np.ndarray, weight: np.ndarray, active: np.ndarray, columns: slice, options: NewtonOptions
+) -> np.ndarray:
     curvature = _curvature(options.loss)
     if options.shared:
         return curvature * hessian_sum(phi, weight, columns)[None].astype(np.float64)

@@ -127,7 +127,7 @@ class KernelMachine(BaseEstimator):
             )
         if self.solver != "sgd":
             raise ValueError("partial_fit takes stochastic steps: it needs solver='sgd'; fit all rows again instead")
-        known = getattr(self, "classes_", None)
+        known: Any = getattr(self, "classes_", None)
         if classes is not None and not np.array_equal(np.unique(classes), known):
             raise ValueError(f"classes is {list(classes)}, but fit has found the classes {known}; fit all rows again")
         dataset = self._rows(X, y, sample_weight)
@@ -421,10 +421,10 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         return blockwise(lambda part: classes[chosen_codes(part)], self._scores(X), dtype=classes.dtype)
 
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
-        return class_weights(self.class_weight, dataset.classes, dataset.class_weights)
+        return class_weights(self.class_weight, np.asarray(dataset.classes), np.asarray(dataset.class_weights))
 
     def _check_targets(self, dataset: Dataset) -> None:
-        self.classes_ = dataset.classes
+        self.classes_ = np.asarray(dataset.classes)
 
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
         if self.calibrate:

@@ -72,8 +72,9 @@ def _lazy_scores(model: Any, scorer: Scorer, X: da.Array) -> da.Array:
         )
     if X.numblocks[1] > 1:
         X = X.rechunk({1: -1})
-    return X.map_blocks(
+    return da.map_blocks(
         _score_block,
+        X,
         # one task holds the model, however many blocks there are
         scorer=dask.delayed(scorer, pure=True),
         dtype=np.float64,
@@ -102,8 +103,9 @@ def blockwise(function: Any, scores: Any, *, dtype: Any, columns: int | None = N
     if not isinstance(scores, da.Array):
         return function(scores)
     if columns is None:
-        return scores.map_blocks(function, dtype=dtype, drop_axis=1, meta=np.empty(0, dtype))
-    return scores.map_blocks(function, dtype=dtype, chunks=(scores.chunks[0], (columns,)), meta=np.empty((0, 0), dtype))
+        return da.map_blocks(function, scores, dtype=dtype, drop_axis=1, meta=np.empty(0, dtype))
+    chunks = (scores.chunks[0], (columns,))
+    return da.map_blocks(function, scores, dtype=dtype, chunks=chunks, meta=np.empty((0, 0), dtype))
 
 
 def with_row_id(values: Any, X: Any, columns: Any) -> Any:

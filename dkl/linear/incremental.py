@@ -23,6 +23,7 @@ from sklearn.utils import check_random_state
 from dkl.blocks.maps import map_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.data.labels import TaskChoice
 from dkl.data.source import BlockSource
 from dkl.events import Subscriber, ignore
 from dkl.features.feature_map import FeatureMap
@@ -91,6 +92,7 @@ transform_meta
         shuffle_blocks: bool = True,
         random_state: Any = None,
         assume_equal_chunks: bool = True,
+        *,
         predict_meta: Any = None,
         predict_proba_meta: Any = None,
         transform_meta: Any = None,
@@ -127,10 +129,9 @@ transform_meta
             return model.decision_function(X)
         one = model.decision_function(np.zeros((1, X.shape[1]), X.dtype))
         if one.ndim == 1:
-            return X.map_blocks(model.decision_function, drop_axis=1, dtype=one.dtype, meta=one[:0])
-        return X.map_blocks(
-            model.decision_function, chunks=(X.chunks[0], (one.shape[1],)), dtype=one.dtype, meta=one[:0]
-        )
+            return da.map_blocks(model.decision_function, X, drop_axis=1, dtype=one.dtype, meta=one[:0])
+        chunks = (X.chunks[0], (one.shape[1],))
+        return da.map_blocks(model.decision_function, X, chunks=chunks, dtype=one.dtype, meta=one[:0])
 
     def fit_epochs(
         self,
@@ -186,7 +187,7 @@ def _rows_and_options(estimator: Any, X: Any, y: Any, fit_options: dict[str, Any
     """The rows as a Dataset, and what `partial_fit` is told beside them: all classes, always."""
     options = dict(fit_options)
     classes, weight = options.pop("classes", None), options.pop("sample_weight", None)
-    task = "classification" if is_classifier(estimator) else "regression"
+    task: TaskChoice = "classification" if is_classifier(estimator) else "regression"
     if classes is None and hasattr(estimator, "classes_"):
         classes = estimator.classes_
     dataset = as_dataset(X, y, weight, task="auto" if isinstance(X, Dataset) else task, classes=classes)

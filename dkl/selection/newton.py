@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -137,16 +137,12 @@ class NewtonDriver:
     def step(self, problem: NewtonProblem, state: NewtonState, results: Sequence[Any]) -> NewtonState:
         """Accept or shorten the step of each model of the pass, and find the next direction."""
         models = _next_models(problem, state)
-        sums = {name: results[0][name] for name in ("loss", "gradient")}
-        hessians = _assemble(problem, results)
-        if problem.loss == "squared_error" and hessians is not None:
-            state = replace(state, hessian=hessians[0])
+        hessians = _assemble(problem, state, results)
         state = _copied(state)
         for position, model in enumerate(models):
-            _step_model(
-                problem, state, model, {name: value[position] for name, value in sums.items()}, _of(hessians, position)
-            )
-        return state
+            own = hessians[position if len(hessians) > 1 else 0]
+            _step_model(problem, state, model, (results[0]["loss"][position], results[0]["gradient"][position], own))
+        return replace(state, hessian=hessians[0]) if problem.loss == "squared_error" else state
 
     def plan(self, problem: NewtonProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
         """The first pass, and an upper bound of the later ones."""
@@ -206,7 +202,7 @@ def _record(problem: NewtonProblem, trial: Trial, models: np.ndarray, options: N
 
 
 def _panels(width: int, n_hessians: int) -> list[tuple[int, int]]:
-    """Rows of the Hessians cut so that no accumulator exceeds 64 MiB; later panels are shorter rows, so they hold more."""
+    """Rows of the Hessians cut so that no accumulator exceeds 64 MiB; rows get shorter, so later panels hold more."""
     panels, start = [], 0
     while start < width:
         rows = max(1, _HESSIAN_BYTES // (8 * n_hessians * (width - start)))
@@ -215,11 +211,11 @@ def _panels(width: int, n_hessians: int) -> list[tuple[int, int]]:
     return panels
 
 
-def _assemble(problem: NewtonProblem, results: Sequence[Any]) -> np.ndarray | None:
-    """The Hessians (h, m + 1, m + 1) of a pass, upper triangles, from their panels."""
+def _assemble(problem: NewtonProblem, state: NewtonState, results: Sequence[Any]) -> np.ndarray:
+    """The Hessians (h, m + 1, m + 1) of a pass, upper triangles, from their panels, or the one that never changes."""
     pieces = [result["hessian"] for result in results if "hessian" in result]
-    if not pieces:
-        return None
+    if state.hessian is not None and not pieces:
+        return state.hessian[None]
     hessians = np.zeros((pieces[0].shape[0], problem.width, problem.width))
     start = 0
     for piece in pieces:
@@ -229,33 +225,17 @@ def _assemble(problem: NewtonProblem, results: Sequence[Any]) -> np.ndarray | No
     return hessians
 
 
-def _of(hessians: np.ndarray | None, position: int) -> np.ndarray | None:
-    if hessians is None:
-        return None
-    return hessians[0 if len(hessians) == 1 else position]
-
-
 def _copied(state: NewtonState) -> NewtonState:
-    names = (
-        "coefficients",
-        "directions",
-        "steps",
-        "objective",
-        "slope",
-        "gradient",
-        "first_gradient",
-        "counts",
-        "stalled",
-    )
-    return replace(state, **{name: getattr(state, name).copy() for name in names})
+    """With arrays of its own, but for the Hessian, which nobody writes to."""
+    values = {field.name: getattr(state, field.name) for field in fields(state) if field.name != "hessian"}
+    return replace(state, **{name: value.copy() for name, value in values.items()})
 
 
-def _step_model(
-    problem: NewtonProblem, state: NewtonState, model: int, sums: dict[str, np.ndarray], hessian: np.ndarray | None
-) -> None:
-    """Update the rows of `state` (a fresh copy) that belong to one model."""
+def _step_model(problem: NewtonProblem, state: NewtonState, model: int, sums: tuple[np.ndarray, ...]) -> None:
+    """Update the rows of `state` (a fresh copy) that belong to one model, from its loss, gradient and Hessian."""
+    losses, gradient, hessian = sums
     steps = state.steps[model] * 0.5 ** np.arange(_BACKTRACKS + 1)
-    objectives = _objectives(problem, state, model, steps, sums["loss"])
+    objectives = _objectives(problem, state, model, steps, losses)
     state.counts[model] += 1
     # at the optimum differences drown in rounding, where the gradient still tells
     bound = state.objective[model] + _SUFFICIENT * steps * state.slope[model] + 1e-12 * abs(objectives[0])
@@ -266,13 +246,12 @@ def _step_model(
         return
     state.coefficients[model] += steps[0] * state.directions[model]
     state.objective[model] = objectives[0]
-    gradient = sums["gradient"] / problem.total_weight
+    gradient = gradient / problem.total_weight
     gradient[:-1] += problem.alpha * state.coefficients[model, :-1]
     state.gradient[model] = np.linalg.norm(gradient)
     if not np.isfinite(state.first_gradient[model]):
         state.first_gradient[model] = state.gradient[model]
-    full = hessian if hessian is not None else state.hessian
-    state.directions[model] = -_solve(problem, full, gradient)
+    state.directions[model] = -_solve(problem, hessian, gradient)
     state.slope[model] = gradient @ state.directions[model]
     state.steps[model] = 1.0
 
@@ -284,9 +263,8 @@ def _objectives(
     return 0.5 * problem.alpha * np.sum(weights**2, axis=1) + losses / problem.total_weight
 
 
-def _solve(problem: NewtonProblem, hessian: np.ndarray | None, gradient: np.ndarray) -> np.ndarray:
+def _solve(problem: NewtonProblem, hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     """(H/N + alpha I)^-1 gradient by Cholesky; a float32 Hessian that is not positive gets a growing diagonal."""
-    assert hessian is not None
     system = hessian / problem.total_weight
     diagonal = np.einsum("ii->i", system)
     diagonal[:-1] += problem.alpha
