@@ -11,7 +11,7 @@ from scipy import sparse
 from dkl.data.checks import as_rows, check_rows, checked_weight
 from dkl.data.dataset import Dataset
 from dkl.data.frames import encode_frame, is_frame
-from dkl.data.labels import TaskChoice, as_targets, shown_classes, target_codes
+from dkl.data.labels import TaskChoice, as_targets, target_codes
 from dkl.data.lazy import is_lazy, lazy_dataset
 from dkl.data.memory import ArraySource
 from dkl.data.schema import Schema
@@ -51,17 +51,6 @@ def as_dataset(
     TypeError
         Values that are not numbers.
     """
-    dataset = gathered(X, y, sample_weight, task=task, classes=classes)
-    if dataset.classes is not None and len(dataset.classes) < 2:
-        raise ValueError(
-            f"y has one class, {shown_classes(dataset.classes)}; at least two are needed to learn from. "
-            "Pass classes= where the rows lack some"
-        )
-    return dataset
-
-
-def gathered(X: Any, y: Any, sample_weight: Any, *, task: TaskChoice = "auto", classes: Any = None) -> Dataset:
-    """The Dataset of any rows, of any number of classes; `as_dataset` documents the rest."""
     if task not in ("auto", "classification", "regression"):
         raise ValueError(f"task is {task!r}; expected 'auto', 'classification' or 'regression'")
     if isinstance(X, Dataset):
@@ -115,7 +104,9 @@ def array_dataset(X: Any, y: Any, sample_weight: Any, *, task: TaskChoice, class
     check_rows(rows)
     weight = checked_weight(sample_weight, rows.shape[0])
     if weight is not None and not weight.any():
-        raise ValueError("sample_weight is zero for all rows; at least one row must count")
+        raise ValueError(
+            "sample_weight is zero for all rows, and rows of weight 0 are left out; at least one must count"
+        )
     codes, labels, found = None, None, None
     if y is not None:
         codes, labels, found = target_codes(as_targets(y, rows.shape[0]), task, classes)

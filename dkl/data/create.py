@@ -13,7 +13,7 @@ import numpy as np
 from dask.delayed import Delayed
 
 from dkl.blocks.block import Block
-from dkl.data.coerce import gathered
+from dkl.data.coerce import as_dataset
 from dkl.data.commit import check_replaceable
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.labels import TaskChoice
@@ -101,7 +101,7 @@ def create_dataset(
     ['a', 'b', 'a', 'b']
     """
     refuse_existing(store, storage_options, overwrite=overwrite)
-    dataset = gathered(X, y, sample_weight, task=task, classes=classes)
+    dataset = as_dataset(X, y, sample_weight, task=task, classes=classes)
     schema = dataset.schema
     names = schema.column_names if column_names is None else list(column_names)
     schema = replace(

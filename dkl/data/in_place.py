@@ -18,7 +18,15 @@ from dkl.data.blocking import block_bounds, block_rows, sparse_row_bytes
 from dkl.data.checks import as_rows, check_rows, checked_weight, stored_dtype
 from dkl.data.counts import RowCounts
 from dkl.data.digests import rows_digest
-from dkl.data.labels import TaskChoice, as_targets, check_targets, encode_labels, guess_task, numeric_targets
+from dkl.data.labels import (
+    TaskChoice,
+    as_targets,
+    check_targets,
+    encode_labels,
+    guess_task,
+    numeric_targets,
+    sorted_classes,
+)
 from dkl.data.location import Location
 from dkl.data.rows import LIGHT_PARTS, PARTS, drop_weightless
 from dkl.data.schema import Task
@@ -230,7 +238,7 @@ def classes_in_place(y: Any, task: TaskChoice, classes: Any) -> tuple[Task, np.n
             raise ValueError(f"y has shape {np.shape(y)}; labels must be of one dimension: one class a row")
         return "regression", None
     if classes is not None:
-        return "classification", np.unique(as_targets(classes))
+        return "classification", sorted_classes(classes)
     found = np.empty(0)
     for start in range(0, np.shape(y)[0], _PIECE):
         piece = as_targets(y[start : start + _PIECE])
@@ -238,7 +246,7 @@ def classes_in_place(y: Any, task: TaskChoice, classes: Any) -> tuple[Task, np.n
         if task == "auto" and guess_task(piece) == "regression":
             return "regression", None
         found = np.unique(np.concatenate([found, piece]) if start else piece)
-    return "classification", found
+    return "classification", sorted_classes(found)
 
 
 def rows_in_place(X: Any) -> int:

@@ -133,7 +133,7 @@ def target_codes(y: np.ndarray, task: TaskChoice, classes: Any) -> tuple[np.ndar
         return numeric_targets(y), None, chosen
     if y.ndim == 2:
         raise ValueError(f"y has shape {y.shape}; labels must be of one dimension: one class a row")
-    labels = np.unique(y if classes is None else as_targets(classes))
+    labels = sorted_classes(y if classes is None else classes)
     return encode_labels(y, labels), labels, chosen
 
 
@@ -148,3 +148,20 @@ def numeric_targets(y: np.ndarray) -> np.ndarray:
     if y.dtype.kind in "US":
         raise ValueError(f"y holds labels such as {str(y.flat[0])!r}; regression needs numbers (see KernelClassifier)")
     return np.ascontiguousarray(y, dtype=np.float64)
+
+
+def sorted_classes(labels: Any) -> np.ndarray:
+    """The distinct labels in order.
+
+    Raises
+    ------
+    ValueError
+        There is only one.
+    """
+    classes = np.unique(as_targets(labels))
+    if len(classes) < 2:
+        raise ValueError(
+            f"y has one class, {shown_classes(classes)}; at least two are needed to learn from. "
+            "Pass classes= where these rows lack some"
+        )
+    return classes

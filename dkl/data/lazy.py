@@ -27,6 +27,7 @@ from dkl.data.labels import (
     encode_labels,
     guess_task,
     numeric_targets,
+    sorted_classes,
 )
 from dkl.data.rows import PARTS, drop_weightless
 from dkl.data.schema import Schema, Task
@@ -218,7 +219,9 @@ def lazy_dataset(X: Any, y: Any, weight: Any, *, task: TaskChoice = "auto", clas
     )
     source = DaskSource(X, y, weight, labels)
     if weight is not None and not source.counts.weights.any():
-        raise ValueError("sample_weight is zero for all rows; at least one row must count")
+        raise ValueError(
+            "sample_weight is zero for all rows, and rows of weight 0 are left out; at least one must count"
+        )
     return Dataset(source, schema)
 
 
@@ -231,14 +234,14 @@ def lazy_classes(y: da.Array, task: TaskChoice, classes: Any) -> tuple[Task, np.
             raise ValueError(f"y has shape {y.shape}; labels must be of one dimension: one class a row")
         return "regression", None
     if classes is not None:
-        return "classification", np.unique(as_targets(classes))
+        return "classification", sorted_classes(classes)
     pieces = y.to_delayed().ravel()
     starts = np.concatenate([[0], np.cumsum(y.chunks[0])])
     look = delayed(_labels_of, pure=False)
     seen = dask.compute(*(look(piece, task, int(start)) for piece, start in zip(pieces, starts, strict=False)))
     if any(labels is None for labels in seen):
         return "regression", None
-    return "classification", np.unique(np.concatenate(seen))
+    return "classification", sorted_classes(np.concatenate(seen))
 
 
 def _labels_of(y: Any, task: TaskChoice, first_row: int) -> np.ndarray | None:

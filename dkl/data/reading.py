@@ -62,8 +62,8 @@ def _checked_facts(location: Location, facts: dict[str, Any]) -> dict[str, Any]:
     newer = facts.get("format")
     if isinstance(newer, int) and newer > FORMAT:
         raise StoreError(
-            f"{location.place} has the newer format {newer}, written by dkl {facts.get('written_by')}; this dkl reads formats up to "
-            f"{FORMAT}. Upgrade dkl: pip install -U dkl"
+            f"{location.place} has the newer format {newer} of dkl {facts.get('written_by')}; this dkl reads formats up "
+            f"to {FORMAT}. Upgrade dkl: pip install -U dkl"
         )
     kept = {name: value for name, value in facts.items() if name not in ("digest", "state", "token")}
     if facts.get("kind") != "dataset" or json_digest(kept) != facts.get("digest"):
