@@ -8,10 +8,12 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import dask
 from dask.system import CPU_COUNT
@@ -26,6 +28,7 @@ LOOK_EVERY_S = 1.0
 GATHER_S = 5.0
 SMALL_BYTES = 1 << 16
 STOP_WITHIN_S = 1.5
+REMEDY = "start workers, or close the client to work on threads, and call again: a checkpoint resumes at its last round"
 
 
 class TaskLost(RuntimeError):
@@ -221,6 +224,7 @@ class ClusterBackend:
             raise ValueError("a pass needs a client made without asynchronous=True, or none (threads)")
         self.stop = StopFlag()
         self._client = client
+        self._address = client.scheduler.address
         self._timeout = float(dask.config.get("dkl.no-workers-timeout", NO_WORKERS_TIMEOUT_S))
         self._threads: dict[str, int] = {}
         self._looked = -LOOK_EVERY_S
@@ -228,6 +232,7 @@ class ClusterBackend:
         self._numbers = itertools.count()
         self._token = uuid.uuid4().hex
         self._submitted_to: dict[str, frozenset[str]] = {}
+        self._made: WeakSet[Any] = WeakSet()
 
     def slots(self) -> list[str]:
         """One entry a worker thread, thread by thread across the workers, so that consecutive tasks spread."""
@@ -241,18 +246,23 @@ class ClusterBackend:
     def share(self, value: Any) -> Any:
         """Small objects go along as arguments; large ones to every worker, so that no death takes the last copy."""
         made = shared(value)
-        return made if made.nbytes <= SMALL_BYTES else self._client.scatter(made, broadcast=True, hash=False)
+        if made.nbytes <= SMALL_BYTES:
+            return made
+        with self._reached():
+            return self._remembered(self._client.scatter(made, broadcast=True, hash=False))
 
     def is_lost(self, handle: Any) -> bool:
         return getattr(handle, "status", "finished") in ("lost", "cancelled", "error")
 
     def send_rows(self, value: Any) -> Any:
-        if dask.is_dask_collection(value):
-            return self._client.compute(value)
-        return self._client.scatter(value, hash=False)
+        with self._reached():
+            if dask.is_dask_collection(value):
+                return self._remembered(self._client.compute(value))
+            return self._remembered(self._client.scatter(value, hash=False))
 
     def process_bytes(self) -> int | None:
-        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        with self._reached():
+            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
         return min((worker["memory_limit"] for worker in workers if worker["memory_limit"]), default=None)
 
     def submit(self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False) -> Any:
@@ -260,7 +270,24 @@ class ClusterBackend:
         where: dict[str, Any] = {"workers": [slot], "allow_other_workers": True} if slot in self._threads else {}
         self._submitted_to[key] = frozenset(self._threads)
         priority = 10 if urgent else 0
-        return self._client.submit(unpacking, function, *args, key=key, pure=False, priority=priority, **where)
+        with self._reached():
+            return self._remembered(
+                self._client.submit(unpacking, function, *args, key=key, pure=False, priority=priority, **where)
+            )
+
+    def _remembered(self, future: Any) -> Any:
+        self._made.add(future)
+        return future
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Says in one way that the scheduler does not answer."""
+        try:
+            yield
+        except (RuntimeError, OSError) as error:
+            if self._client.status == "running":
+                raise
+            raise ClusterError(f"the scheduler {self._address} no longer answers; {REMEDY}") from error
 
     def result(self, task: Any) -> Any:
         from distributed import KilledWorker
@@ -285,11 +312,12 @@ class ClusterBackend:
     def look_after(self, tasks: Collection[Any]) -> Sequence[Any]:
         self._look()
         without = time.monotonic() - self._seen_workers
-        if self._client.status not in ("running", "connecting") or without > self._timeout:
+        if without > self._timeout and self._client.status == "connecting":
+            raise ClusterError(f"the scheduler {self._address} no longer answers; {REMEDY}")
+        if without > self._timeout:
             raise ClusterError(
-                f"the cluster {self._client.scheduler_info(n_workers=0).get('address', '')} has had no workers for "
-                f"{without:.0f} s (dask.config 'dkl.no-workers-timeout'); start workers, or close the client to "
-                "work on threads, and call again: a checkpoint resumes at its last round"
+                f"the cluster {self._address} has had no workers for {without:.0f} s (dask.config "
+                f"'dkl.no-workers-timeout'); {REMEDY}"
             )
         # The scheduler sets a task that prefers a worker aside while there is no worker at all, and does not take it up
         # again when others come. Whoever was there when the task was submitted has gone: so may it.
@@ -300,7 +328,10 @@ class ClusterBackend:
         if now - self._looked < LOOK_EVERY_S:
             return
         self._looked = now
-        self._threads = dict(self._client.nthreads())
+        if self._client.status == "connecting":
+            return  # the client tries to reach its scheduler; a question would wait as long as it does
+        with self._reached():
+            self._threads = dict(self._client.nthreads())
         if self._threads:
             self._seen_workers = now
 
@@ -310,7 +341,8 @@ class ClusterBackend:
             self._client.cancel(live, force=True)
 
     def close(self) -> None:
-        self.stop.set()
+        """Cancel what is left, wherever an error found it: a traceback holds futures while somebody looks at it."""
+        self.cancel(self._made)
 
 
 def current_client() -> Any | None:

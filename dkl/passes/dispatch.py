@@ -41,12 +41,14 @@ class Dispatcher:
         try:
             while self._fill(jobs):
                 task = self._next_done()
-                job, losses = self._live.pop(task)
+                job, losses = self._live[task]
                 try:
                     result = self._backend.result(task)
                 except TaskLost as error:
+                    del self._live[task]
                     self._again(job, losses + 1, error)
                     continue
+                del self._live[task], task
                 yield job, result
         finally:
             self._backend.cancel(list(self._live))
