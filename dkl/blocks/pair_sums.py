@@ -9,7 +9,7 @@ import numba
 import numpy as np
 
 from dkl.blocks.hadamard import HadamardPlan, structured_sums
-from dkl.blocks.tiles import RowTiles, spans
+from dkl.blocks.tiles import RowTiles, even_step, spans
 from dkl.blocks.turns import ELEMENTWISE, add_sums, cos_sin_rows, weighted_sum_of_two
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import StructuredProjection
@@ -78,7 +78,7 @@ class _DenseProduct:
         self.buffer = np.empty(0, W.dtype)
 
     def __call__(self, tile: np.ndarray, weights: np.ndarray, total: np.ndarray) -> None:
-        for chosen in spans(len(self.W), _FREQUENCIES):
+        for chosen in spans(len(self.W), even_step(len(self.W), _FREQUENCIES)):
             W = self.W[chosen]
             product = self._room(len(W), len(tile))
             np.dot(W, tile.T, out=product)

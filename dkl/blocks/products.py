@@ -10,13 +10,19 @@ import numpy as np
 
 from dkl.blocks.hadamard import LANES, HadamardPlan, structured_product
 from dkl.blocks.pair_sums import sparse_row_product
-from dkl.blocks.tiles import RowTiles
+from dkl.blocks.tiles import RowTiles, even_step
 from dkl.blocks.turns import ELEMENTWISE
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection, Projection, StructuredProjection
 
-# Below this many rows BLAS would take a matrix-vector product, whose last bits depend on where the rows lie in memory.
+# rows and frequencies of a tile
+_ROWS = 512
+_FREQUENCIES = 768
+# BLAS takes other kernels for small products and at ragged edges, and their last bits differ. With at least so many rows
+# and frequencies, the latter in multiples of 16, the features of a row do not depend on which rows come with it.
 _LEAST_ROWS = 16
+_LEAST_FREQUENCIES = 128
+_EDGE = 16
 
 
 class Product:
@@ -41,9 +47,9 @@ class Product:
     def __init__(self, X: Any, feature_map: FeatureMap, dtype: np.dtype, *, factor: float = 1.0) -> None:
         projection = feature_map.projection
         structured = isinstance(projection, StructuredProjection)
-        self.tiles = RowTiles(X, feature_map, dtype, factor=factor, dense=structured, rows=LANES if structured else 512)
+        self.tiles = RowTiles(X, feature_map, dtype, factor=factor, dense=structured, rows=LANES if structured else _ROWS)
         self.offset = _offset(feature_map, self.tiles, dtype)
-        self.step = feature_map.n_frequencies if structured else 768
+        self.step = feature_map.n_frequencies if structured else even_step(feature_map.n_frequencies, _FREQUENCIES, _EDGE)
         self._form = _former(projection, dtype, sparse=self.tiles.sparse and not self.tiles.written_out)
 
     def __call__(self, tile: Any, chosen: slice) -> np.ndarray:
@@ -72,14 +78,17 @@ def _offset(feature_map: FeatureMap, tiles: RowTiles, dtype: np.dtype) -> np.nda
 
 class _Dense:
     def __init__(self, W: np.ndarray, dtype: np.dtype) -> None:
-        self.W = W.astype(dtype, copy=False)
+        self.n_frequencies = len(W)
+        padded = max(_LEAST_FREQUENCIES, -(-len(W) // _EDGE) * _EDGE)
+        W = W.astype(dtype, copy=False)
+        self.W = W if len(W) == padded else np.concatenate([W, np.zeros((padded - len(W), W.shape[1]), dtype)])
 
     def __call__(self, tile: np.ndarray, chosen: slice) -> np.ndarray:
-        if len(tile) >= _LEAST_ROWS:
-            return np.dot(tile, self.W[chosen].T)
-        padded = np.zeros((_LEAST_ROWS, tile.shape[1]), tile.dtype)
-        padded[: len(tile)] = tile
-        return np.dot(padded, self.W[chosen].T)[: len(tile)]
+        rows, width = len(tile), chosen.stop - chosen.start
+        if rows < _LEAST_ROWS:
+            tile = np.concatenate([tile, np.zeros((_LEAST_ROWS - rows, tile.shape[1]), tile.dtype)])
+        stop = chosen.stop if chosen.stop < self.n_frequencies else len(self.W)
+        return np.ascontiguousarray(np.dot(tile, self.W[chosen.start : stop].T)[:rows, :width])
 
 
 class _Columns:

@@ -36,6 +36,12 @@ def spans(length: int, step: int) -> Iterator[slice]:
         yield slice(start, min(start + step, length))
 
 
+def even_step(length: int, most: int, multiple: int = 1) -> int:
+    """The step, a multiple of `multiple`, that cuts `length` into the fewest and most equal spans of at most `most`."""
+    step = -(-length // max(1, -(-length // most)))
+    return -(-step // multiple) * multiple
+
+
 class RowTiles:
     """The rows of a block, tile by tile: scaled, times a factor, in the compute dtype.
 
