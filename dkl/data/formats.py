@@ -78,7 +78,7 @@ def open_rows(
     reader = _reader(files, chosen, buffers)
     if isinstance(reader, CsvFormat | ParquetFormat):
         return TableRows(files, reader, choices)
-    for name in ("drop", "categorical"):
+    for name in ("drop", "categorical", "split"):
         if getattr(choices, name):
             raise ValueError(f"{name}={getattr(choices, name)} names columns of tables, and matrix files have none")
     if isinstance(reader, NpzFormat):

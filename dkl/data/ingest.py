@@ -46,7 +46,7 @@ def ingest(
     layout: Layout = "auto",
     shuffle: bool = True,
     seed: int = 0,
-    splits: Mapping[str, float] | None = None,
+    splits: Mapping[str, float] | str | None = None,
     overwrite: bool = False,
     format: Format | None = None,
     memory_limit: int | str | None = None,
@@ -88,8 +88,9 @@ def ingest(
         Store the rows in a uniformly random order, which stochastic fitting needs; `row_id` keeps their numbers.
     seed : int
         Of the order and of the splits; the same rows and seed give the same dataset from any format.
-    splits : mapping of str to float, or None
-        Shares of named splits, drawn by class: ``{"train": 0.8, "test": 0.2}``.
+    splits : mapping of str to float, str, or None
+        Shares of named splits, drawn by class: ``{"train": 0.8, "test": 0.2}``; or the column of a table that holds the
+        name of each row's split.
     overwrite : bool
         Replace a dataset that is there.
     format : str, CsvFormat, LibsvmFormat or NpzFormat, or None
@@ -123,9 +124,10 @@ def ingest(
     >>> import dkl
     >>> ds = dkl.ingest("part-*.csv", "rows.zarr", target="label")  # doctest: +SKIP
     """
-    if splits:
+    column = splits if isinstance(splits, str) else None
+    if splits and not isinstance(splits, str):
         by_fractions(splits, seed=seed, n_classes=None)
-    choices = TableChoices(target, weight, tuple(drop), task, tuple(categorical), missing, unknown, layout)
+    choices = TableChoices(target, weight, tuple(drop), task, tuple(categorical), missing, unknown, layout, column)
     buffers = Buffers.within(None if memory_limit is None else parse_bytes(memory_limit))
     location = Location.of(store, storage_options)
     check_replaceable(location, overwrite=overwrite)
@@ -147,7 +149,8 @@ def ingest(
         ) as writer:
             job.write(stage, writer)
     dataset = open_dataset(store, **(storage_options or {}))
-    return dataset.split(splits, seed=seed) if splits else dataset
+    given = job.rows.split.masks() if isinstance(job.rows, TableRows) and job.rows.split is not None else splits
+    return dataset.split(given, seed=seed) if given else dataset
 
 
 def _folder_beside(location: Location) -> Path | None:

@@ -17,7 +17,7 @@ from dkl.data.shuffle import NumberedBatch
 from dkl.data.staging import ROW
 from dkl.data.statistics import TableStatistics, table_statistics
 from dkl.data.tables import TableFormat, common_schema, file_tables
-from dkl.data.targets import Target, TargetSummary, WeightSummary
+from dkl.data.targets import SplitColumn, Target, TargetSummary, WeightSummary
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class TableChoices:
     missing: Missing = "auto"
     unknown: Literal["zeros", "error"] = "zeros"
     layout: Layout = "auto"
+    split: str | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -50,7 +51,7 @@ class TableChoices:
     @property
     def beside(self) -> list[str]:
         """The columns that are no features."""
-        return [name for name in (self.target, self.weight) if name is not None]
+        return [name for name in (self.target, self.weight, self.split) if name is not None]
 
 
 class TableRows:
@@ -66,13 +67,14 @@ class TableRows:
     def __init__(self, files: list[InputFile], reader: TableFormat, choices: TableChoices) -> None:
         probes = [reader.probe(file) for file in files]
         _check_roles(probes[0].schema.names, choices)
-        as_text = [name for name in choices.categorical if name != choices.weight]
+        as_text = [name for name in (*choices.categorical, choices.split) if name and name != choices.weight]
         self._schema = common_schema(probes, drop=choices.drop, as_text=as_text)
         self._files, self._reader, self._choices = files, reader, choices
         self.staged_bytes = sum(probe.staged_bytes for probe in probes)
         self._seen: TableStatistics | None = None
         self._target = TargetSummary(choices.target) if choices.target else None
         self._weight = WeightSummary(choices.weight) if choices.weight else None
+        self.split = SplitColumn(choices.split) if choices.split else None
         self._decided: tuple[TableEncoding, Target | None] | None = None
 
     @property
@@ -91,7 +93,7 @@ class TableRows:
         features = table.select(self._features)
         seen = table_statistics(features, categorical=self._choices.categorical, first_row=row)
         self._seen = seen if self._seen is None else self._seen.merge(seen)
-        for summary in (self._target, self._weight):
+        for summary in (self._target, self._weight, self.split):
             if summary is not None:
                 summary.add(table.column(summary.name))
 
@@ -137,18 +139,20 @@ class TableRows:
         weight = None
         if self._weight is not None:
             weight = table.column(self._weight.name).cast(pa.float64()).to_numpy()
+        if self.split is not None:
+            self.split.place(table.column(self.split.name), weight)
         return X, y, weight, table.column(ROW).to_numpy()
 
 
 def _check_roles(names: list[str], choices: TableChoices) -> None:
-    for role in ("target", "weight"):
+    for role in ("target", "weight", "split"):
         name = getattr(choices, role)
         if name is not None and name not in names:
             raise ValueError(f"{role}='{name}' is no column; the columns are {names}")
         if name is not None and name in choices.drop:
             raise ValueError(f"{role}='{name}' is also in drop")
-    if choices.target is not None and choices.target == choices.weight:
-        raise ValueError(f"'{choices.target}' is named both as target and as weight")
+    if len(set(choices.beside)) < len(choices.beside):
+        raise ValueError(f"target, weight and split are different columns; got {choices.beside}")
     absent = sorted(set(choices.categorical) - set(names))
     if absent:
         raise ValueError(f"categorical names columns that are not there: {absent}; the columns are {names}")

@@ -1,4 +1,4 @@
-"""Target and weight columns of the input: what they hold, found in one read, and how blocks hold them."""
+"""Target, weight and split columns of the input: what they hold, found in one read, and how datasets hold them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dkl.data.schema import Task
 AUTO_CLASSES = 1_000
 """More distinct whole numbers than this (or than half of the rows) are neither plainly classes nor plainly numbers."""
 MAX_CLASSES = 65_536
+MAX_SPLITS = 254
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,3 +198,49 @@ class WeightSummary:
         """Raise a ValueError when no row counts."""
         if self.total <= 0:
             raise ValueError(f"weight '{self.name}' is 0 in all {self.rows} rows; at least one must be positive")
+
+
+class SplitColumn:
+    """A column that says which split each row belongs to.
+
+    Parameters
+    ----------
+    name : str
+        The column, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows = 0
+        self._names: set[str] = set()
+        self._codes: list[np.ndarray] = []
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """Take the next rows of the input.
+
+        Raises
+        ------
+        ValueError
+            A name is missing, or there are more than `MAX_SPLITS`.
+        """
+        values = texts(column)
+        if values.null_count:
+            row = self.rows + int(np.flatnonzero(values.is_null().to_numpy())[0])
+            raise ValueError(
+                f"split column '{self.name}' is missing in row {row}; every row needs the name of its split"
+            )
+        self._names |= set(values.unique().to_pylist())
+        if len(self._names) > MAX_SPLITS:
+            raise ValueError(f"split column '{self.name}' has more than {MAX_SPLITS} values; is it the right column?")
+        self.rows += len(values)
+
+    def place(self, column: pa.ChunkedArray, weight: np.ndarray | None) -> None:
+        """Note the splits of rows in their final order; rows of weight 0 are in none."""
+        names = pa.array(sorted(self._names), pa.string())
+        codes = pc.index_in(texts(column), value_set=names).to_numpy().astype(np.uint8)
+        self._codes.append(codes if weight is None else codes[weight > 0])
+
+    def masks(self) -> dict[str, np.ndarray]:
+        """For each split whether a row is in it: bool (n_rows,), all rows having been placed."""
+        codes = np.concatenate(self._codes)
+        return {name: codes == code for code, name in enumerate(sorted(self._names))}

@@ -303,3 +303,32 @@ def test_paths_may_have_any_letters(tmp_path):
     with gzip.open(folder / "ä b.csv.gz", "wt") as stream:
         stream.write("x,y\n1,a\n2,b\n")
     assert dkl.ingest(folder / "ä b.csv.gz", folder / "rows é.zarr", target="y").n_rows == 2
+
+
+def test_a_column_can_name_the_splits(tmp_path):
+    n = 300
+    part = np.where(np.arange(n) % 3 == 0, "test", "train")
+    frame = pd.DataFrame({"x": np.arange(n), "y": np.arange(n) % 2, "w": (np.arange(n) % 5 > 0) * 2, "part": part})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    ds = dkl.ingest(tmp_path / "rows.csv", tmp_path / "rows.zarr", target="y", weight="w", splits="part")
+    assert ds.column_names == ["x"]
+    assert dkl.open_dataset(tmp_path / "rows.zarr").splits == ("test", "train")
+    for name in ("test", "train"):
+        counted = frame[(frame["part"] == name) & (frame["w"] > 0)]
+        assert sorted(ds[name].row_id.compute()) == counted.index.tolist()
+        np.testing.assert_array_equal(ds[name].X.compute()[:, 0], ds[name].row_id.compute())
+
+
+def test_a_row_without_the_name_of_its_split_is_refused(tmp_path):
+    pd.DataFrame({"x": range(4), "y": [0, 1] * 2, "part": ["a", "b", None, "a"]}).to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(ValueError, match="split column 'part' is missing in row 2"):
+        dkl.ingest(tmp_path / "rows.parquet", tmp_path / "rows.zarr", target="y", splits="part")
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
+
+
+def test_a_store_behind_a_url_takes_the_same_rows(people, reference, tmp_path):
+    people.to_parquet(tmp_path / "rows.parquet")
+    store = f"memory://{tmp_path.name}/rows.zarr"
+    assert_same_rows(dkl.ingest(tmp_path / "rows.parquet", store, target="label", weight="times"), reference)
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        dkl.ingest(tmp_path / "rows.parquet", store, target="label")
