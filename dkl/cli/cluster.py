@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,16 +55,17 @@ def local_processes(n_workers: int) -> Iterator[None]:
     """A cluster of worker processes on this machine, one thread each."""
     from distributed import Client, LocalCluster
 
-    with (
-        LocalCluster(
+    with warnings.catch_warnings():
+        # without a dashboard it does not matter which port the scheduler's HTTP server takes
+        warnings.filterwarnings("ignore", "Port .* is already in use", category=UserWarning)
+        cluster = LocalCluster(
             n_workers=n_workers,
             threads_per_worker=1,
             processes=True,
             dashboard_address=None,
-            silence_logs=40,
-        ) as cluster,
-        Client(cluster),
-    ):
+            silence_logs=logging.ERROR,
+        )
+    with cluster, Client(cluster):
         yield
 
 
@@ -71,7 +74,7 @@ def _client_of(address: str) -> Iterator[None]:
     from distributed import Client
 
     try:
-        client = Client(address, timeout="10s")
+        client = Client(address, timeout="5s")
     except (OSError, TimeoutError, ValueError) as error:
         raise ClusterError(
             f"no Dask scheduler answers at {address!r} ({error}); start one with 'dask scheduler', or give --workers N"

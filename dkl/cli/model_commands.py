@@ -6,6 +6,7 @@ import time
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
@@ -54,7 +55,7 @@ def plan(
         learner = learner_from(features, seed=machine.seed, compute=compute, running=running)
         estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
         planned = plan_of(estimator, dataset)
-    return Result(planned.facts, str(planned))
+    return Result(planned.facts, Text(repr(planned)))
 
 
 def fit(
@@ -126,16 +127,16 @@ def predict(
     Each prediction carries the row_id of its row: its number in the files (ingest shuffles).
     """
     from dkl.cli.predictions import open_writer, predict_store, predict_tables
-    from dkl.data.location import Location
+    from dkl.data.reading import is_store
     from dkl.model_io import load_model
 
     refuse_existing(output, overwrite)
     started = time.perf_counter()
     estimator = load_model(model)
     if proba and not hasattr(estimator, "predict_proba"):
-        raise ValueError(f"the model {model!r} has no probabilities; fit it with --loss log_loss")
+        raise ValueError(f"the model {model!r} has no probabilities; fit it with --loss log_loss, or --calibrate")
     with computing_on(compute):
-        if Location.of(data).holds_zarr():
+        if data.rstrip("/").endswith(".zarr") or is_store(data):
             parts = predict_store(estimator, chosen_split(data, split, ""), proba=proba, compute=compute)
         else:
             parts = predict_tables(estimator, data, proba=proba)

@@ -73,13 +73,28 @@ class MachineOptions:
     """The linear model on the features."""
 
     loss: Annotated[
-        Literal["hinge", "log_loss", "squared_hinge", "squared_error", "epsilon_insensitive"] | None,
-        typer.Option(help="Default: that of KernelClassifier or KernelRegressor.", rich_help_panel=MACHINE),
+        str | None,
+        typer.Option(
+            help="hinge, squared_hinge, log_loss, modified_huber; for numbers squared_error, epsilon_insensitive.",
+            rich_help_panel=MACHINE,
+        ),
     ] = None
     alpha: Annotated[float | None, typer.Option(help="Strength of the ridge.", rich_help_panel=MACHINE)] = None
     epochs: Annotated[
         int | None, typer.Option(min=1, help="How often all rows are read for the fit.", rich_help_panel=MACHINE)
     ] = None
+    solver: Annotated[
+        Literal["sgd", "newton"] | None,
+        typer.Option(
+            help="Stochastic steps, or exact Newton steps for a few thousand features.", rich_help_panel=MACHINE
+        ),
+    ] = None
+    early_stopping: Annotated[
+        bool, typer.Option("--early-stopping", help="Stop when held-out rows gain no more.", rich_help_panel=MACHINE)
+    ] = False
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Probabilities for any loss, in one more pass.", rich_help_panel=MACHINE)
+    ] = False
     class_weight: Annotated[
         Literal["balanced"] | None, typer.Option(help="Give each class the same weight.", rich_help_panel=MACHINE)
     ] = None
@@ -88,7 +103,7 @@ class MachineOptions:
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Any other parameter of the estimator, for example averaging=false or features__k=3. May be repeated.",
+            help="Any other parameter of the estimator, for example patience=3 or features__k=3. May be repeated.",
         ),
     ] = None
 
@@ -165,7 +180,11 @@ def estimator_from(
         "loss": options.loss,
         "alpha": options.alpha,
         "epochs": options.epochs,
+        "solver": options.solver,
+        "early_stopping": options.early_stopping or None,
+        "calibrate": options.calibrate or None,
         "class_weight": options.class_weight,
+        "device": compute.device,
         "memory_limit": compute.memory_limit,
     }
     if task is None:

@@ -1,0 +1,238 @@
+"""The command line: what each command prints, writes and leaves with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from click.testing import Result as Run
+from distributed import LocalCluster
+from typer.testing import CliRunner
+
+from dkl.cli.app import app
+from dkl.data.dataset import open_dataset
+from dkl.model_io import load_model
+
+SMALL = ("--features", "40", "--candidates", "200")
+
+
+def dkl_command(*arguments: object) -> Run:
+    """Run `dkl ARGUMENTS` in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def facts_of(*arguments: object) -> dict[str, Any]:
+    """What a command that succeeds prints with --json."""
+    run = dkl_command(*arguments, "--json")
+    assert run.exit_code == 0, run.output
+    return json.loads(run.stdout)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Raw rows as files, ingested into stores, and a model of each task."""
+    folder = tmp_path_factory.mktemp("cli")
+    generator = np.random.default_rng(0)
+    rows = pd.DataFrame(generator.normal(size=(900, 2)), columns=["a", "b"])
+    rows["colour"] = generator.choice(["red", "blue", "green"], len(rows))
+    rows.to_csv(folder / "new.csv", index=False)
+    rows.to_parquet(folder / "new.parquet")
+    labels = np.where(rows.a * rows.b + (rows.colour == "red") > 0.3, "yes", "no")
+    rows.assign(label=labels).to_csv(folder / "labels.csv", index=False)
+    rows.assign(number=2.0 * rows.a + rows.b).to_csv(folder / "numbers.csv", index=False)
+    assert dkl_command("ingest", folder / "labels.csv", folder / "labels.zarr", "--target", "label").exit_code == 0
+    assert dkl_command("ingest", folder / "numbers.csv", folder / "numbers.zarr", "--target", "number").exit_code == 0
+    fit = dkl_command("fit", folder / "labels.zarr", folder / "labels.model", *SMALL, "--calibrate")
+    assert fit.exit_code == 0, fit.output
+    fit = dkl_command("fit", folder / "numbers.zarr", folder / "numbers.model", *SMALL)
+    assert fit.exit_code == 0, fit.output
+    return folder
+
+
+@pytest.mark.parametrize("name", ["", "ingest", "info", "verify", "plan", "fit", "score", "predict", "demo", "bench"])
+def test_help_teaches_by_an_example(name: str) -> None:
+    run = dkl_command(*([name] if name else []), "--help")
+    assert run.exit_code == 0
+    assert f"dkl {name}".strip() in run.stdout
+    assert "xample" in run.stdout or not name
+
+
+def test_ingest_makes_the_splits_that_are_asked_for(folder: Path) -> None:
+    assert open_dataset(str(folder / "labels.zarr")).splits == ("train", "test")
+    target = folder / "thirds.zarr"
+    facts = facts_of("ingest", folder / "labels.csv", target, "--target", "label", "--split", "a=0.5,b=0.25")
+    assert facts["splits (split)"] == {"a": 450, "b": 225}
+
+
+def test_ingest_shows_its_rules_and_writes_nothing_with_plan(folder: Path) -> None:
+    run = dkl_command("ingest", folder / "labels.csv", folder / "unwritten.zarr", "--target", "label", "--plan")
+    assert run.exit_code == 0
+    assert "colour: one-hot, 3 categories" in run.stdout
+    assert not (folder / "unwritten.zarr").exists()
+
+
+def test_info_is_the_description_as_json(folder: Path) -> None:
+    facts = facts_of("info", folder / "labels.zarr")
+    assert (facts["rows"], facts["columns"], facts["task"]) == (900, 5, "classification")
+
+
+def test_verify_names_the_damaged_chunk_and_fails(folder: Path, tmp_path: Path) -> None:
+    dkl_command("ingest", folder / "labels.csv", tmp_path / "rows.zarr", "--target", "label")
+    assert facts_of("verify", tmp_path / "rows.zarr")["faults"] == 0
+    chunk = max((tmp_path / "rows.zarr" / "X").rglob("c/*/*"), key=lambda path: path.stat().st_size)
+    content = bytearray(chunk.read_bytes())
+    content[len(content) // 2] ^= 1
+    chunk.write_bytes(bytes(content))
+    run = dkl_command("verify", tmp_path / "rows.zarr")
+    assert run.exit_code == 1
+    assert "block 0" in run.stderr
+
+
+def test_plan_tells_memory_and_passes_before_anything_runs(folder: Path) -> None:
+    facts = facts_of("plan", folder / "labels.zarr", *SMALL)
+    assert facts["peak_bytes"] > 0
+    assert facts["n_passes"] >= 2
+    assert "peak" in dkl_command("plan", folder / "labels.zarr", *SMALL).stdout
+
+
+def test_plan_refuses_a_limit_that_cannot_be_kept(folder: Path) -> None:
+    run = dkl_command("plan", folder / "labels.zarr", *SMALL, "--memory-limit", "1 kiB")
+    assert run.exit_code == 1
+    assert "may take" in run.stderr
+
+
+def test_fit_uses_train_and_score_uses_test(folder: Path) -> None:
+    facts = facts_of("score", folder / "labels.model", folder / "labels.zarr")
+    assert (facts["split"], facts["rows"]) == ("test", 180)
+    assert facts["accuracy"] > 0.85
+    facts = facts_of("score", folder / "numbers.model", folder / "numbers.zarr")
+    assert facts["r2"] > 0.95
+
+
+def test_the_same_seed_gives_the_same_model(folder: Path) -> None:
+    facts = facts_of("fit", folder / "labels.zarr", folder / "again.model", *SMALL, "--calibrate")
+    assert (facts["split"], facts["rows"]) == ("train", 720)
+    first, again = (load_model(str(folder / name)) for name in ("labels.model", "again.model"))
+    assert first.linear_.coef_.tobytes() == again.linear_.coef_.tobytes()
+
+
+def test_predictions_of_files_and_stores_agree_row_by_row(folder: Path) -> None:
+    tables = []
+    for data, output in (
+        ("new.csv", "of_csv.csv"),
+        ("new.parquet", "of_parquet.parquet"),
+        ("labels.zarr", "of_store.parquet"),
+    ):
+        assert facts_of("predict", folder / "labels.model", folder / data, folder / output)["rows"] == 900
+        read = pd.read_csv if output.endswith(".csv") else pd.read_parquet
+        tables.append(read(folder / output).set_index("row_id").sort_index())
+    assert set(tables[0].prediction) == {"yes", "no"}
+    assert all(table.equals(tables[0].astype(table.dtypes)) for table in tables[1:])
+
+
+def test_probabilities_are_written_beside_the_prediction_they_agree_with(folder: Path) -> None:
+    output = folder / "shares.parquet"
+    facts_of("predict", folder / "labels.model", folder / "labels.zarr", output, "--proba", "--split", "test")
+    table = pd.read_parquet(output)
+    shares = table[["probability_no", "probability_yes"]].to_numpy()
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-12)
+    assert (np.array(["no", "yes"])[shares.argmax(axis=1)] == table.prediction).all()
+
+
+def test_predictions_as_zarr_keep_numbers_and_label_codes(folder: Path) -> None:
+    facts_of("predict", folder / "labels.model", folder / "new.csv", folder / "labels_out.zarr")
+    group = zarr.open_group(str(folder / "labels_out.zarr"), mode="r")
+    known = group.attrs["prediction_labels"]
+    of_csv = pd.read_csv(folder / "of_csv.csv") if (folder / "of_csv.csv").exists() else None
+    assert sorted(known) == ["no", "yes"]
+    assert group["row_id"].shape == group["prediction"].shape == (900,)
+    if of_csv is not None:
+        assert [known[code] for code in group["prediction"][:]] == of_csv.prediction.tolist()
+
+
+def test_a_cluster_that_is_there_gives_the_predictions_of_threads(folder: Path, cluster: LocalCluster) -> None:
+    arguments = ("predict", folder / "numbers.model", folder / "numbers.zarr")
+    facts_of(*arguments, folder / "threads.parquet")
+    facts_of(*arguments, folder / "cluster.parquet", "--scheduler", cluster.scheduler_address)
+    pd.testing.assert_frame_equal(
+        pd.read_parquet(folder / "threads.parquet"), pd.read_parquet(folder / "cluster.parquet"), check_exact=True
+    )
+
+
+def test_a_scheduler_that_is_not_there_is_told_at_once(folder: Path) -> None:
+    run = dkl_command("score", folder / "labels.model", folder / "labels.zarr", "--scheduler", "tcp://127.0.0.1:1")
+    assert run.exit_code == 1
+    assert "no Dask scheduler answers at 'tcp://127.0.0.1:1'" in run.stderr
+    assert "--workers" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["fit", "none.zarr", "m.zarr"], "none.zarr"),
+        (["info", "none.zarr"], "none.zarr"),
+        (["score", "none.model", "none.zarr"], "none.zarr"),
+        (["predict", "{labels.model}", "{new.csv}", "out.txt"], ".parquet, .csv or .zarr"),
+        (["predict", "{labels.model}", "{new.csv}", "no/such/out.csv"], "no/such/out.csv"),
+        (["predict", "{numbers.model}", "{new.csv}", "out.csv", "--proba"], "no probabilities"),
+        (["fit", "{labels.zarr}", "{labels.model}"], "--overwrite"),
+        (["fit", "{labels.zarr}", "m.zarr", "--sigma", "-1"], "sigma"),
+        (["fit", "{labels.zarr}", "m.zarr", "--split", "nowhere"], "nowhere"),
+    ],
+)
+def test_a_failure_is_one_message_and_exit_code_1(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = [str(folder / text[1:-1]) if text.startswith("{") else text for text in arguments]
+    run = dkl_command(*arguments)
+    assert run.exit_code == 1, run.output
+    assert says in run.stderr
+    assert run.stderr.startswith("Error: ")
+    assert "Traceback" not in run.output
+    assert list(tmp_path.iterdir()) == []
+    failure = json.loads(dkl_command(*arguments, "--json").stdout)["error"]
+    assert says in failure["message"]
+    assert "Traceback" in dkl_command(*arguments, "--debug").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["ingest", "rows.csv"], "the store to write"),
+        (["ingest", "a.csv", "b.zarr", "--split", "train:0.8"], "train=0.8"),
+        (["fit", "rows.zarr"], "Missing argument"),
+        (["fit", "a.zarr", "b.zarr", "--learner", "peak"], "aligned"),
+        (["fit", "{labels.zarr}", "m.zarr", "--learner", "random", "--rho", "1"], "--rho has no meaning"),
+        (["fit", "{labels.zarr}", "m.zarr", "--set", "colour=red"], "no parameter 'colour'"),
+        (["fit", "{labels.zarr}", "m.zarr", "--sigma", "wide"], "median"),
+        (["info", "rows.zarr", "--verbose"], "No such option"),
+        (["score", "{labels.model}", "{labels.zarr}", "--workers", "1", "--scheduler", "x"], "give one"),
+        (["demo", "--target", "label"], "--data"),
+        (["bench", "--gigabytes", "1"], "--memory"),
+        (["frobnicate"], "No such command"),
+    ],
+)
+def test_what_is_not_understood_leaves_with_exit_code_2(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    run = dkl_command(*(str(folder / text[1:-1]) if text.startswith("{") else text for text in arguments))
+    assert run.exit_code == 2, run.output
+    assert says in run.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_prediction_that_fails_half_way_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    good = (folder / "new.csv").read_text()
+    (tmp_path / "spoiled.csv").write_text(good + "1.0,inf,red\n")
+    run = dkl_command("predict", folder / "labels.model", tmp_path / "spoiled.csv", tmp_path / "out.csv")
+    assert run.exit_code == 1
+    assert "b" in run.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["spoiled.csv"]
