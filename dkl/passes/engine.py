@@ -191,7 +191,7 @@ def _job_level(session: Session) -> int:
     """
     n_blocks = session.source.n_blocks
     level = span_level(n_blocks)
-    size = sum(result_bytes(session.source, record) for record in session.work.records)
+    size = sum(result_bytes(session.source, record, level) for record in session.work.records)
     if session.backend.is_cluster and size > DRIVER_BYTES:
         level = max(level, root(n_blocks).level - (MOST_LARGE_NODES.bit_length() - 1))
     return level

@@ -110,29 +110,36 @@ def held_bytes(
 
 
 def _results(source: BlockSource, records: Sequence[Record], limits: Limits, in_driver: bool) -> dict[str, int]:
-    """Accumulators wait once a level of the tree, with the one that arrives and the one that both merge into."""
-    if len(records) == 1 and isinstance(records[0], Fold):
+    """In a tree one node a level waits for its sibling, beside the one that arrives and what both merge into."""
+    if isinstance(records[0], Fold):
         fold = records[0]
         return {
             "mapped pieces": (2 * limits.tasks + 1) * fold.piece_bytes,
             "states of the fold": 3 * fold.state_bytes,
         }
-    one = sum(result_bytes(source, record) for record in records)
-    level = span_level(source.n_blocks)
-    items = {"sums of spans": limits.tasks * one * (level + 3)}
+    low, top = span_level(source.n_blocks), root(source.n_blocks).level
+    items = {"sums of spans": limits.tasks * sum(_tree_bytes(source, record, 0, low) for record in records)}
     if in_driver:
-        items["sums of the tree"] = one * (root(source.n_blocks).level - level + 2 * limits.tasks + 2)
+        waiting = 2 * limits.tasks * sum(result_bytes(source, record, low) for record in records)
+        items["sums of the tree"] = waiting + sum(_tree_bytes(source, record, low, top) for record in records)
     return items
 
 
-def result_bytes(source: BlockSource, record: Record) -> int:
-    """Bytes of one value of a record."""
+def _tree_bytes(source: BlockSource, record: Record, low: int, top: int) -> int:
+    levels = sum(result_bytes(source, record, level) for level in range(low, top + 1))
+    # two samples merge by way of all their rows below each other; sums go into a new sum
+    merging = 3 if isinstance(record, RowSample) else 1
+    return levels + (1 + merging) * result_bytes(source, record, top)
+
+
+def result_bytes(source: BlockSource, record: Record, level: int) -> int:
+    """Bytes of one value of a record for a node of `level`."""
     if isinstance(record, BlockSum):
         return record.result_bytes
     if isinstance(record, RowSample):
-        row = source.block_nbytes / max(int(source.block_rows.max(initial=1)), 1) + ROW_OBJECT_BYTES
-        # merging holds two samples, the rows of both below each other, and the ones chosen of those
-        return math.ceil(3 * row * min(record.k, int(source.block_rows.sum())))
+        longest = int(source.block_rows.max(initial=0))
+        row = source.block_nbytes / max(longest, 1) + ROW_OBJECT_BYTES
+        return math.ceil(row * min(record.k, longest << level, int(source.block_rows.sum())))
     return record.state_bytes
 
 

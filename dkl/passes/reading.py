@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import dask
@@ -33,33 +34,63 @@ def block_bytes(block: Block) -> int:
     return sum(array.nbytes for array in arrays if array is not None) + OBJECT_BYTES
 
 
+@dataclass
+class Kept:
+    """A block in the cache, with the number of the pass that used it last."""
+
+    block: Block
+    nbytes: int
+    used: int
+
+
 class BlockCache:
-    """The blocks used last, up to a number of bytes. Not locked: `BlockLoader` is."""
+    """Blocks for the next pass, up to a number of bytes. Not locked: `BlockLoader` is.
+
+    A pass goes through all blocks, so dropping the one used longest ago for each that comes would drop every block
+    just before its next use. What the last two passes used stays, and what does not fit beside it is read again.
+    """
 
     def __init__(self) -> None:
-        self._blocks: OrderedDict[Key, Block] = OrderedDict()
+        self._kept: OrderedDict[Key, Kept] = OrderedDict()
+        self._pass = 0
         self.nbytes = 0
 
+    def begin_pass(self) -> None:
+        self._pass += 1
+
     def get(self, key: Key) -> Block | None:
-        block = self._blocks.get(key)
-        if block is not None:
-            self._blocks.move_to_end(key)
-        return block
+        kept = self._kept.get(key)
+        if kept is None:
+            return None
+        kept.used = self._pass
+        self._kept.move_to_end(key)
+        return kept.block
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._blocks
+        return key in self._kept
 
     def put(self, key: Key, block: Block, capacity: int) -> None:
-        """Keep `block` if it fits beside nothing else at least, and drop the oldest ones that no longer fit."""
-        if block_bytes(block) <= capacity and key not in self._blocks:
-            self._blocks[key] = block
-            self.nbytes += block_bytes(block)
-        self.shrink(capacity)
+        """Keep `block` if it fits beside the blocks that are still of use."""
+        nbytes = block_bytes(block)
+        if key in self._kept or nbytes > capacity:
+            return
+        while self.nbytes + nbytes > capacity and self._oldest_is_stale(key[0]):
+            self._drop_oldest()
+        if self.nbytes + nbytes <= capacity:
+            self._kept[key] = Kept(block, nbytes, self._pass)
+            self.nbytes += nbytes
+
+    def _oldest_is_stale(self, fingerprint: str) -> bool:
+        key, kept = next(iter(self._kept.items()))
+        return key[0] != fingerprint or kept.used < self._pass - 1
 
     def shrink(self, capacity: int) -> None:
         while self.nbytes > capacity:
-            _, block = self._blocks.popitem(last=False)
-            self.nbytes -= block_bytes(block)
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, kept = self._kept.popitem(last=False)
+        self.nbytes -= kept.nbytes
 
 
 class BlockLoader:
@@ -76,10 +107,10 @@ class BlockLoader:
         """The block, from the cache, from a read under way, or read now."""
         key = (work.fingerprint, ticket.number)
         with self._lock:
+            self._begun_in(work).add(ticket.number)
             self._cache.shrink(work.limits.cache_bytes)
             block = self._cache.get(key)
             pending = self._pending.pop(key, None)
-            self._begun_in(work).add(ticket.number)
         if block is not None:
             return block, Reading(1, block.n_rows, cache_hits=1)
         block, retries = _read(work, ticket) if pending is None else pending.result()
@@ -106,6 +137,7 @@ class BlockLoader:
         """The blocks that tasks of this pass have asked for here: too late to read them ahead."""
         if self._begun[0] != work.token:
             self._begun = (work.token, set())
+            self._cache.begin_pass()
         return self._begun[1]
 
     def _make_room(self, most: int) -> bool:

@@ -42,7 +42,8 @@ class SumReduction:
 
     def _checked(self, name: str, returned: Any) -> np.ndarray:
         accumulator = self.record.accumulators[name]
-        value = np.asarray(_returned(self.record, returned, name), dtype=accumulator.dtype)
+        # C order as after a journey between processes: how NumPy sums an axis later depends on it
+        value = np.asarray(_returned(self.record, returned, name), dtype=accumulator.dtype, order="C")
         if value.shape != tuple(accumulator.shape):
             raise ValueError(
                 f"the block function of {self.record.name!r} returned {name!r} of shape {value.shape}; "

@@ -1,0 +1,222 @@
+"""Memory: what a pass holds is projected beforehand, kept, and refused with the sum written out."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from dataclasses import dataclass
+
+import dask
+import numpy as np
+import pytest
+
+from dkl.blocks.block import Block
+from dkl.blocks.records import Accumulator, BlockSum, Cost, Fold, RowSample
+from dkl.errors import MemoryLimitError
+from dkl.passes.engine import run_pass
+from dkl.passes.memory import MemoryProjection, fit_limits, project
+from dkl.passes.reading import LOADER, block_bytes
+from tests.passes.sources import Source, chain, moments, ragged, sample, tree_by_definition
+
+ROWS, WIDE = 4000, 64
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class WideReader:
+    def load(self, ticket: int) -> Block:
+        X = np.full((ROWS, WIDE), float(ticket), np.float32)
+        return Block(ticket, X, np.zeros(ROWS, np.int64), None, ROWS * ticket + np.arange(ROWS))
+
+
+class WideSource(Source):
+    """Blocks of 1.05 MiB."""
+
+    n_columns = WIDE
+
+    def __init__(self, n_blocks: int) -> None:
+        super().__init__((ROWS,) * n_blocks, own_reader=WideReader(), n_columns=WIDE)
+
+    @property
+    def block_nbytes(self) -> int:
+        return block_bytes(WideReader().load(0))
+
+
+def gram(block, operands):
+    mapped = np.tanh(block.X)  # as large as the rows
+    return {"gram": (mapped[:, :, None] * mapped[:1, None, :]).sum(axis=0)[:, :1] + operands["A"]}
+
+
+def gram_cost(rows: int, columns: int) -> Cost:
+    return Cost(scratch_bytes=rows * columns * 4 * (1 + columns) + rows * 64)
+
+
+def wide_sum(n: int) -> BlockSum:
+    operands = {"A": np.ones((n, 1))}
+    return BlockSum("wide", wide, {"total": Accumulator((n, 64))}, operands, lambda rows, columns: Cost(0, n * 64 * 8))
+
+
+def wide(block: Block, operands: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {"total": operands["A"] * block.X.sum(axis=0, dtype=np.float64)}
+
+
+def peak_of(source, records, **options) -> tuple[int, int]:
+    """Bytes that a pass allocated at its peak, and what it projected."""
+    LOADER.clear()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        result = run_pass(source, records, **options)
+        return tracemalloc.get_traced_memory()[1] - before, result.stats.projected_bytes
+    finally:
+        tracemalloc.stop()
+
+
+def pieces(block, operands):
+    for start in range(0, block.n_rows, 500):
+        yield np.repeat(block.X[start : start + 500], 4, axis=1)
+
+
+def stepped(state, piece, operands):
+    return state + piece[: len(state), :1]
+
+
+RECORDS = {
+    "small sums": lambda: (moments(),),
+    "large sums": lambda: (wide_sum(8000),),
+    "sums and sample": lambda: (wide_sum(100), RowSample("sample", 3000, seed=1)),
+    "fold": lambda: (
+        Fold("fold", np.zeros((300, 1)), stepped, pieces, piece_bytes=500 * WIDE * 4 * 4, state_bytes=2400),
+    ),
+}
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 4])
+@pytest.mark.parametrize("cache", [0, 6 * MIB])
+@pytest.mark.parametrize("kind", ["large sums", "sums and sample", "fold"])
+def test_what_is_measured_stays_below_what_was_projected(kind, cache, n_threads):
+    source = WideSource(150)
+    with dask.config.set({"num_workers": n_threads, "dkl.cache-bytes": cache, "scheduler": "threads"}):
+        measured, projected = peak_of(source, RECORDS[kind](), memory_limit="400 MiB")
+    slack = 1.5 * MIB  # the interpreter's own objects: threads, futures, pickles of operands
+    assert measured <= projected + slack
+    assert projected <= 400 * MIB
+    assert measured >= 0.3 * projected  # a bound that is never approached says nothing
+
+
+@pytest.mark.parametrize("kind", ["small sums", "fold"])
+def test_memory_does_not_grow_with_the_number_of_blocks(kind):
+    with dask.config.set({"num_workers": 2, "dkl.cache-bytes": 0, "scheduler": "threads"}):
+        few = peak_of(WideSource(100), (RECORDS["fold"]() if kind == "fold" else (wide_sum(10),)))[0]
+        many = peak_of(WideSource(400), (RECORDS["fold"]() if kind == "fold" else (wide_sum(10),)))[0]
+    assert many < few + 1.5 * MIB
+
+
+def test_a_limit_lowers_the_blocks_in_flight_and_changes_no_bit():
+    source = Source(ragged(60, 1000))
+    record = moments(500)
+    free = project(source, (record,), 8, memory_limit="1 GiB")
+    with dask.config.set(scheduler="threads", num_workers=8):
+        tight = free.total // 3
+        result = run_pass(source, (record,), memory_limit=tight)
+    assert result.stats.projected_bytes <= tight
+    assert project(source, (record,), 8, memory_limit=tight).limits.tasks < 8
+    for name, value in tree_by_definition(source, record).items():
+        assert result.results[0][name].tobytes() == np.asarray(value).tobytes()
+
+
+def test_two_mebibytes_send_small_data_out_of_core():
+    source = Source((900,) * 64)
+    assert source.block_nbytes * 64 > 2 * MIB
+    with dask.config.set(scheduler="threads", num_workers=2):
+        LOADER.clear()
+        first = run_pass(source, (moments(),), memory_limit="2 MiB")
+        second = run_pass(source, (moments(),), memory_limit="2 MiB")
+    assert 0 < second.stats.cache_hits < 64
+    assert first.stats.cache_hits == 0
+    for name, value in tree_by_definition(source, moments()).items():
+        assert second.results[0][name].tobytes() == np.asarray(value).tobytes()
+
+
+def test_what_gives_way_first_is_the_cache_then_reading_ahead_then_threads():
+    source = WideSource(100)
+    seen = []
+    for megabytes in (600, 120, 40, 16, 12, 8, 6, 5, 4, 3):
+        try:
+            limits = fit_limits(source, (wide_sum(100),), n_threads=4, allowed=megabytes * MIB).limits
+        except MemoryLimitError:
+            break
+        seen.append((limits.tasks, limits.ahead, limits.cache_bytes))
+    assert seen == sorted(seen, reverse=True)
+    assert seen[0] == (4, 4, min(150 * MIB, 100 * source.block_nbytes))
+    assert seen[-1][0] < 4
+
+
+def test_a_limit_that_cannot_be_kept_is_refused_with_the_sum_before_anything_is_read():
+    source = WideSource(4)
+    source.own_reader = None  # reading would fail
+    with pytest.raises(MemoryLimitError, match=r"with one block at a time and may take 1\.00 MiB") as caught:
+        run_pass(source, (wide_sum(100),), memory_limit="1 MiB")
+    message = str(caught.value)
+    assert "blocks at work (1)" in message
+    assert "sums of spans" in message
+    assert "allowed" in message
+
+
+def test_an_accumulator_above_64_mebibytes_must_be_tiled():
+    with pytest.raises(MemoryLimitError, match=r"'total' of 'wide' has 78\.12 MiB .*Tile the output"):
+        run_pass(WideSource(2), (wide_sum(160_000),))
+
+
+def test_a_projection_is_a_table_that_adds_up():
+    projection = project(WideSource(10), (wide_sum(100), sample()), 2, memory_limit="1 GiB")
+    assert isinstance(projection, MemoryProjection)
+    assert projection.total == sum(projection.items.values())
+    assert projection.fits
+    lines = repr(projection).splitlines()
+    assert lines[-2].startswith("sum")
+    assert lines[-1].startswith("allowed")
+    assert "1.00 GiB" in lines[-1]
+
+
+def test_no_more_blocks_are_worked_on_at_once_than_planned():
+    inside, most, lock = [0], [0], threading.Lock()
+
+    def counted(block, operands):
+        with lock:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+        result = gram(block, operands)
+        with lock:
+            inside[0] -= 1
+        return result
+
+    source = WideSource(24)
+    record = BlockSum("gram", counted, {"gram": Accumulator((WIDE, 1))}, {"A": np.zeros((WIDE, 1))}, gram_cost)
+    one = project(source, (record,), 1, memory_limit="1 GiB").total - source.block_nbytes * 24
+    with dask.config.set(scheduler="threads", num_workers=6):
+        run_pass(source, (record,), memory_limit=int(2.5 * one))
+    assert most[0] <= 2
+
+
+def test_a_fold_prepares_only_a_bounded_number_of_pieces_ahead():
+    made, stepped_through, worst, lock = [0], [0], [0], threading.Lock()
+
+    def counted_pieces(block, operands):
+        for piece in pieces(block, operands):
+            with lock:
+                made[0] += 1
+                worst[0] = max(worst[0], made[0] - stepped_through[0])
+            yield piece
+
+    def slow(state, piece, operands):
+        threading.Event().wait(0.002)
+        stepped_through[0] += 1
+        return state
+
+    fold = chain(prepare=counted_pieces, step=slow)
+    with dask.config.set(scheduler="threads", num_workers=2):
+        run_pass(WideSource(12), (fold,))
+    assert made[0] == stepped_through[0] == 12 * 8
+    assert worst[0] <= 2 * 2 + 1
