@@ -149,9 +149,7 @@ def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     Operands: "feature_map", "trial", "options", "targets" (callable Block -> (n_b, g) targets and (n_b,) weights).
     """
     targets, weight = operands["targets"](block)
-    options, trial, feature_map = operands["options"], operands["trial"], operands["feature_map"]
-    if block.n_rows == 0:
-        return {}
+    feature_map, trial, options = operands["feature_map"], operands["trial"], operands["options"]
     return newton_sums(block.X, targets, weight, feature_map, trial, options)
 
 
@@ -185,10 +183,12 @@ class NewtonTargets:
             weight = weight * self.kept(block.row_id)
         if self.n_classes is not None:
             if self.class_weight is not None:
-                weight = weight * self.class_weight[block.y]
-            return np.where(block.y[:, None] == self.models, 1.0, -1.0), weight
+                weight = weight * self.class_weight[np.asarray(block.y)]
+            return np.where(np.asarray(block.y)[:, None] == self.models, 1.0, -1.0), weight
         targets = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1)
-        return ((targets - self.center) / self.scale)[:, self.models], weight
+        center = 0.0 if self.center is None else self.center
+        scale = 1.0 if self.scale is None else self.scale
+        return ((targets - center) / scale)[:, self.models], weight
 
 
 def _tile_sums(

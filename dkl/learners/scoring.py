@@ -49,11 +49,10 @@ def r_squared(predicted: Any, X: Any, y: Any, sample_weight: Any) -> float:
     if not _is_lazy(predicted, y, weight):
         return float(r2_score(y, predicted, sample_weight=weight))
     y = _lazy(y, predicted).astype(float)
-    weight = 1.0 if weight is None else _lazy(weight, predicted)
-    weight = weight[:, None] if np.ndim(weight) == 1 and y.ndim == 2 else weight
-    ones = da.ones_like(y)
+    weight = da.ones_like(y) if weight is None else _lazy(weight, predicted)
+    weight = weight[:, None] if weight.ndim < y.ndim else weight
     total, first, second, error = dask.compute(
-        *((weight * values).sum(axis=0) for values in (ones, y, y**2, (y - predicted) ** 2))
+        *((weight * values).sum(axis=0) for values in (da.ones_like(y), y, y**2, (y - predicted) ** 2))
     )
     return float(np.mean(1.0 - error / (second - first**2 / total)))
 

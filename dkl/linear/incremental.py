@@ -141,7 +141,7 @@ transform_meta
         publish: Subscriber = ignore,
         checkpoint: Checkpoint | None = None,
         fingerprint: str = "",
-        device: str = "cpu",
+        device: Any = "cpu",
     ) -> EpochState:
         """The state at the end of all epochs; `stats_` says what each pass over the rows did.
 

@@ -1,0 +1,125 @@
+"""The definitions behind the linear models' block sums and solvers, written as loops under the same names."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize, minimize_scalar
+
+
+def loss(target: float, score: float, name: str) -> float:
+    """The loss of one row of the two that Newton steps solve."""
+    return max(0.0, 1.0 - target * score) ** 2 if name == "squared_hinge" else 0.5 * (target - score) ** 2
+
+
+def loss_slope(target: float, score: float, name: str) -> float:
+    """Its derivative by the score."""
+    return -2.0 * target * max(0.0, 1.0 - target * score) if name == "squared_hinge" else score - target
+
+
+def loss_curvature(target: float, score: float, name: str) -> float:
+    """Its second derivative, one-sided at the kink."""
+    return (2.0 if target * score < 1.0 else 0.0) if name == "squared_hinge" else 1.0
+
+
+def loss_sums(phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial: Any, name: str) -> Any:
+    """Loss at every step, gradient at the first, and which rows have curvature there."""
+    models, steps = trial.steps.shape
+    losses, gradient = np.zeros((models, steps)), np.zeros(trial.coefficients.shape)
+    active = np.zeros(targets.shape, bool)
+    for i, row in enumerate(phi.astype(float)):
+        for k in range(models):
+            for t in range(steps):
+                score = row @ (trial.coefficients[k] + trial.steps[k, t] * trial.directions[k])
+                losses[k, t] += weight[i] * loss(targets[i, k], score, name)
+            score = row @ (trial.coefficients[k] + trial.steps[k, 0] * trial.directions[k])
+            gradient[k] += weight[i] * loss_slope(targets[i, k], score, name) * row
+            active[i, k] = loss_curvature(targets[i, k], score, name) > 0.0
+    return losses, gradient, active
+
+
+def hessian_sum(phi: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """The whole of sum_i weight_i phi_i phi_i^T."""
+    total = np.zeros((phi.shape[1], phi.shape[1]))
+    for i, row in enumerate(phi.astype(float)):
+        total += weight[i] * np.outer(row, row)
+    return total
+
+
+def newton_sums(phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial: Any, name: str) -> dict[str, Any]:
+    """All sums of a pass over rows that are mapped and end in a one."""
+    losses, gradient, active = loss_sums(phi, targets, weight, trial, name)
+    curvature = 2.0 if name == "squared_hinge" else 1.0
+    hessian = [curvature * hessian_sum(phi, weight * active[:, k]) for k in range(targets.shape[1])]
+    return {"loss": losses, "gradient": gradient, "hessian": np.array(hessian)}
+
+
+def linear_optimum(phi: np.ndarray, target: np.ndarray, weight: np.ndarray, alpha: float, name: str) -> np.ndarray:
+    """Coefficients and intercept that minimise the penalised mean loss, by a general solver."""
+
+    def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
+        scores = phi @ w[:-1] + w[-1]
+        rows = range(len(phi))
+        value = sum(weight[i] * loss(target[i], scores[i], name) for i in rows) / weight.sum()
+        pull = np.array([weight[i] * loss_slope(target[i], scores[i], name) for i in rows]) / weight.sum()
+        gradient = np.append(phi.T @ pull + alpha * w[:-1], pull.sum())
+        return value + 0.5 * alpha * w[:-1] @ w[:-1], gradient
+
+    start = np.zeros(phi.shape[1] + 1)
+    return minimize(objective, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 2_000}).x
+
+
+def log_loss(scores: np.ndarray, code: int, multiplier: float) -> float:
+    """Minus the log probability of a row's class under softmax(multiplier * scores)."""
+    z = [multiplier * score for score in scores]
+    top = max(z)
+    return top + math.log(sum(math.exp(one - top) for one in z)) - z[code]
+
+
+def calibration_sums(
+    scores: np.ndarray, codes: np.ndarray, weight: np.ndarray, multipliers: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The log loss at each multiplier, against the rows' labels and against uniform ones."""
+    K = scores.shape[1]
+    label, uniform = np.zeros(len(multipliers)), np.zeros(len(multipliers))
+    for t, multiplier in enumerate(multipliers):
+        for i, row in enumerate(scores):
+            label[t] += weight[i] * log_loss(row, codes[i], multiplier)
+            uniform[t] += weight[i] * sum(log_loss(row, k, multiplier) for k in range(K)) / K
+    return {"label": label, "uniform": uniform}
+
+
+def best_multiplier(scores: np.ndarray, codes: np.ndarray, weight: np.ndarray) -> float:
+    """The multiplier of least log loss, where 2 / (N + 2) of each row's weight counts for all labels alike."""
+    doubt = 2.0 / (weight.sum() + 2.0)
+
+    def objective(log_a: float) -> float:
+        sums = calibration_sums(scores, codes, weight, np.exp([log_a]))
+        return float((1.0 - doubt) * sums["label"][0] + doubt * sums["uniform"][0])
+
+    return float(np.exp(minimize_scalar(objective, bounds=(-13.0, 13.0), method="bounded", options={"xatol": 1e-9}).x))
+
+
+def row_losses(scores: np.ndarray, y: np.ndarray, *, name: str, epsilon: float) -> np.ndarray:
+    """The loss of each row by scikit-learn's names, summed over the models."""
+    total = np.zeros(len(scores))
+    for i, row in enumerate(scores):
+        for k, score in enumerate(row):
+            if name in ("squared_error", "epsilon_insensitive", "huber"):
+                error = abs(float(np.atleast_1d(y[i])[k]) - score)
+                total[i] += {
+                    "squared_error": 0.5 * error**2,
+                    "epsilon_insensitive": max(0.0, error - epsilon),
+                    "huber": 0.5 * error**2 if error <= epsilon else epsilon * (error - 0.5 * epsilon),
+                }[name]
+            else:
+                z = score if y[i] == (1 if len(row) == 1 else k) else -score
+                total[i] += {
+                    "hinge": max(0.0, 1.0 - z),
+                    "squared_hinge": max(0.0, 1.0 - z) ** 2,
+                    "log_loss": math.log1p(math.exp(-z)),
+                    "modified_huber": max(0.0, 1.0 - z) ** 2 if z >= -1.0 else -4.0 * z,
+                }[name]
+    return total

@@ -1,0 +1,177 @@
+"""Newton heads reach the optimum of the stated problem, in few passes, however the Hessian is cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+from sklearn.svm import LinearSVC
+
+import dkl.selection.newton as newton
+from dkl.blocks.maps import map_rows
+from dkl.blocks.newton import NewtonOptions, NewtonTargets, Trial, hessian_sum, loss_sums, newton_sums
+from dkl.selection.newton import NewtonDriver, NewtonProblem
+from tests.definitions import linear as definition
+from tests.linear.problems import blocks_of, feature_map, play, rows
+
+LOSSES = ("squared_hinge", "squared_error")
+
+
+def some_trial(g: int, width: int, seed: int = 0) -> Trial:
+    generator = np.random.default_rng(seed)
+    shape = (g, width)
+    return Trial(generator.normal(size=shape), generator.normal(size=shape), generator.uniform(0.1, 1.0, size=(g, 3)))
+
+
+def mapped(X: np.ndarray, phi: object, dtype: str = "float64") -> np.ndarray:
+    return np.hstack([map_rows(X, phi, dtype), np.ones((len(X), 1), dtype)])
+
+
+def targets_for(loss: str, n: int, g: int, seed: int = 0) -> np.ndarray:
+    values = np.random.default_rng(seed).normal(size=(n, g))
+    return np.sign(values) if loss == "squared_hinge" else values
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_sums_are_their_definitions(loss: str) -> None:
+    X, _ = rows(40, 2)
+    phi, weight = mapped(X, feature_map(4)), np.random.default_rng(1).uniform(0.0, 3.0, 40)
+    targets, trial = targets_for(loss, 40, 2), some_trial(2, phi.shape[1])
+    expected = definition.loss_sums(phi, targets, weight, trial, loss)
+    for ours, theirs in zip(loss_sums(phi, targets, weight, trial, loss), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("columns", [(0, 17), (0, 6), (6, 17)])
+@pytest.mark.parametrize(("dtype", "rtol"), [("float64", 1e-12), ("float32", 2e-6)])
+def test_every_panel_of_the_hessian_is_that_of_the_outer_products(columns: tuple, dtype: str, rtol: float) -> None:
+    X, _ = rows(50, 2)
+    phi, weight = mapped(X, feature_map(4), dtype), np.random.default_rng(1).uniform(0.0, 3.0, 50)
+    panel = hessian_sum(phi, weight, slice(*columns))
+    whole = definition.hessian_sum(phi, weight)[slice(*columns), columns[0] :]
+    upper = np.triu(np.ones(whole.shape, bool))
+    np.testing.assert_allclose(panel[upper], whole[upper], rtol=rtol, atol=rtol * 50)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_block_of_several_tiles_has_the_sums_of_its_rows(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dkl.blocks.newton._TILE_ROWS", 16)
+    X, _ = rows(50, 2)
+    phi, weight = feature_map(4), np.ones(50)
+    targets, trial = targets_for(loss, 50, 2), some_trial(2, 17)
+    options = NewtonOptions(loss, (0, 17), shared=False, dtype="float64")
+    sums = newton_sums(X, targets, weight, phi, trial, options)
+    expected = definition.newton_sums(mapped(X, phi), targets, weight, trial, loss)
+    assert sums.keys() == expected.keys()
+    upper = np.triu(np.ones((17, 17), bool))
+    np.testing.assert_allclose(sums["hessian"][:, upper], expected["hessian"][:, upper], rtol=1e-11, atol=1e-11)
+    for name in ("loss", "gradient"):
+        np.testing.assert_allclose(sums[name], expected[name], rtol=1e-11, atol=1e-11)
+
+
+def problem_for(loss: str, phi: object, n: float, alpha: float, dtype: str, models: int = 1) -> NewtonProblem:
+    chosen = np.array([1]) if models == 1 and loss == "squared_hinge" else np.arange(models)
+    n_classes = max(2, models) if loss == "squared_hinge" else None
+    return NewtonProblem(phi, NewtonTargets(chosen, n_classes), n, alpha, loss, tol=1e-8, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("alpha", [1e-1, 1e-3, 1e-5])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_it_ends_at_the_optimum_of_a_general_solver(loss: str, alpha: float, dtype: str) -> None:
+    X, codes = rows(60, 2)
+    phi, weight = feature_map(4), np.random.default_rng(2).integers(1, 4, 60).astype(float)
+    y = codes if loss == "squared_hinge" else X @ np.arange(4.0) + np.cos(X[:, 0])
+    state, passes = play(
+        NewtonDriver(), problem_for(loss, phi, weight.sum(), alpha, dtype), blocks_of(X, y, 25, weight)
+    )
+    signs = np.where(codes == 1, 1.0, -1.0) if loss == "squared_hinge" else y
+    best = definition.linear_optimum(map_rows(X, phi, dtype).astype(float), signs, weight, alpha, loss)
+    assert state.converged(1e-8).all()
+    assert passes <= 15
+    # predictions, since coefficients along flat directions are known to the general solver's tolerance only
+    ours, theirs = (mapped(X, phi, dtype) @ w for w in (state.coefficients[0], best))
+    np.testing.assert_allclose(ours, theirs, atol=2e-4 if alpha < 1e-4 else 2e-5)
+
+
+def test_the_squared_hinge_ends_where_liblinear_does() -> None:
+    X, codes = rows(300, 3)
+    phi, alpha = feature_map(4), 1e-3
+    state, _ = play(
+        NewtonDriver(), problem_for("squared_hinge", phi, 300.0, alpha, "float32", 3), blocks_of(X, codes, 100)
+    )
+    # a large scaling leaves liblinear's intercept as good as free
+    svm = LinearSVC(C=1 / (alpha * 300), tol=1e-10, max_iter=100_000, intercept_scaling=1e3)
+    svm.fit(map_rows(X, phi, "float64"), codes)
+    np.testing.assert_allclose(state.coefficients[:, :-1], svm.coef_, atol=1e-4)
+    np.testing.assert_allclose(state.coefficients[:, -1], svm.intercept_, atol=1e-4)
+
+
+def test_the_squared_error_ends_where_ridge_does_for_several_targets_at_once() -> None:
+    X, _ = rows(200, 2)
+    phi, alpha = feature_map(4), 1e-2
+    y = np.column_stack([X @ np.arange(4.0), np.sin(X[:, 0])])
+    state, passes = play(
+        NewtonDriver(), problem_for("squared_error", phi, 200.0, alpha, "float32", 2), blocks_of(X, y, 70)
+    )
+    ridge = Ridge(alpha * 200).fit(map_rows(X, phi, "float64"), y)
+    np.testing.assert_allclose(state.coefficients[:, :-1], ridge.coef_, atol=1e-5)
+    np.testing.assert_allclose(state.coefficients[:, -1], ridge.intercept_, atol=1e-5)
+    assert passes <= 4
+
+
+@pytest.mark.parametrize("models", [1, 3])
+def test_a_hessian_cut_into_panels_gives_the_same_steps(models: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, codes = rows(200, max(2, models))
+    problem = problem_for("squared_hinge", feature_map(4), 200.0, 1e-3, "float64", models)
+    whole, _ = play(NewtonDriver(), problem, blocks_of(X, codes, 64))
+    monkeypatch.setattr(newton, "_HESSIAN_BYTES", 8 * 17 * 5)
+    records = NewtonDriver().request(problem, NewtonDriver().init(problem))
+    assert len(records) > 2
+    assert all(record.accumulators["hessian"].nbytes <= 8 * 17 * 5 for record in records)
+    cut, _ = play(NewtonDriver(), problem, blocks_of(X, codes, 64))
+    np.testing.assert_allclose(cut.coefficients, whole.coefficients, atol=1e-9)
+
+
+def test_weight_two_is_the_row_twice_and_class_weights_multiply() -> None:
+    X, codes = rows(90, 2)
+    weight = np.random.default_rng(3).integers(1, 4, 90)
+    phi = feature_map(4)
+    repeated = np.repeat(np.arange(90), weight)
+    problem = problem_for("squared_hinge", phi, float(weight.sum()), 1e-3, "float64")
+    by_weight, _ = play(NewtonDriver(), problem, blocks_of(X, codes, 40, weight.astype(float)))
+    by_rows, _ = play(NewtonDriver(), problem, blocks_of(X[repeated], codes[repeated], 40))
+    np.testing.assert_allclose(by_weight.coefficients, by_rows.coefficients, atol=1e-9)
+    doubled = replace(problem.targets, class_weight=np.array([1.0, 2.0]))
+    total = float(weight @ (1 + codes))
+    by_class, _ = play(
+        NewtonDriver(), replace(problem, targets=doubled, total_weight=total), blocks_of(X, codes, 40, weight * 1.0)
+    )
+    same, _ = play(
+        NewtonDriver(), replace(problem, total_weight=total), blocks_of(X, codes, 40, weight * (1.0 + codes))
+    )
+    np.testing.assert_array_equal(by_class.coefficients, same.coefficients)
+
+
+def test_separable_rows_and_a_tiny_penalty_still_end() -> None:
+    X = np.vstack([np.full((20, 4), -1.0), np.full((20, 4), 1.0)])
+    codes = np.repeat([0, 1], 20)
+    state, passes = play(
+        NewtonDriver(), problem_for("squared_hinge", feature_map(4), 40.0, 1e-9, "float32"), blocks_of(X, codes, 10)
+    )
+    assert state.converged(1e-8).all()
+    assert passes < 50
+    assert state.objective[0] < 1e-6
+
+
+def test_the_plan_has_the_shapes_of_the_passes() -> None:
+    X, codes = rows(60, 3)
+    problem = problem_for("squared_hinge", feature_map(4), 60.0, 1e-3, "float64", 3)
+    (first, once), (later, most) = NewtonDriver().plan(problem)
+    _, passes = play(NewtonDriver(), problem, blocks_of(X, codes, 64))
+    assert once == 1
+    assert passes <= 1 + most
+    assert first[0].accumulators["hessian"].shape == (1, 17, 17)
+    assert later[0].accumulators["hessian"].shape == (3, 17, 17)
