@@ -1,0 +1,132 @@
+"""The speed of block sums on one thread, beside the bare product, NumPy and the dense kernel, in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from dkl.blocks.sums import feature_sums
+from dkl.features.families import Gaussian, Sampling
+from dkl.features.feature_map import FeatureMap
+
+# What is promised: times the speed of NumPy (cos, sin and two products with y) by number of columns, times the speed of
+# the bare sgemm at 784 columns, times the dense kernel for structured frequencies.
+OF_NUMPY: Mapping[int, float] = {784: 1.6, 123: 3.0, 32: 4.0, 2: 8.0}
+OF_PRODUCT: Mapping[int, float] = {784: 0.9}
+OF_DENSE: Mapping[int, float] = {784: 4.0, 4096: 12.0}
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One measured ratio of speeds beside the promised one.
+
+    Parameters
+    ----------
+    name : str
+    value, promised : float
+    n, d, D : int
+        Rows, columns, frequencies.
+    seconds, baseline_seconds : float
+        CPU time of the one thread, the least of the repetitions, of dkl and of what it is compared with.
+    """
+
+    name: str
+    value: float
+    promised: float
+    n: int
+    d: int
+    D: int
+    seconds: float
+    baseline_seconds: float
+
+    @property
+    def kept(self) -> bool:
+        return self.value >= self.promised
+
+
+def kernel_ratios(
+    *, n_rows: int = 16_384, n_frequencies: int = 4_096, n_structured: int = 20_480, repeats: int = 5
+) -> Iterator[Ratio]:
+    """Measure every promised ratio of the block sums in float32.
+
+    Parameters
+    ----------
+    n_rows, n_frequencies : int
+        The shape of the comparisons with the product and with NumPy.
+    n_structured : int
+        Structured frequencies; these comparisons take an eighth of the rows.
+    repeats : int
+        Interleaved repetitions; the least time of each side counts.
+    """
+    with threadpool_limits(1):
+        for d in OF_NUMPY:
+            yield from _dense_ratios(n_rows, d, n_frequencies, repeats)
+        for d in OF_DENSE:
+            yield _structured_ratio(max(64, n_rows // 8), d, n_structured, repeats)
+
+
+def _dense_ratios(n: int, d: int, D: int, repeats: int) -> Iterator[Ratio]:
+    X, y = _rows(n, d)
+    feature_map = _map(d, D, "iid")
+    W = feature_map.projection.dense()
+    product = np.empty((n, D), np.float32)
+    least = least_seconds(
+        {
+            "dkl": lambda: feature_sums(X, y, feature_map),
+            "numpy": lambda: _numpy_sums(X, y, W),
+            "product": lambda: np.dot(X, W.T, out=product),
+        },
+        repeats,
+    )
+    if d in OF_PRODUCT:
+        yield _ratio(f"d = {d}: of the bare sgemm", least["product"], least["dkl"], OF_PRODUCT[d], (n, d, D))
+    yield _ratio(f"d = {d}: times NumPy", least["numpy"], least["dkl"], OF_NUMPY[d], (n, d, D))
+
+
+def _structured_ratio(n: int, d: int, D: int, repeats: int) -> Ratio:
+    X, y = _rows(n, d)
+    structured, dense = _map(d, D, "structured"), _map(d, D, "iid")
+    least = least_seconds(
+        {"dense": lambda: feature_sums(X, y, dense), "structured": lambda: feature_sums(X, y, structured)},
+        min(repeats, 3),
+    )
+    name = f"d = {d}: structured, times the dense kernel"
+    return _ratio(name, least["dense"], least["structured"], OF_DENSE[d], (n, d, D))
+
+
+def least_seconds(functions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """The least CPU time of each function over interleaved repetitions, after one call that compiles and warms up.
+
+    CPU time of the calling thread, so that a busy machine does not count; the work must stay in that thread.
+    """
+    for function in functions.values():
+        function()
+    least = dict.fromkeys(functions, np.inf)
+    for _ in range(repeats):
+        for name, function in functions.items():
+            start = time.thread_time()
+            function()
+            least[name] = min(least[name], time.thread_time() - start)
+    return least
+
+
+def _numpy_sums(X: np.ndarray, y: np.ndarray, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    z = X @ W.T
+    return y @ np.cos(z), y @ np.sin(z)
+
+
+def _rows(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((n, d), dtype=np.float32), rng.choice([-1.0, 1.0], n).astype(np.float32)
+
+
+def _map(d: int, D: int, sampling: Sampling) -> FeatureMap:
+    return Gaussian(sigma=float(np.sqrt(d)), sampling=sampling).draw(D, d, seed=0)
+
+
+def _ratio(name: str, baseline: float, seconds: float, promised: float, shape: tuple[int, int, int]) -> Ratio:
+    return Ratio(name, baseline / seconds, promised, *shape, seconds=seconds, baseline_seconds=baseline)
