@@ -142,8 +142,8 @@ class ThreadBackend:
     def close(self) -> None:
         """End the pass: what runs stops at its next block; nobody waits longer than a person at a keyboard would."""
         self.stop.set()
-        wait_for(set(self._running), timeout=STOP_WITHIN_S)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        unfinished = wait_for(set(self._running), timeout=STOP_WITHIN_S).not_done
+        self._pool.shutdown(wait=not unfinished, cancel_futures=True)
         LOADER.forget_pending()
 
 

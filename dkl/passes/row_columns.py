@@ -49,18 +49,22 @@ class RowColumns:
             raise FileExistsError(f"{store!r} holds row columns already; open them with RowColumns.open or delete it")
         made = cls(str(store), tuple(int(rows) for rows in source.block_rows))
         for name, (dtype, shape) in columns.items():
-            made._create_array(group, 0, name, dtype, shape)
+            array = made._create_array(group, 0, name, dtype, shape)
+            for index in range(source.n_blocks):
+                array[index] = 0
         group.attrs[VERSION_KEY] = 0
         return made
 
     @classmethod
     def open(cls, store: str, source: BlockSource) -> RowColumns:
         """The columns at their last committed version."""
-        group = zarr.open_group(store, mode="r")
-        if VERSION_KEY not in group.attrs:
+        try:
+            attributes: Any = zarr.open_group(store, mode="r").attrs
+        except FileNotFoundError:
+            attributes = {}
+        if VERSION_KEY not in attributes:
             raise StoreError(f"{store!r} holds no complete row columns; create them again")
-        block_rows = tuple(int(rows) for rows in source.block_rows)
-        return cls(str(store), block_rows, int(group.attrs[VERSION_KEY]))  # type: ignore[arg-type]
+        return cls(str(store), tuple(int(rows) for rows in source.block_rows), int(attributes[VERSION_KEY]))
 
     def prepare(self, writes: Mapping[str, str]) -> None:
         """Make the arrays of the next version, before the first task writes to them; remains of a broken try go."""
@@ -109,14 +113,16 @@ class RowColumns:
                 for index in range(len(self.block_rows)):
                     new[name][index] = array[index]
 
-    def _create_array(self, group: zarr.Group, version: int, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+    def _create_array(self, group: zarr.Group, version: int, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
         longest = max(self.block_rows, default=0)
-        group.create_array(
+        return group.create_array(
             f"{version}/{name}",
             shape=(len(self.block_rows), longest, *shape),
             chunks=(1, max(longest, 1), *shape),
             dtype=dtype,
-            fill_value=0,
+            # a chunk that is lost must not read as values: NaN says so where the dtype has one
+            fill_value=np.nan if np.dtype(dtype).kind == "f" else 0,
+            config={"write_empty_chunks": True},
             compressors=[ZstdCodec(level=1), Crc32cCodec()],
         )
 

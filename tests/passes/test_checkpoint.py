@@ -1,0 +1,189 @@
+"""Checkpoints: whole or absent, resumed by the same run only, plain arrays and JSON."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import fsspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from dkl.errors import StoreError
+from dkl.passes.checkpoint import Checkpoint
+from dkl.passes.states import decode_state, encode_state
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request, tmp_path):
+    if request.param == "local":
+        return str(tmp_path / "run é")
+    return f"memory://checkpoints/{tmp_path.name}"
+
+
+def state_of(number: int) -> dict[str, np.ndarray]:
+    return {"alpha": np.full(1000, number, np.float64), "count": np.array(number)}
+
+
+def assert_state(saved, number: int) -> None:
+    assert {name: array.tolist() for name, array in saved.arrays.items()} == {
+        name: array.tolist() for name, array in state_of(number).items()
+    }
+
+
+def test_the_last_state_comes_back(store):
+    checkpoint = Checkpoint(store)
+    assert checkpoint.load("a") is None
+    for number in range(4):
+        checkpoint.save(state_of(number), {"round": number, "gap": 0.1}, fingerprint="a", rounds=number)
+    saved = Checkpoint(store).load("a")
+    assert_state(saved, 3)
+    assert saved.values == {"round": 3, "gap": 0.1}
+    assert saved.rounds == 3
+
+
+def test_another_run_is_refused_with_both_fingerprints(store):
+    Checkpoint(store).save(state_of(1), fingerprint="mine")
+    with pytest.raises(StoreError, match=r"belongs to another run .*'mine' instead of 'yours'.*choose another place"):
+        Checkpoint(store).load("yours")
+
+
+def test_a_newer_format_is_refused(store, monkeypatch):
+    monkeypatch.setattr("dkl.passes.checkpoint.FORMAT", 7)
+    Checkpoint(store).save(state_of(1))
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match=r"has format 7; this dkl reads up to 1"):
+        Checkpoint(store).load()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "gone"])
+def test_a_damaged_last_state_falls_back_to_the_one_before(store, damage):
+    checkpoint = Checkpoint(store)
+    for number in (1, 2):
+        checkpoint.save(state_of(number), fingerprint="a", rounds=number)
+    files, folder = fsspec.core.url_to_fs(store)
+    newest = f"{folder}/state-1.dkl"
+    content = files.cat_file(newest)
+    if damage == "gone":
+        files.rm_file(newest)
+    else:
+        flipped = content[:500] + bytes([content[500] ^ 1]) + content[501:]
+        files.pipe_file(newest, {"cut": content[:-100], "flip": flipped, "empty": b""}[damage])
+    assert_state(checkpoint.load("a"), 1)
+    checkpoint.save(state_of(3), fingerprint="a")
+    assert_state(checkpoint.load("a"), 3)
+
+
+def test_a_cleared_checkpoint_is_absent(store):
+    checkpoint = Checkpoint(store)
+    for number in range(3):
+        checkpoint.save(state_of(number))
+    checkpoint.clear()
+    assert checkpoint.load() is None
+
+
+SAVING = """
+import sys, numpy as np
+from dkl.passes.checkpoint import Checkpoint
+checkpoint = Checkpoint(sys.argv[1])
+print("ready", flush=True)
+number = int(sys.argv[2])
+while True:
+    checkpoint.save({"alpha": np.full(200_000, float(number))}, {"number": number}, rounds=number)
+    print(number, flush=True)
+    number += 1
+"""
+
+
+def test_a_kill_at_any_moment_leaves_a_whole_state(tmp_path):
+    random = np.random.default_rng(0)
+    number = 0
+    for _ in range(8):
+        saving = subprocess.Popen(
+            [sys.executable, "-c", SAVING, str(tmp_path), str(number)], stdout=subprocess.PIPE, text=True
+        )
+        assert saving.stdout.readline() == "ready\n"
+        time.sleep(random.uniform(0.0, 0.05))
+        os.kill(saving.pid, signal.SIGKILL)
+        reported = [int(line) for line in saving.stdout.read().split()]
+        saving.wait()
+        saving.stdout.close()
+        saved = Checkpoint(tmp_path).load()
+        if reported:
+            assert saved.values["number"] in (reported[-1], reported[-1] + 1)
+        if saved is not None:
+            assert (saved.arrays["alpha"] == saved.values["number"]).all()
+            number = saved.values["number"] + 1
+
+
+def test_a_folder_without_permission_is_an_error_and_leaves_the_last_state(tmp_path):
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.save(state_of(1))
+    tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError):
+        checkpoint.save(state_of(2))
+    tmp_path.chmod(0o700)
+    assert_state(checkpoint.load(), 1)
+
+
+@dataclass(frozen=True)
+class State:
+    alpha: np.ndarray
+    losses: tuple[float, ...]
+    model: dict[str, object]
+    best: object = None
+    name: str = "x"
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | hnp.arrays(hnp.scalar_dtypes().filter(lambda dtype: dtype.kind in "biuf"), hnp.array_shapes(max_side=3)),
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def same(left: object, right: object) -> bool:
+    if isinstance(left, np.ndarray):
+        return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(same(left[name], right[name]) for name in left)
+    if isinstance(left, list | tuple):
+        return type(left) is type(right) and len(left) == len(right) and all(map(same, left, right))
+    return type(left) is type(right) and left == right
+
+
+@given(best=values, model=st.dictionaries(st.text(), values, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_a_state_comes_back_from_a_checkpoint_as_it_was(best, model):
+    state = State(np.arange(3.0), (0.1, np.inf), model, best)
+    checkpoint = Checkpoint("memory://states")
+    checkpoint.save(*encode_state(state))
+    saved = checkpoint.load()
+    again = decode_state(State, saved.arrays, saved.values)
+    assert same(vars(state), vars(again))
+
+
+def test_numpy_numbers_keep_their_type():
+    again = decode_state(State, *encode_state(State(np.zeros(1), (), {"a": np.float32(0.1)})))
+    assert type(again.model["a"]) is np.float32
+
+
+def test_a_state_that_holds_objects_is_refused_by_name():
+    with pytest.raises(TypeError, match=r"the state's 'best' is a object; a checkpoint holds arrays, numbers"):
+        encode_state(State(np.zeros(1), (), {}, object()))
+    with pytest.raises(TypeError, match=r"the state's 'alpha' is an array of objects"):
+        encode_state(State(np.array([None]), (), {}))

@@ -1,0 +1,105 @@
+"""Row columns: round t is read while t + 1 is written, and a broken round leaves the last one whole."""
+
+from __future__ import annotations
+
+import os
+
+import dask
+import numpy as np
+import pytest
+
+from dkl.blocks.records import Accumulator, BlockSum
+from dkl.errors import StoreError
+from dkl.passes.engine import run_pass
+from dkl.passes.row_columns import RowColumns
+from tests.passes.sources import Source, make_block, ragged
+
+SOURCE = Source(ragged(11, 30))
+COLUMNS = {"alpha": ("float64", ()), "pair": ("float32", (2,))}
+
+
+def advance(block, operands):
+    alpha = block.columns["alpha"] + block.X.sum(axis=1) + block.index
+    return {"alpha": alpha, "total": np.array([alpha.sum()])}
+
+
+def fail(block, operands):
+    if block.index == 8:
+        raise ValueError("broken")
+    return advance(block, operands)
+
+
+def game(function=advance) -> BlockSum:
+    return BlockSum("game", function, {"total": Accumulator((1,))}, reads=("alpha",), writes={"alpha": "float64"})
+
+
+def rounds_by_definition(n: int) -> list[np.ndarray]:
+    columns = [np.zeros(rows) for rows in SOURCE.rows]
+    for _ in range(n):
+        for index, rows in enumerate(SOURCE.rows):
+            columns[index] = columns[index] + make_block(index, rows).X.sum(axis=1) + index
+    return columns
+
+
+def assert_column(columns: RowColumns, n: int) -> None:
+    for got, expected in zip(columns.column("alpha"), rounds_by_definition(n), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("where", ["threads", "cluster"])
+def test_rounds_read_what_the_last_one_wrote(tmp_path, where, request):
+    if where == "cluster":
+        request.getfixturevalue("client")
+    columns = RowColumns.create(str(tmp_path / "columns"), SOURCE, COLUMNS)
+    for done in range(3):
+        assert_column(columns, done)
+        result = run_pass(SOURCE, (game(),), columns=columns)
+        columns = result.columns
+        assert columns.version == done + 1
+    assert_column(columns, 3)
+    np.testing.assert_allclose(result.results[0]["total"], np.concatenate(rounds_by_definition(3)).sum())
+
+
+def test_one_version_is_kept_and_untouched_columns_move_along(tmp_path):
+    columns = RowColumns.create(str(tmp_path), SOURCE, COLUMNS)
+    columns = run_pass(SOURCE, (game(),), columns=columns).columns
+    assert sorted(name for name in os.listdir(tmp_path) if name.isdigit()) == ["1"]
+    assert columns.values("pair", 1).shape == (SOURCE.rows[1], 2)
+    assert not columns.values("pair", 1).any()
+
+
+def test_a_broken_round_leaves_the_last_one(tmp_path):
+    columns = RowColumns.create(str(tmp_path), SOURCE, COLUMNS)
+    columns = run_pass(SOURCE, (game(),), columns=columns).columns
+    with dask.config.set(scheduler="threads"), pytest.raises(ValueError, match="broken"):
+        run_pass(SOURCE, (game(fail),), columns=columns)
+    again = RowColumns.open(str(tmp_path), SOURCE)
+    assert again == columns
+    assert_column(run_pass(SOURCE, (game(),), columns=again).columns, 2)
+
+
+def test_columns_that_exist_are_not_made_over(tmp_path):
+    RowColumns.create(str(tmp_path), SOURCE, COLUMNS)
+    with pytest.raises(FileExistsError, match=r"holds row columns already; open them with RowColumns\.open"):
+        RowColumns.create(str(tmp_path), SOURCE, COLUMNS)
+
+
+def test_an_incomplete_store_is_refused(tmp_path):
+    with pytest.raises(StoreError, match="holds no complete row columns"):
+        RowColumns.open(str(tmp_path / "nothing"), SOURCE)
+
+
+def test_a_record_with_columns_needs_a_place_for_them():
+    with pytest.raises(ValueError, match=r"'game' reads or writes row columns: pass columns=RowColumns\.create"):
+        run_pass(SOURCE, (game(),))
+
+
+def short(block, operands):
+    return {"alpha": np.zeros(1), "total": np.zeros(1)}
+
+
+def test_a_column_of_the_wrong_length_names_the_block(tmp_path):
+    columns = RowColumns.create(str(tmp_path), SOURCE, COLUMNS)
+    with pytest.raises(ValueError, match=r"'alpha' has 1 rows for block \d+; expected \d+") as caught:
+        run_pass(SOURCE, (game(short),), columns=columns)
+    assert caught.value.__notes__[0].startswith("at block")
