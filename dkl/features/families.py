@@ -174,7 +174,14 @@ class Gaussian(_Fourier):
 class Laplacian(_Fourier):
     """k(x, y) = exp(-|x - y|_1 / sigma); frequencies Cauchy distributed, column by column.
 
-    Parameters as of `Gaussian`; only ``sampling="iid"``, since the frequencies are not isotropic.
+    Parameters
+    ----------
+    sigma : float or "median"
+        As of `Gaussian`.
+    sampling : {"iid"}
+        No other: the frequencies are not isotropic.
+    pairing : {"cos-sin", "phase"}
+        As of `Gaussian`.
     """
 
     sigma: Bandwidth = "median"
@@ -193,7 +200,14 @@ class Laplacian(_Fourier):
 class Cauchy(_Fourier):
     """k(x, y) = prod_c 1 / (1 + ((x_c - y_c) / sigma)^2); frequencies Laplace distributed, column by column.
 
-    Parameters as of `Gaussian`; only ``sampling="iid"``, since the frequencies are not isotropic.
+    Parameters
+    ----------
+    sigma : float or "median"
+        As of `Gaussian`.
+    sampling : {"iid"}
+        No other: the frequencies are not isotropic.
+    pairing : {"cos-sin", "phase"}
+        As of `Gaussian`.
     """
 
     sigma: Bandwidth = "median"
