@@ -74,7 +74,7 @@ def is_module(name: str) -> bool:
 def modules_of_dkl(path: Path) -> Iterator[tuple[str, int]]:
     """The modules of dkl that a file imports."""
     for module, names, line in imports_of(path):
-        if module.partition(".")[0] != "dkl":
+        if module.partition(".")[0] != "dkl" or (module, names) == ("dkl", ("__version__",)):
             continue
         inner = [f"{module}.{name}" for name in names if is_module(f"{module}.{name}")]
         yield from ((name, line) for name in inner or [module])

@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     running: Running,
+    *,
     memory: Annotated[bool, typer.Option("--memory", help="Measure peak memory instead of speed.")] = False,
     gigabytes: Annotated[
         list[float] | None, typer.Option(min=0.01, help="Sizes for --memory (default 2 and 8). May be repeated.")

@@ -71,6 +71,7 @@ def ingest(
     ],
     columns: ColumnOptions,
     running: Running,
+    *,
     split: Annotated[str, typer.Option(help="Shares of named splits; '' for none.")] = "train=0.8,test=0.2",
     shuffle: Annotated[bool, typer.Option(help="Put the rows in a random order on disk.")] = True,
     seed: Annotated[int, typer.Option(help="Of the order and of the splits.")] = 0,

@@ -33,6 +33,7 @@ def register(app: typer.Typer) -> None:
 def demo(
     compute: Compute,
     running: Running,
+    *,
     data: Annotated[str | None, typer.Option(help="Your rows: a file, a glob or a store.")] = None,
     target: Annotated[str | None, typer.Option(help="Column of the labels or numbers in --data.")] = None,
     output: Annotated[Path, typer.Option(help="Folder for the store and the picture.", show_default="dkl-demo")] = Path(

@@ -45,6 +45,7 @@ def plan(
     machine: MachineOptions,
     compute: Compute,
     running: Running,
+    *,
     split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
 ) -> Result:
     """Say what a fit will take (memory a process, bytes read, passes, time) before anything runs."""
@@ -65,6 +66,7 @@ def fit(
     machine: MachineOptions,
     compute: Compute,
     running: Running,
+    *,
     split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
 ) -> Result:
@@ -97,6 +99,7 @@ def score(
     store: Store,
     compute: Compute,
     running: Running,
+    *,
     split: Annotated[str | None, typer.Option(help="Rows to score (default: test where it is there).")] = None,
 ) -> Result:
     """Accuracy (labels) or R^2 (numbers) of a model on held-out rows."""
@@ -118,6 +121,7 @@ def predict(
     output: Annotated[str, typer.Argument(help="predictions.parquet, .csv or .zarr.", show_default=False)],
     compute: Compute,
     running: Running,
+    *,
     split: Annotated[str | None, typer.Option(help="Rows of the store to predict (default: all).")] = None,
     proba: Annotated[bool, typer.Option("--proba", help="Write the probability of each class too.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there.")] = False,
