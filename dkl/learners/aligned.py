@@ -133,19 +133,25 @@ class AlignedFeatures(SelectingLearner):
         self.progress = progress
         self.memory_limit = memory_limit
 
-    def with_rho(self, rho: float | None, *, n_features: int | None = None, k: float | None = None) -> Self:
-        """A fitted copy with another radius (number of columns, order of the divergence), without reading the rows.
+    def with_rho(
+        self,
+        rho: float,
+        *,
+        n_features: int | None = None,
+        estimator: Estimator | None = None,
+        k: float | None = None,
+    ) -> Self:
+        """A fitted copy with another radius (number of columns, estimator, order), without reading the rows.
 
         Parameters
         ----------
-        rho : float or None
+        rho : float
         n_features : int or None
-            None keeps the learner's own.
+        estimator : {"auto", "draw", "support"} or None
         k : float or None
-            None keeps the learner's own.
+            None keeps the learner's own, as for `n_features` and `estimator`.
         """
-        given = {"n_features": n_features, "k": k}
-        return self._chosen_again(rho=rho, **{name: value for name, value in given.items() if value is not None})
+        return self._chosen_again(rho=rho, n_features=n_features, estimator=estimator, k=k)
 
     def _check_rest(self) -> None:
         family = family_of(self)

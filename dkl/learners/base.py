@@ -24,7 +24,7 @@ from dkl.learners.parameters import (
     class_weights,
     family_of,
 )
-from dkl.learners.preparation import draw_pool, preparation_problem, warn_of_heavy_tails
+from dkl.learners.preparation import draw_pool, preparation_problem, tell_of_heavy_tails
 from dkl.learners.rows import map_to_features, rows_to_fit
 from dkl.passes.loop import run_driver
 from dkl.progress import resolve_progress
@@ -137,7 +137,7 @@ class FeatureLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         state = self._run(PreparationDriver(), problem, dataset, "preparation")
         self.family_ = copy.copy(family) if state.sigma is None else family.with_bandwidth(state.sigma)
         if state.heavy is not None:
-            warn_of_heavy_tails(state.heavy, dataset)
+            tell_of_heavy_tails(state.heavy, dataset)
         return state.scaler(problem)
 
     def _run(self, driver: Driver[Any, Any], problem: Any, dataset: Dataset, stage: str) -> Any:
@@ -234,9 +234,10 @@ class SelectingLearner(FeatureLearner):
         self.feature_map_ = self.pool_.take(choice.index, scale * choice.amplitudes)
 
     def _chosen_again(self, **parameters: Any) -> Self:
-        """A fitted copy with other parameters that act on stored values: no pass."""
+        """A fitted copy with other parameters (None keeps one) that act on stored values: no pass."""
         check_is_fitted(self)
-        other = copy.copy(self).set_params(**parameters)
+        given = {name: value for name, value in parameters.items() if value is not None}
+        other = copy.copy(self).set_params(**given)
         check_parameters(other)
         other._check_rest()
         other._choose()

@@ -44,6 +44,7 @@ ALIGNMENT: Constraints = {
 
 POSTERIOR: Constraints = {
     "beta": [Interval(Real, 0, None, closed="left")],
+    "estimator": [StrOptions({"auto", "draw", "support"})],
 }
 
 MACHINE: Constraints = {

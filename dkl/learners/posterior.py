@@ -13,7 +13,7 @@ from dkl.features.scaling import ScalingKind
 from dkl.learners.base import SelectingLearner
 from dkl.learners.parameters import COMMON, POOL, POSTERIOR, Constraints, family_of, kept_frequencies
 from dkl.selection.alignment import effective_features
-from dkl.selection.choice import draw_features
+from dkl.selection.choice import Estimator, choose_features
 from dkl.selection.posterior import pseudo_posterior
 from dkl.selection.potentials import PosteriorDriver, PotentialProblem
 
@@ -34,6 +34,10 @@ class PosteriorFeatures(SelectingLearner):
         Output columns, an upper bound: a pair takes two, and a frequency drawn twice is kept once.
     beta : float
         0 is plain sampling; the larger, the more selective. A new one needs no pass: `with_beta`.
+    estimator : {"draw", "support", "auto"}
+        "draw", as the paper does: with replacement, so that a frequency drawn twice is kept once. "support": the
+        largest weights, each once, with amplitudes sqrt(weight); ahead where the bandwidth is wrong or beta large.
+        "auto": drawn unless all candidates fit into `n_features`.
     sigma_factors : sequence of float
         As of `AlignedFeatures`.
     scaling, max_rows, class_weight, dtype, device, random_state, checkpoint, progress, memory_limit
@@ -79,6 +83,7 @@ class PosteriorFeatures(SelectingLearner):
         n_features: int = 1_000,
         beta: float = 1.0,
         *,
+        estimator: Estimator = "draw",
         sigma_factors: Any = (1.0,),
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
@@ -94,6 +99,7 @@ class PosteriorFeatures(SelectingLearner):
         self.n_candidates = n_candidates
         self.n_features = n_features
         self.beta = beta
+        self.estimator = estimator
         self.sigma_factors = sigma_factors
         self.scaling = scaling
         self.max_rows = max_rows
@@ -105,16 +111,17 @@ class PosteriorFeatures(SelectingLearner):
         self.progress = progress
         self.memory_limit = memory_limit
 
-    def with_beta(self, beta: float, *, n_features: int | None = None) -> Self:
-        """A fitted copy with another beta (and number of columns), without reading the rows.
+    def with_beta(self, beta: float, *, n_features: int | None = None, estimator: Estimator | None = None) -> Self:
+        """A fitted copy with another beta (number of columns, estimator), without reading the rows.
 
         Parameters
         ----------
         beta : float
         n_features : int or None
-            None keeps the learner's own.
+        estimator : {"draw", "support", "auto"} or None
+            None keeps the learner's own, as for `n_features`.
         """
-        return self._chosen_again(beta=beta, n_features=self.n_features if n_features is None else n_features)
+        return self._chosen_again(beta=beta, n_features=n_features, estimator=estimator)
 
     def _check_rest(self) -> None:
         family = family_of(self)
@@ -144,4 +151,4 @@ class PosteriorFeatures(SelectingLearner):
         self.weights_ = pseudo_posterior(self.losses_, self.beta, self.total_weight_)
         self.effective_features_ = effective_features(self.weights_)
         kept = self.n_features // self.pool_.columns_a_frequency
-        self._keep(draw_features(self.weights_, kept, self.seed_))
+        self._keep(choose_features(self.weights_, kept, self.seed_, estimator=self.estimator))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,8 @@ from dkl.features.frequencies import stream
 from dkl.features.projections import DenseProjection
 from dkl.features.scaling import ScalingKind
 from dkl.selection.preparation import PreparationProblem
+
+LOG = logging.getLogger("dkl")
 
 _NAMED = 5
 
@@ -36,18 +38,21 @@ def preparation_problem(dataset: Dataset, family: Any, scaling: ScalingKind | No
     )
 
 
-def warn_of_heavy_tails(columns: np.ndarray, dataset: Dataset) -> None:
+def tell_of_heavy_tails(columns: np.ndarray, dataset: Dataset) -> None:
     """Tell the user which columns have heavy tails, and the remedy."""
     if len(columns) == 0:
         return
     names = dataset.column_names
     shown = [f"column {j}" if names is None else repr(str(names[j])) for j in columns[:_NAMED]]
     more = f" and {len(columns) - _NAMED} more" if len(columns) > _NAMED else ""
-    warnings.warn(
-        f"{len(columns)} of {dataset.n_columns} columns have heavy tails ({', '.join(shown)}{more}): a few rows "
-        "are far from all others there. scaling='quantile' often gains 2 to 4 points of accuracy on such columns.",
-        UserWarning,
-        stacklevel=5,
+    # a log record, not a Python warning: it is seen by default, and good data may well have such columns
+    LOG.warning(
+        "%d of %d columns have heavy tails (%s%s): a few rows are far from all others there. scaling='quantile' often "
+        "gains 2 to 4 points of accuracy on such columns",
+        len(columns),
+        dataset.n_columns,
+        ", ".join(shown),
+        more,
     )
 
 

@@ -137,12 +137,11 @@ def _map_dask(estimator: Any, X: da.Array, feature_map: FeatureMap, dtype: str) 
         # one task holds the map, however many blocks there are
         feature_map=dask.delayed(feature_map, pure=True),
         dtype=np.dtype(dtype),
-        output=dtype,
+        precision=dtype,
         chunks=(X.chunks[0], (feature_map.n_features,)),
         meta=np.empty((0, 0), dtype),
-        name=None,
     )
 
 
-def _map_block(rows: Any, feature_map: FeatureMap, output: str) -> np.ndarray:
-    return map_rows(sparse.csr_array(rows) if sparse.issparse(rows) else rows, feature_map, output)
+def _map_block(rows: Any, feature_map: FeatureMap, precision: str) -> np.ndarray:
+    return map_rows(sparse.csr_array(rows) if sparse.issparse(rows) else rows, feature_map, precision)
