@@ -78,7 +78,7 @@ def step_schedule(loss: str, *, alpha: float, square_length: float, largest: flo
     alpha : float
         Of the penalty ``alpha/2 |w|^2`` beside the mean loss.
     square_length : float
-        Mean squared length of a (centred) row.
+        Mean ``weight^2 * squared length`` of a centred row, where the mean weight is 1.
     largest : float
         The largest ``weight * (squared length + 1)`` of a row, where the mean weight is 1.
     """

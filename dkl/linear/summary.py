@@ -25,13 +25,13 @@ class Summary:
     Attributes
     ----------
     center : ndarray of shape (m,), float64
-        The mean feature of a sample of rows.
+        The weighted mean feature of a sample of rows.
     square_length : float
-        The mean squared length of its rows after centring.
+        The mean of ``weight^2 * squared length`` of its rows after centring: what makes steps noisy.
     largest : float
         The largest ``weight * (squared length + 1)`` in the sample, where the mean weight is 1.
     n_rows, total_weight : float
-        The latter with class weights.
+        Class weights included.
     target_center, target_scale : ndarray of shape (t,)
         Weighted mean and deviation of regression targets; the scale of a constant target is 1.
     unevenness : float
@@ -70,6 +70,7 @@ def summary_records(
         "between": Accumulator((n_columns_y,)),
         "weight": Accumulator((1,)),
         "rows": Accumulator((1,)),
+        "blocks": Accumulator((1,)),
     }
     operands = {"n_classes": n_classes, "class_weight": class_weight, "held_out": held_out}
     sums = BlockSum("targets", target_sums, accumulators, operands)
@@ -77,7 +78,7 @@ def summary_records(
 
 
 def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Sums over a block of w y, w y^2 (y one-hot for classes) and w, the rows, and (sum w y)^2 / sum w.
+    """Sums over a block of w y, w y^2 (y one-hot for classes) and w, (sum w y)^2 / sum w, rows, and 1 for the block.
 
     Operands: "n_classes" (or None), "class_weight" (or None), "held_out".
     """
@@ -97,6 +98,7 @@ def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
         "between": between,
         "weight": np.array([weight]),
         "rows": np.array([float(block.n_rows)]),
+        "blocks": np.array([float(block.n_rows > 0)]),
     }
 
 
@@ -120,17 +122,37 @@ def summarise(
     scale = np.where(variance > 1e-20 * center_y**2, np.sqrt(variance), 1.0)
     scale[scale == 0.0] = 1.0
     between = np.maximum(sums["between"] / weight - center_y**2, 0.0)
-    phi = map_rows(sample.X, feature_map, dtype).astype(np.float64)
-    center = phi.mean(axis=0)
-    weights = sample.weights * (1.0 if class_weight is None else class_weight[sample.y]) * rows / weight
-    square_lengths = np.sum((phi - center) ** 2, axis=1)
+    center, square_length, largest = _lengths(sample, feature_map, class_weight, weight / rows, dtype)
     return Summary(
         center=center,
-        square_length=float(square_lengths.mean()),
-        largest=float(np.max(weights * (square_lengths + 1.0))),
+        square_length=square_length,
+        largest=largest,
         n_rows=rows,
         total_weight=weight,
         target_center=center_y,
         target_scale=scale,
-        unevenness=float(between.sum() / variance.sum()) if variance.sum() > 0 else 0.0,
+        unevenness=_unevenness(between.sum(), variance.sum(), float(sums["blocks"][0]) - 1.0, rows),
     )
+
+
+def _unevenness(between: float, variance: float, spare_blocks: float, rows: float) -> float:
+    """The share of the variance between blocks, less what chance gives to blocks of so few rows."""
+    chance = spare_blocks / rows
+    if variance <= 0.0 or chance >= 1.0:
+        return 0.0
+    return float(max(0.0, (between / variance - chance) / (1.0 - chance)))
+
+
+def _lengths(
+    sample: Block, feature_map: FeatureMap, class_weight: np.ndarray | None, mean_weight: float, dtype: str
+) -> tuple[np.ndarray, float, float]:
+    """Mean feature, mean ``weight^2 * squared length``, largest ``weight * (squared length + 1)`` of a sample."""
+    phi = map_rows(sample.X, feature_map, dtype).astype(np.float64)
+    factors = np.ones(sample.n_rows) if class_weight is None else class_weight[np.asarray(sample.y)]
+    weights = sample.weights * factors / mean_weight
+    # rows come into a sample by their weight, unless it has room for all of them
+    counted = weights if sample.n_rows < _SAMPLE_ROWS else factors
+    counted = counted / counted.sum() if counted.any() else np.full(sample.n_rows, 1.0 / sample.n_rows)
+    center = counted @ phi
+    square_lengths = np.sum((phi - center) ** 2, axis=1)
+    return center, float(counted @ (weights * square_lengths)), float(np.max(weights * (square_lengths + 1.0)))
