@@ -17,6 +17,7 @@ from dask.utils import format_bytes, parse_bytes
 from dkl.blocks.records import BlockSum, Fold, Record, RowSample
 from dkl.data.source import BlockSource
 from dkl.errors import MemoryLimitError
+from dkl.passes.reading import OBJECT_BYTES
 from dkl.passes.spans import root, span_level
 from dkl.passes.work import Limits
 
@@ -103,7 +104,7 @@ def held_bytes(
         "temporaries of reading": (limits.tasks + limits.ahead) * source.read_nbytes,
         "scratch of block functions": limits.tasks * scratch,
         "operands": sum(operand_bytes(record) for record in records),
-        "cache of blocks": limits.cache_bytes,
+        "cache of blocks": min(limits.cache_bytes, whole_bytes(source)),
         **_results(source, records, limits, in_driver),
     }
     return MemoryProjection(items, allowed, limits)
@@ -173,7 +174,7 @@ def fit_limits(
         If not even one block at a time fits; the message holds the sum.
     """
     check_accumulators(records)
-    cache = min(cache_bytes(allowed), whole_bytes(source)) if cached else 0
+    cache = cache_bytes(allowed) if cached else 0
     choices = [(tasks, waiting) for tasks in range(n_threads, 0, -1) for waiting in ((tasks, 0) if ahead else (0,))]
     for tasks, waiting in choices:
         bare = held_bytes(source, records, Limits(tasks, waiting, 0), in_driver=in_driver, allowed=allowed)
@@ -200,9 +201,10 @@ def check_accumulators(records: Sequence[Record]) -> None:
 
 
 def whole_bytes(source: BlockSource) -> int:
-    """Bytes of all blocks, decoded."""
+    """Bytes of all blocks, decoded, with the objects around them."""
     longest = int(source.block_rows.max(initial=0))
-    return math.ceil(source.block_nbytes * (int(np.sum(source.block_rows)) / longest)) if longest else 0
+    rows = math.ceil(source.block_nbytes * (int(np.sum(source.block_rows)) / longest)) if longest else 0
+    return rows + int(np.count_nonzero(source.block_rows)) * OBJECT_BYTES
 
 
 def cache_bytes(allowed: int) -> int:
