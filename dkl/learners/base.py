@@ -23,6 +23,7 @@ from dkl.learners.parameters import (
     check_parameters,
     class_weights,
     family_of,
+    kept_frequencies,
 )
 from dkl.learners.preparation import draw_pool, preparation_problem, tell_of_heavy_tails
 from dkl.learners.rows import map_to_features, rows_to_fit
@@ -41,6 +42,7 @@ class FeatureLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     _supervised: ClassVar[bool] = False
 
     family: Any
+    n_features: int | None
     scaling: ScalingKind | None
     max_rows: int | None
     class_weight: Any
@@ -103,6 +105,14 @@ class FeatureLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up."""
         raise TypeError(f"{type(self).__name__} does not say what it reads")
 
+    def planned_map(self, dataset: Dataset) -> FeatureMap:
+        """A map as large as the one that `fit` learns at most, of other frequencies: what plans of later passes need."""
+        family = self._planned_family()
+        if self.n_features is None:
+            return self._planned_pool(family, dataset)
+        size = kept_frequencies(type(self).__name__, self.n_features, family)
+        return family.draw(size, dataset.n_columns, 0, self.dtype)
+
     @property
     def frequencies_(self) -> np.ndarray:
         """The frequencies that the feature map keeps, of shape (m, d)."""
@@ -123,6 +133,14 @@ class FeatureLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         tags.target_tags.required = self._supervised
         tags.transformer_tags.preserves_dtype = []
         return tags
+
+    def _planned_family(self) -> Any:
+        """The family, with some bandwidth."""
+        family = family_of(self)
+        return family.with_bandwidth(1.0) if family.needs_bandwidth else family
+
+    def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
+        raise TypeError(f"{type(self).__name__} has no candidates: n_features must be a number")
 
     def _check_rest(self) -> None:
         """What a declared constraint cannot say."""
@@ -183,12 +201,14 @@ class SelectingLearner(FeatureLearner):
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The preparation, where it is needed, and the pass for the class sums of all candidates."""
         check_parameters(self)
-        family = family_of(self)
-        preparation = preparation_problem(dataset, family, self.scaling, 0)
-        if family.needs_bandwidth:
-            family = family.with_bandwidth(1.0)
-        pool = self._draw(family, dataset, seed=0)
+        self._check_rest()
+        self._check_task(dataset)
+        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
+        pool = self._planned_pool(self._planned_family(), dataset)
         return [*PreparationDriver().plan(preparation), *self._driver.plan(self._problem(pool, dataset))]
+
+    def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
+        return self._draw(family, dataset, seed=0)
 
     def _learn(self, dataset: Dataset) -> None:
         self._check_task(dataset)

@@ -19,6 +19,7 @@ from dkl.data.dataset import Dataset
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.base import FeatureLearner
 from dkl.learners.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
+from dkl.learners.machine_plan import Passes, machine_passes
 from dkl.learners.parameters import CLASSIFIER, REGRESSOR, Constraints, check_constraints, class_weights
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.prediction import Scorer, blockwise, chosen_codes, probabilities, score_rows, with_row_id
@@ -146,6 +147,12 @@ class KernelMachine(BaseEstimator):
         from dkl.model_io import save
 
         save(self, store, overwrite=overwrite)
+
+    def planned_passes(self, dataset: Dataset) -> Passes:
+        """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up."""
+        check_constraints(self)
+        self._check_solver()
+        return machine_passes(self, dataset)
 
     @property
     def _fit(self) -> LinearFit:

@@ -97,6 +97,7 @@ class RandomFeatures(FeatureLearner):
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The preparation, where scaler or bandwidth need it."""
         check_parameters(self)
+        self._check_rest()
         return list(PreparationDriver().plan(preparation_problem(dataset, family_of(self), self.scaling, 0)))
 
     def _check_rest(self) -> None:

@@ -1,0 +1,96 @@
+"""The passes that fitting a kernel machine takes, as records with their shapes, before any of them ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from dkl.blocks.newton import NewtonTargets
+from dkl.blocks.records import Record
+from dkl.data.dataset import Dataset
+from dkl.linear.calibration import calibration_record
+from dkl.linear.epochs import EpochDriver, EpochProblem, Stopping
+from dkl.linear.fitting import LinearProblem, default_epochs
+from dkl.linear.pieces import RowTargets
+from dkl.linear.sgd import default_estimator, first_state, sgd_step, step_schedule
+from dkl.linear.summary import summary_records
+from dkl.selection.newton import NewtonDriver, NewtonProblem
+
+Passes = Sequence[tuple[Sequence[Record], int]]
+
+
+def machine_passes(machine: Any, dataset: Dataset) -> Passes:
+    """The passes of the features, then those of the linear model on a map of their largest size.
+
+    Parameters
+    ----------
+    machine : KernelClassifier or KernelRegressor
+        Fitted or not; it stays as it is.
+    dataset : Dataset
+
+    Returns
+    -------
+    sequence of (records, calls)
+    """
+    unfitted = clone(machine)
+    unfitted.seed_ = 0
+    learner = unfitted._new_features()
+    passes = list(learner.planned_passes(dataset))
+    unfitted.features_ = SimpleNamespace(feature_map_=learner.planned_map(dataset), dtype=learner.dtype)
+    weights = unfitted._class_weights(dataset)
+    problem = unfitted._problem(dataset.classes, dataset.schema.n_targets or 1, weights)
+    passes.append((_summary(problem), 1))
+    passes.extend(_newton(problem) if machine.solver == "newton" else _epochs(machine, problem, dataset))
+    if getattr(machine, "calibrate", False):
+        passes.append((_calibration(problem), 1))
+    return passes
+
+
+def _summary(problem: LinearProblem) -> Sequence[Record]:
+    n_classes = None if problem.classes is None else len(problem.classes)
+    columns = n_classes or problem.n_targets
+    return summary_records(columns, n_classes, problem.class_weight, problem.held_out, problem.seed)
+
+
+def _epochs(machine: Any, problem: LinearProblem, dataset: Dataset) -> Passes:
+    schedule = step_schedule(problem.loss, alpha=problem.alpha, square_length=1.0, largest=2.0)
+    estimator = default_estimator(problem.loss, schedule, alpha=problem.alpha, epsilon=problem.epsilon)
+    width = problem.feature_map.n_features
+    task = EpochProblem(
+        step=sgd_step,
+        step_operands={"estimator": estimator, "classes": problem.classes},
+        first=first_state(problem.n_models, width, dtype=problem.dtype, clock=schedule.clock),
+        feature_map=problem.feature_map,
+        targets=RowTargets(problem.classes, problem.class_weight),
+        n_blocks=dataset.source.n_blocks,
+        epochs=machine.epochs or default_epochs(dataset.n_rows),
+        center=np.zeros(width),
+        held_out=problem.held_out,
+        stopping=Stopping(problem.loss, machine.patience, problem.epsilon) if machine.early_stopping else None,
+        dtype=problem.dtype,
+    )
+    return EpochDriver().plan(task)
+
+
+def _newton(problem: LinearProblem) -> Passes:
+    n_classes = None if problem.classes is None else len(problem.classes)
+    targets = NewtonTargets(models=np.arange(problem.n_models), n_classes=n_classes, class_weight=problem.class_weight)
+    loss: Any = "squared_error" if n_classes is None else "squared_hinge"
+    task = NewtonProblem(problem.feature_map, targets, 1.0, problem.alpha, loss, dtype=problem.dtype)
+    return NewtonDriver().plan(task)
+
+
+def _calibration(problem: LinearProblem) -> Sequence[Record]:
+    record = calibration_record(
+        problem.feature_map,
+        np.zeros((problem.n_models, problem.feature_map.n_features)),
+        np.zeros(problem.n_models),
+        held_out=problem.held_out,
+        targets=RowTargets(problem.classes, problem.class_weight),
+        dtype=problem.dtype,
+    )
+    return [record]

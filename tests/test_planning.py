@@ -1,0 +1,129 @@
+"""dkl.plan: what is printed before a fit is what the fit then does, and a limit that cannot be kept is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+
+from dkl.data.coerce import as_dataset
+from dkl.data.create import create_dataset
+from dkl.data.dataset import Dataset
+from dkl.errors import MemoryLimitError
+from dkl.features.families import Gaussian
+from dkl.learners.aligned import AlignedFeatures
+from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.learners.posterior import PosteriorFeatures
+from dkl.learners.random_features import RandomFeatures
+from dkl.planning import plan
+
+LEARNERS = [
+    RandomFeatures(n_features=20),
+    RandomFeatures(Gaussian(1.0), n_features=20),
+    AlignedFeatures(n_candidates=100, n_features=20, scaling="minmax"),
+    AlignedFeatures(Gaussian(1.0, pairing="phase"), 100, 20, diagonal=False),
+    PosteriorFeatures(n_candidates=100, n_features=20, scaling="quantile"),
+]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((6_000, 8)).astype(np.float32)
+    folder = tmp_path_factory.mktemp("store")
+    return create_dataset(str(folder / "rows.zarr"), X, (X[:, 0] > 0).astype(int), rows_a_block=1_000)
+
+
+@pytest.mark.parametrize("learner", LEARNERS, ids=repr)
+def test_a_fit_makes_the_passes_of_its_plan(learner: Any, dataset: Dataset) -> None:
+    planned = plan(learner, dataset)
+    stats = learner.set_params(random_state=0, progress=False).fit(dataset).stats_
+    assert [one.name for one in planned.passes for _ in range(one.calls)] == [one.name for one in stats]
+    assert planned.n_passes == len(stats)
+    assert planned.bytes_read == planned.n_passes * dataset.source.stored_nbytes
+    assert [one.memory.total for one in planned.passes] == pytest.approx(
+        [one.projected_bytes for one in stats], rel=0.05
+    )
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        KernelClassifier(LEARNERS[2], epochs=3, calibrate=True),
+        KernelClassifier(LEARNERS[2], early_stopping=True, epochs=3),
+        KernelClassifier(LEARNERS[0], solver="newton", loss="squared_hinge"),
+        KernelClassifier("posterior"),
+        KernelRegressor(LEARNERS[0], solver="newton"),
+    ],
+    ids=["epochs and calibration", "early stopping", "newton", "by name", "ridge"],
+)
+def test_a_machine_is_planned_from_its_features_to_its_last_pass(machine: Any, dataset: Dataset) -> None:
+    rows = dataset
+    if isinstance(machine, KernelRegressor):
+        rows = as_dataset(np.ones((50, 3)) * np.arange(50)[:, None], np.arange(50) / 7)
+    planned = plan(machine, rows)
+    assert planned.n_passes >= 3
+    assert planned.flops > 0.0
+    assert not hasattr(machine, "seed_")
+    assert planned.passes[0].name.startswith("row sample")
+
+
+def test_the_epochs_of_a_plan_are_those_of_the_fit(dataset: Dataset) -> None:
+    seen: list[Any] = []
+    machine = KernelClassifier(LEARNERS[0], epochs=3, random_state=0, progress=seen.append)
+    machine.features.set_params(progress=seen.append)
+    planned = plan(machine, dataset)
+    machine.fit(dataset)
+    assert planned.n_passes == sum(event.kind == "started" and event.name != "rounds" for event in seen)
+
+
+def test_a_plan_prints_its_sums_and_becomes_json(dataset: Dataset) -> None:
+    import json
+
+    planned = plan(LEARNERS[2], dataset)
+    text = repr(planned)
+    for part in ("AlignedFeatures", "row sample + moments", "potentials", "peak a process", "in all", "GFLOP/s"):
+        assert part in text
+    assert "potentials" in planned._repr_html_()
+    facts = json.loads(json.dumps(planned.facts))
+    assert facts["n_passes"] == 2
+    assert facts["peak_bytes"] == planned.peak_bytes == max(one.memory.total for one in planned.passes)
+
+
+def test_flops_are_linear_in_rows_candidates_and_columns() -> None:
+    def product(n: int, m: int, d: int) -> float:
+        rows = as_dataset(np.zeros((n, d), np.float32), np.arange(n) % 2)
+        return plan(AlignedFeatures(Gaussian(1.0), m), rows).flops
+
+    assert product(2_000, 500, 300) == pytest.approx(2 * product(1_000, 500, 300))
+    assert product(1_000, 1_000, 300) == pytest.approx(2 * product(1_000, 500, 300))
+    assert product(1_000, 500, 30_000) == pytest.approx(100 * product(1_000, 500, 300), rel=0.1)
+
+
+def test_a_limit_that_cannot_be_kept_is_refused_with_the_sum(dataset: Dataset) -> None:
+    with pytest.raises(MemoryLimitError, match=r"(?s)potentials.*operands.*sum.*allowed"):
+        plan(AlignedFeatures(Gaussian(1.0), 50_000, memory_limit="2 MiB"), dataset)
+    roomy = plan(AlignedFeatures(Gaussian(1.0), 50_000, memory_limit="1 GiB"), dataset)
+    assert roomy.peak_bytes <= 1 << 30
+
+
+def test_a_plan_refuses_what_fit_would_refuse(dataset: Dataset) -> None:
+    with pytest.raises(ValueError, match="'rho' parameter"):
+        plan(AlignedFeatures(rho=-1.0), dataset)
+    with pytest.raises(ValueError, match="'n_features' parameter"):
+        plan(RandomFeatures(n_features=1), dataset)
+
+
+def test_two_workers_share_the_work_of_a_plan(dataset: Dataset, client: Any) -> None:
+    assert plan(LEARNERS[2], dataset).slots == 2
+    with dask.config.set(scheduler="synchronous"):
+        assert plan(LEARNERS[2], dataset).slots == 1
+
+
+def test_rows_in_memory_are_not_read(tmp_path: Path) -> None:
+    planned = plan(RandomFeatures(n_features=4), np.random.default_rng(0).random((100, 3)))
+    assert planned.bytes_read == 0
+    assert planned.seconds < 1.0
