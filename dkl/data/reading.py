@@ -45,9 +45,7 @@ def read_facts(location: Location) -> dict[str, Any]:
         raise CorruptChunkError(f"the metadata of {location.place} is damaged: {error}") from error
     if facts is None:
         if not (location.path.exists() if location.is_local else location.exists()):
-            raise FileNotFoundError(
-                f"no dataset at {location.place} ({location.url}); create one with dkl.create_dataset"
-            )
+            raise FileNotFoundError(f"no dataset at {location.place} ({location.url}); {_remedy(location)}")
         raise StoreError(
             f"{location.place} is not a dataset of dkl (it has no mark of one); for arrays that exist use dkl.from_zarr"
         )
@@ -58,12 +56,18 @@ def read_facts(location: Location) -> dict[str, Any]:
     return _checked_facts(location, facts)
 
 
+def _remedy(location: Location) -> str:
+    if location.is_in_memory:
+        return "only the process that wrote it sees memory://; use threads, or a folder or URL that workers can read"
+    return "create one with dkl.create_dataset"
+
+
 def _checked_facts(location: Location, facts: dict[str, Any]) -> dict[str, Any]:
     newer = facts.get("format")
     if isinstance(newer, int) and newer > FORMAT:
         raise StoreError(
-            f"{location.place} has the newer format {newer} of dkl {facts.get('written_by')}; this dkl reads formats up "
-            f"to {FORMAT}. Upgrade dkl: pip install -U dkl"
+            f"{location.place} has the newer format {newer} of dkl {facts.get('written_by')}; this dkl reads formats "
+            f"up to {FORMAT}. Upgrade dkl: pip install -U dkl"
         )
     kept = {name: value for name, value in facts.items() if name not in ("digest", "state", "token")}
     if facts.get("kind") != "dataset" or json_digest(kept) != facts.get("digest"):

@@ -17,6 +17,7 @@ from dkl.data.selected import SelectedSource, narrowed
 from dkl.data.staging import shuffle_keys
 
 NO_SPLIT = 255
+_ROUNDING = 1e-9
 # keeps the draw of a split apart from the order of a shuffle with the same seed
 _SPLIT_SALT = 0x5350_4C49_54
 
@@ -144,8 +145,8 @@ def _refuse_empty(names: tuple[str, ...], rows: np.ndarray) -> None:
 def by_fractions(fractions: Mapping[str, float], *, seed: int, n_classes: int | None) -> tuple[tuple[str, ...], Assign]:
     """The rule that draws splits of given shares, stratified when `n_classes` is given.
 
-    Each block gives every split its share, of each class alone when stratified, rounded so that totals are exact to
-    one row a class. Which rows of a block they are follows from the seed and their row ids.
+    Each block gives every split its share, of each class alone when stratified, so that totals are exact to one row a
+    class (`apportioned`). Which rows of a block they are follows from the seed and their row ids.
 
     Raises
     ------
@@ -157,36 +158,59 @@ def by_fractions(fractions: Mapping[str, float], *, seed: int, n_classes: int | 
         if not 0 < share <= 1:
             raise ValueError(f"fraction {share:g} of split {name!r}; expected a number above 0 and at most 1")
     total = math.fsum(shares)
-    if total > 1 + 1e-9:
+    if total > 1 + _ROUNDING:
         raise ValueError(f"the fractions of the splits {list(names)} sum to {total:g}; expected at most 1")
-    edges = np.minimum(np.cumsum(shares), 1.0)
-    edges[-1] = 1.0 if total > 1 - 1e-9 else edges[-1]
-    offsets = np.random.default_rng(seed).uniform(0.25, 0.75, n_classes or 1)
-    return names, _FractionRule(edges, offsets, seed)
+    return names, _FractionRule(shares, n_classes or 1, seed)
 
 
 class _FractionRule:
-    """Codes by rank; it counts the rows of each class that it has seen, so blocks must come in order."""
+    """Codes by fractions; it remembers what each class has given so far, so blocks must come in order."""
 
-    def __init__(self, edges: np.ndarray, offsets: np.ndarray, seed: int) -> None:
-        self.edges, self.offsets, self.seed = edges, offsets, seed
-        self.seen = np.zeros(len(offsets), np.int64)
+    def __init__(self, shares: np.ndarray, n_groups: int, seed: int) -> None:
+        rest = 1 - math.fsum(shares)
+        self.codes = np.arange(len(shares)) if rest < _ROUNDING else np.append(np.arange(len(shares)), NO_SPLIT)
+        self.shares = shares if rest < _ROUNDING else np.append(shares, rest)
+        self.given = np.zeros((n_groups, len(self.shares)), np.int64)
+        self.seed = seed
 
     def __call__(self, block: Block) -> np.ndarray:
-        groups = np.zeros(block.n_rows, np.int64) if len(self.offsets) == 1 else np.asarray(block.y)
+        n_groups = len(self.given)
+        groups = np.zeros(block.n_rows, np.int64) if n_groups == 1 else np.asarray(block.y)
         order = np.lexsort((shuffle_keys(block.row_id, self.seed ^ _SPLIT_SALT), groups))
-        codes = np.full(block.n_rows, NO_SPLIT, np.uint8)
-        counts = np.bincount(groups, minlength=len(self.offsets))
-        for group, rows in enumerate(np.split(order, np.cumsum(counts)[:-1])):
-            ends = self._ends(group, self.seen[group] + len(rows)) - self._ends(group, self.seen[group])
-            for code, (start, stop) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-                codes[rows[start:stop]] = code
-        self.seen += counts
+        codes = np.empty(block.n_rows, np.uint8)
+        bounds = np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=n_groups))])
+        for group in np.flatnonzero(np.diff(bounds)):
+            rows = order[bounds[group] : bounds[group + 1]]
+            counts = apportioned(self.shares, self.given[group], len(rows))
+            self.given[group] += counts
+            codes[rows] = np.repeat(self.codes, counts)
         return codes
 
-    def _ends(self, group: int, seen: int) -> np.ndarray:
-        """How many of the first `seen` rows of a group have a code of at most 0, 1, ..."""
-        return np.floor(self.edges * seen + self.offsets[group]).astype(np.int64)
+
+def apportioned(shares: np.ndarray, given: np.ndarray, n_rows: int) -> np.ndarray:
+    """How many of the next `n_rows` rows go to each share, so that all stay within one row of their due.
+
+    Whoever must have a row by now gets it; the rows that are left go to those who must have theirs soonest. This is
+    the schedule of Tijdeman (1980, "The chairman assignment problem"), taken several rows at a time.
+
+    Parameters
+    ----------
+    shares : ndarray of shape (s,)
+        They sum to 1.
+    given : ndarray of shape (s,), int64
+        What each has had so far.
+
+    Examples
+    --------
+    >>> apportioned(np.array([0.8, 0.2]), np.array([0, 0]), 4)
+    array([3, 1])
+    """
+    due = shares * (given.sum() + n_rows)
+    counts = np.maximum(np.floor(due + _ROUNDING).astype(np.int64) - given, 0)
+    waiting = np.flatnonzero(given + counts < np.ceil(due - _ROUNDING))
+    deadlines = (given + counts + 1)[waiting] / shares[waiting]
+    counts[waiting[np.argsort(deadlines, kind="stable")][: n_rows - counts.sum()]] += 1
+    return counts
 
 
 def by_rows(given: Mapping[str, Any], n_rows: int) -> tuple[tuple[str, ...], Assign]:
