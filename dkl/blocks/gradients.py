@@ -13,6 +13,8 @@ from dkl.blocks.tiles import checked_dtype, checked_rows, checked_weights, spans
 from dkl.blocks.turns import ELEMENTWISE, cos_sin_rows
 from dkl.features.feature_map import FeatureMap
 
+__all__ = ["gradient_sums"]
+
 _TURN = 1.0 / (2.0 * np.pi)
 
 

@@ -34,8 +34,10 @@ def pair_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *
     tiles = RowTiles(X, feature_map, dtype, factor=multiple / (2.0 * np.pi), dense=structured)
     total = np.zeros((2, S.shape[1], feature_map.n_frequencies))
     add_tile = _kernel(feature_map, dtype, sparse=tiles.sparse and not tiles.written_out)
-    for rows, tile in tiles:
-        add_tile(tile, np.ascontiguousarray(S[rows].T, dtype=dtype), total)
+    # a row beyond the range of float32 is infinite and its angles undefined, which `cos_sin` makes finite
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows, tile in tiles:
+            add_tile(tile, np.ascontiguousarray(S[rows].T, dtype=dtype), total)
     return _turned(total, _angles(feature_map, tiles, multiple)).transpose(0, 2, 1)
 
 

@@ -88,7 +88,9 @@ class _Dense:
         if rows < _LEAST_ROWS:
             tile = np.concatenate([tile, np.zeros((_LEAST_ROWS - rows, tile.shape[1]), tile.dtype)])
         stop = chosen.stop if chosen.stop < self.n_frequencies else len(self.W)
-        return np.ascontiguousarray(np.dot(tile, self.W[chosen.start : stop].T)[:rows, :width])
+        with np.errstate(over="ignore", invalid="ignore"):
+            z = np.dot(tile, self.W[chosen.start : stop].T)
+        return np.ascontiguousarray(z[:rows, :width])
 
 
 class _Columns:

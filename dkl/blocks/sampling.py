@@ -6,6 +6,8 @@ import numpy as np
 
 from dkl.blocks.block import Block
 
+__all__ = ["hash_rows", "sample_keys", "smallest_keys"]
+
 _LN2 = float.fromhex("0x1.62e42fefa39efp-1")
 
 

@@ -10,6 +10,8 @@ from scipy import sparse, special
 
 from dkl.features.scaling import Scaler
 
+__all__ = ["scale_rows"]
+
 # rows of a sparse block are written out (quantile scaling has no sparse form) up to this many columns
 DENSIFY_COLUMNS = 4096
 

@@ -14,6 +14,8 @@ from dkl.blocks.tiles import RowTiles, checked_dtype, checked_rows, checked_weig
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection
 
+__all__ = ["feature_squares", "feature_sums"]
+
 
 def feature_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndarray:
     """sum_i S[i, k] phi_j(x_i): the one primitive of every method here.

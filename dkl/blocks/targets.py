@@ -6,6 +6,8 @@ import numpy as np
 
 from dkl.blocks.block import Block
 
+__all__ = ["encode_targets"]
+
 
 def encode_targets(block: Block, n_classes: int | None, class_weight: np.ndarray | None = None) -> np.ndarray:
     """The weight columns of a block: weighted one-hot rows of its classes, or weighted targets beside the weights.

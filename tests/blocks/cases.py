@@ -1,0 +1,65 @@
+"""The families, rows and scalers that the tests of block arithmetic run through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dkl.features.families import ArcCosine, Cauchy, Coordinates, Family, Gaussian, Laplacian, Matern
+from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import Scaler
+
+FAMILIES: dict[str, Family] = {
+    "gaussian": Gaussian(1.5),
+    "orthogonal": Gaussian(1.5, sampling="orthogonal"),
+    "structured": Gaussian(1.5, sampling="structured"),
+    "phase": Gaussian(1.5, pairing="phase"),
+    "structured phase": Gaussian(1.5, sampling="structured", pairing="phase"),
+    "laplacian": Laplacian(4.0),
+    "cauchy": Cauchy(2.0),
+    "matern": Matern(1.5, 2.0),
+    "step": ArcCosine(0),
+    "ramp": ArcCosine(1),
+    "structured ramp": ArcCosine(1, sampling="structured"),
+    "squared ramp": ArcCosine(2),
+    "coordinates": Coordinates(),
+}
+FOURIER = {name: family for name, family in FAMILIES.items() if not isinstance(family, ArcCosine | Coordinates)}
+STORAGES = ("dense", "sparse")
+DTYPES = ("float32", "float64")
+SCALINGS = (None, "standard", "minmax", "unit", "quantile")
+# the error of one feature, relative to its size, and of a sum of n of them per sqrt(n)
+PRECISION = {"float32": 4e-6, "float64": 1e-13}
+
+
+def stored(X: np.ndarray, storage: str) -> Any:
+    return sparse.csr_array(X) if storage == "sparse" else X
+
+
+def holey_rows(n: int, d: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.where(rng.random((n, d)) < 0.5, rng.standard_normal((n, d)), 0.0)
+
+
+def scaler(kind: str | None, d: int) -> Scaler | None:
+    if kind is None:
+        return None
+    rng = np.random.default_rng(5)
+    # knots in steps of 1/8, so that some are tied and some rows lie on them
+    knots = np.sort(np.round(8 * rng.standard_normal((256, d))) / 8, axis=0)
+    return Scaler(
+        kind=kind,  # type: ignore[arg-type]
+        center=rng.standard_normal(d),
+        scale=rng.random(d) + 0.5,
+        passthrough=np.arange(d) == 1,
+        knots=knots if kind == "quantile" else None,
+    )
+
+
+def weighted_map(family: Family, m: int, d: int, dtype: str, scaling: str | None = None) -> FeatureMap:
+    """A drawn map with unequal amplitudes and a scaler."""
+    drawn = family.draw(m, d, 7, dtype)
+    return replace(drawn, amplitudes=np.linspace(0.5, 1.5, m), scaler=scaler(scaling, d))

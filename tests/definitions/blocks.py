@@ -1,0 +1,163 @@
+"""What the functions of `dkl.blocks` mean, written as loops over rows and frequencies under the same names."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dkl.blocks.block import Block
+from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import Scaler
+
+MASK = (1 << 64) - 1
+
+
+def rows_of(X: Any) -> np.ndarray:
+    return np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=np.float64)
+
+
+def scale_rows(X: Any, scaler: Scaler | None, dtype: str = "float64") -> np.ndarray:
+    scaled = rows_of(X).copy()
+    if scaler is not None:
+        for i in range(len(scaled)):
+            for j in range(scaled.shape[1]):
+                scaled[i, j] = scaled_number(scaled[i, j], j, scaler)
+    return scaled.astype(dtype)
+
+
+def scaled_number(x: float, column: int, scaler: Scaler) -> float:
+    if scaler.passthrough[column]:
+        return x
+    if scaler.kind == "unit":
+        return x / scaler.scale[0]
+    if scaler.kind == "quantile":
+        assert scaler.knots is not None
+        return quantile_score(x, list(scaler.knots[:, column]))
+    return (x - scaler.center[column]) / scaler.scale[column]
+
+
+def quantile_score(x: float, knots: list[float]) -> float:
+    """Linear between the scores of neighbouring knots; the mean of the first and last score of tied knots."""
+    last = len(knots) - 1
+    normal = NormalDist()
+    scores = [-3.0, *(min(3.0, max(-3.0, normal.inv_cdf(i / last))) for i in range(1, last)), 3.0]
+    equal = [i for i, knot in enumerate(knots) if knot == x]
+    if equal:
+        return (scores[equal[0]] + scores[equal[-1]]) / 2
+    if x < knots[0] or x > knots[-1]:
+        return scores[0] if x < knots[0] else scores[-1]
+    below = max(i for i, knot in enumerate(knots) if knot < x)
+    share = (x - knots[below]) / (knots[below + 1] - knots[below])
+    return scores[below] + share * (scores[below + 1] - scores[below])
+
+
+def angle(x: np.ndarray, j: int, feature_map: FeatureMap, W: np.ndarray) -> float:
+    z = math.fsum(float(a) * float(b) for a, b in zip(x, W[j], strict=True))
+    return z if feature_map.phases is None else z + float(feature_map.phases[j])
+
+
+def phi(x: np.ndarray, j: int, feature_map: FeatureMap, W: np.ndarray) -> list[float]:
+    """The one or two features of frequency j at a scaled row, without amplitude."""
+    z = angle(x, j, feature_map, W)
+    if feature_map.activation == "cos-sin":
+        return [math.cos(z), math.sin(z)]
+    if feature_map.activation == "cos":
+        return [math.cos(z)]
+    if feature_map.activation == "arc-cosine":
+        return [z**feature_map.order if z > 0 else 0.0]
+    return [z]
+
+
+def map_rows(X: Any, feature_map: FeatureMap, dtype: str = "float64") -> np.ndarray:
+    scaled, W = scale_rows(X, feature_map.scaler), feature_map.projection.dense()
+    m = feature_map.n_frequencies
+    out = np.zeros((len(scaled), feature_map.n_features))
+    for i, x in enumerate(scaled):
+        for j in range(m):
+            for part, value in enumerate(phi(x, j, feature_map, W)):
+                out[i, part * m + j] = feature_map.amplitudes[j] * value
+    return out.astype(dtype)
+
+
+def feature_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: str = "float64") -> np.ndarray:
+    features = map_rows(X, feature_map)
+    parts, m = feature_map.columns_a_frequency, feature_map.n_frequencies
+    total = np.zeros((parts, m, S.shape[1]))
+    for part in range(parts):
+        for j in range(m):
+            for k in range(S.shape[1]):
+                total[part, j, k] = math.fsum(features[:, part * m + j] * S[:, k])
+    return total
+
+
+def feature_squares(X: Any, s: np.ndarray, feature_map: FeatureMap, dtype: str = "float64") -> np.ndarray:
+    features = map_rows(X, feature_map)
+    parts, m = feature_map.columns_a_frequency, feature_map.n_frequencies
+    total = np.zeros((parts, m))
+    for part in range(parts):
+        for j in range(m):
+            total[part, j] = math.fsum(s * features[:, part * m + j] ** 2)
+    return total
+
+
+def gradient_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: str = "float64") -> np.ndarray:
+    scaled, W = scale_rows(X, feature_map.scaler), feature_map.projection.dense()
+    total = np.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns))
+    for i, x in enumerate(scaled):
+        for j in range(feature_map.n_frequencies):
+            z = angle(x, j, feature_map, W)
+            for k in range(S.shape[1]):
+                total[0, j, k] += feature_map.amplitudes[j] * S[i, k] * math.cos(z) * x
+                total[1, j, k] += feature_map.amplitudes[j] * S[i, k] * math.sin(z) * x
+    return total
+
+
+def row_tile(feature_map: FeatureMap, dtype: str = "float32") -> int:
+    rows = 1
+    while rows < 65_536 and (rows + 1) * feature_map.n_features * np.dtype(dtype).itemsize <= 64 * 2**20:
+        rows += 1
+    return rows
+
+
+def encode_targets(block: Block, n_classes: int | None, class_weight: np.ndarray | None = None) -> np.ndarray:
+    assert block.y is not None
+    rows = []
+    for i in range(block.n_rows):
+        weight = 1.0 if block.weight is None else float(block.weight[i])
+        if n_classes is None:
+            rows.append([*(weight * float(target) for target in np.atleast_1d(block.y[i])), weight])
+        else:
+            factor = 1.0 if class_weight is None else float(class_weight[block.y[i]])
+            rows.append([weight * factor if block.y[i] == k else 0.0 for k in range(n_classes)])
+    return np.array(rows)
+
+
+def splitmix(state: int) -> int:
+    """One output of splitmix64 (Steele, Lea & Flood 2014) in Python's integers."""
+    z = (state + 0x9E3779B97F4A7C15) & MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+def hash_rows(row_id: np.ndarray, seed: int, round: int = 0) -> np.ndarray:
+    state = splitmix(splitmix(seed & MASK) ^ (round & MASK))
+    return np.array([splitmix(state ^ (int(identity) & MASK)) for identity in row_id], dtype=np.uint64)
+
+
+def sample_keys(row_id: np.ndarray, weight: np.ndarray | None, seed: int, round: int = 0) -> np.ndarray:
+    keys = []
+    for i, hashed in enumerate(hash_rows(row_id, seed, round)):
+        uniform = ((int(hashed) >> 12) + 0.5) / 2**52
+        keys.append(-math.log(uniform) / (1.0 if weight is None else float(weight[i])))
+    return np.array(keys)
+
+
+def smallest_keys(block: Block, k: int, seed: int, round: int = 0) -> Block:
+    keys = sample_keys(block.row_id, block.weight, seed, round)
+    order = sorted(range(block.n_rows), key=lambda i: (keys[i], block.row_id[i]))
+    return block.rows(np.array(order[:k], dtype=np.int64))
