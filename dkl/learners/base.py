@@ -106,7 +106,7 @@ class FeatureLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         raise TypeError(f"{type(self).__name__} does not say what it reads")
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map as large as the one that `fit` learns at most, of other frequencies: what plans of later passes need."""
+        """A map of the largest size that `fit` can learn, of other frequencies: what plans of later passes need."""
         family = self._planned_family()
         if self.n_features is None:
             return self._planned_pool(family, dataset)

@@ -67,6 +67,8 @@ class RandomFeatures(FeatureLearner):
 
     _parameter_constraints: ClassVar[Constraints] = COMMON
 
+    n_features: int
+
     def __init__(
         self,
         family: Any = None,
