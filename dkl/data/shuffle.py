@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from scipy import sparse
 
+from dkl.data.packing import fixed_rows, from_fixed_rows, from_ragged_rows, ragged_rows
 from dkl.data.scratch import check_free_space, scratch_folder
 from dkl.data.staging import ROW, Stage
 
@@ -83,57 +84,28 @@ class RowLayout:
     def pack(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> pa.Table:
         """The rows as a table."""
         given = {"X": X, "y": y, "weight": weight}
-        columns = {name: _fixed(given[name], *kind) for name, kind in self._kinds.items()}
+        columns = {name: fixed_rows(_checked(given[name], *kind), *kind) for name, kind in self._kinds.items()}
         if self.is_sparse:
-            columns["indices"] = _ragged(X.indices.astype(np.int32, copy=False), X.indptr)
-            columns["data"] = _ragged(X.data.astype(self.dtype, copy=False), X.indptr)
+            columns["indices"] = ragged_rows(X.indices.astype(np.int32, copy=False), X.indptr)
+            columns["data"] = ragged_rows(X.data.astype(self.dtype, copy=False), X.indptr)
         return pa.table(columns)
 
     def unpack(self, table: pa.Table) -> NumberedBatch:
         """The rows of a table that `Stage` handed back."""
-        arrays = {name: _from_fixed(table.column(name), *kind) for name, kind in self._kinds.items()}
+        arrays = {name: from_fixed_rows(table.column(name), *kind) for name, kind in self._kinds.items()}
         row_id = table.column(ROW).to_numpy()
         X = self._sparse_rows(table) if self.is_sparse else arrays["X"]
         return X, arrays.get("y"), arrays.get("weight"), row_id
 
     def _sparse_rows(self, table: pa.Table) -> sparse.csr_array:
-        indices, indptr = _from_ragged(table.column("indices"), np.dtype(np.int32))
-        data, _ = _from_ragged(table.column("data"), self.dtype)
+        indices, indptr = from_ragged_rows(table.column("indices"), np.dtype(np.int32))
+        data, _ = from_ragged_rows(table.column("data"), self.dtype)
         return sparse.csr_array((data, indices, indptr), shape=(table.num_rows, self.n_columns))
 
 
-def _fixed(values: np.ndarray | sparse.csr_array | None, dtype: np.dtype, shape: tuple[int, ...]) -> pa.Array:
+def _checked(values: Rows, dtype: np.dtype, shape: tuple[int, ...]) -> Rows:
     if values is None or values.shape[1:] != shape:
         raise ValueError(f"batches differ: expected rows of shape {shape}, got {getattr(values, 'shape', None)}")
     if not np.can_cast(values.dtype, dtype, "safe"):
         raise ValueError(f"batches differ: expected rows of dtype {dtype}, got {values.dtype}")
-    dense = np.ascontiguousarray(values, dtype)
-    width = dtype.itemsize * int(np.prod(shape))
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(dense), [None, pa.py_buffer(dense)])
-
-
-def _ragged(values: np.ndarray, indptr: np.ndarray) -> pa.Array:
-    offsets = indptr.astype(np.int64) * values.dtype.itemsize
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(indptr) - 1, buffers)
-
-
-def _from_fixed(column: pa.ChunkedArray, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    array = _one_chunk(column)
-    count = int(np.prod(shape))
-    flat = np.frombuffer(array.buffers()[1], dtype, len(array) * count, array.offset * count * dtype.itemsize)
-    return flat.reshape(len(array), *shape)
-
-
-def _from_ragged(column: pa.ChunkedArray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    array = _one_chunk(column)
-    _, offsets, values = array.buffers()
-    bounds = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8) // dtype.itemsize
-    n_values = int(bounds[-1] - bounds[0])
-    flat = np.frombuffer(values, dtype, n_values, bounds[0] * dtype.itemsize) if n_values else np.empty(0, dtype)
-    bounds = bounds - bounds[0]
-    return flat, bounds.astype(np.int32) if bounds[-1] < 2**31 else bounds
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    return values

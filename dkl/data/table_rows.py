@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dkl.data.column_rules import Missing
 from dkl.data.encoding import Layout, TableEncoding, decide_encoding
+from dkl.data.packing import NumberPacking
 from dkl.data.paths import InputFile
 from dkl.data.schema import Schema, Task
 from dkl.data.shuffle import NumberedBatch
@@ -70,6 +71,7 @@ class TableRows:
         as_text = [name for name in (*choices.categorical, choices.split) if name and name != choices.weight]
         self._schema = common_schema(probes, drop=choices.drop, as_text=as_text)
         self._files, self._reader, self._choices = files, reader, choices
+        self._packing = NumberPacking(self._schema)
         self.staged_bytes = sum(probe.staged_bytes for probe in probes)
         self._seen: TableStatistics | None = None
         self._target = TargetSummary(choices.target) if choices.target else None
@@ -87,7 +89,7 @@ class TableRows:
         for table, n_bytes in file_tables(self._files, self._reader, self._schema):
             self._look_at(table, row)
             row += table.num_rows
-            yield table, n_bytes
+            yield self._packing.pack(table), n_bytes
 
     def _look_at(self, table: pa.Table, row: int) -> None:
         features = table.select(self._features)
@@ -134,6 +136,7 @@ class TableRows:
         if self._decided is None:
             raise RuntimeError("decide() comes before encode()")
         encoding, target = self._decided
+        table = self._packing.unpack(table)
         X = encoding.transform(table.select(self._features))
         y = target.encode(table.column(self._choices.target)) if target is not None else None
         weight = None

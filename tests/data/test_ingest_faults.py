@@ -244,6 +244,15 @@ dkl.ingest(place + "/a.csv", place + "/rows.zarr", target="y", overwrite=True, s
 """
 
 
+UNTIL_KILLED = """
+import sys
+import dkl
+for seed in range(1000):
+    dkl.ingest(sys.argv[1] + "/a.csv", sys.argv[1] + "/rows.zarr", target="y", overwrite=True, seed=seed,
+               progress=lambda event: event.kind == "started" and print(event.name, flush=True))
+"""
+
+
 def killed_ingest(folder: Path, point: int) -> int:
     return subprocess.run([sys.executable, "-c", KILLED, str(point), str(folder)], check=False).returncode
 
@@ -267,10 +276,11 @@ def test_kills_at_random_moments_leave_old_new_or_nothing(tmp_path):
     frame.to_csv(tmp_path / "a.csv", index=False)
     rng = np.random.default_rng(0)
     for trial in range(20):
-        process = subprocess.Popen([sys.executable, "-c", KILLED, str(10**9), str(tmp_path)])
-        time.sleep(rng.uniform(1.0, 4.5))
-        process.kill()
-        process.wait()
+        with subprocess.Popen([sys.executable, "-c", UNTIL_KILLED, str(tmp_path)], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(rng.uniform(0.0, 1.5))
+            process.kill()
         if (tmp_path / "rows.zarr").exists():
             assert dkl.open_dataset(tmp_path / "rows.zarr").verify() == [], trial
     assert dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y", overwrite=True).n_rows == len(frame)

@@ -1,0 +1,84 @@
+"""Rows as raw bytes in a table column: any dtype comes back as it went, and wide tables move row by row."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+
+
+def fixed_rows(values: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> pa.Array:
+    """A column whose entries are the bytes of the rows of `values`, each of `shape` and `dtype`."""
+    dense = np.ascontiguousarray(values, dtype)
+    width = dtype.itemsize * math.prod(shape)
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(dense), [None, pa.py_buffer(dense)])
+
+
+def from_fixed_rows(column: pa.ChunkedArray, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """The rows that `fixed_rows` packed, read-only."""
+    array = _one_chunk(column)
+    count = math.prod(shape)
+    flat = np.frombuffer(array.buffers()[1], dtype, len(array) * count, array.offset * count * dtype.itemsize)
+    return flat.reshape(len(array), *shape)
+
+
+def ragged_rows(values: np.ndarray, indptr: np.ndarray) -> pa.Array:
+    """A column whose entry i is the bytes of ``values[indptr[i]:indptr[i + 1]]``."""
+    offsets = indptr.astype(np.int64) * values.dtype.itemsize
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(indptr) - 1, buffers)
+
+
+def from_ragged_rows(column: pa.ChunkedArray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """The values that `ragged_rows` packed, read-only, and their row bounds from 0 on."""
+    array = _one_chunk(column)
+    _, offsets, values = array.buffers()
+    bounds = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8) // dtype.itemsize
+    n_values = int(bounds[-1] - bounds[0])
+    flat = np.frombuffer(values, dtype, n_values, bounds[0] * dtype.itemsize) if n_values else np.empty(0, dtype)
+    bounds = bounds - bounds[0]
+    return flat, bounds.astype(np.int32) if bounds[-1] < 2**31 else bounds
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+class NumberPacking:
+    """Number columns of a table as one column of rows for each number type; a missing number becomes NaN.
+
+    Sorting, cutting and writing a table costs something for every column of every piece; packed, some hundred number
+    columns cost as much as one.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Of the tables to pack.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._types: dict[str, np.dtype] = {"__float32__": np.dtype(np.float32), "__float64__": np.dtype(np.float64)}
+        arrow_types = {"__float32__": pa.float32(), "__float64__": pa.float64()}
+        self._names = {key: [f.name for f in schema if f.type == dtype] for key, dtype in arrow_types.items()}
+        self._packed = {name for names in self._names.values() for name in names}
+
+    def pack(self, table: pa.Table) -> pa.Table:
+        """The same rows with their numbers packed."""
+        packed = table.drop_columns([name for name in table.column_names if name in self._packed])
+        for key, names in self._names.items():
+            if names:
+                rows = np.empty((table.num_rows, len(names)), self._types[key])
+                for j, name in enumerate(names):
+                    rows[:, j] = table.column(name).to_numpy()
+                packed = packed.append_column(key, fixed_rows(rows, rows.dtype, rows.shape[1:]))
+        return packed
+
+    def unpack(self, table: pa.Table) -> pa.Table:
+        """The rows that `pack` packed, with whatever columns were added since."""
+        columns = {name: table.column(name) for name in table.column_names if name not in self._names}
+        for key, names in self._names.items():
+            if names:
+                rows = from_fixed_rows(table.column(key), self._types[key], (len(names),))
+                columns |= {name: pa.array(values) for name, values in zip(names, rows.T.copy(), strict=True)}
+        return pa.table(columns)
