@@ -236,3 +236,9 @@ def test_a_prediction_that_fails_half_way_leaves_nothing(folder: Path, tmp_path:
     assert run.exit_code == 1
     assert "b" in run.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["spoiled.csv"]
+
+
+def test_the_bench_measures_every_promise_once() -> None:
+    facts = facts_of("bench", "--quick")
+    assert len(facts["measures"]) >= 8
+    assert all(measure["value"] > 0 or "grows" in measure["name"] for measure in facts["measures"])

@@ -49,14 +49,13 @@ def demo(
     """
     if target is not None and data is None:
         raise typer.BadParameter("--target names a column of --data: give both")
+    from dkl.demo import compare
+
     started = time.perf_counter()
+    dataset = _rows(data, target, output)
     with ExitStack() as stack:
         where = compute if compute.scheduler or compute.workers else replace(compute, workers=2)
         stack.enter_context(computing_on(where))
-        # loaded while the worker processes start
-        from dkl.demo import compare
-
-        dataset = _rows(data, target, output)
         found = compare(
             dataset,
             n_features=tuple(sorted(set(features or SIZES))),

@@ -1,0 +1,93 @@
+"""The demo: every learner against plain features of the same size, as a table, as JSON and as a picture."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import dkl
+from dkl.cli.app import app
+from dkl.data.dataset import open_dataset
+from dkl.demo import BASELINE, MEDIAN, NARROW, compare, digits_dataset, learners
+from dkl.features.families import Gaussian
+from dkl.learners.base import FeatureLearner
+from dkl.plots import ComparisonDisplay
+
+
+def test_every_learner_takes_part() -> None:
+    things = [getattr(dkl, name) for name in dkl.__all__]
+    known = {thing for thing in things if isinstance(thing, type) and issubclass(thing, FeatureLearner)}
+    assert {type(make(10)) for make in learners(Gaussian(1.0), 50, seed=0)} == known
+
+
+def test_the_digits_are_stored_with_splits(tmp_path: Path) -> None:
+    dataset = digits_dataset(tmp_path / "digits.zarr")
+    assert (dataset.n_rows, dataset.n_columns, len(dataset.classes)) == (1_797, 64, 10)
+    assert dataset["train"].n_rows + dataset["test"].n_rows == 1_797
+    assert open_dataset(str(tmp_path / "digits.zarr")).splits == dataset.splits
+
+
+def test_selection_repairs_a_bandwidth_that_is_too_narrow(tmp_path: Path) -> None:
+    found = compare(digits_dataset(tmp_path / "digits.zarr"), n_features=(60,))
+    scores = {(score.learner, score.setting): score.score for score in found.scores}
+    assert len(scores) == 6
+    assert scores["AlignedFeatures", NARROW] > scores[BASELINE, NARROW] + 0.02
+    assert min(score for (_, setting), score in scores.items() if setting == MEDIAN) > 0.88
+
+
+def test_the_demo_on_own_rows_in_worker_processes(tmp_path: Path, cluster: object) -> None:
+    generator = np.random.default_rng(0)
+    rows = pd.DataFrame(generator.normal(size=(300, 3)), columns=list("abc"))
+    rows["kind"] = np.where(rows.a * rows.b > 0, "like", "unlike")
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    arguments = ["demo", "--data", tmp_path / "rows.csv", "--target", "kind", "--output", tmp_path / "out"]
+    arguments += ["--features", 10, "--scheduler", cluster.scheduler_address]  # type: ignore[attr-defined]
+    run = CliRunner().invoke(app, [str(argument) for argument in (*arguments, "--json")])
+    assert run.exit_code == 0, run.output
+    facts = json.loads(run.stdout)
+    assert {score["n_features"] for score in facts["scores"]} == {10}
+    assert len(facts["scores"]) == 6
+    picture = Path(facts["picture"])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert open_dataset(facts["store"]).n_rows == 300
+
+
+def test_rows_without_a_target_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n3,4\n")
+    run = CliRunner().invoke(app, ["demo", "--data", str(tmp_path / "rows.csv"), "--output", str(tmp_path)])
+    assert run.exit_code == 1
+    assert "--target NAME" in run.stderr
+
+
+def test_a_picture_without_matplotlib_is_a_clear_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    display = ComparisonDisplay([10], {"one": {BASELINE: [0.5]}})
+    with pytest.raises(ImportError, match=r"pip install 'dkl\[plots\]'"):
+        display.save(tmp_path / "picture.png")
+
+
+def test_the_picture_has_a_panel_a_setting_and_a_line_a_learner() -> None:
+    pytest.importorskip("matplotlib")
+    lines = {"RandomFeatures": [0.8, 0.9], "AlignedFeatures": [0.85, 0.95]}
+    display = ComparisonDisplay([10, 20], {"one": lines, "other": lines}, measure="accuracy", baseline="RandomFeatures")
+    axes = display.plot().axes_
+    assert [len(panel.get_lines()) for panel in axes] == [2, 2]
+    np.testing.assert_array_equal(axes[1].get_lines()[1].get_ydata(), [0.85, 0.95])
+    importlib.import_module("matplotlib.pyplot").close("all")
+
+
+def test_the_quickstart_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    example = Path(__file__).parents[1] / "examples" / "quickstart.py"
+    namespace: dict[str, object] = {"__name__": "quickstart"}
+    exec(compile(example.read_text(encoding="utf-8"), str(example), "exec"), namespace)
+    namespace["main"]()  # type: ignore[operator]
+    printed = capsys.readouterr().out
+    assert float(printed.partition("test accuracy ")[2][:5]) > 0.9
