@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from functools import cached_property
@@ -127,8 +128,9 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever a value, the order or the choice of the rows changes."""
-        return self.source.fingerprint
+        """Changes whenever a value, a label, the order or the choice of the rows changes."""
+        classes = None if self.classes is None else self.classes.tolist()
+        return hashlib.sha256(f"{self.source.fingerprint} {self.task} {classes}".encode()).hexdigest()
 
     @property
     def X(self) -> da.Array:
