@@ -258,8 +258,9 @@ class Matern(_Fourier):
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             log_bessel = np.log(special.kve(self.nu, r)) - r
             log_kernel = (1.0 - self.nu) * np.log(2.0) - special.gammaln(self.nu) + self.nu * np.log(r) + log_bessel
-        # K_nu overflows where r is tiny: there the kernel is its own series
-        return np.where(np.isfinite(log_bessel), np.exp(log_kernel), 1.0 - r**2 / (4.0 * max(self.nu - 1.0, 1.0)))
+        # K_nu overflows where r is small beside nu: there the kernel is a Gaussian but for terms of order 1/nu
+        near = np.exp(-(r**2) / (4.0 * max(self.nu - 1.0, 1.0)))
+        return np.where(np.isfinite(log_bessel), np.exp(log_kernel), near)
 
 
 @dataclass(frozen=True)

@@ -98,11 +98,11 @@ class ColumnProjection:
 
 
 def padded_width(width: int) -> int:
-    """The length of the transforms for rows of `width` columns: a power of two, at least 64.
+    """The length of the transforms for rows of `width` columns: a power of two, at least 256.
 
-    Below 64 too few sign patterns exist for the rows to look like random directions.
+    Shorter ones have too few sign patterns to look like random directions (at 64, one entry in thirty is exactly 0).
     """
-    return max(64, 1 << (width - 1).bit_length())
+    return max(256, 1 << (width - 1).bit_length())
 
 
 def walsh_hadamard(rows: np.ndarray) -> np.ndarray:

@@ -1,0 +1,84 @@
+"""The compiled kernels by themselves: accuracy, bits, imports, and the benchmark that times them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from dkl.bench.kernels import kernel_ratios
+from dkl.blocks.hadamard import LANES, signed_transform
+from dkl.blocks.maps import map_rows
+from dkl.blocks.turns import cos_sin_rows
+from tests.blocks.cases import DTYPES, FAMILIES, STORAGES, holey_rows, stored, weighted_map
+
+ERROR = {"float32": 1e-6, "float64": 3e-15}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("offset", [0.0, -7.0, 1000.0])
+def test_cosine_and_sine_are_accurate(offset: float, dtype: str) -> None:
+    z = (offset + np.linspace(-1.5, 1.5, 400_001)).astype(dtype)
+    c, s = np.empty_like(z), np.empty_like(z)
+    cos_sin_rows(z, c, s)
+    fraction = z.astype(np.longdouble) - np.round(z.astype(np.longdouble))
+    assert np.abs(c - np.cos(2 * np.pi * fraction)).max() < ERROR[dtype]
+    assert np.abs(s - np.sin(2 * np.pi * fraction)).max() < ERROR[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_angle_gives_a_wave_outside_its_range(dtype: str) -> None:
+    z = np.array([np.inf, -np.inf, np.nan, 1e30, -1e30, 2.0**23, 2.0**52, 5e-324, -0.0, 0.5, -0.5] * 9, dtype)
+    c, s = np.empty_like(z), np.empty_like(z)
+    cos_sin_rows(z, c, s)
+    assert (np.abs(c) <= 1 + ERROR[dtype]).all()
+    assert (np.abs(s) <= 1 + ERROR[dtype]).all()
+
+
+@pytest.mark.parametrize("length", [64, 128, 256, 512, 1024])
+def test_a_signed_transform_is_a_product_with_signs_and_hadamard(length: int) -> None:
+    rng = np.random.default_rng(0)
+    rows, signs = rng.standard_normal((length, LANES)), rng.choice([-1.0, 1.0], length)
+    hadamard = np.array([[1.0 - 2.0 * ((i & j).bit_count() % 2) for j in range(length)] for i in range(length)])
+    expected = hadamard @ (signs[:, None] * rows)
+    signed_transform(rows, signs)
+    np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("m", [1, 17, 70, 300, 800])
+def test_the_bits_of_a_row_do_not_depend_on_its_companions(m: int, storage: str, dtype: str) -> None:
+    X = holey_rows(530, 100)
+    for family in ("gaussian", "structured"):
+        feature_map = weighted_map(FAMILIES[family], m, 100, dtype, "unit")
+        given = stored(X, storage)
+        with threadpool_limits(1):
+            together = map_rows(given, feature_map, dtype)
+            for step in (1, 15, 16, 33, 513):
+                for start in (0, 500):
+                    rows: Any = slice(start, min(start + step, 530))
+                    np.testing.assert_array_equal(map_rows(given[rows], feature_map, dtype), together[rows])
+
+
+def test_blocks_and_selection_need_neither_dask_nor_zarr() -> None:
+    program = (
+        "import importlib, pkgutil, sys, dkl.blocks, dkl.selection\n"
+        "for package in (dkl.blocks, dkl.selection):\n"
+        "    for module in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):\n"
+        "        importlib.import_module(module.name)\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'dask', 'distributed', 'zarr', 'cupy'}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_benchmark_measures_every_promise() -> None:
+    found = list(kernel_ratios(n_rows=512, n_frequencies=64, n_structured=4096, repeats=1))
+    assert len(found) == 7
+    assert all(ratio.value > 0 and ratio.seconds > 0 for ratio in found)
+    assert found[-1].kept == (found[-1].value >= 12.0)
