@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 from dask.utils import parse_bytes
@@ -26,7 +26,7 @@ from dkl.data.staging import Stage
 from dkl.data.store import DatasetWriter
 from dkl.data.table_rows import TableChoices, TableRows
 from dkl.data.tables import common_schema, file_tables
-from dkl.events import Event, Subscriber
+from dkl.events import Event, Kind, Subscriber
 from dkl.progress import resolve_progress
 
 Progress = bool | Callable[[Event], None] | None
@@ -127,7 +127,7 @@ def ingest(
     column = splits if isinstance(splits, str) else None
     if splits and not isinstance(splits, str):
         by_fractions(splits, seed=seed, n_classes=None)
-    choices = TableChoices(target, weight, tuple(drop), task, tuple(categorical), missing, unknown, layout, column)
+    choices = TableChoices(target, weight, drop, task, categorical, missing, unknown, layout, column)
     buffers = Buffers.within(None if memory_limit is None else parse_bytes(memory_limit))
     location = Location.of(store, storage_options)
     check_replaceable(location, overwrite=overwrite)
@@ -144,6 +144,7 @@ def ingest(
         check_free_space(folder, job.rows.staged_bytes, "ingest")
         stage = Stage(folder, seed=job.seed, n_bytes=job.rows.staged_bytes, buffer_bytes=buffers.stage_bytes)
         schema = job.read(stage)
+        _check_shares(splits, stage.n_rows)
         with DatasetWriter(
             store, schema, n_rows=stage.n_rows, overwrite=overwrite, storage_options=storage_options
         ) as writer:
@@ -151,6 +152,14 @@ def ingest(
     dataset = open_dataset(store, **(storage_options or {}))
     given = job.rows.split.masks() if isinstance(job.rows, TableRows) and job.rows.split is not None else splits
     return dataset.split(given, seed=seed) if given else dataset
+
+
+def _check_shares(splits: Mapping[str, float] | str | None, n_rows: int) -> None:
+    """Refuse splits that would be empty while nothing is written yet."""
+    shares = splits.items() if isinstance(splits, Mapping) else ()
+    for name, share in shares:
+        if share * n_rows < 1:
+            raise ValueError(f"split {name!r} would have no rows: {share:g} of {n_rows}; give it a larger share")
 
 
 def _folder_beside(location: Location) -> Path | None:
@@ -201,11 +210,10 @@ def plan_ingest(
     files = find_files(paths, source_options)
     rows = open_rows(files, format, choices or TableChoices(), Buffers())
     n_rows = 0
-    counted = _Counted(resolve_progress(progress), "reading", sum(file.size for file in files))
-    for table, n_bytes in rows.tables():
-        n_rows += table.num_rows
-        counted.advance(n_bytes, table.num_rows, n_bytes)
-    counted.finish()
+    with _Counted(resolve_progress(progress), "reading", sum(file.size for file in files)) as counted:
+        for table, n_bytes in rows.tables():
+            n_rows += table.num_rows
+            counted.advance(n_bytes, table.num_rows, n_bytes)
     return IngestPlan(rows.decide(), n_rows, rows.staged_bytes)
 
 
@@ -245,24 +253,30 @@ def described(schema: Schema) -> str:
 
 
 class _Counted:
-    """One stretch of work on the event stream."""
+    """One stretch of work on the event stream, ended also when it fails."""
 
     def __init__(self, publish: Subscriber, name: str, total: int) -> None:
         self._publish, self._name, self._total, self._done = publish, name, total, 0
         self._started = time.perf_counter()
-        self._event("started")
 
-    def _event(self, kind: Literal["started", "advanced", "finished"], rows: int = 0, n_bytes: int = 0) -> None:
+    def _event(self, kind: Kind, rows: int = 0, n_bytes: int = 0, **detail: bool) -> None:
         seconds = time.perf_counter() - self._started
-        self._publish(Event(kind, self._name, self._done, self._total, rows, n_bytes, seconds))
+        self._publish(Event(kind, self._name, self._done, self._total, rows, n_bytes, seconds, detail))
+
+    def __enter__(self) -> Self:
+        self._event("started")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._event("finished", failed=True)
+            return
+        self._done = self._total
+        self._event("finished")
 
     def advance(self, units: int, rows: int, n_bytes: int) -> None:
         self._done = min(self._done + units, self._total)
         self._event("advanced", rows, n_bytes)
-
-    def finish(self) -> None:
-        self._done = self._total
-        self._event("finished")
 
 
 @dataclass(frozen=True)
@@ -277,11 +291,10 @@ class _Job:
 
     def read(self, stage: Stage) -> Schema:
         """Move all rows to the stage, and show and return what they are to become."""
-        counted = _Counted(self.publish, "reading", sum(file.size for file in self.files))
-        for table, n_bytes in self.rows.tables():
-            stage.add(table)
-            counted.advance(n_bytes, table.num_rows, n_bytes)
-        counted.finish()
+        with _Counted(self.publish, "reading", sum(file.size for file in self.files)) as counted:
+            for table, n_bytes in self.rows.tables():
+                stage.add(table)
+                counted.advance(n_bytes, table.num_rows, n_bytes)
         names = [file.name for file in self.files]
         provenance = {"from": names[:100], "n_files": len(names), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         schema = replace(self.rows.decide(), provenance=provenance, shuffle_seed=self.seed)
@@ -290,8 +303,7 @@ class _Job:
 
     def write(self, stage: Stage, writer: DatasetWriter) -> None:
         """Encode the rows in their final order."""
-        counted = _Counted(self.publish, "writing", stage.n_rows)
-        for table in stage.tables():
-            writer.write(*self.rows.encode(table))
-            counted.advance(table.num_rows, table.num_rows, table.nbytes)
-        counted.finish()
+        with _Counted(self.publish, "writing", stage.n_rows) as counted:
+            for table in stage.tables():
+                writer.write(*self.rows.encode(table))
+                counted.advance(table.num_rows, table.num_rows, table.nbytes)

@@ -48,11 +48,21 @@ def scratch_folder(directory: str | os.PathLike[str] | None, *, name: str = "dkl
     """A folder of one's own in `directory` (None: the system's), removed with all it holds on leaving.
 
     Folders of the same `name` whose process is gone (killed before it could clean up) are removed on the way in.
+
+    Raises
+    ------
+    FileNotFoundError, PermissionError
+        `directory` is not there, or nothing may be written in it.
     """
     parent = Path(directory or tempfile.gettempdir())
-    prefix = f".{name}.scratch-"
+    prefix = f".{name.encode()[:100].decode(errors='ignore')}.scratch-"
     _remove_abandoned(parent, prefix)
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    except (FileNotFoundError, PermissionError) as error:
+        raise type(error)(
+            error.errno, "temporary files cannot be written here; pass another temporary_directory=", str(parent)
+        ) from error
     lock = (folder / _LOCK).open("w")
     try:
         _try_lock(lock)

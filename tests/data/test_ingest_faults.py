@@ -112,12 +112,14 @@ def test_a_text_far_down_in_a_column_of_numbers_is_named(tmp_path):
         ({"weight": "c"}, "weight 'c' holds string values"),
         ({"weight": "y"}, r"target, weight and split are different columns; got \['y', 'y'\]"),
         ({"drop": ["z"]}, r"drop names columns that are not there: \['z'\]"),
+        ({"drop": "x"}, "drop is the text 'x'; expected names in a list"),
         ({"drop": ["y"]}, "target='y' is also in drop"),
         ({"categorical": ["z"]}, r"categorical names columns that are not there: \['z'\]"),
         ({"task": "regression"}, "target 'y' holds texts, and task='regression' needs numbers"),
         ({"target": "x", "task": "classification", "drop": ["y"], "format": "tsv"}, "format is 'tsv'; expected one of"),
         ({"splits": {"train": 0.8, "test": 0.3}}, "sum to 1.1"),
         ({"missing": "median"}, "missing is 'median'; expected 'auto', 'mean', 'error' or a number"),
+        ({"splits": {"train": 0.8, "test": 0.2}}, "split 'test' would have no rows: 0.2 of 3"),
         ({"splits": "z"}, "split='z' is no column"),
         ({"splits": "y"}, r"different columns; got \['y', 'y'\]"),
         ({"task": "ranking"}, "task is 'ranking'; expected"),
@@ -129,7 +131,7 @@ def test_a_text_far_down_in_a_column_of_numbers_is_named(tmp_path):
 def test_choices_that_cannot_be_met_are_refused(tmp_path, options, message):
     (tmp_path / "a.csv").write_text(GOOD)
     paths = options.pop("paths", tmp_path / "a.csv")
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         dkl.ingest(paths, tmp_path / "rows.zarr", **({"target": "y"} | options))
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
@@ -209,12 +211,16 @@ def test_a_memory_limit_is_kept_or_refused():
 def test_an_interruption_leaves_nothing(tmp_path, stage, error):
     (tmp_path / "a.csv").write_text(GOOD)
 
+    events = []
+
     def interrupt(event):
+        events.append((event.name, event.kind, event.detail.get("failed")))
         if (event.name, event.kind) == (stage, "advanced"):
             raise error
 
     with pytest.raises(error):
         dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y", progress=interrupt)
+    assert events[-1] == (stage, "finished", True)
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 

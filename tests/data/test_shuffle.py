@@ -171,3 +171,13 @@ def test_folders_of_a_killed_process_go_with_the_next_run_and_those_of_a_living_
     with scratch_folder(tmp_path, name="rows [1].zarr"):
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_temporary_directory_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"pass another temporary_directory=: '.*none'"):
+        next(shuffled_batches([], n_bytes=0, seed=0, directory=tmp_path / "none"))
+
+
+def test_a_name_may_be_as_long_as_the_system_allows(tmp_path):
+    with scratch_folder(tmp_path, name="é" * 120) as folder:
+        assert folder.is_dir()
