@@ -97,6 +97,10 @@ MANY_NAMES = "name,y\n" + "".join(f"person {i},{'yes' if i % 2 else 'no'}\n" for
 INPUTS = {"input.csv", "rows.what"}
 
 
+def named(folder: Path, name: str, columns: str) -> Any:
+    return dkl.create_dataset(str(folder / name), X, Y, column_names=list(columns), overwrite=True)
+
+
 def without_target(folder: Path) -> Any:
     return dkl.create_dataset(str(folder / "good.zarr"), X)
 
@@ -351,6 +355,12 @@ FITS = [
         lambda f: classifier().fit(frame(), Y).predict(frame(c=1.0)),
         ValueError,
         ("c",),
+    ),
+    Case(
+        "columns in another order at predict",
+        lambda f: classifier().fit(named(f, "good.zarr", "pqrs")).predict(named(f, "good.zarr", "pqsr")),
+        ValueError,
+        ("column 2 of", "'s'", "'r'"),
     ),
     Case(
         "a label at partial_fit that fit did not know",

@@ -47,6 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows.assign(number=2.0 * rows.a + rows.b).to_csv(folder / "numbers.csv", index=False)
     assert dkl_command("ingest", folder / "labels.csv", folder / "labels.zarr", "--target", "label").exit_code == 0
     assert dkl_command("ingest", folder / "numbers.csv", folder / "numbers.zarr", "--target", "number").exit_code == 0
+    rows.replace("red", "purple").to_csv(folder / "other.csv", index=False)
+    assert dkl_command("ingest", folder / "other.csv", folder / "wide.zarr", "--split", "").exit_code == 0
     fit = dkl_command("fit", folder / "labels.zarr", folder / "labels.model", *SMALL, "--calibrate")
     assert fit.exit_code == 0, fit.output
     fit = dkl_command("fit", folder / "numbers.zarr", folder / "numbers.model", *SMALL)
@@ -179,6 +181,7 @@ def test_a_scheduler_that_is_not_there_is_told_at_once(folder: Path) -> None:
         (["score", "none.model", "none.zarr"], "none.zarr"),
         (["predict", "{labels.model}", "{new.csv}", "out.txt"], ".parquet, .csv or .zarr"),
         (["predict", "{labels.model}", "{new.csv}", "no/such/out.csv"], "no/such/out.csv"),
+        (["predict", "{labels.model}", "{wide.zarr}", "out.csv"], "colour=purple"),
         (["predict", "{numbers.model}", "{new.csv}", "out.csv", "--proba"], "no probabilities"),
         (["fit", "{labels.zarr}", "{labels.model}"], "--overwrite"),
         (["fit", "{labels.zarr}", "m.zarr", "--sigma", "-1"], "sigma"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 import uuid
@@ -14,6 +15,7 @@ import numpy as np
 
 from dkl.blocks.block import Block
 from dkl.cli.cluster import Compute
+from dkl.learners.rows import stored_rows
 from dkl.passes.engine import map_blocks
 
 CHUNK_ROWS = 65_536
@@ -33,7 +35,11 @@ class Writer(Protocol):
 
 def predict_store(estimator: Any, dataset: Any, *, proba: bool, compute: Compute) -> Iterator[Part]:
     """The predictions of a dataset's rows, block by block, mapped in parallel a bounded number of blocks ahead."""
-    operands = {"estimator": estimator, "proba": proba}
+    stored_rows(estimator, dataset)
+    # the names of the columns were checked for all blocks, which carry none
+    nameless = copy.copy(estimator)
+    vars(nameless).pop("feature_names_in_", None)
+    operands = {"estimator": nameless, "proba": proba}
     blocks = map_blocks(dataset.source, _predict_block, operands, name="predict", memory_limit=compute.memory_limit)
     for _, part in blocks:
         yield part

@@ -14,7 +14,7 @@ from scipy.special import expit, softmax
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.features.feature_map import FeatureMap
-from dkl.learners.rows import checked_rows, dask_rows, encoded_frame
+from dkl.learners.rows import checked_rows, dask_rows, encoded_frame, stored_rows
 from dkl.linear.scores import decision_values
 
 
@@ -57,7 +57,7 @@ def score_rows(model: Any, scorer: Scorer, X: Any) -> Any:
         If the columns are not those of `fit`.
     """
     if isinstance(X, Dataset):
-        return _lazy_scores(model, scorer, X.X)
+        return _lazy_scores(model, scorer, stored_rows(model, X))
     if dask.is_dask_collection(X):
         return _lazy_scores(model, scorer, dask_rows(model, X))
     X = checked_rows(model, X, reset=False)

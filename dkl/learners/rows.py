@@ -98,13 +98,34 @@ def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str)
         If the columns are not those of `fit`, or the rows are not finite.
     """
     if isinstance(X, Dataset):
-        return _map_dask(estimator, X.X, feature_map, dtype)
+        return _map_dask(estimator, stored_rows(estimator, X), feature_map, dtype)
     if dask.is_dask_collection(X):
         return _map_dask(estimator, dask_rows(estimator, X), feature_map, dtype)
     X = checked_rows(estimator, X, reset=False)
     if is_frame(X):
         X = encoded_frame(estimator, X)
     return map_rows(X, feature_map, dtype)
+
+
+def stored_rows(estimator: Any, dataset: Dataset) -> da.Array:
+    """The rows of a Dataset, lazily, whose columns are those of `fit`.
+
+    Raises
+    ------
+    ValueError
+        If both have names for their columns, and these differ or come in another order.
+    """
+    encoding = getattr(estimator, "encoding_", None)
+    known = getattr(estimator, "feature_names_in_", None) if encoding is None else encoding.column_names
+    given = dataset.column_names
+    if known is not None and given is not None and len(known) == len(given):
+        for place, (expected, found) in enumerate(zip(known, given, strict=True)):
+            if expected != found:
+                raise ValueError(
+                    f"column {place} of {dataset.source.place} is {found!r}, but {type(estimator).__name__} was fitted "
+                    f"with {expected!r} there; the feature names should be those of fit, in their order"
+                )
+    return dataset.X
 
 
 def encoded_frame(estimator: Any, frame: Any) -> Any:
