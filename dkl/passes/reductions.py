@@ -103,4 +103,5 @@ def stack_rows(left: Block, right: Block) -> Block:
 
 
 def reduction(record: BlockSum | RowSample) -> Reduction:
+    """How the results of a record on single blocks become one."""
     return SumReduction(record) if isinstance(record, BlockSum) else SampleReduction(record)

@@ -39,6 +39,7 @@ class Node:
 
 
 def count_nodes(n_blocks: int, level: int) -> int:
+    """How many nodes of 2^level blocks cover all blocks."""
     return -(-n_blocks >> level)
 
 
@@ -55,6 +56,7 @@ def span_level(n_blocks: int) -> int:
 
 
 def spans(n_blocks: int, level: int) -> Iterator[Node]:
+    """The nodes of one level, in the order of their blocks."""
     return (Node(level, index) for index in range(count_nodes(n_blocks, level)))
 
 
@@ -91,6 +93,7 @@ class TreeSum:
 
 
 def root(n_blocks: int) -> Node:
+    """The lowest node that covers all blocks."""
     level = 0
     while count_nodes(n_blocks, level) > 1:
         level += 1

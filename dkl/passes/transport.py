@@ -68,14 +68,17 @@ class Shared:
 
 
 def packed(value: Any) -> Packed:
+    """The value as bytes that travel with one task."""
     return Packed(cloudpickle.dumps(value))
 
 
 def shared(value: Any) -> Shared:
+    """The value as bytes that many tasks of a process unpack once."""
     return Shared(uuid.uuid4().hex, cloudpickle.dumps(value))
 
 
 def shared_file(value: Any, folder: str) -> Shared:
+    """The value in a file of `folder` that many tasks of a process read once."""
     token = uuid.uuid4().hex
     path = f"{folder}/{token}"
     with open(path, "wb") as file:
