@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import zarr
 from scipy import sparse
+from zarr.buffer.cpu import NDBuffer
 
 from dkl.blocks.block import Block
 from dkl.data.block_arrays import CSR_PARTS, STORED_NAMES
@@ -125,7 +126,7 @@ class OpenStore:
         array = self.array(name)
         start, stop = self._range(name, index)
         with self._damage(f"block {index} of '{name}'"):
-            values = np.asarray(array[start:stop])
+            values = read_rows(array, start, stop)
             if block_digest(index, values) != self.manifest.digests[name][index]:
                 raise ValueError("its digest is not the one in the manifest: a chunk is missing, damaged or misplaced")
         return values
@@ -190,6 +191,14 @@ class OpenStore:
             if name not in self._codes:
                 self._codes[name] = StoredCodeReader(self.location.child(*name.split("/")), self.rows_a_block)
             return self._codes[name].codes(index, int(self.manifest.stored_rows[index]))
+
+
+def read_rows(array: zarr.Array, start: int, stop: int) -> np.ndarray:
+    """Rows of a zarr array, decoded into fresh memory that zarr need not fill first (half as fast again)."""
+    rows = np.empty((stop - start, *array.shape[1:]), array.dtype)
+    if len(rows):
+        array.get_basic_selection(slice(start, stop), out=NDBuffer.from_numpy_array(rows))
+    return rows
 
 
 def stored_path(name: str) -> str:

@@ -83,7 +83,7 @@ def test_several_regression_targets_come_back(tmp_path: Path) -> None:
     assert same(ds, np.ones((20, 2)), y)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     n_rows=st.integers(1, 40),
     n_columns=st.integers(1, 5),
@@ -129,14 +129,14 @@ def test_stores_with_and_without_shards_and_known_length_hold_the_same_rows(
     monkeypatch.setattr("dkl.data.block_arrays._MANY_BLOCKS", 3)
     monkeypatch.setattr("dkl.data.block_arrays._LEAST_ENTRIES", 8)
     rng = np.random.default_rng(0)
-    X = rng.integers(0, 3, (1000, 6)).astype(np.float32)
+    X = rng.integers(0, 3, (400, 6)).astype(np.float32)
     rows = sparse.csr_array(X) if is_sparse else X
     schema = Schema(n_columns=6, dtype=X.dtype, is_sparse=is_sparse)
-    for n_rows in (1000, None):
+    for n_rows in (400, None):
         with DatasetWriter(tmp_path / f"{n_rows}.zarr", schema, n_rows=n_rows, rows_a_block=30) as writer:
-            for start in range(0, 1000, 130):
+            for start in range(0, 400, 130):
                 writer.write(rows[start : start + 130])
-    sharded, plain = open_dataset(tmp_path / "1000.zarr"), open_dataset(tmp_path / "None.zarr")
+    sharded, plain = open_dataset(tmp_path / "400.zarr"), open_dataset(tmp_path / "None.zarr")
     assert sharded.describe().facts["sharded"]
     assert not plain.describe().facts["sharded"]
     assert sharded.fingerprint == plain.fingerprint
@@ -242,7 +242,7 @@ def test_a_link_to_a_store_is_followed_and_stays_a_link(tmp_path: Path) -> None:
 def test_a_reader_travels_light_and_opens_its_store_once_a_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ds = create_dataset(tmp_path / "rows.zarr", np.ones((3000, 4)), np.arange(3000) % 2, rows_a_block=3)
+    ds = create_dataset(tmp_path / "rows.zarr", np.ones((300, 4)), np.arange(300) % 2, rows_a_block=3)
     assert len(pickle.dumps(ds.source.reader())) < 1000
     assert len(pickle.dumps(ds.source.ticket(17))) < 100
     opened = []
@@ -308,7 +308,8 @@ def test_a_dataset_on_s3_is_written_split_read_replaced_and_refused(s3: dict) ->
         open_dataset(url, **s3)
     ds = create_dataset(url, X, y, rows_a_block=60, storage_options=s3).split({"train": 0.75, "test": 0.25})
     assert same(open_dataset(url, **s3), X, y)
-    assert open_dataset(url, **s3)["train"].n_rows == ds["train"].X.compute().shape[0] == 150
+    assert open_dataset(url, **s3)["train"].n_rows == ds["train"].X.compute().shape[0]
+    assert abs(ds["train"].n_rows - 150) < 2
     assert pickle.loads(pickle.dumps(ds.source.reader())).load(3).n_rows == 20
     with pytest.raises(FileExistsError, match="overwrite=True"):
         create_dataset(url, X, storage_options=s3)
