@@ -31,7 +31,7 @@ NEWTON_LOSSES = {"squared_hinge", "squared_error"}
 # blocks are read once an epoch when their targets differ by no more than this share of the variance
 _EVEN = 0.1
 _MOST_MIXED = 16
-_FEWEST_EPOCHS, _MOST_EPOCHS, _ENOUGH_ROWS = 8, 50, 200_000
+_FEWEST_EPOCHS, _MOST_EPOCHS, _ENOUGH_ROWS = 10, 50, 200_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +124,7 @@ class LinearFit:
 
 
 def default_epochs(n_rows: int) -> int:
-    """8, and more on few rows: up to 50, until 200,000 rows are stepped through."""
+    """10, and more on few rows: up to 50, until 200,000 rows are stepped through."""
     return int(np.clip(np.ceil(_ENOUGH_ROWS / max(n_rows, 1)), _FEWEST_EPOCHS, _MOST_EPOCHS))
 
 

@@ -245,6 +245,6 @@ def definition_features(X: np.ndarray) -> np.ndarray:
     return np.hstack([np.cos(z), np.sin(z)]) * np.tile(PHI.amplitudes, 2)
 
 
-@pytest.mark.parametrize(("n", "expected"), [(10, 50), (10_000, 20), (60_000, 8), (10**8, 8)])
+@pytest.mark.parametrize(("n", "expected"), [(10, 50), (10_000, 20), (60_000, 10), (10**8, 10)])
 def test_small_data_gets_more_epochs(n: int, expected: int) -> None:
     assert default_epochs(n) == expected
