@@ -78,18 +78,33 @@ def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     """The sums of one block: of the candidates' features, of the targets, and of squared features where asked."""
     problem: PotentialProblem = operands["problem"]
     targets = encode_targets(block, problem.n_classes, problem.class_weight)
-    sums = {
-        "features": feature_sums(block.X, targets, problem.candidates, dtype=problem.dtype),
-        "targets": np.asarray(targets.sum(axis=0)),
-    }
+    features = feature_sums(block.X, targets, problem.candidates, dtype=problem.dtype)
+    sums = {"targets": np.asarray(targets.sum(axis=0)), **_cut("features", features)}
     if problem.needs_squares:
         weights = _square_weights(targets, problem.n_classes)
         columns = [
             feature_squares(block.X, np.ascontiguousarray(column), problem.candidates, dtype=problem.dtype)
             for column in weights.T
         ]
-        sums["squares"] = np.stack(columns, axis=2)
+        sums |= _cut("squares", np.stack(columns, axis=2))
     return sums
+
+
+def _panels(parts: int, size: int, width: int) -> list[slice]:
+    """Target columns cut so that no accumulator of sums exceeds 64 MiB."""
+    step = max(1, _ACCUMULATOR_BYTES // (8 * parts * size))
+    return [slice(start, min(start + step, width)) for start in range(0, width, step)]
+
+
+def _cut(name: str, sums: np.ndarray) -> dict[str, np.ndarray]:
+    """Sums of shape (parts, m, K) as the accumulators of the record."""
+    return {f"{name}{panel.start}": sums[:, :, panel] for panel in _panels(*sums.shape)}
+
+
+def _joined(name: str, width: int, problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The inverse of `_cut`."""
+    panels = _panels(problem.candidates.columns_a_frequency, problem.candidates.n_frequencies, width)
+    return np.concatenate([sums[f"{name}{panel.start}"] for panel in panels], axis=2)
 
 
 def _square_weights(targets: np.ndarray, n_classes: int | None) -> np.ndarray:
@@ -104,12 +119,10 @@ def potential_record(problem: PotentialProblem) -> BlockSum:
     """The record of the pass."""
     candidates = problem.candidates
     parts, size = candidates.columns_a_frequency, candidates.n_frequencies
-    accumulators = {
-        "features": Accumulator((parts, size, problem.n_targets)),
-        "targets": Accumulator((problem.n_targets,)),
-    }
-    if problem.needs_squares:
-        accumulators["squares"] = Accumulator((parts, size, problem.n_squares))
+    accumulators = {"targets": Accumulator((problem.n_targets,))}
+    for name, width in (("features", problem.n_targets), ("squares", problem.n_squares)):
+        for panel in _panels(parts, size, width):
+            accumulators[f"{name}{panel.start}"] = Accumulator((parts, size, panel.stop - panel.start))
     return BlockSum(
         name="potentials",
         function=potential_sums,
@@ -125,11 +138,14 @@ def _potential_cost(rows: int, columns: int, *, problem: PotentialProblem) -> Co
     sums = problem.n_targets + problem.n_squares
     reduction = candidates.n_features * (_SINCOS_FLOPS + 2 * sums)
     product = 2 * columns * candidates.n_frequencies * (1 + problem.n_squares)
-    scratch = 8 * candidates.n_features * sums + 8 * rows * problem.n_targets + _TILE_BYTES
+    # the frequencies are copied where rows are sparse or the arithmetic is float64
+    copied = candidates.projection.nbytes * (2 if problem.dtype == "float64" else 1)
+    scratch = 16 * candidates.n_features * sums + 8 * rows * problem.n_targets + copied + _TILE_BYTES
     return Cost(flops=float(rows) * (product + reduction), scratch_bytes=scratch)
 
 
-_TILE_BYTES = 8 << 20
+_TILE_BYTES = 16 << 20
+_ACCUMULATOR_BYTES = 64 << 20
 # a sine or cosine takes as long as about 25 operations of a matrix product
 _SINCOS_FLOPS = 25
 
@@ -161,7 +177,8 @@ class PosteriorDriver(_PotentialDriver):
 
     def step(self, problem: PotentialProblem, state: PotentialState, results: Sequence[Any]) -> PotentialState:
         (sums,) = results
-        return PotentialState(values=pair_losses(sums["features"], sums["targets"]), total=_total(problem, sums))
+        features = _joined("features", problem.n_targets, problem, sums)
+        return PotentialState(values=pair_losses(features, sums["targets"]), total=_total(problem, sums))
 
 
 def _total(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> float:
@@ -171,9 +188,15 @@ def _total(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> float:
 
 def _alignments(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
     """v of (4), less its diagonal where the problem says so (a constant for pairs, which moves no weight)."""
-    features, targets = sums["features"], sums["targets"]
-    if problem.n_classes is None:
+    targets, features = sums["targets"], _joined("features", problem.n_targets, problem, sums)
+    is_regression = problem.n_classes is None
+    if is_regression:
         values = regression_alignments(features, targets)
-        return values - regression_diagonal(sums["squares"], targets) if problem.needs_squares else values
-    values = class_alignments(features, targets, center=problem.center)
-    return values - class_diagonal(sums["squares"], targets, center=problem.center) if problem.needs_squares else values
+    else:
+        values = class_alignments(features, targets, center=problem.center)
+    if not problem.needs_squares:
+        return values
+    squares = _joined("squares", problem.n_squares, problem, sums)
+    if is_regression:
+        return values - regression_diagonal(squares, targets)
+    return values - class_diagonal(squares, targets, center=problem.center)
