@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 import numpy as np
@@ -45,9 +45,14 @@ def why_unusable(name: str, dtype: pa.DataType) -> str:
     return f"column '{name}' holds {dtype} values, which are neither numbers nor texts: leave it out, drop=['{name}']"
 
 
-def check_kinds(schema: pa.Schema) -> None:
-    """Raise a TypeError that lists every column of a type that cannot be encoded."""
-    problems = [why_unusable(field.name, field.type) for field in schema if column_kind(field.type) is None]
+def check_kinds(schema: pa.Schema, *, as_text: Collection[str] = ()) -> None:
+    """Raise a TypeError that lists every column of a type that cannot be encoded; dates can be taken as texts."""
+    unusable = [field for field in schema if column_kind(field.type) is None]
+    problems = [
+        why_unusable(field.name, field.type)
+        for field in unusable
+        if field.name not in as_text or not pa.types.is_temporal(field.type)
+    ]
     if problems:
         raise TypeError("; ".join(problems))
 

@@ -103,7 +103,7 @@ def _check_header(file: InputFile, names: list[str]) -> None:
     if names and all(_is_number(name) for name in names):
         raise ValueError(
             f"the first line of '{file.name}' holds only numbers ({', '.join(names[:5])}, ...), not names; for files "
-            f"without a header line pass csv=CsvFormat(column_names=[...])"
+            f"without a header line pass format=dkl.data.csv_files.CsvFormat(column_names=[...])"
         )
 
 
@@ -133,7 +133,7 @@ def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names:
         value = text.split("invalid value ")[-1] if "invalid value" in text else "bytes that are not UTF-8"
         return (
             f"{place}: column '{name}' holds {value}, and other rows hold another type; correct it, add the text to "
-            f"CsvFormat(null_values=...) if it means missing, take the values as names (categorical=['{name}']), or "
+            f"format=CsvFormat(null_values=...) if it means missing, take the values as names (categorical=['{name}']), or "
             f"leave it out (drop=['{name}'])"
         )
     return f"{place}: {text}"

@@ -48,7 +48,7 @@ def _opened(file: InputFile) -> Iterator[pq.ParquetFile]:
 
 def plain(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     """The values of a column in the plain type that it travels in."""
-    if column.type == field.type or column_kind(column.type) is None:
+    if column.type == field.type:
         return column
     if pa.types.is_string(field.type):
         return texts(column)

@@ -68,7 +68,7 @@ def common_schema(probes: list[Probe], *, drop: Collection[str], as_text: Collec
     _check_named(names, probes[0])
     for probe in probes:
         with located(f"'{probe.file.name}'"):
-            check_kinds(pa.schema([probe.schema.field(name) for name in names if name not in as_text]))
+            check_kinds(pa.schema([probe.schema.field(name) for name in names]), as_text=as_text)
     return pa.schema([(name, _common_type(name, probes, name in as_text)) for name in names])
 
 

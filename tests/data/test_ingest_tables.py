@@ -352,3 +352,22 @@ def test_packed_numbers_come_back_with_the_other_columns():
     found = packing.unpack(packed.take(list(range(49, -1, -1)))).to_pandas()
     expected = table.to_pandas().assign(row=range(50))[::-1].reset_index(drop=True)
     pd.testing.assert_frame_equal(found[expected.columns], expected)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_days_can_be_taken_as_names(tmp_path, suffix):
+    days = pd.to_datetime(["2026-11-20", "2026-11-21", "2026-11-20"]).date
+    frame = pd.DataFrame({"day": days, "y": [0, 1, 1]})
+    path = tmp_path / f"rows.{suffix}"
+    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+    ds = dkl.ingest(path, tmp_path / "rows.zarr", target="y", categorical=["day"], shuffle=False)
+    assert ds.column_names == ["day=2026-11-20", "day=2026-11-21"]
+    assert ds.X.compute().tolist() == [[1, 0], [0, 1], [1, 0]]
+
+
+def test_lists_in_a_parquet_file_are_refused(tmp_path):
+    pd.DataFrame({"v": [[1.0], [2.0]], "y": [0, 1]}).to_parquet(tmp_path / "rows.parquet")
+    for options in ({}, {"categorical": ["v"]}):
+        with pytest.raises(TypeError, match=r"column 'v' holds list<.*neither numbers nor texts") as caught:
+            dkl.ingest(tmp_path / "rows.parquet", tmp_path / "rows.zarr", target="y", **options)
+        assert "rows.parquet" in caught.value.__notes__[0]
