@@ -49,8 +49,8 @@ def measure_memory(
 ) -> Iterator[MemoryResult]:
     """Write a dataset of each size, learn aligned features on it and fit a classifier, and watch every process.
 
-    The learner and the classifier are given `ALLOWED_BYTES` as their memory limit: without a limit, blocks stay cached in
-    what a worker has to spare.
+    The learner and the classifier are given `ALLOWED_BYTES` as their memory limit: without a limit, blocks stay cached
+    in what a worker has to spare.
 
     Parameters
     ----------

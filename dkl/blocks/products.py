@@ -18,8 +18,8 @@ from dkl.features.projections import ColumnProjection, Projection, StructuredPro
 # rows and frequencies of a tile
 _ROWS = 512
 _FREQUENCIES = 768
-# BLAS takes other kernels for small products and at ragged edges, and their last bits differ. With at least so many rows
-# and frequencies, the latter in multiples of 16, the features of a row do not depend on which rows come with it.
+# BLAS takes other kernels for small products and at ragged edges, and their last bits differ. With at least so many
+# rows and frequencies, the latter in multiples of 16, the features of a row do not depend on which rows come with it.
 _LEAST_ROWS = 16
 _LEAST_FREQUENCIES = 128
 _EDGE = 16
@@ -47,9 +47,13 @@ class Product:
     def __init__(self, X: Any, feature_map: FeatureMap, dtype: np.dtype, *, factor: float = 1.0) -> None:
         projection = feature_map.projection
         structured = isinstance(projection, StructuredProjection)
-        self.tiles = RowTiles(X, feature_map, dtype, factor=factor, dense=structured, rows=LANES if structured else _ROWS)
+        self.tiles = RowTiles(
+            X, feature_map, dtype, factor=factor, dense=structured, rows=LANES if structured else _ROWS
+        )
         self.offset = _offset(feature_map, self.tiles, dtype)
-        self.step = feature_map.n_frequencies if structured else even_step(feature_map.n_frequencies, _FREQUENCIES, _EDGE)
+        self.step = (
+            feature_map.n_frequencies if structured else even_step(feature_map.n_frequencies, _FREQUENCIES, _EDGE)
+        )
         self._form = _former(projection, dtype, sparse=self.tiles.sparse and not self.tiles.written_out)
 
     def __call__(self, tile: Any, chosen: slice) -> np.ndarray:

@@ -26,7 +26,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Accumulator:
-    """A result that combines over blocks, by adding or by the larger value; its shape and dtype are known beforehand."""
+    """A result that combines over blocks, by adding or by the larger value; shape and dtype are known beforehand."""
 
     shape: tuple[int, ...]
     dtype: str = "float64"

@@ -84,8 +84,8 @@ class LibsvmFormat:
                     yield batch, n_bytes
             except pa.ArrowInvalid as error:
                 raise ValueError(
-                    f"'{file.name}', after row {rows}: expected lines of numbers, 'label index:value index:value ...', and "
-                    f"found: {error}"
+                    f"'{file.name}', after row {rows}: expected lines of numbers, 'label index:value index:value ...', "
+                    f"and found: {error}"
                 ) from error
 
 
