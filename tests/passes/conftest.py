@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,24 @@ def expendable() -> Iterator[Any]:
 @pytest.fixture
 def mortal(expendable: Any) -> Iterator[Any]:
     """The expendable client as the current one, with both of its workers up."""
-    expendable.wait_for_workers(2, timeout=60)
+    bring_two_workers(expendable)
     with expendable.as_current():
         yield expendable
+
+
+def bring_two_workers(client: Any) -> None:
+    """Wait until both nannies have a live worker; a nanny that lost track of its own is replaced."""
+    deadline = time.monotonic() + 10
+    while not (all(map(is_up, client.cluster.workers.values())) and len(client.nthreads()) == 2):
+        if time.monotonic() > deadline:
+            client.cluster.scale(0)
+            while client.nthreads():
+                time.sleep(0.05)
+            client.cluster.scale(2)
+            deadline = time.monotonic() + 40
+        time.sleep(0.05)
+
+
+def is_up(nanny: Any) -> bool:
+    worker = nanny.process
+    return worker is not None and worker.status.name == "running" and worker.process.is_alive()

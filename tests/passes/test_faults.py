@@ -16,6 +16,7 @@ import pytest
 from dkl.errors import ClusterError
 from dkl.passes.engine import map_blocks, run_pass
 from dkl.passes.reading import LOADER
+from tests.passes.conftest import bring_two_workers
 from tests.passes.faults import BROKEN, DELAY, KILL, OK, TRANSIENT, FaultyReader, Killer, slow_step, slow_sums
 from tests.passes.sources import Source, chain, fold_by_definition, moments, ragged, tree_by_definition
 
@@ -113,7 +114,7 @@ def chaos(mortal, trial: int) -> None:
         (moments(function=slow_sums), None),
         (chain(random.permutation(150), step=slow_step), fold_by_definition),
     ):
-        mortal.wait_for_workers(2, timeout=60)
+        bring_two_workers(mortal)
         with Killer(mortal.cluster, random.uniform(0.05, 0.5), trial):
             (got,) = run_pass(source, (record,)).results
         if expected is None:
