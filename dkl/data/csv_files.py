@@ -133,7 +133,7 @@ def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names:
         value = text.split("invalid value ")[-1] if "invalid value" in text else "bytes that are not UTF-8"
         return (
             f"{place}: column '{name}' holds {value}, and other rows hold another type; correct it, add the text to "
-            f"format=CsvFormat(null_values=...) if it means missing, take the values as names (categorical=['{name}']), or "
-            f"leave it out (drop=['{name}'])"
+            f"format=CsvFormat(null_values=...) if it means missing, take the values as names "
+            f"(categorical=['{name}']), or leave it out (drop=['{name}'])"
         )
     return f"{place}: {text}"
