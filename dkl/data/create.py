@@ -68,7 +68,7 @@ def create_dataset(
     column_names : list of str or None
         None takes those of a data frame.
     overwrite : bool
-        Replace a dataset that is there.
+        Replace a dataset that is there: a local one stays whole until the new one is, one behind a URL goes first.
     rows_a_block : int or None
         None chooses about 32 MiB of X, at most 65,536 rows.
     storage_options : mapping or None

@@ -150,9 +150,9 @@ class SelectedSource:
 
     @property
     def block_nbytes(self) -> int:
-        if self.is_sparse or not self.base.counts.n_rows:
+        if self.is_sparse:
             return self.base.block_nbytes
-        share = self.block_rows.max() / self.base.block_rows.max()
+        share = self.block_rows.max() / max(self.base.block_rows.max(), 1)
         return int(np.ceil(self.base.block_nbytes * share))
 
     @property

@@ -202,8 +202,8 @@ def apportioned(shares: np.ndarray, given: np.ndarray, n_rows: int) -> np.ndarra
 
     Examples
     --------
-    >>> apportioned(np.array([0.8, 0.2]), np.array([0, 0]), 4)
-    array([3, 1])
+    >>> apportioned(np.array([0.8, 0.2]), np.array([0, 0]), 5)
+    array([4, 1])
     """
     due = shares * (given.sum() + n_rows)
     counts = np.maximum(np.floor(due + _ROUNDING).astype(np.int64) - given, 0)

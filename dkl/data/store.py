@@ -38,7 +38,7 @@ class DatasetWriter:
     n_rows : int or None
         Rows that will come, where it is known: blocks are then of even size, and many are put together in shards.
     overwrite : bool
-        Replace a dataset that is there.
+        Replace a dataset that is there: a local one stays whole until the new one is, one behind a URL goes first.
     storage_options : mapping or None
         For fsspec.
     rows_a_block : int or None
@@ -110,7 +110,6 @@ class DatasetWriter:
         y: np.ndarray | None = None,
         weight: np.ndarray | None = None,
         row_id: np.ndarray | None = None,
-        splits: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         """Append rows.
 

@@ -1,0 +1,96 @@
+"""Random sequences of writes, failed writes, replacements and splits leave what a model in memory says they leave."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from scipy import sparse
+
+from dkl.data.create import create_dataset
+from dkl.data.dataset import open_dataset
+from dkl.data.schema import Schema
+from dkl.data.store import DatasetWriter
+
+NAMES = st.sampled_from(["one", "two"])
+
+
+def write_and_fail(writer: DatasetWriter, rows: np.ndarray) -> None:
+    with writer:
+        writer.write(rows)
+        raise ZeroDivisionError
+
+
+class Stores(RuleBasedStateMachine):
+    """Two stores and, for each, the rows and splits that it must hold."""
+
+    @initialize(is_local=st.booleans())
+    def start(self, is_local: bool) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="dkl-machine-"))
+        self.root = str(self.folder) if is_local else f"memory:/{self.folder}"
+        self.rows: dict[str, np.ndarray] = {}
+        self.splits: dict[str, dict[str, np.ndarray]] = {}
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            shutil.rmtree(self.folder)
+
+    def store(self, name: str) -> str:
+        return f"{self.root}/{name}.zarr"
+
+    @rule(name=NAMES, n=st.integers(2, 30), cut=st.integers(1, 9), seed=st.integers(0, 99), is_sparse=st.booleans())
+    def create(self, name: str, n: int, cut: int, seed: int, is_sparse: bool) -> None:
+        rows = np.random.default_rng(seed).integers(0, 3, (n, 4)).astype(np.float32)
+        given = sparse.csr_array(rows) if is_sparse else rows
+        if name in self.rows:
+            with pytest.raises(FileExistsError, match="overwrite=True"):
+                create_dataset(self.store(name), given)
+        create_dataset(self.store(name), given, overwrite=name in self.rows, rows_a_block=cut)
+        self.rows[name] = rows
+        self.splits[name] = {}
+
+    @rule(name=NAMES, blocks=st.integers(0, 3))
+    def fail_to_create(self, name: str, blocks: int) -> None:
+        if self.root.startswith("memory:") and name in self.rows:
+            return
+        writer = DatasetWriter(
+            self.store(name), Schema(n_columns=2, dtype=np.dtype("f4")), overwrite=True, rows_a_block=5
+        )
+        with pytest.raises(ZeroDivisionError):
+            write_and_fail(writer, np.ones((5 * blocks, 2)))
+
+    @precondition(lambda self: getattr(self, "rows", None))
+    @rule(data=st.data(), seed=st.integers(0, 9), label=st.sampled_from(["first", "second"]))
+    def split(self, data: st.DataObject, seed: int, label: str) -> None:
+        name = data.draw(st.sampled_from(sorted(self.rows)))
+        inside = np.random.default_rng(seed).random(len(self.rows[name])) < 0.5
+        inside[0] = True
+        open_dataset(self.store(name)).split({label: inside}, name=label, overwrite=True)
+        self.splits[name][label] = inside
+
+    @invariant()
+    def stores_hold_what_was_written(self) -> None:
+        for name in ("one", "two") if hasattr(self, "rows") else ():
+            if name not in self.rows:
+                with pytest.raises(FileNotFoundError):
+                    open_dataset(self.store(name))
+                continue
+            ds = open_dataset(self.store(name))
+            assert ds.verify() == []
+            assert set(ds.splits) == set(self.splits[name])
+            blocks = [ds.source.reader().load(i).X for i in range(ds.source.n_blocks)]
+            found = np.concatenate([b.toarray() if sparse.issparse(b) else b for b in blocks])
+            assert np.array_equal(found, self.rows[name])
+            for label, inside in self.splits[name].items():
+                ids = np.concatenate([block.row_id for block in ds[label].source.light_blocks()])
+                assert np.array_equal(ids, np.flatnonzero(inside))
+
+
+TestStores = Stores.TestCase
+TestStores.settings = settings(max_examples=6, stateful_step_count=6, deadline=None)
