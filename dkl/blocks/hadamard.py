@@ -108,6 +108,26 @@ def _load(tile: np.ndarray, start: int, rows: np.ndarray) -> None:
             rows[c, i] = tile[start + i, c]
 
 
+@numba.njit(nogil=True, cache=True)
+def _load_weights(weights: np.ndarray, start: int, out: np.ndarray) -> None:
+    """Columns start .. start + LANES of the weights (K, n); zeros beyond."""
+    n = min(LANES, weights.shape[1] - start)
+    out[:] = 0
+    for k in range(weights.shape[0]):
+        for i in range(n):
+            out[k, i] = weights[k, start + i]
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _transform(loaded: np.ndarray, signs: np.ndarray, rows: np.ndarray) -> None:
+    """The three signed transforms of one block of frequencies, of `loaded` into `rows`."""
+    for c in range(rows.shape[0]):
+        for i in range(LANES):
+            rows[c, i] = loaded[c, i]
+    for t in range(3):
+        signed_transform(rows, signs[t])
+
+
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _scaled(row: np.ndarray, factor: float, out: np.ndarray) -> None:
     for i in range(len(out)):
@@ -122,19 +142,15 @@ def structured_sums(tile: np.ndarray, weights: np.ndarray, plan: tuple[np.ndarra
     rows = np.empty_like(loaded)
     z = np.empty(LANES, tile.dtype)
     room = np.empty((2, LANES), tile.dtype)
-    padded = np.zeros((weights.shape[0], LANES), tile.dtype)
+    loaded_weights = np.empty((weights.shape[0], LANES), tile.dtype)
     for start in range(0, tile.shape[0], LANES):
-        n = min(LANES, tile.shape[0] - start)
         _load(tile, start, loaded)
-        padded[:, n:] = 0
-        padded[:, :n] = weights[:, start : start + n]
+        _load_weights(weights, start, loaded_weights)
         for b in range(signs.shape[0]):
-            rows[:] = loaded
-            for t in range(3):
-                signed_transform(rows, signs[b, t])
+            _transform(loaded, signs[b], rows)
             for i in range(bounds[b], bounds[b + 1]):
                 _scaled(rows[position[i]], scale[i], z)
-                add_sums(z, padded, room, total, order[i])
+                add_sums(z, loaded_weights, room, total, order[i])
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
@@ -147,9 +163,7 @@ def structured_product(tile: np.ndarray, plan: tuple[np.ndarray, ...], out: np.n
         n = min(LANES, tile.shape[0] - start)
         _load(tile, start, loaded)
         for b in range(signs.shape[0]):
-            rows[:] = loaded
-            for t in range(3):
-                signed_transform(rows, signs[b, t])
+            _transform(loaded, signs[b], rows)
             for i in range(bounds[b], bounds[b + 1]):
                 row, factor, j = rows[position[i]], scale[i], order[i]
                 for r in range(n):

@@ -149,23 +149,23 @@ def _reduce_sparse(
     """Add the sums of sparse rows; W is (d, m). Angles of a few rows at a time, in the first cache."""
     n, m = len(indptr) - 1, W.shape[1]
     angles = np.empty(_SPARSE_FREQUENCIES, data.dtype)
-    cosines = np.empty((_GROUP, _SPARSE_FREQUENCIES), data.dtype)
-    sines = np.empty_like(cosines)
+    cosines = np.zeros((_GROUP, _SPARSE_FREQUENCIES), data.dtype)
+    sines = np.zeros_like(cosines)
     partial = np.empty((2, weights.shape[0], _SPARSE_FREQUENCIES), data.dtype)
-    group_weights = np.empty((weights.shape[0], _GROUP), data.dtype)
+    group_weights = np.empty(_GROUP, data.dtype)
     for first in range(0, m, _SPARSE_FREQUENCIES):
         width = min(_SPARSE_FREQUENCIES, m - first)
         partial[:] = 0
         for start in range(0, n, _GROUP):
             stop = min(start + _GROUP, n)
-            group_weights[:] = 0
-            group_weights[:, : stop - start] = weights[:, start:stop]
             for i in range(start, stop):
                 sparse_row_product(data, indices, indptr[i], indptr[i + 1], W, first, angles[:width])
                 cos_sin_rows(angles[:width], cosines[i - start, :width], sines[i - start, :width])
             for k in range(weights.shape[0]):
-                _add_group(group_weights[k], cosines, partial[0, k, :width])
-                _add_group(group_weights[k], sines, partial[1, k, :width])
+                for i in range(_GROUP):
+                    group_weights[i] = weights[k, start + i] if start + i < n else 0
+                _add_group(group_weights, cosines, partial[0, k, :width])
+                _add_group(group_weights, sines, partial[1, k, :width])
         for part in range(2):
             for k in range(weights.shape[0]):
                 for j in range(width):
