@@ -76,8 +76,10 @@ def candidates(learners: dict[str, object], name: str, size: int) -> Iterator[ob
     learner = learners[name]
     if name == "aligned":
         yield from (learner.with_rho(rho, n_features=size) for rho in RHOS)  # type: ignore[attr-defined]
+        yield learner.with_rho(60.0, n_features=size, estimator="support")  # type: ignore[attr-defined]
     elif name == "posterior":
         yield from (learner.with_beta(beta, n_features=size) for beta in BETAS)  # type: ignore[attr-defined]
+        yield learner.with_beta(1.0, n_features=size, estimator="support")  # type: ignore[attr-defined]
     else:
         yield learner.with_rho(0.0, n_features=size)  # type: ignore[attr-defined]
 
@@ -116,7 +118,7 @@ def compare(rows: dkl.Dataset, test: dkl.Dataset, factor: float, n_candidates: i
         for size in SIZES:
             learner, cost = chosen(learners, name, size, rows)
             setting = getattr(learner, "rho" if name == "aligned" else "beta", None)
-            label = "" if name == "plain" else f", {'rho' if name == 'aligned' else 'beta'} {setting:g}"
+            label = "" if name == "plain" else f", {'rho' if name == 'aligned' else 'beta'} {setting:g}, {learner.estimator}"  # type: ignore[attr-defined]
             cells.append(f"{accuracy(learner, cost, rows['learn'], test):.2f}  (C {cost:g}{label})")
         table.add_row(name, *cells)
         console.print(f"  {name}: {', '.join(cells)}")

@@ -132,7 +132,7 @@ def maximise_alignment(v: np.ndarray, rho: float, k: float = 2.0) -> np.ndarray:
     --------
     >>> import numpy as np
     >>> maximise_alignment(np.array([3.0, 1.0, 1.0, 0.0]), rho=1.0).round(3)
-    array([0.683, 0.159, 0.159, 0.   ])
+    array([0.667, 0.167, 0.167, 0.   ])
     """
     v = _checked(v, rho, k)
     size, top = len(v), v.max()
