@@ -38,7 +38,7 @@ TOP = {"cli", "planning", "plots", "model_io", "demo", "bench"}
 ARROW.update(dict.fromkeys(TOP, ARROW["testing"] | TOP))
 ARROW["__main__"] = {"cli"}
 # Imports against the arrow, each inside the function that needs it: a method that users call on a model.
-INVERTED = {("dkl.learners.kernel_machines", "dkl.model_io")}
+INVERTED = {("dkl.learners.saving", "dkl.model_io")}
 
 DRAWERS = {"utils", "util", "common", "helpers", "helper", "core", "misc", "tools", "base_utils"}
 LONGEST_FUNCTION, LONGEST_MODULE, MOST_ARGUMENTS = 80, 450, 7

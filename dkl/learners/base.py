@@ -27,6 +27,7 @@ from dkl.learners.parameters import (
 )
 from dkl.learners.preparation import draw_pool, preparation_problem, tell_of_heavy_tails
 from dkl.learners.rows import map_to_features, rows_to_fit
+from dkl.learners.saving import Saved
 from dkl.passes.loop import run_driver
 from dkl.progress import resolve_progress
 from dkl.selection.choice import Choice
@@ -35,7 +36,7 @@ from dkl.selection.potentials import PotentialProblem, PotentialState
 from dkl.selection.preparation import PreparationDriver
 
 
-class FeatureLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """What all feature learners share; a subclass says what `_learn` does between validation and the feature map."""
 
     _parameter_constraints: ClassVar[Constraints] = COMMON

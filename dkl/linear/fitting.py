@@ -101,10 +101,8 @@ class LinearFit:
 
     Parameters
     ----------
-    coef : ndarray of shape (K, m)
-    intercept : ndarray of shape (K,)
     model : estimator
-        A fitted scikit-learn estimator with these coefficients.
+        A fitted scikit-learn estimator on mapped rows.
     target_center, target_scale : ndarray of shape (t,)
         Of regression targets.
     epochs : int

@@ -1,0 +1,244 @@
+"""KernelMachine: what the classifier and the regressor share, from features to a fitted linear model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import dask
+import numpy as np
+from sklearn.base import BaseEstimator, clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import Tags, column_or_1d
+from sklearn.utils.metaestimators import available_if
+
+from dkl.blocks.device import resolve_device
+from dkl.data.coerce import as_dataset
+from dkl.data.dataset import Dataset
+from dkl.learners.aligned import AlignedFeatures
+from dkl.learners.base import FeatureLearner
+from dkl.learners.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
+from dkl.learners.machine_plan import Passes, machine_passes
+from dkl.learners.parameters import Constraints, check_constraints
+from dkl.learners.posterior import PosteriorFeatures
+from dkl.learners.prediction import Scorer, score_rows
+from dkl.learners.random_features import RandomFeatures
+from dkl.learners.rows import rows_to_fit
+from dkl.learners.saving import Saved
+from dkl.linear.fitting import (
+    NEWTON_LOSSES,
+    LinearFit,
+    LinearProblem,
+    Run,
+    fit_by_epochs,
+    fit_by_newton,
+    fit_further,
+)
+from dkl.linear.pieces import HeldOut
+from dkl.progress import resolve_progress
+
+_LEARNERS: dict[str, type[FeatureLearner]] = {
+    "random": RandomFeatures,
+    "aligned": AlignedFeatures,
+    "posterior": PosteriorFeatures,
+}
+
+
+class KernelMachine(Saved, BaseEstimator):
+    """What the classifier and the regressor share: features, then a linear model on them."""
+
+    _parameter_constraints: ClassVar[Constraints]
+    _task: ClassVar[Any]
+
+    features: Any
+    loss: str
+    alpha: float
+    epochs: int | None
+    solver: str
+    early_stopping: bool
+    validation_fraction: float
+    patience: int
+    device: str
+    random_state: Any
+    checkpoint: Any
+    progress: Any
+    memory_limit: Any
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn the features, then fit the linear model on them.
+
+        Parameters
+        ----------
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+            Data frames are raw rows and are encoded; everything else holds encoded rows.
+        y : array of shape (n,) or None
+            Labels or targets; those of a Dataset are its own.
+        sample_weight : array of shape (n,) or None
+            Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If a parameter or the rows have no meaning; before any pass.
+        """
+        check_constraints(self)
+        self._check_solver()
+        dataset = rows_to_fit(self, X, self._target(y), sample_weight, supervised=True, task=self._task)
+        # the views of a store have been warned of once
+        dataset = Dataset(dataset.source, dataset.schema, store=dataset.store, name=dataset.name)
+        self._check_targets(dataset)
+        weights = self._class_weights(dataset)
+        self.encoding_ = dataset.encoding
+        fingerprint = run_fingerprint(self, dataset)
+        self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
+        self.features_ = self._new_features().fit(dataset)
+        problem = self._problem(dataset.classes, dataset.schema.n_targets or 1, weights)
+        run = self._run(fingerprint)
+        self._keep(self._fit_linear(problem, dataset, run))
+        self._finish(problem, dataset, run)
+        return self
+
+    @available_if(lambda self: self.solver == "sgd")
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Go on with the linear model for one epoch on further rows; the features stay. Only for ``solver="sgd"``.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As of `fit`. Labels must be among `classes_`.
+        classes : array of shape (K,) or None
+            Those of `fit`, if given at all.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            For a label that `fit` has not seen, or another number of columns.
+        """
+        if not hasattr(self, "linear_"):
+            raise NotFittedError(
+                f"this {type(self).__name__} is not fitted: call fit first; partial_fit goes on with the linear model "
+                "on the features that fit has learned"
+            )
+        known: Any = getattr(self, "classes_", None)
+        if classes is not None and not np.array_equal(np.unique(classes), known):
+            raise ValueError(f"classes is {list(classes)}, but fit has found the classes {known}; fit all rows again")
+        dataset = self._rows(X, y, sample_weight)
+        problem = replace(self._problem(known, 1, self._class_weights(dataset)), held_out=HeldOut())
+        self._keep(fit_further(problem, self._fit, dataset.source, self._run("")))
+        return self
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.required = True
+        return tags
+
+    def planned_passes(self, dataset: Dataset) -> Passes:
+        """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up."""
+        check_constraints(self)
+        self._check_solver()
+        return machine_passes(self, dataset)
+
+    @property
+    def _fit(self) -> LinearFit:
+        return LinearFit(self.linear_, self.target_center_, self.target_scale_, self.n_epochs_, self.validation_losses_)
+
+    def _keep(self, fit: LinearFit) -> None:
+        self.linear_ = fit.model
+        self.target_center_, self.target_scale_ = fit.target_center, fit.target_scale
+        self.n_epochs_, self.validation_losses_ = fit.epochs, fit.losses
+
+    def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
+        """What is left to do after the linear model is fitted."""
+
+    def _fit_linear(self, problem: LinearProblem, dataset: Dataset, run: Run) -> LinearFit:
+        if self.solver == "newton":
+            return fit_by_newton(problem, dataset.source, run)
+        patience = self.patience if self.early_stopping else None
+        return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
+
+    def _new_features(self) -> FeatureLearner:
+        options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
+        if isinstance(self.features, str):
+            learner = _LEARNERS[self.features](**options)
+        else:
+            learner = clone(self.features)
+        given = learner.get_params(deep=False)
+        if given.get("random_state") is None:
+            learner.set_params(random_state=self.seed_)
+        if self.checkpoint is not None and given.get("checkpoint") is None:
+            learner.set_params(checkpoint=f"{str(self.checkpoint).rstrip('/')}/features")
+        return learner
+
+    def _problem(self, classes: Any, n_targets: int, weights: np.ndarray | None) -> LinearProblem:
+        holds_out = self.early_stopping or getattr(self, "calibrate", False)
+        return LinearProblem(
+            feature_map=self.features_.feature_map_,
+            loss=self.loss,
+            alpha=self.alpha,
+            classes=classes,
+            n_targets=n_targets,
+            class_weight=weights,
+            epsilon=getattr(self, "epsilon", 0.1),
+            held_out=HeldOut(self.validation_fraction if holds_out else 0.0, self.seed_),
+            seed=self.seed_,
+            dtype=self.features_.dtype,
+        )
+
+    def _run(self, fingerprint: str) -> Run:
+        return Run(
+            publish=resolve_progress(self.progress),
+            memory_limit=self.memory_limit,
+            device=resolve_device(self.device),
+            checkpoint=stage_checkpoint(self.checkpoint, "linear") if fingerprint else None,
+            fingerprint=fingerprint,
+        )
+
+    def _scores(self, X: Any) -> Any:
+        """(n, K) decision values, lazy for Dask collections and Datasets."""
+        coef, intercept = np.atleast_2d(self.linear_.coef_), np.atleast_1d(self.linear_.intercept_)
+        return score_rows(self, Scorer(self.features_.feature_map_, coef, intercept, self.features_.dtype), X)
+
+    @property
+    def feature_map_(self) -> Any:
+        """The feature map of the fitted features."""
+        return self.features_.feature_map_
+
+    def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
+        return None
+
+    def _target(self, y: Any) -> Any:
+        """y in one dimension; a column gets scikit-learn's warning."""
+        is_column = isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1
+        return column_or_1d(y, warn=True) if is_column else y
+
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
+        """Further rows, encoded as those of `fit`."""
+        if hasattr(X, "columns") and hasattr(X, "dtypes") and not dask.is_dask_collection(X):
+            X = self.encoding_.transform(X) if self.encoding_ is not None else np.asarray(X)
+        dataset = as_dataset(X, y, sample_weight, task=self._task, classes=getattr(self, "classes_", None))
+        if dataset.n_columns != self.n_features_in_:
+            raise ValueError(
+                f"X has {dataset.n_columns} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input"
+            )
+        return dataset
+
+    def _check_solver(self) -> None:
+        if self.solver == "newton" and self.loss not in NEWTON_LOSSES:
+            loss = "squared_hinge" if self._task == "classification" else "squared_error"
+            raise ValueError(
+                f"solver='newton' needs a loss with a Hessian: loss={loss!r}, got loss={self.loss!r}; "
+                "or use solver='sgd'"
+            )
+        if self.solver == "newton" and self.early_stopping:
+            raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
+
+    def _check_targets(self, dataset: Dataset) -> None:
+        """Raise ValueError where the targets do not suit the solver."""
