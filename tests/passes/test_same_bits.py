@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dkl.blocks.block import Block
+from dkl.blocks.records import Accumulator, BlockSum
 from dkl.passes.engine import map_blocks, run_pass
 from tests.passes.sources import (
     Source,
@@ -128,3 +129,109 @@ def test_mapped_blocks_come_in_order(client):
     assert got == [(index, (index, rows)) for index, rows in enumerate(source.rows) if rows]
     with dask.config.set(scheduler="threads", num_workers=3):
         assert list(map_blocks(source, count_rows, {})) == got
+
+
+def moments_inside_a_task(rows):
+    (sums,) = run_pass(Source(rows), (moments(),)).results
+    return sums
+
+
+def test_a_pass_inside_a_task_of_a_cluster_runs_in_that_task(client):
+    source = Source(ragged(20))
+    got = client.submit(moments_inside_a_task, source.rows).result(timeout=60)
+    assert_same_sums(got, tree_by_definition(source, moments()))
+
+
+def test_a_cluster_of_threads_gives_the_same_bits():
+    from distributed import Client, LocalCluster
+
+    source = Source(ragged(20), "memory")
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        Client(cluster),
+    ):
+        (sums,) = run_pass(source, (moments(),)).results
+        (state,) = run_pass(source, (chain(),)).results
+    assert_same_sums(sums, tree_by_definition(source, moments()))
+    assert state.tobytes() == fold_by_definition(source, chain()).tobytes()
+
+
+def alignment(block, operands):
+    arrays = [block.X, block.y, block.weight, block.row_id, *operands.values()]
+    return {"aligned": np.array([all(array.flags.aligned for array in arrays)], dtype=float)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_and_operands_arrive_aligned(client, kind):
+    source = Source((1, 2, 3, 4, 5), kind)
+    record = BlockSum("alignment", alignment, {"aligned": Accumulator((1,))}, {"W": np.ones((50_000, 5), np.float32)})
+    (sums,) = run_pass(source, (record,)).results
+    assert sums["aligned"] == 5
+
+
+def test_blocks_are_read_once_and_found_in_the_cache_by_the_next_pass(client):
+    source = Source((50,) * 90)
+    first = run_pass(source, (moments(),)).stats
+    second = run_pass(source, (sample(),)).stats
+    assert first.blocks == second.blocks == 90
+    assert first.rows == second.rows == 90 * 50
+    assert second.cache_hits >= 80
+    assert second.bytes <= first.bytes / 9
+
+
+@pytest.mark.parametrize("options", [{"dkl.cache-bytes": 0}, {"dkl.cache-bytes": "1 MiB"}])
+def test_caching_changes_no_bit(options):
+    source = Source(ragged(50))
+    with dask.config.set({"scheduler": "threads", "num_workers": 2, **options}):
+        for _ in range(2):
+            (sums,) = run_pass(source, (moments(),)).results
+            assert_same_sums(sums, tree_by_definition(source, moments()))
+
+
+def test_one_fold_and_sums_do_not_mix():
+    with pytest.raises(ValueError, match="a fold is a pass of its own"):
+        run_pass(Source((3,)), (moments(), chain()))
+    with pytest.raises(ValueError, match="at least one record"):
+        run_pass(Source((3,)), ())
+
+
+def wrong_shape(block, operands):
+    return {"sums": np.zeros((2, 2)), "mass": np.zeros(3), "rows": np.array(1)}
+
+
+def test_a_sum_of_another_shape_than_declared_is_named():
+    with pytest.raises(ValueError, match=r"'potentials' returned 'sums' of shape \(2, 2\); its accumulator has shape"):
+        run_pass(Source((3,)), (moments(function=wrong_shape),))
+
+
+def test_a_missing_sum_is_named():
+    with pytest.raises(ValueError, match=r"'potentials' returned no 'sums'; it returned \['n'\]"):
+        run_pass(Source((3,)), (moments(function=lambda block, operands: {"n": 1}),))
+
+
+def test_concurrent_holders_of_the_blas_limit_see_one_thread_until_the_last_has_left():
+    import threading
+
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    from dkl.passes.blas import one_blas_thread
+
+    def blas_threads() -> set[int]:
+        return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+    seen: list[set[int]] = []
+
+    def hold(turns: int) -> None:
+        for _ in range(turns):
+            with one_blas_thread():
+                seen.append(blas_threads())
+
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        holders = [threading.Thread(target=hold, args=(20,)) for _ in range(4)]
+        for holder in holders:
+            holder.start()
+        for holder in holders:
+            holder.join()
+        assert blas_threads() == before
+    assert set().union(*seen) == {1}
