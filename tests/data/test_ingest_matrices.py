@@ -209,7 +209,7 @@ def test_a_damaged_archive_is_an_error(tmp_path):
 def test_choices_for_tables_are_refused_for_matrices(tmp_path):
     np.savez(tmp_path / "rows.npz", **BASE)
     write_libsvm(tmp_path / "rows.svm", np.eye(2), np.array([0, 1]))
-    with pytest.raises(ValueError, match=r"drop=\('x',\) names columns of tables"):
+    with pytest.raises(ValueError, match=r"drop=\['x'\] names columns of tables"):
         dkl.ingest(tmp_path / "rows.npz", tmp_path / "rows.zarr", drop=["x"])
     with pytest.raises(ValueError, match=r"libsvm text carries its target and no other columns; leave out \['y'\]"):
         dkl.ingest(tmp_path / "rows.svm", tmp_path / "rows.zarr", target="y")
