@@ -53,6 +53,7 @@ def write_split(
             arrays["class_weights"] = split.class_weights
         write_arrays(staging.group.create_group("manifest"), arrays)
         facts = {"kind": "splits", "names": list(split.names), "codes": split.digest, "manifest": arrays_digest(arrays)}
+        facts["nodes"] = staging.location.nodes_digest(_nodes(arrays))
         staging.commit({**facts, "digest": json_digest(facts)})
     return replace(split, column=f"{FOLDER}/{name}", codes=None)
 
@@ -100,9 +101,16 @@ def whole_split(location: Location) -> SplitSet:
         It is not what was written, or was never finished.
     """
     split = read_split(location)
-    if split is None:
+    facts = location.read_marker()
+    if split is None or facts is None:
         raise CorruptChunkError(f"the splits {location.place} are half-written; split again with overwrite=True")
+    if location.nodes_digest(_nodes(_manifest(location, facts))) != facts["nodes"]:
+        raise CorruptChunkError(f"a file 'zarr.json' of the splits {location.place} is not what was written")
     return split
+
+
+def _nodes(arrays: Iterable[str]) -> list[str]:
+    return ["codes", "manifest", *(f"manifest/{name}" for name in arrays)]
 
 
 def _manifest(location: Location, facts: dict[str, Any]) -> dict[str, np.ndarray]:

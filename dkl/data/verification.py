@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from dkl.data.rows import RowReader, RowSource
 from dkl.data.selected import SelectedSource
 from dkl.data.stored import StoreSource
 from dkl.data.stored_splits import FOLDER, whole_split
+from dkl.errors import CorruptChunkError
 
 
 def faults(source: RowSource) -> Iterator[str]:
@@ -34,13 +36,38 @@ def store_faults(location: Location) -> Iterator[str]:
     except (ValueError, OSError) as error:
         yield str(error)
         return
-    checks: list[Callable[[], Any]] = [store.check_nodes, *([store.check_csr] if store.schema.is_sparse else [])]
-    blocks = range(len(store.manifest.rows))
-    checks += [partial(store.values, name, index) for index in blocks for name in array_names(store.schema)]
-    for name in location.child(FOLDER).folders():
-        checks.append(partial(whole_split, location.child(FOLDER, name)))
-        checks += [partial(store.codes, f"{FOLDER}/{name}", index) for index in blocks]
-    yield from _failures(checks)
+    yield from _failures(_store_checks(store))
+
+
+def _store_checks(store: OpenStore) -> Iterator[Callable[[], Any]]:
+    location, blocks = store.location, range(len(store.manifest.rows))
+    yield partial(check_group, location)
+    yield store.check_nodes
+    if store.schema.is_sparse:
+        yield store.check_csr
+    for index in blocks:
+        for name in array_names(store.schema):
+            yield partial(store.values, name, index)
+    folder = location.child(FOLDER)
+    for name in folder.folders():
+        yield partial(check_group, folder)
+        yield partial(whole_split, folder.child(name))
+        for index in blocks:
+            yield partial(store.codes, f"{FOLDER}/{name}", index)
+
+
+def check_group(location: Location) -> None:
+    """Refuse metadata of a zarr group that is not what zarr writes, attributes aside.
+
+    Raises
+    ------
+    ValueError
+    """
+    node = json.loads(location.read("zarr.json") or b"{}")
+    known = {"zarr_format": 3, "node_type": "group", "consolidated_metadata": None}
+    found = {name: value for name, value in node.items() if name != "attributes"}
+    if "attributes" not in node or any(name not in known or known[name] != found[name] for name in found):
+        raise CorruptChunkError(f"the metadata of the group {location.place} is not what was written: {found}")
 
 
 def row_faults(source: RowSource) -> Iterator[str]:
