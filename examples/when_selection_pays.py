@@ -118,7 +118,8 @@ def compare(rows: dkl.Dataset, test: dkl.Dataset, factor: float, n_candidates: i
         for size in SIZES:
             learner, cost = chosen(learners, name, size, rows)
             setting = getattr(learner, "rho" if name == "aligned" else "beta", None)
-            label = "" if name == "plain" else f", {'rho' if name == 'aligned' else 'beta'} {setting:g}, {learner.estimator}"  # type: ignore[attr-defined]
+            symbol = "rho" if name == "aligned" else "beta"
+            label = "" if name == "plain" else f", {symbol} {setting:g}, {learner.estimator}"  # type: ignore[attr-defined]
             cells.append(f"{accuracy(learner, cost, rows['learn'], test):.2f}  (C {cost:g}{label})")
         table.add_row(name, *cells)
         console.print(f"  {name}: {', '.join(cells)}")

@@ -12,6 +12,7 @@ import pytest
 from dkl.blocks.block import Block
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
+from dkl.selection import potentials
 from dkl.selection.potentials import AlignmentDriver, PosteriorDriver, PotentialProblem, potential_record
 from tests.definitions import selection as definition
 
@@ -138,3 +139,16 @@ def test_the_plan_holds_the_record_of_the_one_pass(rows: Any) -> None:
     assert planned.result_bytes == 8 * (100 * 4 + 4 + 100 * 4)
     product = 2 * 1_000 * 5 * 100
     assert planned.cost(1_000, 5).flops > product
+
+
+def test_sums_of_many_classes_are_cut_into_accumulators_of_64_mib(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = PotentialProblem(Gaussian(1.0).draw(20_000, 5, 0), 500)
+    (((planned,), _),) = AlignmentDriver().plan(problem)
+    assert max(accumulator.nbytes for accumulator in planned.accumulators.values()) <= 64 << 20
+    assert planned.result_bytes == 8 * (2 * 20_000 * 500 + 500)
+    X, codes, weights = rows
+    small = PotentialProblem(ArcCosine(1).draw(7, 5, 0, np.float64), 3, dtype="float64", diagonal=False)
+    whole = play(AlignmentDriver(), small, blocks_of(X, codes, weights))
+    monkeypatch.setattr(potentials, "_ACCUMULATOR_BYTES", 2 * 8 * 7)
+    assert len(potential_record(small).accumulators) == 5
+    np.testing.assert_array_equal(play(AlignmentDriver(), small, blocks_of(X, codes, weights)).values, whole.values)
