@@ -76,15 +76,19 @@ class _DenseProduct:
     """Adds a tile's sums for a matrix W, through a buffer of frequencies x rows that stays in the cache."""
 
     def __init__(self, W: np.ndarray) -> None:
-        self.W = W
+        self.n_frequencies = len(W)
+        # one row or one frequency alone would be a matrix-vector product, whose bits depend on where they lie in memory
+        self.W = W if len(W) > 1 else np.concatenate([W, W])
         self.buffer = np.empty(0, W.dtype)
 
     def __call__(self, tile: np.ndarray, weights: np.ndarray, total: np.ndarray) -> None:
-        for chosen in spans(len(self.W), even_step(len(self.W), _FREQUENCIES)):
-            W = self.W[chosen]
+        if len(tile) == 1:
+            tile, weights = np.concatenate([tile, tile]), np.pad(weights, ((0, 0), (0, 1)))
+        for chosen in spans(self.n_frequencies, even_step(self.n_frequencies, _FREQUENCIES)):
+            W = self.W[chosen] if self.n_frequencies > 1 else self.W
             product = self._room(len(W), len(tile))
             np.dot(W, tile.T, out=product)
-            _reduce(product, weights, total, chosen.start)
+            _reduce(product[: chosen.stop - chosen.start], weights, total, chosen.start)
 
     def _room(self, n_frequencies: int, n_rows: int) -> np.ndarray:
         size = n_frequencies * n_rows
