@@ -219,6 +219,11 @@ def _host(x: Any) -> np.ndarray:
     return np.asarray(x.get() if hasattr(x, "get") else x, dtype=np.float64)
 
 
+def on_host(x: Any) -> np.ndarray:
+    """The array itself, or a copy of one on a GPU, in its own dtype."""
+    return np.asarray(x.get() if is_on_gpu(x) else x)
+
+
 def _warn_of_tf32() -> None:
     if os.environ.get("CUPY_TF32") == "1":
         warnings.warn(

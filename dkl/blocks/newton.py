@@ -10,6 +10,7 @@ import numpy as np
 from scipy.linalg import blas
 
 from dkl.blocks.block import Block
+from dkl.blocks.device import on_host
 from dkl.blocks.maps import map_rows
 from dkl.features.feature_map import FeatureMap
 
@@ -46,7 +47,7 @@ def design_tiles(X: Any, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[
     for start in range(0, X.shape[0], _TILE_ROWS):
         rows = slice(start, min(start + _TILE_ROWS, X.shape[0]))
         phi = np.ones((rows.stop - rows.start, feature_map.n_features + 1), dtype)
-        phi[:, :-1] = map_rows(X[rows], feature_map, dtype)
+        phi[:, :-1] = on_host(map_rows(X[rows], feature_map, dtype))
         yield rows, phi
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.block import Block
+from dkl.blocks.device import on_host
 from dkl.blocks.maps import map_rows, row_tile
 from dkl.blocks.sampling import hash_rows
 from dkl.features.feature_map import FeatureMap
@@ -100,7 +101,7 @@ def shuffled_pieces(block: Block, operands: Mapping[str, Any]) -> Iterator[Piece
     rows = piece_rows(feature_map, operands["dtype"])
     for start in range(0, len(order), rows):
         tile = block.rows(order[start : start + rows])
-        phi = tile.X if feature_map is None else map_rows(tile.X, feature_map, operands["dtype"])
+        phi = tile.X if feature_map is None else on_host(map_rows(tile.X, feature_map, operands["dtype"]))
         if center is not None:
             phi -= center
         targets = operands["targets"]

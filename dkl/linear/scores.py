@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dkl.blocks.device import on_host
 from dkl.blocks.maps import map_rows
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.pieces import piece_rows
@@ -34,5 +35,5 @@ def decision_values(
     weights = np.ascontiguousarray(coef.T, dtype=dtype)
     step = piece_rows(feature_map, dtype)
     for start in range(0, X.shape[0], step):
-        out[start : start + step] = map_rows(X[start : start + step], feature_map, dtype) @ weights
+        out[start : start + step] = on_host(map_rows(X[start : start + step], feature_map, dtype)) @ weights
     return out + intercept
