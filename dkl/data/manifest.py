@@ -12,6 +12,7 @@ from dkl.blocks.block import Block
 from dkl.data.block_arrays import STORED_NAMES, array_names
 from dkl.data.counts import RowCounts, class_weights
 from dkl.data.digests import arrays_digest
+from dkl.data.growing import chosen_codecs
 from dkl.data.schema import Schema
 from dkl.errors import StoreError
 
@@ -95,7 +96,11 @@ def write_arrays(group: zarr.Group, arrays: dict[str, np.ndarray]) -> None:
     """Small arrays, each in one chunk."""
     for name, values in arrays.items():
         written = group.create_array(
-            name, shape=values.shape, dtype=values.dtype, chunks=tuple(max(n, 1) for n in values.shape)
+            name,
+            shape=values.shape,
+            dtype=values.dtype,
+            chunks=tuple(max(n, 1) for n in values.shape),
+            compressors=chosen_codecs(values),
         )
         written[...] = values
 
