@@ -32,7 +32,7 @@ def mortal(expendable: Any) -> Iterator[Any]:
 def bring_two_workers(client: Any) -> None:
     """Wait until both nannies have a live worker; a nanny that lost track of its own is replaced."""
     deadline = time.monotonic() + 10
-    while not (all(map(is_up, client.cluster.workers.values())) and len(client.nthreads()) == 2):
+    while [*map(is_up, client.cluster.workers.values())] != [True, True] or len(client.nthreads()) != 2:
         if time.monotonic() > deadline:
             client.cluster.scale(0)
             while client.nthreads():
