@@ -70,7 +70,7 @@ def _checked_facts(location: Location, facts: dict[str, Any]) -> dict[str, Any]:
             f"{location.place} has the newer format {newer} of dkl {facts.get('written_by')}; this dkl reads formats "
             f"up to {FORMAT}. Upgrade dkl: pip install -U dkl"
         )
-    kept = {name: value for name, value in facts.items() if name not in ("digest", "state", "token")}
+    kept = {name: value for name, value in facts.items() if name not in ("digest", "state")}
     if facts.get("kind") != "dataset" or json_digest(kept) != facts.get("digest"):
         raise CorruptChunkError(f"the metadata of {location.place} is not what was written; create the dataset again")
     return facts

@@ -237,6 +237,7 @@ class DatasetWriter:
             "nodes": self._writing.location.nodes_digest(node_names(self.schema, manifest)),
             "stored_nbytes": self._writing.location.stored_nbytes(),
         }
+        facts["token"] = self._writing.token
         facts["digest"] = json_digest(facts)
         self._writing.commit(facts)
 

@@ -53,6 +53,7 @@ def write_split(
             arrays["class_weights"] = split.class_weights
         write_arrays(staging.group.create_group("manifest"), arrays)
         facts = {"kind": "splits", "names": list(split.names), "codes": split.digest, "manifest": arrays_digest(arrays)}
+        facts["token"] = staging.token
         facts["nodes"] = staging.location.nodes_digest(_nodes(arrays))
         staging.commit({**facts, "digest": json_digest(facts)})
     return replace(split, column=f"{FOLDER}/{name}", codes=None)
@@ -78,8 +79,8 @@ def read_split(location: Location) -> SplitSet | None:
         raise CorruptChunkError(f"the metadata of the splits {location.place} is damaged: {error}") from error
     if facts is None or facts.get("state") == "writing":
         return None
-    kept = {name: value for name, value in facts.items() if name not in ("digest", "state", "token")}
-    if json_digest(kept) != facts.get("digest"):
+    kept = {name: value for name, value in facts.items() if name not in ("digest", "state")}
+    if facts.get("state") != "complete" or json_digest(kept) != facts.get("digest"):
         raise CorruptChunkError(f"the metadata of the splits {location.place} is not what was written")
     arrays = _manifest(location, facts)
     return SplitSet(

@@ -51,6 +51,7 @@ def _store_checks(store: OpenStore) -> Iterator[Callable[[], Any]]:
     folder = location.child(FOLDER)
     for name in folder.folders():
         yield partial(check_group, folder)
+        yield partial(check_group, folder.child(name))
         yield partial(whole_split, folder.child(name))
         for index in blocks:
             yield partial(store.codes, f"{FOLDER}/{name}", index)
