@@ -35,11 +35,17 @@ def test_the_digits_are_stored_with_splits(tmp_path: Path) -> None:
 
 
 def test_selection_repairs_a_bandwidth_that_is_too_narrow(tmp_path: Path) -> None:
-    found = compare(digits_dataset(tmp_path / "digits.zarr"), n_features=(60,))
-    scores = {(score.learner, score.setting): score.score for score in found.scores}
-    assert len(scores) == 6
-    assert scores["AlignedFeatures", NARROW] > scores[BASELINE, NARROW] + 0.02
-    assert min(score for (_, setting), score in scores.items() if setting == MEDIAN) > 0.88
+    """One draw of so few features says little: the mean of three, whose differences are 3 to 8 points each."""
+    dataset = digits_dataset(tmp_path / "digits.zarr")
+    gains, at_median = [], []
+    for seed in range(3):
+        found = compare(dataset, n_features=(150,), seed=seed)
+        scores = {(score.learner, score.setting): score.score for score in found.scores}
+        assert len(scores) == 6
+        gains.append(scores["AlignedFeatures", NARROW] - scores[BASELINE, NARROW])
+        at_median += [score for (_, setting), score in scores.items() if setting == MEDIAN]
+    assert np.mean(gains) > 0.02
+    assert min(at_median) > 0.92
 
 
 def test_the_demo_on_own_rows_in_worker_processes(tmp_path: Path, cluster: object) -> None:
