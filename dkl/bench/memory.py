@@ -49,8 +49,7 @@ def measure_memory(
 ) -> Iterator[MemoryResult]:
     """Write a dataset of each size, learn aligned features on it and fit a classifier, and watch every process.
 
-    The learner and the classifier are given `ALLOWED_BYTES` as their memory limit: without a limit, blocks stay cached
-    in what a worker has to spare.
+    Nothing is limited by hand: these are the peaks of the defaults.
 
     Parameters
     ----------
@@ -102,7 +101,7 @@ def _scratch(base: Path) -> Iterator[Path]:
 
 def _measure_one(gigabytes: float, store: Path, n_workers: int) -> MemoryResult:
     written = _in_fresh_process("write", str(store), repr(gigabytes))
-    fitted = _in_fresh_process("fit", str(store), str(n_workers), str(ALLOWED_BYTES))
+    fitted = _in_fresh_process("fit", str(store), str(n_workers))
     return MemoryResult(
         gigabytes=gigabytes,
         rows=written["rows"],

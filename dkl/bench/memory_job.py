@@ -15,7 +15,7 @@ import psutil
 
 N_COLUMNS = 512
 ROWS_A_PIECE = 16_384
-N_CANDIDATES, N_FEATURES = 256, 128
+N_CANDIDATES, N_FEATURES = 1_024, 256
 
 
 def load_everything() -> int:
@@ -80,11 +80,8 @@ def write(store: str, gigabytes: float) -> dict[str, Any]:
     return {"rows": n_rows, "columns": N_COLUMNS, "peak": peak_bytes() - loaded, "seconds": seconds}
 
 
-def fit(store: str, n_workers: int, memory_limit: int) -> dict[str, Any]:
-    """Learn aligned features and fit a classifier on the store, on worker processes or on threads of this one.
-
-    `memory_limit` is what each process may hold above its imports; a smaller one leaves less room to cache blocks.
-    """
+def fit(store: str, n_workers: int) -> dict[str, Any]:
+    """Learn aligned features and fit a classifier on the store, on worker processes or on threads of this one."""
     from dkl.data.dataset import open_dataset
     from dkl.features.families import Gaussian
     from dkl.learners.aligned import AlignedFeatures
@@ -94,9 +91,9 @@ def fit(store: str, n_workers: int, memory_limit: int) -> dict[str, Any]:
         client = _client(stack, n_workers) if n_workers else None
         loaded = {} if client is None else client.run(load_everything)
         own, started = load_everything(), time.perf_counter()
-        limits: Any = {"memory_limit": memory_limit, "progress": False, "random_state": 0}
-        learner = AlignedFeatures(Gaussian(), N_CANDIDATES, N_FEATURES, scaling="standard", **limits)
-        KernelClassifier(features=learner, epochs=1, **limits).fit(open_dataset(store))
+        options: Any = {"progress": False, "random_state": 0}
+        learner = AlignedFeatures(Gaussian(), N_CANDIDATES, N_FEATURES, scaling="standard", **options)
+        KernelClassifier(features=learner, epochs=1, **options).fit(open_dataset(store))
         seconds = round(time.perf_counter() - started, 2)
         peaks = {"driver": peak_bytes() - own}
         reached = {} if client is None else client.run(peak_bytes)
@@ -113,9 +110,9 @@ def _client(stack: ExitStack, n_workers: int) -> Any:
 
 
 def main() -> None:
-    """`write STORE GIGABYTES` or `fit STORE WORKERS BYTES`; the figures go to standard output as JSON."""
+    """`write STORE GIGABYTES` or `fit STORE WORKERS`; the figures go to standard output as JSON."""
     job, store, *numbers = sys.argv[1:]
-    figures = write(store, float(numbers[0])) if job == "write" else fit(store, int(numbers[0]), int(numbers[1]))
+    figures = write(store, float(numbers[0])) if job == "write" else fit(store, int(numbers[0]))
     sys.stdout.write(json.dumps(figures) + "\n")
 
 

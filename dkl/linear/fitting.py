@@ -18,7 +18,15 @@ from dkl.linear.calibration import calibration_record
 from dkl.linear.epochs import EpochProblem, Stopping, centred, uncentred
 from dkl.linear.mixing import MixedSource
 from dkl.linear.pieces import HeldOut, RowTargets
-from dkl.linear.sgd import SGDState, default_estimator, first_state, fitted_estimator, sgd_step, step_schedule
+from dkl.linear.sgd import (
+    SGDState,
+    batch_rows,
+    default_estimator,
+    first_state,
+    fitted_estimator,
+    sgd_step,
+    step_schedule,
+)
 from dkl.linear.summary import Summary, summarise, summary_records
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
@@ -164,7 +172,7 @@ def fit_by_epochs(
     first = first_state(problem.n_models, problem.feature_map.n_features, dtype=problem.dtype, clock=schedule.clock)
     task = EpochProblem(
         step=sgd_step,
-        step_operands={"estimator": estimator, "classes": problem.classes},
+        step_operands={"estimator": estimator, "classes": problem.classes, "batch_rows": batch_rows(summary.n_rows)},
         first=first,
         feature_map=problem.feature_map,
         targets=targets,
@@ -340,7 +348,11 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
     first = centred(coef, intercept, summary.center, dtype=problem.dtype, clock=fit.model.t_)
     task = EpochProblem(
         step=sgd_step,
-        step_operands={"estimator": fit.model, "classes": problem.classes},
+        step_operands={
+            "estimator": fit.model,
+            "classes": problem.classes,
+            "batch_rows": batch_rows(summary.n_rows),
+        },
         first=first,
         feature_map=problem.feature_map,
         targets=row_targets(problem, summary),

@@ -24,7 +24,8 @@ _POWER = 0.75
 _DECAY = 0.2
 # iterates late in the run count more: polynomial-decay averaging (Shamir & Zhang 2013, section 4)
 _AVERAGING = 8.0
-_BATCH_ROWS = 256
+# rows between two iterates of the average; a call of partial_fit costs as much as some hundred rows
+_FEW_ROWS, _SMALL_BATCH, _LARGE_BATCH = 65_536, 256, 1_024
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,10 +125,15 @@ def first_state(n_models: int, n_features: int, *, dtype: str, clock: float = 1.
     return SGDState(np.zeros(shape, dtype), np.zeros(n_models, dtype), np.zeros(shape), np.zeros(n_models), clock)
 
 
+def batch_rows(n_rows: float) -> int:
+    """Rows that one call of `partial_fit` steps through, in a fit on `n_rows` rows."""
+    return _SMALL_BATCH if n_rows <= _FEW_ROWS else _LARGE_BATCH
+
+
 def sgd_step(state: SGDState, piece: Piece, operands: Mapping[str, Any]) -> SGDState:
     """The state after `partial_fit` on the rows of a piece, batch by batch; `state` stays as it is.
 
-    Operands: "estimator" (unfitted, see `default_estimator`), "classes" (or None).
+    Operands: "estimator" (unfitted, see `default_estimator`), "classes" (or None), "batch_rows".
     """
     classes = operands["classes"]
     model = fitted_estimator(
@@ -136,8 +142,8 @@ def sgd_step(state: SGDState, piece: Piece, operands: Mapping[str, Any]) -> SGDS
     known = {} if classes is None else {"classes": classes}
     coef, intercept = state.average_coef.copy(), state.average_intercept.copy()
     batches = state.batches
-    for start in range(0, len(piece.phi), _BATCH_ROWS):
-        rows = slice(start, start + _BATCH_ROWS)
+    for start in range(0, len(piece.phi), operands["batch_rows"]):
+        rows = slice(start, start + operands["batch_rows"])
         weight = None if piece.weight is None else piece.weight[rows]
         model.partial_fit(piece.phi[rows], piece.y[rows], sample_weight=weight, **known)
         batches += 1

@@ -23,6 +23,8 @@ from dkl.passes.work import Limits
 
 LARGEST_ACCUMULATOR = 64 << 20
 CACHE_SHARE = 0.25
+# without a setting a worker with much memory still holds "a few blocks": what a block costs to read again is small
+LARGEST_DEFAULT_CACHE = 512 << 20
 ROW_OBJECT_BYTES = 24
 
 
@@ -208,9 +210,9 @@ def whole_bytes(source: BlockSource) -> int:
 
 
 def cache_bytes(allowed: int) -> int:
-    """`dask.config` "dkl.cache-bytes", else a quarter of what is allowed."""
+    """`dask.config` "dkl.cache-bytes", else a quarter of what is allowed and at most 512 MiB."""
     chosen = dask.config.get("dkl.cache-bytes", None)
-    return int(allowed * CACHE_SHARE) if chosen is None else parse_bytes(chosen)
+    return min(int(allowed * CACHE_SHARE), LARGEST_DEFAULT_CACHE) if chosen is None else parse_bytes(chosen)
 
 
 def allowed_bytes(memory_limit: int | str | None, process_limit: int | None) -> int:

@@ -39,6 +39,7 @@ def epochs(n_blocks: int, n_classes: int = 2, **changes: Any) -> EpochProblem:
         step=sgd_step,
         step_operands={
             "estimator": default_estimator("hinge", schedule, alpha=1e-4),
+            "batch_rows": 256,
             "classes": np.arange(n_classes),
         },
         first=first_state(1 if n_classes == 2 else n_classes, PHI.n_features, dtype="float32", clock=schedule.clock),
