@@ -103,7 +103,7 @@ def _check_header(file: InputFile, names: list[str]) -> None:
     if names and all(_is_number(name) for name in names):
         raise ValueError(
             f"the first line of '{file.name}' holds only numbers ({', '.join(names[:5])}, ...), not names; for files "
-            f"without a header line pass format=dkl.data.csv_files.CsvFormat(column_names=[...])"
+            f"without a header line pass format=dkl.CsvFormat(column_names=[...])"
         )
 
 

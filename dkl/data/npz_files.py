@@ -15,7 +15,7 @@ from dkl.data.shuffle import Batch, Rows
 
 _BATCH_BYTES = 8 * 2**20
 _REMEDIES = {
-    "rows": "pass format=dkl.data.npz_files.NpzFormat(rows=...) with one of them",
+    "rows": "pass format=dkl.NpzFormat(rows=...) with one of them",
     "target": "pass target= one of them",
     "weight": "pass weight= one of them",
 }
