@@ -139,7 +139,7 @@ def test_arrays_of_an_archive_can_be_named(tmp_path):
     X, y = load_breast_cancer(return_X_y=True)
     np.savez(tmp_path / "rows.npz", X_train=X, y_train=y, X_test=X[:3], y_test=y[:3])
     with pytest.raises(
-        ValueError, match=r"has no array 'X'; it has .*'X_train'.*: pass format=dkl.data.npz_files.NpzFormat\(rows="
+        ValueError, match=r"has no array 'X'; it has .*'X_train'.*: pass format=dkl.NpzFormat\(rows="
     ):
         dkl.ingest(tmp_path / "rows.npz", tmp_path / "rows.zarr")
     ds = dkl.ingest(tmp_path / "rows.npz", tmp_path / "r.zarr", target="y_train", format=NpzFormat(rows="X_train"))
