@@ -7,7 +7,7 @@ the first task, reads every block once for all of them, and reduces in a fixed o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -106,8 +106,11 @@ class Fold:
     step : callable
         ``step(state, piece, operands) -> state``: returns a new state.
     prepare : callable
-        ``prepare(block, operands) -> iterable of pieces``: the expensive, order-free part (mapping row tiles), run in
-        parallel a bounded number of pieces ahead of the steps.
+        ``prepare(block, operands, number) -> piece or None``: the expensive, order-free part (mapping a row tile), run
+        in parallel a bounded number of pieces ahead of the steps, each piece by itself. None where the block has fewer
+        pieces.
+    pieces : callable
+        ``pieces(rows) -> int``: the most pieces that a block of so many rows has.
     operands : mapping
     order : ndarray of int or None
         Absolute block numbers in the order of the fold; None is ascending.
@@ -120,7 +123,8 @@ class Fold:
     name: str
     initial: Any
     step: Callable[[Any, Any, Mapping[str, Any]], Any]
-    prepare: Callable[[Block, Mapping[str, Any]], Iterable[Any]]
+    prepare: Callable[[Block, Mapping[str, Any], int], Any]
+    pieces: Callable[[int], int]
     operands: Mapping[str, Any] = field(default_factory=dict)
     order: np.ndarray | None = None
     piece_bytes: int = 0

@@ -12,7 +12,7 @@ from dkl.blocks.block import Block
 from dkl.blocks.records import Accumulator, BlockSum, Cost, Fold, Record
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.losses import row_losses
-from dkl.linear.pieces import HeldOut, RowTargets, piece_rows, shuffled_pieces
+from dkl.linear.pieces import HeldOut, RowTargets, piece_rows, shuffled_piece
 from dkl.linear.scores import decision_values
 from dkl.linear.sgd import SGDState
 
@@ -193,7 +193,8 @@ def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
     feature_map = problem.feature_map
     features = 0 if feature_map is None else feature_map.n_features
     frequencies = 0 if feature_map is None else feature_map.n_frequencies
-    mapped = piece_rows(feature_map, problem.dtype) * features * np.dtype(problem.dtype).itemsize
+    tile = piece_rows(feature_map, problem.dtype)
+    mapped = tile * features * np.dtype(problem.dtype).itemsize
     coefficients = sum(value.size for value in state.model.values() if isinstance(value, np.ndarray))
     order = np.arange(problem.n_blocks)
     if problem.shuffle_blocks:
@@ -206,7 +207,8 @@ def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
         name=f"epoch {state.epoch + 1}",
         initial=type(problem.first)(**state.model),
         step=problem.step,
-        prepare=shuffled_pieces,
+        prepare=shuffled_piece,
+        pieces=lambda rows: -(-rows // tile),
         operands={
             **problem.step_operands,
             "feature_map": feature_map,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,22 +90,23 @@ class RowTargets:
         return self.classes[block.y] if self.classes is not None else (block.y - self.center) / self.scale
 
 
-def shuffled_pieces(block: Block, operands: Mapping[str, Any]) -> Iterator[Piece]:
-    """The rows of a block that are not held out, in an order drawn for this block and epoch, tile by tile.
+def shuffled_piece(block: Block, operands: Mapping[str, Any], number: int) -> Piece | None:
+    """Tile `number` of the rows of a block that are not held out, in an order drawn for this block and epoch.
 
     Operands: "feature_map" (or None), "center" (or None), "dtype", "seed", "epoch", "held_out", "targets".
     """
-    feature_map, center = operands["feature_map"], operands["center"]
+    feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
     kept = np.flatnonzero(~operands["held_out"].mask(block.row_id))
     order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
     rows = piece_rows(feature_map, operands["dtype"])
-    for start in range(0, len(order), rows):
-        tile = block.rows(order[start : start + rows])
-        phi = tile.X if feature_map is None else on_host(map_rows(tile.X, feature_map, operands["dtype"]))
-        if center is not None:
-            phi -= center
-        targets = operands["targets"]
-        yield Piece(phi, targets.targets(tile), targets.weights(tile))
+    chosen = order[number * rows : (number + 1) * rows]
+    if len(chosen) == 0:
+        return None
+    tile = block.rows(chosen)
+    phi = tile.X if feature_map is None else on_host(map_rows(tile.X, feature_map, operands["dtype"]))
+    if center is not None:
+        phi -= center
+    return Piece(phi, targets.targets(tile), targets.weights(tile))
 
 
 def piece_rows(feature_map: FeatureMap | None, dtype: str) -> int:

@@ -62,7 +62,11 @@ class Backend(Protocol):
         """The memory limit of the process that works, where it has one."""
         ...
 
-    def submit(self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False) -> Any: ...
+    def submit(
+        self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
+    ) -> Any:
+        """Start a task: best in the process `slot`, nowhere else with `pinned`; before others with `urgent`."""
+        ...
 
     def result(self, task: Any) -> Any:
         """The result of a finished task; raises its error, or `TaskLost`."""
@@ -122,7 +126,9 @@ class ThreadBackend:
     def process_bytes(self) -> int | None:
         return None
 
-    def submit(self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False) -> Future:
+    def submit(
+        self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
+    ) -> Future:
         future = self._pool.submit(function, *args)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
@@ -184,7 +190,9 @@ class ProcessBackend:
     def process_bytes(self) -> int | None:
         return None
 
-    def submit(self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False) -> Future:
+    def submit(
+        self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
+    ) -> Future:
         call = packed((function, args))
         try:
             return self._pool.submit(run_packed, call)
@@ -265,10 +273,14 @@ class ClusterBackend:
             workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
         return min((worker["memory_limit"] for worker in workers if worker["memory_limit"]), default=None)
 
-    def submit(self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False) -> Any:
+    def submit(
+        self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
+    ) -> Any:
         key = f"{name}-{self._token}{next(self._numbers):08x}"
         where: dict[str, Any] = {"workers": [slot], "allow_other_workers": True} if slot in self._threads else {}
         self._submitted_to[key] = frozenset(self._threads)
+        if pinned:
+            where, self._submitted_to[key] = {"workers": [slot]}, frozenset([slot])
         priority = 10 if urgent else 0
         with self._reached():
             return self._remembered(

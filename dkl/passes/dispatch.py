@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,10 +109,10 @@ class Dispatcher:
                 return task
 
 
-def wait_done(backend: Backend, task: Any) -> None:
-    """Until `task` has ended, one way or another."""
+def wait_done(backend: Backend, task: Any, needed: Collection[Any]) -> None:
+    """Until `task` has ended, one way or another; lost as soon as one of the `needed` tasks can never end."""
     ended = threading.Event()
     task.add_done_callback(lambda _: ended.set())
     while not ended.wait(POLL_S):
-        if backend.look_after([task]):
-            raise TaskLost("all workers that knew of it have gone")
+        if backend.look_after(needed):
+            raise TaskLost("a worker that it needs has gone")

@@ -26,6 +26,7 @@ CACHE_SHARE = 0.25
 # without a setting a worker with much memory still holds "a few blocks": what a block costs to read again is small
 LARGEST_DEFAULT_CACHE = 512 << 20
 ROW_OBJECT_BYTES = 24
+PIECES_A_THREAD = 3
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,10 @@ def _results(source: BlockSource, records: Sequence[Record], limits: Limits, in_
     """In a tree one node a level waits for its sibling, beside the one that arrives and what both merge into."""
     if isinstance(records[0], Fold):
         fold = records[0]
+        # the worker that steps is sent two pieces of others, one of them for a moment as it comes and aligned
+        pieces = 2 * limits.tasks + 1 if in_driver else PIECES_A_THREAD * limits.tasks + 3
         return {
-            "mapped pieces": (2 * limits.tasks + 1) * fold.piece_bytes,
+            f"mapped pieces ({pieces})": pieces * fold.piece_bytes,
             "states of the fold": 3 * fold.state_bytes,
         }
     low, top = span_level(source.n_blocks), root(source.n_blocks).level

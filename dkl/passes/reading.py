@@ -102,6 +102,7 @@ class BlockLoader:
         self._pending: OrderedDict[Key, Future] = OrderedDict()
         self._readers: ThreadPoolExecutor | None = None
         self._begun: tuple[str, set[int]] = ("", set())
+        self._shared: OrderedDict[int, Future] = OrderedDict()
 
     def fetch(self, work: Work, ticket: Ticket) -> tuple[Block, Reading]:
         """The block, from the cache, from a read under way, or read now."""
@@ -118,6 +119,26 @@ class BlockLoader:
             with self._lock:
                 self._cache.put(key, block, work.limits.cache_bytes)
         return block, Reading(1, block.n_rows, block_bytes(block) if work.is_read else 0, retries=retries)
+
+    def share(self, work: Work, ticket: Ticket) -> tuple[Block, Reading]:
+        """The block for one of several tasks that take it shortly after each other; the first reads it for all.
+
+        As many blocks are kept for that as are worked on at once. One that had to give way is read again.
+        """
+        with self._lock:
+            self._begun_in(work)
+            is_first = ticket.number not in self._shared
+            read = self._shared.setdefault(ticket.number, Future())
+            self._shared.move_to_end(ticket.number)
+            if len(self._shared) > work.limits.tasks:
+                self._shared.popitem(last=False)
+        if is_first:
+            try:
+                read.set_result(self.fetch(work, ticket))
+            except BaseException as error:
+                read.set_exception(error)
+        block, reading = read.result()
+        return block, reading if is_first else Reading(1, block.n_rows)
 
     def read_ahead(self, work: Work, ticket: Ticket | None) -> None:
         """Begin to read a block that will be fetched soon; never more than the pass allows are waiting."""
@@ -137,6 +158,7 @@ class BlockLoader:
         """The blocks that tasks of this pass have asked for here: too late to read them ahead."""
         if self._begun[0] != work.token:
             self._begun = (work.token, set())
+            self._shared.clear()
             self._cache.begin_pass()
         return self._begun[1]
 
@@ -154,6 +176,7 @@ class BlockLoader:
         with self._lock:
             pending = list(self._pending.values())
             self._pending.clear()
+            self._shared.clear()
         for future in pending:
             future.cancel()
 

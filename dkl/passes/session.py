@@ -142,11 +142,6 @@ class Session:
             self._handle = self.backend.share(self.work)
         return self._handle
 
-    @property
-    def prepare_threads(self) -> int:
-        """Threads that prepare pieces for a fold in this process; 0 where Dask was told to use none."""
-        return 0 if self.backend.is_inline else self.limits.tasks
-
     def advance(self, reading: Reading) -> None:
         """Count what a task read and tell the subscribers."""
         self.reading += reading

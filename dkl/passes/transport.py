@@ -67,6 +67,26 @@ class Shared:
             return pickle.load(file)
 
 
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """An object that costs nothing where it was made, and arrives aligned where it is sent."""
+
+    value: Any
+
+    def load(self) -> Any:
+        return self.value
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Callable, tuple]:
+        buffers: list[pickle.PickleBuffer] = []
+        head = cloudpickle.dumps(self.value, protocol=5, buffer_callback=buffers.append)
+        # before protocol 5 a pickle holds no buffers
+        return _arrived, (head, *(buffers if protocol >= 5 else map(bytes, buffers)))
+
+
+def _arrived(head: bytes, *buffers: Any) -> Carried:
+    return Carried(pickle.loads(head, buffers=[bytearray(buffer) for buffer in buffers]))
+
+
 def packed(value: Any) -> Packed:
     """The value as bytes that travel with one task."""
     return Packed(cloudpickle.dumps(value))
@@ -92,8 +112,8 @@ def unpacking(function: Callable, *args: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """What was packed or shared; anything else as it is."""
-    return value.load() if isinstance(value, Packed | Shared) else value
+    """What was packed, shared or carried; anything else as it is."""
+    return value.load() if isinstance(value, Packed | Shared | Carried) else value
 
 
 def aligned(block: Block) -> Block:

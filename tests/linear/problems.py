@@ -14,6 +14,7 @@ from dkl.data.memory import ArraySource
 from dkl.data.schema import Schema
 from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
+from tests.passes.sources import stepped_through
 
 
 def feature_map(n_columns: int, n_frequencies: int = 8, seed: int = 0) -> FeatureMap:
@@ -61,8 +62,7 @@ def _result(record: BlockSum | Fold, blocks: Sequence[Block]) -> Any:
     if isinstance(record, Fold):
         state = record.initial
         for index in record.order:
-            for piece in record.prepare(blocks[index], record.operands):
-                state = record.step(state, piece, record.operands)
+            state = stepped_through(record, state, blocks[index])
         return state
     total = {name: accumulator.zero() for name, accumulator in record.accumulators.items()}
     for block in blocks:

@@ -15,7 +15,7 @@ from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, c
 from dkl.linear.fitting import LinearProblem, Run, default_epochs, fit_by_epochs, mixed_source, summarise_rows
 from dkl.linear.losses import row_losses
 from dkl.linear.mixing import MixedSource
-from dkl.linear.pieces import HeldOut, RowTargets, piece_rows, shuffled_pieces
+from dkl.linear.pieces import HeldOut, RowTargets, piece_rows, shuffled_piece
 from dkl.linear.scores import decision_values
 from dkl.linear.sgd import (
     CLASSIFICATION_LOSSES,
@@ -83,7 +83,8 @@ def test_pieces_hold_every_row_that_is_not_held_out_once_in_another_order_each_e
             "held_out": held_out,
             "targets": RowTargets(np.array(["a", "b"])),
         }
-        pieces = list(shuffled_pieces(block, operands))
+        pieces = [shuffled_piece(block, operands, 0)]
+        assert shuffled_piece(block, operands, 1) is None
         seen = np.concatenate([piece.phi for piece in pieces])
         kept = X[~held_out.mask(block.row_id)]
         np.testing.assert_array_equal(np.sort(seen, axis=0), np.sort(kept, axis=0))
@@ -104,7 +105,7 @@ def test_a_step_leaves_the_state_that_it_was_given() -> None:
     state = EpochDriver().init(problem)
     (fold,) = EpochDriver().request(problem, state)
     before = {name: np.copy(value) for name, value in state.model.items()}
-    (piece,) = fold.prepare(blocks_of(X, codes, 300)[0], fold.operands)
+    piece = fold.prepare(blocks_of(X, codes, 300)[0], fold.operands, 0)
     first, second = (fold.step(fold.initial, piece, fold.operands) for _ in range(2))
     for name, value in before.items():
         np.testing.assert_array_equal(getattr(fold.initial, name), value)

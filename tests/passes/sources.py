@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -112,10 +112,10 @@ def sample(k: int = 11) -> RowSample:
     return RowSample("sample", k, seed=5)
 
 
-def halves(block: Block, operands: Mapping[str, Any]) -> Iterable[tuple[int, np.ndarray]]:
+def halves(block: Block, operands: Mapping[str, Any], number: int) -> tuple[int, np.ndarray] | None:
+    """The two halves of a block; there is no third one."""
     middle = block.n_rows // 2
-    for rows in (slice(0, middle), slice(middle, None)):
-        yield block.index, block.X[rows]
+    return (block.index, block.X[(slice(0, middle), slice(middle, None))[number]]) if number < 2 else None
 
 
 def chained(state: np.ndarray, piece: tuple[int, np.ndarray], operands: Mapping[str, Any]) -> np.ndarray:
@@ -126,7 +126,8 @@ def chained(state: np.ndarray, piece: tuple[int, np.ndarray], operands: Mapping[
 
 def chain(order: np.ndarray | None = None, prepare: Any = halves, step: Any = chained) -> Fold:
     initial = np.zeros(COLUMNS)
-    return Fold("partial_fit", initial, step, prepare, order=order, piece_bytes=1 << 12, state_bytes=initial.nbytes)
+    sizes = {"piece_bytes": 1 << 12, "state_bytes": initial.nbytes}
+    return Fold("partial_fit", initial, step, prepare, lambda rows: 3 - rows % 2, order=order, **sizes)
 
 
 def ragged(n_blocks: int, longest: int = 40) -> tuple[int, ...]:
@@ -160,6 +161,14 @@ def fold_by_definition(source: Source, fold: Fold) -> Any:
     order = range(source.n_blocks) if fold.order is None else fold.order
     for index in order:
         if source.rows[index]:
-            for piece in fold.prepare(make_block(int(index), source.rows[index]), fold.operands):
-                state = fold.step(state, piece, fold.operands)
+            state = stepped_through(fold, state, make_block(int(index), source.rows[index]))
+    return state
+
+
+def stepped_through(fold: Fold, state: Any, block: Block) -> Any:
+    """The state after all pieces of a block, one after the other."""
+    for number in range(fold.pieces(block.n_rows)):
+        piece = fold.prepare(block, fold.operands, number)
+        if piece is not None:
+            state = fold.step(state, piece, fold.operands)
     return state

@@ -64,13 +64,18 @@ def test_an_error_that_stays_is_raised_with_the_block_named(tmp_path, backend):
     assert source.own_reader.attempts[3] == 4
 
 
+def is_fold_on_cluster(record) -> bool:
+    return record.name == "partial_fit" and dask.config.get("scheduler") == "dask.distributed"
+
+
 @pytest.mark.parametrize("record", [moments(), chain()], ids=["sums", "fold"])
 def test_an_error_in_the_rows_is_raised_at_once_with_the_block_named(tmp_path, backend, record):
     source = faulty(tmp_path, (5,) * 12, {4: (BROKEN,)})
     with pytest.raises(ValueError, match=r"X\[3, 1\] is NaN") as caught:
         run_pass(source, (record,))
     assert caught.value.__notes__ == ["at block 4 of 'rows.zarr'"]
-    assert source.own_reader.attempts[4] == 1
+    # the pieces of a block may be made by two workers; neither tries again
+    assert source.own_reader.attempts[4] <= (2 if is_fold_on_cluster(record) else 1)
 
 
 def fail_on_block_two(block, operands):

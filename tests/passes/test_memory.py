@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import dask
 import numpy as np
@@ -73,9 +73,12 @@ def peak_of(source, records, **options) -> tuple[int, int]:
         tracemalloc.stop()
 
 
-def pieces(block, operands):
-    for start in range(0, block.n_rows, 500):
-        yield np.repeat(block.X[start : start + 500], 4, axis=1)
+def piece(block, operands, number):
+    return np.repeat(block.X[500 * number : 500 * (number + 1)], 4, axis=1)
+
+
+def n_pieces(rows):
+    return -(-rows // 500)
 
 
 def stepped(state, piece, operands):
@@ -87,7 +90,7 @@ RECORDS = {
     "large sums": lambda: (wide_sum(8000),),
     "sums and sample": lambda: (wide_sum(100), RowSample("sample", 3000, seed=1)),
     "fold": lambda: (
-        Fold("fold", np.zeros((300, 1)), stepped, pieces, piece_bytes=500 * WIDE * 4 * 4, state_bytes=2400),
+        Fold("fold", np.zeros((300, 1)), stepped, piece, n_pieces, piece_bytes=500 * WIDE * 4 * 4, state_bytes=2400),
     ),
 }
 
@@ -202,19 +205,18 @@ def test_no_more_blocks_are_worked_on_at_once_than_planned():
 def test_a_fold_prepares_only_a_bounded_number_of_pieces_ahead():
     made, stepped_through, worst, lock = [0], [0], [0], threading.Lock()
 
-    def counted_pieces(block, operands):
-        for piece in pieces(block, operands):
-            with lock:
-                made[0] += 1
-                worst[0] = max(worst[0], made[0] - stepped_through[0])
-            yield piece
+    def counted_piece(block, operands, number):
+        with lock:
+            made[0] += 1
+            worst[0] = max(worst[0], made[0] - stepped_through[0])
+        return piece(block, operands, number)
 
     def slow(state, piece, operands):
         threading.Event().wait(0.002)
         stepped_through[0] += 1
         return state
 
-    fold = chain(prepare=counted_pieces, step=slow)
+    fold = replace(chain(prepare=counted_piece, step=slow), pieces=n_pieces)
     with dask.config.set(scheduler="threads", num_workers=2):
         run_pass(WideSource(12), (fold,))
     assert made[0] == stepped_through[0] == 12 * 8

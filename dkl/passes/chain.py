@@ -1,0 +1,203 @@
+"""A fold on a cluster: all workers prepare pieces, one steps through them in order and keeps the state."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from dkl.errors import ClusterError
+from dkl.passes.backends import TaskLost
+from dkl.passes.blas import one_blas_thread
+from dkl.passes.cutting import MAP_NAME, Cut, Made, make_piece, stepped
+from dkl.passes.dispatch import MOST_LOSSES, wait_done
+from dkl.passes.memory import PIECES_A_THREAD
+from dkl.passes.session import Session
+from dkl.passes.transport import Carried, unpacked
+from dkl.passes.work import Reading, Ticket, Work
+
+KEEP_EVERY = 32
+AT_HAND = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """The state after a piece, and what reading its block came to so far."""
+
+    state: Any
+    reading: Reading
+
+
+@dataclass(eq=False)
+class Link:
+    """A piece under way: where it is made, the task that makes it, the one that steps through it."""
+
+    cut: Cut
+    worker: str
+    made: Any
+    step: Any = None
+    summary: Any = None
+
+    @property
+    def tasks(self) -> list[Any]:
+        return [task for task in (self.made, self.step, self.summary) if task is not None]
+
+
+def carried_piece(*args: Any) -> Carried:
+    """`make_piece`, for a step that may be elsewhere."""
+    return Carried(make_piece(*args))
+
+
+def at_hand(made: Made) -> Carried:
+    """A piece of another worker; a task of its own, so that it travels while the piece before is stepped through."""
+    return Carried(made)
+
+
+def step_through(work: Work, before: Any, cut: Cut, made: Made) -> Carried:
+    """One step; `before` is the progress that the step before ended with, or a state to begin from."""
+    state, reading = (before.state, before.reading) if isinstance(before, Progress) else (before, Reading())
+    with one_blas_thread():
+        state = stepped(work, state, cut, made)
+    return Carried(Progress(state, made.reading if cut.number == 0 else reading + made.reading))
+
+
+def reading_of(progress: Progress) -> Reading:
+    """What a block came to, without the state."""
+    return progress.reading
+
+
+class Chain:
+    """The pieces of a fold on a cluster, each stepped through when it and the state before it are there.
+
+    The state stays on the first worker; pieces are made by all workers, so many ahead on each that what it holds is
+    bounded. Every task is pinned to its worker, which makes that a promise: no scheduler heaps up pieces on a worker
+    that happens to be idle. So the chain is lost with any worker that it needs; every so many pieces the state comes
+    to the driver, and a lost chain starts again from there, on the workers that are there by then.
+    """
+
+    def __init__(self, session: Session, initial: Any, cuts: Sequence[Cut]) -> None:
+        self._session = session
+        self._backend = session.backend
+        self._cuts = cuts
+        self._kept = (0, initial)
+        self._reported = 0
+        self._losses = 0
+        self._begin()
+
+    def run(self) -> Any:
+        try:
+            while self._kept[0] < len(self._cuts):
+                self._map_ahead()
+                self._step_ahead()
+                try:
+                    self._take_oldest()
+                except TaskLost as error:
+                    self._restart(error)
+            return self._kept[1]
+        finally:
+            self._cancel()
+
+    def _begin(self) -> None:
+        """Nothing is under way; what is to come starts from the state that was kept."""
+        self._links: deque[Link] = deque()
+        self._taken = self._kept[0]
+        self._state: Any = None
+        self._starved = True
+        self._ticket: tuple[int, Ticket | None] = (-1, None)
+        most = self._session.limits.tasks
+        self._room = {
+            worker: PIECES_A_THREAD * min(threads, most) for worker, threads in Counter(self._backend.slots()).items()
+        }
+        self._home = min(self._room)
+
+    def _map_ahead(self) -> None:
+        """Let pieces be made, in order, until every worker has its share of pieces that wait for their steps."""
+        while (number := self._taken + len(self._links)) < len(self._cuts) and (worker := self._roomy()):
+            cut = self._cuts[number]
+            self._room[worker] -= 1
+            work, ticket, stop = self._session.shared_work(), self._ticket_of(cut.block), self._backend.stop
+            made = self._backend.submit(
+                MAP_NAME, carried_piece, work, ticket, cut.number, stop, slot=worker, pinned=True
+            )
+            self._links.append(Link(cut, worker, made))
+
+    def _roomy(self) -> str | None:
+        """The worker of the next piece: the last one's, which has the block at hand, else the one with most room.
+
+        The worker that steps has a thread less for pieces while pieces are there before their steps.
+        """
+        room = dict(self._room)
+        if len(room) > 1 and not self._starved:
+            room[self._home] -= PIECES_A_THREAD
+        if self._links and room[self._links[-1].worker] > 0:
+            return self._links[-1].worker
+        best = max(room, key=lambda worker: (room[worker], worker != self._home))
+        return best if room[best] > 0 else None
+
+    def _ticket_of(self, block: int) -> Ticket:
+        """Rows that travel are sent once for all pieces of their block."""
+        if self._ticket[0] != block or self._ticket[1] is None:
+            self._ticket = (block, self._session.ticket(block))
+        return self._ticket[1]  # type: ignore[return-value]
+
+    def _step_ahead(self) -> None:
+        """Submit the next steps and bring their pieces, but not beyond the step whose state the driver takes.
+
+        A chain that ran on would be recomputed from its very start when the worker that holds its state dies.
+        """
+        for link in islice(self._links, min(AT_HAND, self._segment_end - self._taken)):
+            if link.step is None:
+                if link.worker != self._home:
+                    link.made = self._submit(MAP_NAME, at_hand, link.made)
+                before = self._backend.share(self._kept[1]) if self._state is None else self._state
+                arguments = (self._session.shared_work(), before, link.cut, link.made)
+                self._state = link.step = self._submit(self._session.name, step_through, *arguments)
+                if link.cut.is_last:
+                    link.summary = self._submit(self._session.name, reading_of, link.step)
+
+    def _submit(self, name: str, function: Any, *args: Any) -> Any:
+        return self._backend.submit(name, function, *args, slot=self._home, urgent=True, pinned=True)
+
+    @property
+    def _segment_end(self) -> int:
+        return min(self._kept[0] + KEEP_EVERY, len(self._cuts))
+
+    def _take_oldest(self) -> None:
+        link = self._links[0]
+        self._wait(link.step)
+        if self._taken + 1 == self._segment_end:
+            self._kept, self._state = (self._taken + 1, unpacked(self._backend.result(link.step)).state), None
+        if link.summary is not None:
+            self._wait(link.summary)
+            self._report(self._backend.result(link.summary))
+        self._links.popleft()
+        self._taken += 1
+        self._room[link.worker] += 1
+        self._starved = not self._links or not self._links[0].made.done()
+
+    def _wait(self, task: Any) -> None:
+        wait_done(self._backend, task, [one for link in self._links for one in link.tasks])
+        if self._backend.is_lost(task):
+            self._backend.result(task)
+
+    def _report(self, reading: Reading) -> None:
+        """Count a block, unless it was before the chain was lost."""
+        if self._taken >= self._reported:
+            self._reported = self._taken + 1
+            self._session.advance(reading)
+
+    def _restart(self, error: TaskLost) -> None:
+        self._losses += 1
+        if self._losses > MOST_LOSSES:
+            raise ClusterError(
+                f"{self._session.name!r} was lost {self._losses} times with its workers: {error}"
+            ) from error
+        self._session.losses += 1
+        self._cancel()
+        self._begin()
+
+    def _cancel(self) -> None:
+        self._backend.cancel([task for link in self._links for task in link.tasks])
+        self._links.clear()
