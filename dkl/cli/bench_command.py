@@ -74,11 +74,17 @@ def _speed(*, quick: bool) -> Result:
     of_passes = QUICK_PASSES if quick else {}
     found: list[Any] = [*kernel_ratios(**of_kernels), *pass_ratios(**of_passes)]
     table = Table(title="measured side by side on this machine", title_justify="left")
-    for head in ("what", "measured", "promised"):
+    for head in ("what", "measured", "promised", "bare product"):
         table.add_column(head, justify="left" if head == "what" else "right")
     for one in found:
         style = "" if one.kept else "red"
-        table.add_row(one.name, Text(f"{one.value:.2f}", style=style), f"{one.promised:g}")
+        ceiling = getattr(one, "ceiling", None)
+        table.add_row(
+            one.name,
+            Text(f"{one.value:.2f}", style=style),
+            f"{one.promised:g}",
+            "" if ceiling is None else f"{ceiling:.2f}",
+        )
     kept = sum(one.kept for one in found)
     note = (
         Text("Sizes too small to hold the promises to: a trial run.") if quick else Text(f"{kept} of {len(found)} kept")
