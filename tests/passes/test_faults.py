@@ -181,7 +181,7 @@ def test_ctrl_c_stops_the_threads_of_a_pass(record):
     assert time.perf_counter() - started < 2.4
     timer.join()
     time.sleep(0.2)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("dkl-pass", "dkl-prepare"))]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("dkl-pass")]
 
 
 def test_a_map_that_nobody_reads_on_leaves_no_task(mortal):
