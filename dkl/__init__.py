@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+from dkl.version import __version__
 
 # What a user imports, and where it lives. Nothing is loaded before it is asked for: `import dkl.blocks` needs no Dask.
 _HOMES = {

@@ -23,10 +23,10 @@ import zarr
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from dkl import __version__
 from dkl.data.commit import staged
 from dkl.data.location import Location
 from dkl.errors import CorruptChunkError, StoreError, located
+from dkl.version import __version__
 
 FORMAT = 1
 KIND = "model"

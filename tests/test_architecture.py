@@ -19,12 +19,14 @@ import dkl
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted((ROOT / "dkl").rglob("*.py"))
 
-# Each layer with the layers that it may import beside itself. `errors`, `events` and `progress` import no other.
-FOUNDATION = {"errors", "events"}
+# Each layer with the layers that it may import beside itself. `errors`, `events` and `version` import no other.
+FOUNDATION = {"errors", "events", "version"}
 ARROW: dict[str, set[str]] = {
     "errors": set(),
     "events": set(),
+    "version": set(),
     "progress": {"events"},
+    "": {"version"},
     "features": FOUNDATION,
     "blocks": FOUNDATION | {"features"},
     "data": FOUNDATION | {"progress", "blocks.block", "blocks.records", "blocks.sampling"},
@@ -74,7 +76,7 @@ def is_module(name: str) -> bool:
 def modules_of_dkl(path: Path) -> Iterator[tuple[str, int]]:
     """The modules of dkl that a file imports."""
     for module, names, line in imports_of(path):
-        if module.partition(".")[0] != "dkl" or (module, names) == ("dkl", ("__version__",)):
+        if module.partition(".")[0] != "dkl":
             continue
         inner = [f"{module}.{name}" for name in names if is_module(f"{module}.{name}")]
         yield from ((name, line) for name in inner or [module])
@@ -122,7 +124,7 @@ def test_no_module_imports_through_a_front_door() -> None:
                 wrong.append((path, line, "a relative import"))
             elif module.partition(".")[0] == "dkl" and is_package(module):
                 doors = [name for name in names if not is_module(f"{module}.{name}")]
-                if (doors or not names) and not (module == "dkl" and doors == ["__version__"]):
+                if doors or not names:
                     wrong.append((path, line, f"from {module} import {', '.join(doors)}"))
     assert not wrong, places(wrong)
 

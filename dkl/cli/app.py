@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dkl import __version__
 from dkl.cli import bench_command, data_commands, demo_command, model_commands
+from dkl.version import __version__
 
 app = typer.Typer(
     name="dkl",

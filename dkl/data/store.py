@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from dkl.data.location import Location
 from dkl.data.manifest import ManifestDraft, node_names
 from dkl.data.reading import FORMAT, is_store
 from dkl.data.schema import Schema
+from dkl.version import __version__
 
 __all__ = ["DatasetWriter", "Schema", "is_store"]
 
@@ -227,7 +227,7 @@ class DatasetWriter:
         facts = {
             "kind": "dataset",
             "format": FORMAT,
-            "written_by": importlib.metadata.version("dkl"),
+            "written_by": __version__,
             "schema": self.schema.to_json(),
             "n_rows": self.rows_written,
             "rows_a_block": self._rows_a_block,

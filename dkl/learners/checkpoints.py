@@ -6,10 +6,12 @@ import hashlib
 from numbers import Integral
 from typing import Any
 
-from dkl import __version__
+from sklearn.base import BaseEstimator
+
 from dkl.data.dataset import Dataset
 from dkl.learners.parameters import drawn_seed
 from dkl.passes.checkpoint import Checkpoint
+from dkl.version import __version__
 
 # These change how a result is computed, not what it is.
 _WITHOUT_EFFECT = {"checkpoint", "progress", "memory_limit", "device"}
@@ -19,11 +21,18 @@ def run_fingerprint(estimator: Any, dataset: Dataset) -> str:
     """Of data, parameters and version; empty without a checkpoint, since hashing rows in memory takes a read."""
     if estimator.checkpoint is None:
         return ""
-    parameters = {k: v for k, v in estimator.get_params(deep=False).items() if k not in _WITHOUT_EFFECT}
-    if not isinstance(parameters["random_state"], Integral):
-        parameters["random_state"] = None
-    parts = (type(estimator).__name__, sorted(parameters.items()), dataset.fingerprint, __version__)
+    parts = (_with_effect(estimator), dataset.fingerprint, __version__)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _with_effect(value: Any) -> Any:
+    """The name and the parameters of an estimator, of those within it too; anything else as it is."""
+    if not isinstance(value, BaseEstimator):
+        return value
+    parameters = {k: _with_effect(v) for k, v in value.get_params(deep=False).items() if k not in _WITHOUT_EFFECT}
+    if not isinstance(parameters.get("random_state"), Integral):
+        parameters["random_state"] = None
+    return type(value).__name__, sorted(parameters.items())
 
 
 def stage_checkpoint(store: Any, stage: str) -> Checkpoint | None:
