@@ -11,6 +11,11 @@ from dkl.blocks.maps import map_rows
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.pieces import piece_rows
 
+# BLAS takes other kernels for few rows, one column and ragged edges, and their last bits differ. Products of one shape
+# only make the scores of a row the same whichever rows come with it.
+_TILE = 256
+_EDGE = 16
+
 
 def decision_values(
     X: Any, feature_map: FeatureMap, coef: np.ndarray, intercept: np.ndarray, *, dtype: str = "float32"
@@ -32,8 +37,19 @@ def decision_values(
     ndarray of shape (n, K), float64
     """
     out = np.empty((X.shape[0], len(coef)))
-    weights = np.ascontiguousarray(coef.T, dtype=dtype)
+    weights = np.zeros((coef.shape[1], len(coef) + -len(coef) % _EDGE), dtype)
+    weights[:, : len(coef)] = coef.T
     step = piece_rows(feature_map, dtype)
     for start in range(0, X.shape[0], step):
-        out[start : start + step] = on_host(map_rows(X[start : start + step], feature_map, dtype)) @ weights
+        phi = on_host(map_rows(X[start : start + step], feature_map, dtype))
+        for first in range(0, len(phi), _TILE):
+            scores = _tile_product(phi[first : first + _TILE], weights)
+            out[start + first : start + first + _TILE] = scores[:, : len(coef)]
     return out + intercept
+
+
+def _tile_product(phi: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    n_rows = len(phi)
+    if n_rows < _TILE:
+        phi = np.concatenate([phi, np.zeros((_TILE - n_rows, phi.shape[1]), phi.dtype)])
+    return (phi @ weights)[:n_rows]
