@@ -86,6 +86,7 @@ class KernelMachine(Saved, BaseEstimator):
             If a parameter or the rows have no meaning; before any pass.
         """
         check_constraints(self)
+        self._check_features()
         self._check_solver()
         dataset = rows_to_fit(self, X, self._target(y), sample_weight, supervised=True, task=self._task)
         # the views of a store have been warned of once
@@ -142,6 +143,7 @@ class KernelMachine(Saved, BaseEstimator):
     def planned_passes(self, dataset: Dataset) -> Passes:
         """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up."""
         check_constraints(self)
+        self._check_features()
         self._check_solver()
         return machine_passes(self, dataset)
 
@@ -229,6 +231,14 @@ class KernelMachine(Saved, BaseEstimator):
                 f"{self.n_features_in_} features as input"
             )
         return dataset
+
+    def _check_features(self) -> None:
+        if not isinstance(self.features, str | FeatureLearner):
+            raise ValueError(
+                f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
+                f"AlignedFeatures(), or one of {sorted(_LEARNERS)}. Got {self.features!r} instead; other transformers "
+                "go before the machine, in a pipeline"
+            )
 
     def _check_solver(self) -> None:
         if self.solver == "newton" and self.loss not in NEWTON_LOSSES:

@@ -155,7 +155,7 @@ def class_weights(class_weight: Any, classes: np.ndarray, totals: np.ndarray) ->
         position = np.flatnonzero(classes == label)
         if len(position) != 1:
             raise ValueError(f"class_weight names the class {label!r}, but the classes are {classes.tolist()}")
-        if not (np.isfinite(factor) and factor >= 0.0):
+        if not (isinstance(factor, Real) and 0.0 <= float(factor) < np.inf):
             raise ValueError(f"class_weight[{label!r}] must be a finite number >= 0, got {factor!r}")
         factors[position[0]] = factor
     if not factors.any():

@@ -14,7 +14,7 @@ from scipy.special import expit, softmax
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.features.feature_map import FeatureMap
-from dkl.learners.rows import checked_rows, dask_rows, encoded_frame, stored_rows
+from dkl.learners.rows import checked_rows, dask_rows, encoded_frame, finite_rows, stored_rows
 from dkl.linear.scores import decision_values
 
 
@@ -84,7 +84,7 @@ def _lazy_scores(model: Any, scorer: Scorer, X: da.Array) -> da.Array:
 
 
 def _score_block(rows: Any, scorer: Scorer) -> np.ndarray:
-    return scorer(rows)
+    return scorer(finite_rows(rows))
 
 
 def blockwise(function: Any, scores: Any, *, dtype: Any, columns: int | None = None) -> Any:

@@ -11,10 +11,12 @@ from scipy import sparse
 from sklearn.utils.validation import validate_data
 
 from dkl.blocks.maps import map_rows
+from dkl.data.checks import check_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.data.labels import TaskChoice
+from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 
 
@@ -165,4 +167,18 @@ def _map_dask(estimator: Any, X: da.Array, feature_map: FeatureMap, dtype: str) 
 
 
 def _map_block(rows: Any, feature_map: FeatureMap, precision: str) -> np.ndarray:
-    return map_rows(sparse.csr_array(rows) if sparse.issparse(rows) else rows, feature_map, precision)
+    return map_rows(finite_rows(rows), feature_map, precision)
+
+
+def finite_rows(rows: Any) -> Any:
+    """The rows of one chunk, sparse ones as csr_array.
+
+    Raises
+    ------
+    ValueError
+        For NaN or infinity, of which a class would be predicted as of any row.
+    """
+    rows = sparse.csr_array(rows) if sparse.issparse(rows) else rows
+    with located("a chunk of X, from whose first row the row is counted"):
+        check_rows(rows)
+    return rows

@@ -30,6 +30,7 @@ def accuracy(predicted: Any, X: Any, y: Any, sample_weight: Any) -> float:
     y, weight = _targets(X, y, sample_weight)
     if not _is_lazy(predicted, y, weight):
         return float(accuracy_score(y, predicted, sample_weight=weight))
+    predicted = _sized(predicted, X)
     right = predicted == _lazy(y, predicted)
     weight = 1.0 if weight is None else _lazy(weight, predicted)
     hits, total = dask.compute((right * weight).sum(), (weight * da.ones_like(right, dtype=float)).sum())
@@ -48,13 +49,21 @@ def r_squared(predicted: Any, X: Any, y: Any, sample_weight: Any) -> float:
     y, weight = _targets(X, y, sample_weight)
     if not _is_lazy(predicted, y, weight):
         return float(r2_score(y, predicted, sample_weight=weight))
+    predicted = _sized(predicted, X)
     y = _lazy(y, predicted).astype(float)
     weight = da.ones_like(y) if weight is None else _lazy(weight, predicted)
     weight = weight[:, None] if weight.ndim < y.ndim else weight
-    total, first, second, error = dask.compute(
-        *((weight * values).sum(axis=0) for values in (da.ones_like(y), y, y**2, (y - predicted) ** 2))
-    )
-    return float(np.mean(1.0 - error / (second - first**2 / total)))
+    total, first = _summed(weight, da.ones_like(y), y)
+    # the mean goes first: of targets far from 0, the squares hold nothing but it
+    deviation, error = _summed(weight, (y - first / total) ** 2, (y - predicted) ** 2)
+    # of a constant target all is explained or nothing, as in scikit-learn
+    unexplained = np.where(deviation > 0.0, error / np.where(deviation > 0.0, deviation, 1.0), error > 0.0)
+    return float(np.mean(1.0 - unexplained))
+
+
+def _summed(weight: da.Array, *values: da.Array) -> list[np.ndarray]:
+    """The weighted sums over the rows."""
+    return [np.asarray(one) for one in dask.compute(*((weight * one).sum(axis=0) for one in values))]
 
 
 def _targets(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
@@ -74,10 +83,26 @@ def _is_lazy(*values: Any) -> bool:
 
 
 def _lazy(values: Any, like: Any) -> da.Array:
-    """The values as a Dask array in the chunks of `like` (those of a frame have no known sizes)."""
-    if hasattr(values, "to_dask_array"):
-        return values.to_dask_array()
-    if isinstance(values, da.Array):
-        return values
+    """The values as a Dask array of known sizes, in the chunks of `like` where they have none of their own."""
+    if dask.is_dask_collection(values):
+        return _sized(values.to_dask_array() if hasattr(values, "to_dask_array") else values, values)
     values = np.asarray(values)
     return da.from_array(values, chunks=(like.chunks[0], *values.shape[1:]) if isinstance(like, da.Array) else "auto")
+
+
+def _sized(values: Any, rows: Any) -> Any:
+    """A Dask array that knows how many rows its chunks have: as many as the parts of `rows`, which it was made from.
+
+    What comes from a Dask frame does not know it, and cannot be compared with what does.
+    """
+    if not isinstance(values, da.Array) or not np.isnan(values.shape[0]):
+        return values
+    parts = rows.to_delayed()
+    if isinstance(parts, np.ndarray):
+        parts = parts.reshape(len(parts), -1)[:, 0]
+    counts = dask.compute(*(dask.delayed(_n_rows)(part) for part in parts))
+    return da.Array(values.dask, values.name, (counts, *values.chunks[1:]), meta=values._meta)
+
+
+def _n_rows(part: Any) -> int:
+    return int(part.shape[0])

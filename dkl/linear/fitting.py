@@ -163,6 +163,8 @@ def fit_by_epochs(
         If the order of the rows would bias the steps, so that several blocks are read for each.
     """
     summary = summarise_rows(problem, source, run)
+    if patience is not None and summary.n_rows >= np.sum(source.block_rows):
+        raise none_held_out(problem)
     mixed = mixed_source(source, summary.unevenness, problem.seed)
     targets = row_targets(problem, summary)
     schedule = step_schedule(
@@ -331,11 +333,15 @@ def calibrate(problem: LinearProblem, model: Any, source: BlockSource, run: Run)
     sums = result.results[0]
     weight = float(sums["weight"][0])
     if weight == 0.0:
-        raise ValueError(
-            f"no row is held out for calibration: validation_fraction={problem.held_out.share:g} of few rows; "
-            "use a larger fraction"
-        )
+        raise none_held_out(problem)
     return best_multiplier(sums["label"], sums["uniform"], weight)
+
+
+def none_held_out(problem: LinearProblem) -> ValueError:
+    """The error of a share so small that no row is in it."""
+    return ValueError(
+        f"no row is held out: validation_fraction={problem.held_out.share:g} of few rows; use a larger fraction"
+    )
 
 
 def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run: Run) -> LinearFit:

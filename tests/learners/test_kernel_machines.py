@@ -18,6 +18,7 @@ from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.linear_model import Ridge
 from sklearn.metrics import accuracy_score, log_loss, r2_score
 from sklearn.model_selection import cross_val_score
+from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -250,6 +251,50 @@ def test_r_squared_has_weights_and_is_lazy() -> None:
     assert machine.score(as_dataset(X, y, weight)) == pytest.approx(expected)
 
 
+def test_r_squared_of_lazy_rows_is_that_of_scikit_learn_far_from_zero_and_for_constants() -> None:
+    X, y = load_diabetes(return_X_y=True)
+    machine = regressor(solver="newton").fit(X, y)
+    lazy = da.from_array(X, chunks=(100, -1))
+    for targets in (y + 1e9, np.full(len(y), 3.0)):
+        assert machine.score(lazy, targets) == pytest.approx(machine.score(X, targets), rel=1e-9)
+    machine.fit(X, y + 1e9)
+    assert machine.score(lazy, y + 1e9) == pytest.approx(machine.score(X, y + 1e9), rel=1e-6)
+
+
+@pytest.mark.parametrize("form", ["array", "dask array", "dask frame"])
+def test_rows_of_a_dask_frame_are_scored_against_targets_of_any_form(form: str) -> None:
+    X, codes = rows(300, 2)
+    machine = classifier().fit(X, codes)
+    targets = {
+        "array": codes,
+        "dask array": da.from_array(codes, chunks=70),
+        "dask frame": dd.from_pandas(pd.Series(codes), npartitions=4),
+    }
+    unsized = dd.from_pandas(pd.DataFrame(X), npartitions=3).to_dask_array()
+    assert machine.score(unsized, targets[form]) == machine.score(X, codes)
+    assert machine.score(da.from_array(X, chunks=(90, -1)), targets[form]) == machine.score(X, codes)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 300])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_row_has_the_same_bits_whichever_rows_come_with_it(chunk: int, n_classes: int) -> None:
+    X, codes = rows(300, n_classes)
+    machine = classifier().fit(X, codes)
+    lazy = machine.decision_function(da.from_array(X, chunks=(chunk, -1)))
+    np.testing.assert_array_equal(lazy.compute(), machine.decision_function(X))
+
+
+def test_missing_numbers_are_refused_in_lazy_rows_too() -> None:
+    X, codes = rows(300, 2)
+    machine = classifier().fit(X, codes)
+    X[210, 1] = np.nan
+    lazy = da.from_array(X, chunks=(100, -1))
+    with pytest.raises(ValueError, match=r"X\[10, 1\] is NaN"):
+        machine.predict(lazy).compute()
+    with pytest.raises(ValueError, match=r"X\[10, 1\] is NaN"):
+        machine.features_.transform(lazy).compute()
+
+
 def test_several_targets_are_fitted_at_once() -> None:
     X, y = load_diabetes(return_X_y=True)
     both = np.column_stack([y, 3.0 * X[:, 2] - y])
@@ -403,6 +448,18 @@ class Interrupted(Exception):
     """What a test raises in the middle of a fit."""
 
 
+def test_what_has_no_effect_on_a_fit_may_differ_when_it_resumes(tmp_path: Path) -> None:
+    X, codes = rows(300, 2)
+
+    def machine(**options: Any) -> KernelClassifier:
+        features = RandomFeatures(n_features=60, **options)
+        return classifier(features=features, checkpoint=str(tmp_path / "run"))
+
+    first = machine(progress=lambda event: None).fit(X, codes)
+    again = machine(memory_limit="1 GiB").fit(X, codes)
+    np.testing.assert_array_equal(first.linear_.coef_, again.linear_.coef_)
+
+
 @pytest.mark.parametrize("solver", ["sgd", "newton"])
 @pytest.mark.parametrize("passes", [3, 4])
 def test_a_fit_that_was_broken_off_resumes_to_the_same_bits(solver: str, passes: int, tmp_path: Path) -> None:
@@ -448,6 +505,18 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no row held out": (
         lambda: classifier(calibrate=True, validation_fraction=1e-9).fit(SQUARE, TWO),
         "no row is held out.*larger fraction",
+    ),
+    "no row to stop early by": (
+        lambda: classifier(early_stopping=True, validation_fraction=1e-9).fit(SQUARE, TWO),
+        "no row is held out.*larger fraction",
+    ),
+    "features of another kind": (
+        lambda: classifier(features=StandardScaler()).fit(SQUARE, TWO),
+        r"'features' parameter.*feature learner.*StandardScaler\(\).*pipeline",
+    ),
+    "a class weight that is no number": (
+        lambda: classifier(class_weight={0: "much"}).fit(SQUARE, TWO),
+        r"class_weight\[0\] must be a finite number >= 0, got 'much'",
     ),
     "patience 0": (lambda: classifier(patience=0).fit(SQUARE, TWO), "'patience' parameter"),
     "newton without a hessian": (
