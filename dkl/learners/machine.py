@@ -15,6 +15,7 @@ from sklearn.utils.metaestimators import available_if
 from dkl.blocks.device import resolve_device
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.data.frames import is_frame
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.base import FeatureLearner
 from dkl.learners.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
@@ -23,7 +24,7 @@ from dkl.learners.parameters import Constraints, check_constraints
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.prediction import Scorer, score_rows
 from dkl.learners.random_features import RandomFeatures
-from dkl.learners.rows import rows_to_fit
+from dkl.learners.rows import check_columns, dask_rows, encoded_frame, rows_to_fit
 from dkl.learners.saving import Saved
 from dkl.linear.fitting import (
     NEWTON_LOSSES,
@@ -222,9 +223,17 @@ class KernelMachine(Saved, BaseEstimator):
 
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
         """Further rows, encoded as those of `fit`."""
-        if hasattr(X, "columns") and hasattr(X, "dtypes") and not dask.is_dask_collection(X):
-            X = self.encoding_.transform(X) if self.encoding_ is not None else np.asarray(X)
-        dataset = as_dataset(X, y, sample_weight, task=self._task, classes=getattr(self, "classes_", None))
+        if is_frame(X):
+            X = dask_rows(self, X) if dask.is_dask_collection(X) else encoded_frame(self, X)
+        elif isinstance(X, Dataset):
+            check_columns(self, X)
+        known = getattr(self, "classes_", None)
+        dataset = as_dataset(X, y, sample_weight, task=self._task, classes=known)
+        if known is not None and not np.array_equal(np.asarray(dataset.classes), known):
+            raise ValueError(
+                f"{dataset!r} has the classes {np.asarray(dataset.classes).tolist()}, but fit has found "
+                f"{known.tolist()}; create it with classes= those of fit, or fit all rows again"
+            )
         if dataset.n_columns != self.n_features_in_:
             raise ValueError(
                 f"X has {dataset.n_columns} features, but {type(self).__name__} is expecting "

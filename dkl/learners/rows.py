@@ -71,9 +71,10 @@ def _is_plain(X: Any) -> bool:
 
 
 def checked_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
-    """Rows in memory with the right number and names of columns; frames stay frames."""
-    if is_frame(X):
-        if reset or _keeps_columns(getattr(estimator, "encoding_", None)):
+    """Rows in memory with the right number and names of columns; frames stay frames where they are encoded."""
+    encoding = getattr(estimator, "encoding_", None)
+    if is_frame(X) and (reset or encoding is not None):
+        if reset or _keeps_columns(encoding):
             validate_data(estimator, X, reset=reset, skip_check_array=True)
         return X
     return validate_data(estimator, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=not reset)
@@ -110,7 +111,13 @@ def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str)
 
 
 def stored_rows(estimator: Any, dataset: Dataset) -> da.Array:
-    """The rows of a Dataset, lazily, whose columns are those of `fit`.
+    """The rows of a Dataset, lazily, whose columns are those of `fit` (see `check_columns`)."""
+    check_columns(estimator, dataset)
+    return dataset.X
+
+
+def check_columns(estimator: Any, dataset: Dataset) -> None:
+    """Compare the names of a Dataset's columns with those of `fit`.
 
     Raises
     ------
@@ -127,7 +134,6 @@ def stored_rows(estimator: Any, dataset: Dataset) -> da.Array:
                     f"column {place} of {dataset.source.place} is {found!r}, but {type(estimator).__name__} was fitted "
                     f"with {expected!r} there; the feature names should be those of fit, in their order"
                 )
-    return dataset.X
 
 
 def encoded_frame(estimator: Any, frame: Any) -> Any:

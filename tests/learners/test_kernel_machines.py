@@ -295,6 +295,19 @@ def test_missing_numbers_are_refused_in_lazy_rows_too() -> None:
         machine.features_.transform(lazy).compute()
 
 
+@pytest.mark.filterwarnings("ignore:X has feature names")
+def test_missing_numbers_of_a_frame_are_refused_where_fit_saw_none() -> None:
+    X, codes = rows(300, 2)
+    machine = classifier().fit(X, codes)
+    frame = pd.DataFrame(X).add_prefix("x")
+    np.testing.assert_array_equal(machine.predict(frame), machine.predict(X))
+    frame.iloc[210, 1] = np.nan
+    with pytest.raises(ValueError, match="contains NaN"):
+        machine.predict(frame)
+    with pytest.raises(ValueError, match="contains NaN"):
+        machine.features_.transform(frame)
+
+
 def test_several_targets_are_fitted_at_once() -> None:
     X, y = load_diabetes(return_X_y=True)
     both = np.column_stack([y, 3.0 * X[:, 2] - y])
@@ -379,6 +392,34 @@ def test_partial_fit_goes_on_from_fit() -> None:
     # a block in which two classes are absent
     machine.partial_fit(X[codes == 1][:100], y[codes == 1][:100], classes=["a", "b", "c"])
     assert machine.classes_.tolist() == ["a", "b", "c"]
+
+
+def test_partial_fit_encodes_further_frames_as_fit_did() -> None:
+    letters = np.array(["u", "v", "w"])[np.arange(300) % 3]
+    frame = pd.DataFrame({"x": np.random.default_rng(0).normal(size=300), "letter": letters})
+    target = (letters == "w").astype(int)
+    further = frame[letters != "u"]
+    eager = classifier().fit(frame, target).partial_fit(further, target[further.index])
+    lazy = classifier().fit(frame, target)
+    lazy.partial_fit(dd.from_pandas(further.reset_index(drop=True), npartitions=1), target[further.index])
+    np.testing.assert_array_equal(eager.linear_.coef_, lazy.linear_.coef_)
+
+
+def test_partial_fit_refuses_a_dataset_of_other_columns(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": np.arange(30.0), "letter": ["u", "v", "w"] * 10})
+    target = np.arange(30) % 2
+    machine = classifier().fit(frame, target)
+    other = dkl.create_dataset(str(tmp_path / "other"), frame.replace("u", "z"), target)
+    with pytest.raises(ValueError, match=r"column 1 of .*'letter=v', but KernelClassifier was fitted with 'letter=u'"):
+        machine.partial_fit(other)
+
+
+def test_partial_fit_refuses_a_dataset_of_other_classes() -> None:
+    X, codes = rows(300, 2)
+    machine = classifier().fit(X, codes)
+    machine.partial_fit(as_dataset(X, codes))
+    with pytest.raises(ValueError, match=r"classes \[1, 2\], but fit has found \[0, 1\]"):
+        machine.partial_fit(as_dataset(X, codes + 1))
 
 
 def test_partial_fit_of_a_regressor_keeps_the_units() -> None:
