@@ -127,15 +127,22 @@ class Plan:
             "slots": self.slots,
         }
 
-    def __repr__(self) -> str:
+    def cells(self) -> list[list[str]]:
+        """A table as texts: the heads, a row for each kind of pass, the sums."""
         head = ["pass", "times", "reads", "flops", "time", "peak a process"]
-        table = [head, *(_cells(one) for one in self.passes), self._sums()]
-        widths = [max(len(row[place]) for row in table) for place in range(len(head))]
+        return [head, *(_cells(one) for one in self.passes), self._sums()]
+
+    @property
+    def speed(self) -> str:
+        return f"({self.slots} at once, each {self.flops_per_second / 1e9:.0f} GFLOP/s, measured on this machine)"
+
+    def __repr__(self) -> str:
+        table = self.cells()
+        widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
         lines = [
             "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
         ]
-        speed = f"{self.slots} at once, each {self.flops_per_second / 1e9:.0f} GFLOP/s"
-        return "\n".join([f"plan of {self.learner}", f"on {self.rows}", *lines, f"({speed}, measured on this machine)"])
+        return "\n".join([f"plan of {self.learner}", f"on {self.rows}", *lines, self.speed])
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
@@ -147,7 +154,8 @@ class Plan:
 
 def _cells(one: PassPlan) -> list[str]:
     figures = [format_bytes(one.bytes_read), f"{one.flops:.1e}", format_time(one.seconds)]
-    return [one.name, str(one.calls), *figures, format_bytes(one.memory.total)]
+    name = one.name if one.calls == 1 else one.name.removesuffix(" 1")
+    return [name, str(one.calls), *figures, format_bytes(one.memory.total)]
 
 
 def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +183,8 @@ def test_a_scheduler_that_is_not_there_is_told_at_once(folder: Path) -> None:
     [
         (["fit", "none.zarr", "m.zarr"], "none.zarr"),
         (["info", "none.zarr"], "none.zarr"),
+        (["info", "{labels.model}"], "is a model, not a dataset"),
+        (["fit", "{labels.model}", "m.zarr"], "is a model, not a dataset"),
         (["score", "none.model", "none.zarr"], "none.zarr"),
         (["predict", "{labels.model}", "{new.csv}", "out.txt"], ".parquet, .csv or .zarr"),
         (["predict", "{labels.model}", "{new.csv}", "no/such/out.csv"], "no/such/out.csv"),
@@ -209,6 +216,7 @@ def test_a_failure_is_one_message_and_exit_code_1(
     [
         (["ingest", "rows.csv"], "the store to write"),
         (["ingest", "a.csv", "b.zarr", "--split", "train:0.8"], "train=0.8"),
+        (["ingest", "a.csv", "b.zarr", "--memory-limit", "much"], "500000000 or '2 GiB'"),
         (["fit", "rows.zarr"], "Missing argument"),
         (["fit", "a.zarr", "b.zarr", "--learner", "peak"], "aligned"),
         (["fit", "{labels.zarr}", "m.zarr", "--learner", "random", "--rho", "1"], "--rho has no meaning"),
@@ -230,6 +238,37 @@ def test_what_is_not_understood_leaves_with_exit_code_2(
     assert run.exit_code == 2, run.output
     assert says in run.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", [(), ("--workers", "2")], ids=["threads", "workers"])
+def test_ctrl_c_ends_a_fit_within_seconds_without_a_traceback(
+    folder: Path, tmp_path: Path, where: tuple[str, ...]
+) -> None:
+    fit = ["fit", str(folder / "labels.zarr"), "m.zarr", *SMALL, "--epochs", "1000000", *where]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "dkl", *fit],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(8)
+    os.killpg(run.pid, signal.SIGINT)  # a terminal sends it to the workers too
+    started = time.monotonic()
+    output = run.communicate(timeout=30)[0]
+    assert time.monotonic() - started < 5.0
+    assert run.returncode == 130
+    assert "interrupted" in output
+    assert "--checkpoint" in output
+    assert "Traceback" not in output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_format_can_be_said_where_the_suffix_does_not_tell(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_bytes((folder / "labels.csv").read_bytes())
+    options = ("--target", "label", "--format", "csv")
+    assert facts_of("ingest", tmp_path / "rows.txt", tmp_path / "rows.zarr", *options)["rows"] == 900
 
 
 def test_a_prediction_that_fails_half_way_leaves_nothing(folder: Path, tmp_path: Path) -> None:

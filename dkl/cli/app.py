@@ -37,7 +37,8 @@ def _program(
     The way of the data: [bold]ingest[/bold] files into a store, [bold]plan[/bold] what a fit costs, [bold]fit[/bold] a
     model, [bold]score[/bold] it on held-out rows, [bold]predict[/bold] for new ones.
 
-    Exit codes: 0 all went well, 1 the work failed (one message says why), 2 the command was not understood.
+    Exit codes: 0 all went well, 1 the work failed (one message says why), 2 the command was not
+    understood, 130 interrupted.
     """
 
 

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from dkl.errors import ClusterError
+
+if TYPE_CHECKING:
+    from distributed import LocalCluster
+
+END_WITHIN_S = 0.5
+
+
+def checked_bytes(text: str | None) -> str | None:
+    """An option that takes a number of bytes, as it was given."""
+    from dask.utils import parse_bytes
+
+    try:
+        if text is not None:
+            parse_bytes(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no number of bytes; expected such as 500000000 or '2 GiB'") from None
+    return text
 
 
 @dataclass(frozen=True)
@@ -30,7 +50,8 @@ class Compute:
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            help="Bytes that a process may hold, for example '2 GiB'; refused beforehand if it cannot be kept."
+            callback=checked_bytes,
+            help="Bytes that a process may hold, for example '2 GiB'; refused beforehand if it cannot be kept.",
         ),
     ] = None
 
@@ -55,7 +76,7 @@ def local_processes(n_workers: int) -> Iterator[None]:
     """A cluster of worker processes on this machine, one thread each."""
     from distributed import Client, LocalCluster
 
-    with warnings.catch_warnings():
+    with _interrupts_held_back(), warnings.catch_warnings():
         # without a dashboard it does not matter which port the scheduler's HTTP server takes
         warnings.filterwarnings("ignore", "Port .* is already in use", category=UserWarning)
         cluster = LocalCluster(
@@ -66,7 +87,34 @@ def local_processes(n_workers: int) -> Iterator[None]:
             silence_logs=logging.ERROR,
         )
     with cluster, Client(cluster):
+        try:
+            yield
+        except KeyboardInterrupt:
+            cluster.sync(_end_workers, cluster)
+            raise
+
+
+async def _end_workers(cluster: LocalCluster) -> None:
+    """Do not wait for the blocks that workers are within."""
+    await asyncio.gather(*(nanny.close(timeout=END_WITHIN_S) for nanny in cluster.workers.values()))
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """A Ctrl-C waits until the end of the block, and processes that start inside never see one.
+
+    A terminal sends it to all processes of a command: workers would each print a traceback, and this process ends them
+    in any case. Threads and processes inherit the mask of signals, workers that are started again later too.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
         yield
+        return
+    resource_tracker.ensure_running()  # its start, inside, would let the signal through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -71,10 +71,15 @@ def command(app: typer.Typer, name: str, *, epilog: str = "") -> Callable[[Calla
             _report(lambda: function(**given, **options), running)
 
         _show_as(run, _signature(function, groups))
-        app.command(name, epilog=epilog, no_args_is_help=False)(run)
+        app.command(name, help=paragraphs(function.__doc__ or ""), epilog=epilog, no_args_is_help=False)(run)
         return run
 
     return register
+
+
+def paragraphs(text: str) -> str:
+    """A docstring whose paragraphs are one line each, so that they fill whatever width the help has."""
+    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
 
 
 def _groups_of(function: Callable[..., Any]) -> dict[str, type]:
@@ -113,8 +118,9 @@ def _report(work: Callable[[], Result], running: Running) -> None:
         warnings.showwarning = _show_warning
         try:
             result = work()
-        except KeyboardInterrupt:
-            stderr().print("interrupted", style="bold red")
+        except KeyboardInterrupt as stopped:
+            notes = getattr(stopped, "__notes__", ())
+            stderr().print(Text.assemble(("interrupted", "bold red"), *(f"\n  {note}" for note in notes)))
             raise typer.Exit(INTERRUPTED) from None
         except (typer.Exit, typer.BadParameter):
             raise
@@ -145,7 +151,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: Any, 
 
 def stderr() -> Console:
     """Where progress, warnings and failures go: standard output holds results alone."""
-    return Console(stderr=True, soft_wrap=True)
+    return Console(stderr=True, soft_wrap=not sys.stderr.isatty())
 
 
 def facts_table(facts: Mapping[str, Any]) -> RenderableType:

@@ -10,9 +10,11 @@ import typer
 from rich.panel import Panel
 from rich.text import Text
 
+from dkl.cli.cluster import checked_bytes
 from dkl.cli.command import Result, Running, command, facts_table
 from dkl.cli.outputs import refuse_existing
 
+FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
 Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
 
 
@@ -66,7 +68,7 @@ def ingest(
     files: Annotated[
         list[str],
         typer.Argument(
-            help="CSV, Parquet, libsvm or npz files, folders, globs or URLs; then the store.", metavar="FILES... STORE"
+            help="CSV, Parquet, libsvm or npz files, folders, globs or URLs; then the store.", metavar="FILES STORE"
         ),
     ],
     columns: ColumnOptions,
@@ -75,7 +77,10 @@ def ingest(
     split: Annotated[str, typer.Option(help="Shares of named splits; '' for none.")] = "train=0.8,test=0.2",
     shuffle: Annotated[bool, typer.Option(help="Put the rows in a random order on disk.")] = True,
     seed: Annotated[int, typer.Option(help="Of the order and of the splits.")] = 0,
-    memory_limit: Annotated[str | None, typer.Option(help="Bytes that ingest may take, for example '500 MB'.")] = None,
+    format: Annotated[FileFormat | None, typer.Option(help="Of files whose suffix does not tell it.")] = None,
+    memory_limit: Annotated[
+        str | None, typer.Option(callback=checked_bytes, help="Bytes that ingest may take, for example '500 MB'.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store that is there.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show the rules for the columns and write nothing.")] = False,
 ) -> Result:
@@ -89,7 +94,7 @@ def ingest(
     *sources, store = files
     shares = parse_splits(split)
     if plan:
-        return _plan_of(sources, columns, running)
+        return _plan_of(sources, columns, running, format)
     from dkl.data.ingest import ingest as ingest_files
 
     refuse_existing(store, overwrite)
@@ -101,6 +106,7 @@ def ingest(
         splits=shares or None,
         shuffle=shuffle,
         seed=seed,
+        format=format,
         memory_limit=memory_limit,
         overwrite=overwrite,
         progress=running.progress,
@@ -108,11 +114,11 @@ def ingest(
     return description_of(dataset, seconds=round(time.perf_counter() - started, 3))
 
 
-def _plan_of(sources: list[str], columns: ColumnOptions, running: Running) -> Result:
+def _plan_of(sources: list[str], columns: ColumnOptions, running: Running, format: FileFormat | None) -> Result:
     from dkl.data.ingest import plan_ingest
     from dkl.data.table_rows import TableChoices
 
-    planned = plan_ingest(sources, choices=TableChoices(**columns.choices()), progress=running.progress)
+    planned = plan_ingest(sources, format=format, choices=TableChoices(**columns.choices()), progress=running.progress)
     facts = {"rows": planned.n_rows, "staged_bytes": planned.staged_bytes, "schema": planned.schema.to_json()}
     return Result(facts, Text(planned.describe()))
 

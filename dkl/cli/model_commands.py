@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
 from dkl.cli.outputs import refuse_existing
+
+if TYPE_CHECKING:
+    from dkl.planning import Plan
 
 Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
 Model = Annotated[str, typer.Argument(help="Path or URL of a model that dkl wrote.", show_default=False)]
@@ -56,7 +63,18 @@ def plan(
         learner = learner_from(features, seed=machine.seed, compute=compute, running=running)
         estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
         planned = plan_of(estimator, dataset)
-    return Result(planned.facts, Text(repr(planned)))
+    return Result(planned.facts, _plan_view(planned, f"{type(estimator).__name__} on {type(learner).__name__}"))
+
+
+def _plan_view(planned: Plan, learner: str) -> Group:
+    head, *rows = planned.cells()
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column(head[0])
+    for name in head[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return Group(Text(f"{learner}, {planned.rows}"), table, Text(planned.speed))
 
 
 def fit(
@@ -68,6 +86,9 @@ def fit(
     running: Running,
     *,
     split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Folder or URL: a fit that was broken off goes on from here when run again.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
 ) -> Result:
     """Learn features and a linear model on them, out of core, and save the model.
@@ -78,8 +99,10 @@ def fit(
     dataset = chosen_split(store, split, "train")
     learner = learner_from(features, seed=machine.seed, compute=compute, running=running)
     estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
+    if checkpoint is not None:
+        estimator.set_params(checkpoint=checkpoint)
     started = time.perf_counter()
-    with computing_on(compute):
+    with computing_on(compute), _told_how_to_go_on(checkpoint):
         estimator.fit(dataset)
     estimator.save(model, overwrite=overwrite)
     facts = {
@@ -92,6 +115,19 @@ def fit(
         "seconds": round(time.perf_counter() - started, 3),
     }
     return Result(facts)
+
+
+@contextmanager
+def _told_how_to_go_on(checkpoint: str | None) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(
+            "no model was written; run the same command again and it goes on after the last finished pass"
+            if checkpoint
+            else "no model was written; with --checkpoint FOLDER a fit goes on where it was broken off"
+        )
+        raise
 
 
 def score(

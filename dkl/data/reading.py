@@ -60,7 +60,7 @@ def read_facts(location: Location) -> dict[str, Any]:
 def _remedy(location: Location) -> str:
     if location.is_in_memory:
         return "only the process that wrote it sees memory://; use threads, or a folder or URL that workers can read"
-    return "create one with dkl.create_dataset"
+    return "write one with dkl.ingest or dkl.create_dataset"
 
 
 def _checked_facts(location: Location, facts: dict[str, Any]) -> dict[str, Any]:
@@ -70,6 +70,8 @@ def _checked_facts(location: Location, facts: dict[str, Any]) -> dict[str, Any]:
             f"{location.place} has the newer format {newer} of dkl {facts.get('written_by')}; this dkl reads formats "
             f"up to {FORMAT}. Upgrade dkl: pip install -U dkl"
         )
+    if facts.get("kind") == "model":
+        raise StoreError(f"{location.place} is a model, not a dataset; open it with dkl.load_model")
     kept = {name: value for name, value in facts.items() if name not in ("digest", "state")}
     if facts.get("kind") != "dataset" or json_digest(kept) != facts.get("digest"):
         raise CorruptChunkError(f"the metadata of {location.place} is not what was written; create the dataset again")
