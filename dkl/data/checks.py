@@ -147,6 +147,12 @@ def spoken(value: Any) -> str:
     return "NaN" if value != value else str(value)
 
 
+def spoken_names(names: Sequence[str], most: int = 12) -> str:
+    """Names of columns as messages list them, cut after the first few."""
+    shown = ", ".join(repr(name) for name in names[:most])
+    return f"[{shown}]" if len(names) <= most else f"[{shown}, ... ({len(names)} in all)]"
+
+
 def _remedy(value: Any) -> str:
     if isinstance(value, np.integer):
         return "integers beyond 2**53 are not exact in float64: pass ids as strings in a data frame, or leave them out"

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import sparse
 
+from dkl.data.checks import spoken_names
 from dkl.data.column_rules import ColumnRule, Missing, decide_rule
 from dkl.data.columns import as_table, column_kind, numbers, texts, why_unusable
 from dkl.data.statistics import TableStatistics, merged, table_statistics
@@ -108,11 +109,15 @@ class TableEncoding:
         known = [rule.name for rule in self.rules]
         absent = sorted(set(known) - set(names))
         if absent:
-            raise ValueError(f"the table lacks the columns {absent}; expected {known}, got {names}")
+            raise ValueError(
+                f"the table lacks the columns {spoken_names(absent)}; expected {spoken_names(known)}, "
+                f"got {spoken_names(names)}"
+            )
         extra = sorted(set(names) - set(known) - set(self.ignored))
         if extra:
             raise ValueError(
-                f"the table has columns that were not there before: {extra}; leave them out (known: {known})"
+                f"the table has columns that were not there before: {spoken_names(extra)}; leave them out "
+                f"(known: {spoken_names(known)})"
             )
 
     def describe(self) -> str:
@@ -186,7 +191,9 @@ def decide_encoding(
     absent = sorted(set(categorical) - {column.name for column in seen.columns})
     if absent:
         names = [column.name for column in seen.columns]
-        raise ValueError(f"categorical names columns that are not there: {absent}; the columns are {names}")
+        raise ValueError(
+            f"categorical names columns that are not there: {absent}; the columns are {spoken_names(names)}"
+        )
     if not seen.columns:
         raise ValueError("no column is left to learn from")
     rules, problems = [], []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
+from dask.utils import format_bytes
+
 from dkl.data.csv_files import CsvFormat
 from dkl.data.libsvm_files import LibsvmFormat
 from dkl.data.matrix_rows import MatrixRows
@@ -57,9 +59,10 @@ class Buffers:
         while memory_limit is not None and buffers.peak_bytes > memory_limit:
             if buffers.stage_bytes <= BUFFER_BYTES // 64:
                 raise MemoryLimitError(
-                    f"memory_limit is {memory_limit} bytes and ingest needs {buffers.peak_bytes}: three buffers of "
-                    f"{buffers.stage_bytes}, {buffers.threads + 1} chunks of text of {4 * buffers.chunk_bytes} with "
-                    f"their columns, and {_FIXED_BYTES} to encode and write a block"
+                    f"memory_limit is {format_bytes(memory_limit)}, ingest needs {format_bytes(buffers.peak_bytes)}: "
+                    f"three buffers of {format_bytes(buffers.stage_bytes)}, {buffers.threads + 1} chunks of text of "
+                    f"{format_bytes(4 * buffers.chunk_bytes)} with their columns, and {format_bytes(_FIXED_BYTES)} to "
+                    "encode and write a block"
                 )
             buffers = cls(buffers.stage_bytes // 2, max(2**18, buffers.chunk_bytes // 2), buffers.threads)
         return buffers

@@ -134,7 +134,8 @@ def file_format(files: list[InputFile], chosen: FileFormat | None) -> FileFormat
     for name, found in formats.items():
         if found is None:
             raise ValueError(
-                f"'{name}' has no suffix that tells its format {sorted(_SUFFIXES)}; pass format='csv' or so"
+                f"'{name}' has no suffix that tells its format {sorted(_SUFFIXES)}; rename it, or say format='csv' "
+                "or such"
             )
     if len(set(formats.values())) > 1:
         raise ValueError(f"the files are of several formats: {formats}; ingest one format at a time")

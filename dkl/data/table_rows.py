@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from dkl.data.checks import spoken_names
 from dkl.data.column_rules import Missing
 from dkl.data.encoding import Layout, TableEncoding, decide_encoding
 from dkl.data.packing import NumberPacking
@@ -151,7 +152,7 @@ def _check_roles(names: list[str], choices: TableChoices) -> None:
     for role in ("target", "weight", "split"):
         name = getattr(choices, role)
         if name is not None and name not in names:
-            raise ValueError(f"{role}='{name}' is no column; the columns are {names}")
+            raise ValueError(f"{role}='{name}' is no column; the columns are {spoken_names(names)}")
         if name is not None and name in choices.drop:
             raise ValueError(f"{role}='{name}' is also in drop")
     if len(set(choices.beside)) < len(choices.beside):

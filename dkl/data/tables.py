@@ -8,6 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from dkl.data.checks import spoken_names
 from dkl.data.columns import check_kinds, plain_type
 from dkl.data.paths import InputFile
 from dkl.errors import located
@@ -61,10 +62,11 @@ def common_schema(probes: list[Probe], *, drop: Collection[str], as_text: Collec
     """
     for probe in probes:
         _check_names(probe, probes[0])
-    absent = sorted(set(drop) - set(probes[0].schema.names))
+    names = probes[0].schema.names
+    absent = sorted(set(drop) - set(names))
     if absent:
-        raise ValueError(f"drop names columns that are not there: {absent}; the columns are {probes[0].schema.names}")
-    names = [name for name in probes[0].schema.names if name not in drop]
+        raise ValueError(f"drop names columns that are not there: {absent}; the columns are {spoken_names(names)}")
+    names = [name for name in names if name not in drop]
     _check_named(names, probes[0])
     for probe in probes:
         with located(f"'{probe.file.name}'"):
@@ -83,8 +85,8 @@ def _check_names(probe: Probe, first: Probe) -> None:
     ):
         if columns:
             raise ValueError(
-                f"'{probe.file.name}' {description} {columns}, unlike '{first.file.name}' with {first.schema.names}; "
-                f"all files need the same columns (their order is free)"
+                f"'{probe.file.name}' {description} {spoken_names(columns)}, unlike '{first.file.name}' with "
+                f"{spoken_names(first.schema.names)}; all files need the same columns (their order is free)"
             )
 
 

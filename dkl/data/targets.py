@@ -13,7 +13,8 @@ from dkl.data.columns import column_kind, numbers, texts, why_unusable
 from dkl.data.schema import Task
 
 AUTO_CLASSES = 1_000
-"""More distinct whole numbers than this (or than half of the rows) are neither plainly classes nor plainly numbers."""
+ROWS_A_CLASS = 20
+"""More distinct whole numbers than `AUTO_CLASSES`, or fewer rows for each of them than this, may be quantities."""
 MAX_CLASSES = 65_536
 MAX_SPLITS = 254
 
@@ -133,7 +134,7 @@ class TargetSummary:
     def _task(self) -> Task:
         if self._fractional is not None:
             return "regression"
-        ambiguous = self.kind == "number" and len(self._labels) > min(AUTO_CLASSES, max(20, self.rows // 2))
+        ambiguous = self.kind == "number" and len(self._labels) > min(AUTO_CLASSES, max(20, self.rows // ROWS_A_CLASS))
         if ambiguous:
             raise ValueError(
                 f"target '{self.name}' holds {min(len(self._labels), MAX_CLASSES)} or more different whole numbers in "

@@ -202,7 +202,7 @@ def test_a_memory_limit_is_kept_or_refused():
     assert Buffers.within(None) == Buffers()
     small = Buffers.within(300 * 2**20)
     assert small.peak_bytes <= 300 * 2**20 < Buffers().peak_bytes
-    with pytest.raises(MemoryLimitError, match=r"memory_limit is 1000 bytes and ingest needs [0-9]+: three buffers"):
+    with pytest.raises(MemoryLimitError, match=r"memory_limit is 0.98 kiB, ingest needs [0-9.]+ MiB: three buffers"):
         Buffers.within(1000)
 
 

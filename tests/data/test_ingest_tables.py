@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from sklearn.datasets import load_diabetes
 
 import dkl
 from dkl.data.csv_files import CsvFormat
@@ -245,6 +246,14 @@ def test_whole_numbers_can_be_quantities_and_names(tmp_path):
     again = dkl.ingest(tmp_path / "rows.csv", tmp_path / "s.zarr", target="y", categorical=["plz", "y"])
     assert again.classes is not None
     assert again.classes.tolist() == ["1", "2", "3"]
+
+
+def test_whole_numbers_with_a_few_rows_each_are_not_guessed(tmp_path):
+    data = load_diabetes(as_frame=True).frame  # 214 different whole numbers in 442 rows
+    data.to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(ValueError, match="say task='regression' if they are quantities"):
+        dkl.ingest(tmp_path / "rows.csv", tmp_path / "rows.zarr", target="target")
+    assert dkl.ingest(tmp_path / "rows.csv", tmp_path / "rows.zarr", target="target", task="regression").n_rows == 442
 
 
 def test_rows_without_a_target_can_be_stored(tmp_path):
