@@ -1,4 +1,4 @@
-"""A worker that is killed in the middle of a fit changes no bit of what is learned: potentials, weights, features, model."""
+"""A worker that is killed in the middle of a fit changes no bit: of potentials, weights, features and model."""
 
 from __future__ import annotations
 
