@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from dask.utils import format_bytes, format_time
 
-from dkl.blocks.records import Record, RowSample
+from dkl.blocks.records import Cost, Record, RowSample
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.passes.backends import Backend, choose_backend
@@ -202,9 +202,11 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
     flops_per_second, bytes_per_second = _product_rate(), _read_rate(rows)
     passes = []
     for (records, calls), memory in zip(kinds, memories, strict=True):
-        flops = sum(_flops(record, rows) for record in records)
+        costs = [_cost(record, rows) for record in records]
+        serial = sum(cost.serial_flops for cost in costs)
+        flops = serial + sum(cost.flops for cost in costs)
         stored = rows.source.stored_nbytes
-        computing = flops / (flops_per_second * slots.total())
+        computing = max(flops / slots.total(), serial) / flops_per_second
         reading = stored / (bytes_per_second * len(slots)) if stored else 0.0
         passes.append(PassPlan(pass_name(records), calls, stored, flops, max(computing, reading), memory))
     return Plan(repr(learner), repr(rows), tuple(passes), slots.total(), flops_per_second, bytes_per_second)
@@ -224,11 +226,11 @@ def _memory(
     )
 
 
-def _flops(record: Record, rows: Dataset) -> float:
+def _cost(record: Record, rows: Dataset) -> Cost:
     """Of one pass of a record; drawing a sample is a few operations a row."""
     if isinstance(record, RowSample):
-        return 50.0 * rows.n_rows
-    return record.cost(rows.n_rows, rows.n_columns).flops
+        return Cost(50.0 * rows.n_rows)
+    return record.cost(rows.n_rows, rows.n_columns)
 
 
 def _product_rate() -> float:

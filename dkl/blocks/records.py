@@ -18,10 +18,15 @@ from dkl.blocks.block import Block
 
 @dataclass(frozen=True)
 class Cost:
-    """What one call on a block costs: floating-point operations, bytes of temporaries alive at once."""
+    """What one call on a block costs: floating-point operations, bytes of temporaries alive at once.
+
+    Operations that take longer than those of a matrix product count for as many of these as they take the time of;
+    `serial_flops` are the ones of a fold's steps, which no second thread can share.
+    """
 
     flops: float = 0.0
     scratch_bytes: int = 0
+    serial_flops: float = 0.0
 
 
 @dataclass(frozen=True)

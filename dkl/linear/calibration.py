@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from dkl.blocks.calibration import calibration_sums
 from dkl.blocks.records import Accumulator, BlockSum
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.pieces import HeldOut, RowTargets
-from dkl.linear.scores import decision_values
+from dkl.linear.scores import decision_values, scoring_cost
 from dkl.selection.calibration import MULTIPLIERS
 
 
@@ -36,7 +37,8 @@ def calibration_record(
     }
     shape = (3, len(MULTIPLIERS))
     accumulators = {"label": Accumulator(shape), "uniform": Accumulator(shape), "weight": Accumulator((1,))}
-    return BlockSum("calibration", calibration_block, accumulators, operands)
+    cost = partial(scoring_cost, feature_map=feature_map, n_models=len(coef), share=held_out.share, dtype=dtype)
+    return BlockSum("calibration", calibration_block, accumulators, operands, cost=cost)
 
 
 def calibration_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from dkl.blocks.device import on_host
 from dkl.blocks.maps import map_rows
+from dkl.blocks.records import Cost
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.pieces import piece_rows
 
@@ -15,6 +16,22 @@ from dkl.linear.pieces import piece_rows
 # only make the scores of a row the same whichever rows come with it.
 _TILE = 256
 _EDGE = 16
+# a sine or cosine takes as long as about 25 operations of a matrix product
+_SINCOS_FLOPS = 25
+
+
+def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
+    """Of mapping one row."""
+    return 2.0 * columns * feature_map.n_frequencies + _SINCOS_FLOPS * feature_map.n_features
+
+
+def scoring_cost(
+    rows: int, columns: int, *, feature_map: FeatureMap, n_models: int, share: float, dtype: str = "float32"
+) -> Cost:
+    """Of `decision_values` of a share of the rows."""
+    tile = min(piece_rows(feature_map, dtype), rows)
+    a_row = mapping_flops(columns, feature_map) + 2.0 * n_models * feature_map.n_features
+    return Cost(share * rows * a_row, tile * feature_map.n_features * np.dtype(dtype).itemsize)
 
 
 def decision_values(
