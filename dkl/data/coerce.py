@@ -11,7 +11,7 @@ from scipy import sparse
 from dkl.data.checks import as_rows, check_rows, checked_weight
 from dkl.data.dataset import Dataset
 from dkl.data.frames import encode_frame, is_frame
-from dkl.data.labels import TaskChoice, as_targets, target_codes
+from dkl.data.labels import ALL_WEIGHTLESS, TaskChoice, as_targets, target_codes
 from dkl.data.lazy import is_lazy, lazy_dataset
 from dkl.data.memory import ArraySource
 from dkl.data.schema import Schema
@@ -104,12 +104,10 @@ def array_dataset(X: Any, y: Any, sample_weight: Any, *, task: TaskChoice, class
     check_rows(rows)
     weight = checked_weight(sample_weight, rows.shape[0])
     if weight is not None and not weight.any():
-        raise ValueError(
-            "sample_weight is zero for all rows, and rows of weight 0 are left out; at least one must count"
-        )
+        raise ValueError(ALL_WEIGHTLESS)
     codes, labels, found = None, None, None
     if y is not None:
-        codes, labels, found = target_codes(as_targets(y, rows.shape[0]), task, classes)
+        codes, labels, found = target_codes(as_targets(y, rows.shape[0]), task, classes, weight)
     schema = Schema(
         n_columns=rows.shape[1],
         dtype=rows.dtype,

@@ -367,7 +367,7 @@ def from_zarr(
     for name, given in (("y", opened_y), ("sample_weight", weight)):
         if given is not None and np.shape(given)[0] != rows.shape[0]:
             raise ValueError(f"{name} has {np.shape(given)[0]} rows and X has {rows.shape[0]}; they must be as many")
-    found, labels = (None, None) if opened_y is None else classes_in_place(opened_y, task, classes)
+    found, labels = (None, None) if opened_y is None else classes_in_place(opened_y, task, classes, weight)
     schema = Schema(
         n_columns=int(rows.shape[1]),
         dtype=stored_dtype(rows.dtype),

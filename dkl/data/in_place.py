@@ -24,6 +24,7 @@ from dkl.data.labels import (
     check_targets,
     encode_labels,
     guess_task,
+    labels_that_count,
     numeric_targets,
     sorted_classes,
 )
@@ -126,7 +127,7 @@ class InPlaceReader:
             n_rows = ticket.stop - ticket.start
             weight = checked_weight(self._part("weight", ticket), n_rows, first_row=ticket.start)
             X = self._rows(ticket) if "X" in parts else np.empty((n_rows, 0))
-            y = self._targets(ticket) if "y" in parts else None
+            y = self._targets(ticket, weight) if "y" in parts else None
             return drop_weightless(Block(ticket.index, X, y, weight, np.arange(ticket.start, ticket.stop)))
 
     def _part(self, name: str, ticket: InPlaceTicket) -> Any:
@@ -139,13 +140,15 @@ class InPlaceReader:
         check_rows(rows, first_row=ticket.start)
         return rows
 
-    def _targets(self, ticket: InPlaceTicket) -> np.ndarray | None:
+    def _targets(self, ticket: InPlaceTicket, weight: np.ndarray | None) -> np.ndarray | None:
         given = self._part("y", ticket)
         if given is None:
             return None
         y = as_targets(given, ticket.stop - ticket.start)
         check_targets(y, first_row=ticket.start)
-        return numeric_targets(y) if self.classes is None else encode_labels(y, self.classes, first_row=ticket.start)
+        if self.classes is None:
+            return numeric_targets(y)
+        return encode_labels(y, self.classes, first_row=ticket.start, weight=weight)
 
 
 class InPlaceSource:
@@ -223,7 +226,7 @@ class InPlaceSource:
         return (reader.load(self.ticket(index), LIGHT_PARTS) for index in range(self.n_blocks))
 
 
-def classes_in_place(y: Any, task: TaskChoice, classes: Any) -> tuple[Task, np.ndarray | None]:
+def classes_in_place(y: Any, task: TaskChoice, classes: Any, weight: Any = None) -> tuple[Task, np.ndarray | None]:
     """The task of targets in place and its sorted classes, found by reading y once, a piece at a time.
 
     Raises
@@ -245,6 +248,7 @@ def classes_in_place(y: Any, task: TaskChoice, classes: Any) -> tuple[Task, np.n
         check_targets(piece, first_row=start)
         if task == "auto" and guess_task(piece) == "regression":
             return "regression", None
+        piece = labels_that_count(piece, None if weight is None else np.asarray(weight[start : start + _PIECE]))
         found = np.unique(np.concatenate([found, piece]) if start else piece)
     return "classification", sorted_classes(found)
 

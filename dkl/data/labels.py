@@ -11,6 +11,8 @@ from dkl.data.schema import Task
 
 TaskChoice = Literal["auto", "classification", "regression"]
 
+ALL_WEIGHTLESS = "sample_weight is zero for all rows, and rows of weight 0 are left out; at least one must count"
+
 
 def as_targets(y: Any, n_rows: int | None = None) -> np.ndarray:
     """`y` as an array of plain values: shape (n,), or (n, t) for several targets; (n, 1) is flattened.
@@ -85,8 +87,15 @@ def check_targets(y: np.ndarray, *, first_row: int = 0) -> None:
     )
 
 
-def encode_labels(y: np.ndarray, classes: np.ndarray, *, first_row: int = 0) -> np.ndarray:
-    """Positions of labels in the sorted `classes`: (n,) int64.
+def labels_that_count(y: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """The labels of rows whose weight is not 0: a class whose rows are not there is no class."""
+    return y if weight is None else y[weight != 0]
+
+
+def encode_labels(
+    y: np.ndarray, classes: np.ndarray, *, first_row: int = 0, weight: np.ndarray | None = None
+) -> np.ndarray:
+    """Positions of labels in the sorted `classes`: (n,) int64; rows of weight 0 may have any label.
 
     Raises
     ------
@@ -94,8 +103,9 @@ def encode_labels(y: np.ndarray, classes: np.ndarray, *, first_row: int = 0) -> 
         A label is not among the classes; it and its row are named.
     """
     known, labels = _comparable(classes, y)
-    codes = np.searchsorted(known, labels)
-    wrong = np.flatnonzero(known[np.minimum(codes, len(known) - 1)] != labels)
+    codes = np.minimum(np.searchsorted(known, labels), len(known) - 1)
+    unknown = known[codes] != labels
+    wrong = np.flatnonzero(unknown if weight is None else unknown & (weight != 0))
     if len(wrong):
         row = int(wrong[0])
         raise ValueError(
@@ -119,7 +129,9 @@ def shown_classes(classes: np.ndarray, most: int = 10) -> str:
     return shown if len(classes) <= most else f"{shown}, ..."
 
 
-def target_codes(y: np.ndarray, task: TaskChoice, classes: Any) -> tuple[np.ndarray, np.ndarray | None, Task]:
+def target_codes(
+    y: np.ndarray, task: TaskChoice, classes: Any, weight: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray | None, Task]:
     """Targets as blocks hold them, the sorted classes (None for regression), and the task.
 
     Raises
@@ -133,8 +145,8 @@ def target_codes(y: np.ndarray, task: TaskChoice, classes: Any) -> tuple[np.ndar
         return numeric_targets(y), None, chosen
     if y.ndim == 2:
         raise ValueError(f"y has shape {y.shape}; labels must be of one dimension: one class a row")
-    labels = sorted_classes(y if classes is None else classes)
-    return encode_labels(y, labels), labels, chosen
+    labels = sorted_classes(labels_that_count(y, weight) if classes is None else classes)
+    return encode_labels(y, labels, weight=weight), labels, chosen
 
 
 def numeric_targets(y: np.ndarray) -> np.ndarray:
@@ -156,9 +168,11 @@ def sorted_classes(labels: Any) -> np.ndarray:
     Raises
     ------
     ValueError
-        There is only one.
+        There is only one, or none: no row counts.
     """
     classes = np.unique(as_targets(labels))
+    if not len(classes):
+        raise ValueError(ALL_WEIGHTLESS)
     if len(classes) < 2:
         raise ValueError(
             f"y has one class, {shown_classes(classes)}; at least two are needed to learn from. "

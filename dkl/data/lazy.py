@@ -21,11 +21,13 @@ from dkl.data.checks import as_rows, check_rows, checked_weight, stored_dtype
 from dkl.data.counts import RowCounts
 from dkl.data.dataset import Dataset
 from dkl.data.labels import (
+    ALL_WEIGHTLESS,
     TaskChoice,
     as_targets,
     check_targets,
     encode_labels,
     guess_task,
+    labels_that_count,
     numeric_targets,
     sorted_classes,
 )
@@ -105,7 +107,11 @@ class MakeBlock:
         if y is not None:
             y = as_targets(y, n_rows)
             check_targets(y, first_row=first_row)
-            y = numeric_targets(y) if self.classes is None else encode_labels(y, self.classes, first_row=first_row)
+            y = (
+                numeric_targets(y)
+                if self.classes is None
+                else encode_labels(y, self.classes, first_row=first_row, weight=weight)
+            )
         return Block(index, X, y, weight, np.arange(first_row, first_row + n_rows, dtype=np.int64))
 
 
@@ -207,7 +213,7 @@ def lazy_dataset(X: Any, y: Any, weight: Any, *, task: TaskChoice = "auto", clas
         raise ValueError(
             f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required: X has no rows"
         )
-    found, labels = (None, None) if y is None else lazy_classes(y, task, classes)
+    found, labels = (None, None) if y is None else lazy_classes(y, weight, task, classes)
     schema = Schema(
         n_columns=X.shape[1],
         dtype=stored_dtype(X.dtype),
@@ -219,13 +225,13 @@ def lazy_dataset(X: Any, y: Any, weight: Any, *, task: TaskChoice = "auto", clas
     )
     source = DaskSource(X, y, weight, labels)
     if weight is not None and not source.counts.weights.any():
-        raise ValueError(
-            "sample_weight is zero for all rows, and rows of weight 0 are left out; at least one must count"
-        )
+        raise ValueError(ALL_WEIGHTLESS)
     return Dataset(source, schema)
 
 
-def lazy_classes(y: da.Array, task: TaskChoice, classes: Any) -> tuple[Task, np.ndarray | None]:
+def lazy_classes(
+    y: da.Array, weight: da.Array | None, task: TaskChoice, classes: Any
+) -> tuple[Task, np.ndarray | None]:
     """The task of a Dask array of targets and its sorted classes, found in one pass over y."""
     if task == "regression":
         return task, None
@@ -236,17 +242,19 @@ def lazy_classes(y: da.Array, task: TaskChoice, classes: Any) -> tuple[Task, np.
     if classes is not None:
         return "classification", sorted_classes(classes)
     pieces = y.to_delayed().ravel()
+    weights = [None] * len(pieces) if weight is None else weight.to_delayed().ravel()
     starts = np.concatenate([[0], np.cumsum(y.chunks[0])])
     look = delayed(_labels_of, pure=False)
-    seen = dask.compute(*(look(piece, task, int(start)) for piece, start in zip(pieces, starts, strict=False)))
+    parts = zip(pieces, weights, starts[:-1], strict=True)
+    seen = dask.compute(*(look(piece, weights_of_piece, task, int(start)) for piece, weights_of_piece, start in parts))
     if any(labels is None for labels in seen):
         return "regression", None
     return "classification", sorted_classes(np.concatenate(seen))
 
 
-def _labels_of(y: Any, task: TaskChoice, first_row: int) -> np.ndarray | None:
+def _labels_of(y: Any, weight: Any, task: TaskChoice, first_row: int) -> np.ndarray | None:
     values = as_targets(y)
     check_targets(values, first_row=first_row)
     if task == "auto" and guess_task(values) == "regression":
         return None
-    return np.unique(values)
+    return np.unique(labels_that_count(values, None if weight is None else np.asarray(weight)))

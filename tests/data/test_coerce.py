@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import zarr
 from scipy import sparse
 
 from dkl.data.coerce import as_dataset
 from dkl.data.create import create_dataset
-from dkl.data.dataset import Dataset
+from dkl.data.dataset import Dataset, from_zarr
 from dkl.data.labels import guess_task
 from dkl.data.lazy import DaskSource
 from dkl.testing.sources import check_source
@@ -119,6 +121,26 @@ def test_the_task_and_the_classes_can_be_given() -> None:
     assert ds.classes.tolist() == ["a", "b", "c", "z"]
     assert ds.class_weights.tolist() == [100, 100, 100, 0]
     assert as_dataset(X[:5], ["a"] * 5, classes=["a", "b"]).class_weights.tolist() == [5, 0]
+
+
+@pytest.mark.parametrize("form", ["arrays", "dask", "in place"])
+def test_a_class_whose_rows_all_have_weight_zero_is_no_class(form: str, tmp_path: Path) -> None:
+    labels = np.array(["a", "b", "c"])[np.arange(300) % 3]
+    weight = np.where(labels == "b", 0.0, 1.0)
+    if form == "in place":
+        group = zarr.open_group(str(tmp_path / "given.zarr"), mode="w")
+        group.create_array("X", data=X, chunks=(100, X.shape[1]))
+        dataset = from_zarr(group["X"], labels, sample_weight=weight)
+    elif form == "dask":
+        given = da.from_array(X, chunks=(90, X.shape[1])), da.from_array(labels, 70), da.from_array(weight, 110)
+        dataset = as_dataset(*given)
+    else:
+        dataset = as_dataset(X, labels, weight)
+    assert dataset.classes.tolist() == ["a", "c"]
+    assert dataset.class_weights.tolist() == [100.0, 100.0]
+    assert dataset.y.compute().tolist() == labels[weight > 0].tolist()
+    with pytest.raises(ValueError, match="one class"):
+        as_dataset(X, labels, (labels == "a").astype(float))
 
 
 def test_rows_of_weight_zero_are_left_out() -> None:

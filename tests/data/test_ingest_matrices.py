@@ -138,9 +138,7 @@ def test_dense_archives_keep_their_values_and_dtype(tmp_path, save, dtype):
 def test_arrays_of_an_archive_can_be_named(tmp_path):
     X, y = load_breast_cancer(return_X_y=True)
     np.savez(tmp_path / "rows.npz", X_train=X, y_train=y, X_test=X[:3], y_test=y[:3])
-    with pytest.raises(
-        ValueError, match=r"has no array 'X'; it has .*'X_train'.*: pass format=dkl.NpzFormat\(rows="
-    ):
+    with pytest.raises(ValueError, match=r"has no array 'X'; it has .*'X_train'.*: pass format=dkl.NpzFormat\(rows="):
         dkl.ingest(tmp_path / "rows.npz", tmp_path / "rows.zarr")
     ds = dkl.ingest(tmp_path / "rows.npz", tmp_path / "r.zarr", target="y_train", format=NpzFormat(rows="X_train"))
     np.testing.assert_array_equal(rows_in_order(ds)[0], X)
