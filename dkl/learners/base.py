@@ -26,7 +26,7 @@ from dkl.learners.parameters import (
     kept_frequencies,
 )
 from dkl.learners.preparation import draw_pool, preparation_problem, tell_of_heavy_tails
-from dkl.learners.rows import map_to_features, rows_to_fit
+from dkl.learners.rows import first_targets, map_to_features, rows_to_fit
 from dkl.learners.saving import Saved
 from dkl.passes.loop import run_driver
 from dkl.progress import resolve_progress
@@ -218,7 +218,9 @@ class SelectingLearner(FeatureLearner):
         problem_weights = self._class_weights(dataset)
         scaler = self._prepare(dataset)
         self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
-        problem = replace(self._problem(self.pool_, dataset), class_weight=problem_weights)
+        problem = replace(
+            self._problem(self.pool_, dataset), class_weight=problem_weights, pivot=first_targets(dataset)
+        )
         state = self._run(self._driver, problem, dataset, "potentials")
         self.total_weight_ = state.total
         self._keep_values(state.values)

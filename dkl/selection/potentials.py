@@ -38,6 +38,9 @@ class PotentialProblem:
         Take the mean off the class indicators (regression targets are always centred).
     diagonal : bool
         Keep the terms i = j, as (4) does. False subtracts them.
+    pivot : ndarray of shape (n_outputs,) or None
+        Near the mean of regression targets, and taken off them first: sums of float32 features would lose what little
+        large targets vary by.
     """
 
     candidates: FeatureMap
@@ -47,6 +50,7 @@ class PotentialProblem:
     dtype: str = "float32"
     center: bool = False
     diagonal: bool = True
+    pivot: np.ndarray | None = None
 
     @property
     def n_targets(self) -> int:
@@ -78,6 +82,8 @@ def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     """The sums of one block: of the candidates' features, of the targets, and of squared features where asked."""
     problem: PotentialProblem = operands["problem"]
     targets = encode_targets(block, problem.n_classes, problem.class_weight)
+    if problem.pivot is not None:
+        targets[:, :-1] -= problem.pivot * targets[:, -1:]
     features = feature_sums(block.X, targets, problem.candidates, dtype=problem.dtype)
     sums = {"targets": np.asarray(targets.sum(axis=0)), **_cut("features", features)}
     if problem.needs_squares:

@@ -135,6 +135,14 @@ def test_class_weights_are_weights_of_rows(learner: Any, digits: Any) -> None:
     np.testing.assert_allclose(values_of(balanced), values_of(again), rtol=1e-9)
 
 
+@pytest.mark.parametrize("offset", [1e5, 1e8])
+def test_an_offset_of_the_targets_changes_no_alignment(offset: float) -> None:
+    X, y = load_diabetes(return_X_y=True)
+    learner = AlignedFeatures(n_candidates=200, n_features=40, random_state=0, progress=False)
+    plain, moved = (clone(learner).fit(X, targets).alignment_ for targets in (y + 0.5, y + 0.5 + offset))
+    np.testing.assert_allclose(moved, plain, rtol=1e-4, atol=1e-6 * plain.max())
+
+
 def test_regression_targets_are_aligned_with() -> None:
     X, y = load_diabetes(return_X_y=True)
     y = y + 0.5
