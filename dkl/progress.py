@@ -10,7 +10,7 @@ from typing import Any
 from dkl.events import Event, Subscriber, fan_out
 
 LOG = logging.getLogger("dkl")
-MOST_ENDED_LINES = 6
+MOST_ENDED_LINES = 3
 
 Choice = bool | Subscriber | None
 
@@ -98,7 +98,9 @@ class ProgressBar:
         bar = self._started()
         if event.name not in self._lines:
             self._make_room()
-            self._lines[event.name] = bar.add_task(event.name, total=event.total or None)
+            # work without a known end (rounds) holds the lines of its passes together, and says nothing itself
+            visible = bool(event.total or event.done)
+            self._lines[event.name] = bar.add_task(event.name, total=event.total or None, visible=visible)
         elif event.name not in self._under_way:
             bar.reset(self._lines[event.name])
         self._under_way.add(event.name)

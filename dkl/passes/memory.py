@@ -221,7 +221,12 @@ def cache_bytes(allowed: int) -> int:
 def allowed_bytes(memory_limit: int | str | None, process_limit: int | None) -> int:
     """The user's limit, else the process's own (a worker's), else what this machine has left."""
     if memory_limit is not None:
-        return parse_bytes(memory_limit)
+        try:
+            return parse_bytes(memory_limit)
+        except ValueError as error:
+            raise ValueError(
+                f"memory_limit is {memory_limit!r}; expected a number of bytes, or one with its unit: '2 GiB'"
+            ) from error
     return process_limit or psutil.virtual_memory().available
 
 
