@@ -84,14 +84,20 @@ def local_processes(n_workers: int) -> Iterator[None]:
             threads_per_worker=1,
             processes=True,
             dashboard_address=None,
-            silence_logs=logging.CRITICAL,  # what fails in a task is raised here; the rest is noise of an end
+            silence_logs=logging.CRITICAL,
         )
-    with cluster, Client(cluster):
+    with cluster, Client(cluster) as client:
+        client.run(_be_quiet)
         try:
             yield
         except KeyboardInterrupt:
             cluster.sync(_end_workers, cluster)
             raise
+
+
+def _be_quiet() -> None:
+    """Runs in a worker: what fails in a task is raised by the command, and the last words of workers are noise."""
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
 
 
 async def _end_workers(cluster: LocalCluster) -> None:
