@@ -15,6 +15,9 @@ import numpy as np
 
 from dkl.blocks.block import Block
 
+# a sine or cosine takes as long as about 25 operations of a matrix product
+SINCOS_FLOPS = 25
+
 
 @dataclass(frozen=True)
 class Cost:

@@ -14,7 +14,7 @@ from scipy.special import expit, softmax
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.features.feature_map import FeatureMap
-from dkl.learners.rows import checked_rows, dask_rows, encoded_frame, finite_rows, stored_rows
+from dkl.learners.rows import checked_rows, dask_rows, encoded_frame, finite_rows, stored_rows, whole_rows
 from dkl.linear.scores import decision_values
 
 
@@ -65,13 +65,7 @@ def score_rows(model: Any, scorer: Scorer, X: Any) -> Any:
 
 
 def _lazy_scores(model: Any, scorer: Scorer, X: da.Array) -> da.Array:
-    if X.ndim != 2 or X.shape[1] != model.n_features_in_:
-        raise ValueError(
-            f"X has {X.shape[1] if X.ndim == 2 else X.ndim} {'features' if X.ndim == 2 else 'dimensions'}, but "
-            f"{type(model).__name__} is expecting {model.n_features_in_} features as input"
-        )
-    if X.numblocks[1] > 1:
-        X = X.rechunk({1: -1})
+    X = whole_rows(model, X, model.n_features_in_)
     return da.map_blocks(
         _score_block,
         X,

@@ -152,14 +152,18 @@ def dask_rows(estimator: Any, X: Any) -> da.Array:
     return da.concatenate([da.from_delayed(part, shape=shape, dtype=np.float64) for part in parts])
 
 
-def _map_dask(estimator: Any, X: da.Array, feature_map: FeatureMap, dtype: str) -> da.Array:
-    if X.ndim != 2 or X.shape[1] != feature_map.n_columns:
+def whole_rows(estimator: Any, X: da.Array, n_columns: int) -> da.Array:
+    """Rows of `n_columns` columns, each within one chunk; an error names what the estimator expects."""
+    if X.ndim != 2 or X.shape[1] != n_columns:
         raise ValueError(
             f"X has {X.shape[1] if X.ndim == 2 else X.ndim} {'features' if X.ndim == 2 else 'dimensions'}, but "
-            f"{type(estimator).__name__} is expecting {feature_map.n_columns} features as input"
+            f"{type(estimator).__name__} is expecting {n_columns} features as input"
         )
-    if X.numblocks[1] > 1:
-        X = X.rechunk({1: -1})
+    return X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+
+
+def _map_dask(estimator: Any, X: da.Array, feature_map: FeatureMap, dtype: str) -> da.Array:
+    X = whole_rows(estimator, X, feature_map.n_columns)
     return da.map_blocks(
         _map_block,
         X,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.block import Block
-from dkl.blocks.records import Accumulator, BlockSum, Cost, Record
+from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record
 from dkl.blocks.sums import feature_squares, feature_sums
 from dkl.blocks.targets import encode_targets
 from dkl.features.feature_map import FeatureMap
@@ -142,7 +142,7 @@ def _potential_cost(rows: int, columns: int, *, problem: PotentialProblem) -> Co
     """A product with W, the activation and one multiply-add a target; squares repeat the product for each column."""
     candidates = problem.candidates
     sums = problem.n_targets + problem.n_squares
-    reduction = candidates.n_features * (_SINCOS_FLOPS + 2 * sums)
+    reduction = candidates.n_features * (SINCOS_FLOPS + 2 * sums)
     product = 2 * columns * candidates.n_frequencies * (1 + problem.n_squares)
     # the frequencies are copied where rows are sparse or the arithmetic is float64
     copied = candidates.projection.nbytes * (2 if problem.dtype == "float64" else 1)
@@ -152,8 +152,6 @@ def _potential_cost(rows: int, columns: int, *, problem: PotentialProblem) -> Co
 
 _TILE_BYTES = 16 << 20
 _ACCUMULATOR_BYTES = 64 << 20
-# a sine or cosine takes as long as about 25 operations of a matrix product
-_SINCOS_FLOPS = 25
 
 
 class _PotentialDriver:
