@@ -99,10 +99,6 @@ class Location:
         fs, path = self._fs()
         return bool(fs.exists(path))
 
-    def holds_zarr(self) -> bool:
-        """Whether a zarr node is here, of whatever kind."""
-        return self.read("zarr.json") is not None
-
     def read_marker(self) -> dict[str, Any] | None:
         """What dkl keeps in the attributes of the zarr node here; None when there is no such node or nothing is kept.
 
