@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 from dask.utils import format_bytes, format_time
 
+from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.records import Cost, Record, RowSample
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.passes.backends import Backend, choose_backend
-from dkl.passes.blas import one_blas_thread
 from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits, pass_name
 
 _TRIAL_SHAPE = (512, 1_024, 512)

@@ -13,12 +13,12 @@ from typing import Any, Literal
 import dask
 import numpy as np
 
+from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.device import Device
 from dkl.blocks.records import Record
 from dkl.data.source import BlockSource
 from dkl.events import Event, Subscriber
 from dkl.passes.backends import Backend, choose_backend
-from dkl.passes.blas import one_blas_thread
 from dkl.passes.dispatch import Dispatcher
 from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits
 from dkl.passes.row_columns import RowColumns

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.block import Block
 from dkl.blocks.device import Device, place
 from dkl.errors import located
-from dkl.passes.blas import one_blas_thread
 from dkl.passes.reading import LOADER, blocks_of
 from dkl.passes.reductions import Reduction, reduction
 from dkl.passes.spans import Node, TreeSum

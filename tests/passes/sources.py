@@ -10,9 +10,9 @@ from typing import Any
 import dask
 import numpy as np
 
+from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.block import Block
 from dkl.blocks.records import Accumulator, BlockSum, Fold, RowSample
-from dkl.passes.blas import one_blas_thread
 
 COLUMNS = 5
 CLASSES = 3
