@@ -47,6 +47,7 @@ KNOWN = {
     "FeatureMap": "dkl.features.feature_map",
     "DenseProjection": "dkl.features.projections",
     "ColumnProjection": "dkl.features.projections",
+    "SparseProjection": "dkl.features.projections",
     "StructuredProjection": "dkl.features.projections",
     "Scaler": "dkl.features.scaling",
     "TableEncoding": "dkl.data.encoding",

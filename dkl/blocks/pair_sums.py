@@ -8,11 +8,12 @@ from typing import Any
 import numba
 import numpy as np
 
+from dkl.blocks.few_entries import FewEntries, has_few_entries
 from dkl.blocks.hadamard import HadamardPlan, structured_sums
 from dkl.blocks.tiles import RowTiles, even_step, spans
-from dkl.blocks.turns import ELEMENTWISE, add_sums, cos_sin_rows, weighted_sum_of_two
+from dkl.blocks.turns import ELEMENTWISE, add_multiple, add_sums, cos_sin_rows, weighted_sum_of_two
 from dkl.features.feature_map import FeatureMap
-from dkl.features.projections import StructuredProjection
+from dkl.features.projections import SparseProjection, StructuredProjection, formed
 
 # Frequencies of a tile of a dense product; columns up to which the product is part of the kernel; rows at once in the
 # sparse kernel, and frequencies of its tile.
@@ -46,7 +47,7 @@ def _angles(feature_map: FeatureMap, tiles: RowTiles, multiple: float) -> np.nda
     angles = None if feature_map.phases is None else multiple * feature_map.phases
     if tiles.constant is None:
         return angles
-    shift = 2.0 * np.pi * (feature_map.projection.dense() @ tiles.constant)
+    shift = 2.0 * np.pi * (formed(feature_map.projection) @ tiles.constant)
     return -shift if angles is None else angles - shift
 
 
@@ -62,7 +63,12 @@ def _kernel(feature_map: FeatureMap, dtype: np.dtype, *, sparse: bool) -> AddTil
     if isinstance(projection, StructuredProjection):
         plan = HadamardPlan(projection, dtype).arrays
         return lambda tile, weights, total: structured_sums(tile, weights, plan, total)
-    W = projection.dense().astype(dtype, copy=False)
+    if isinstance(projection, SparseProjection) and has_few_entries(projection).any():
+        return _FewAndRest(projection, dtype, sparse=sparse)
+    return _matrix_kernel(projection.dense().astype(dtype, copy=False), sparse=sparse)
+
+
+def _matrix_kernel(W: np.ndarray, *, sparse: bool) -> AddTile:
     if sparse:
         transposed = np.ascontiguousarray(W.T)
         return lambda tile, weights, total: _add_sparse(tile, weights, transposed, total)
@@ -70,6 +76,24 @@ def _kernel(feature_map: FeatureMap, dtype: np.dtype, *, sparse: bool) -> AddTil
         padded = np.ascontiguousarray(np.pad(W, ((0, 0), (0, W.shape[1] % 2))))
         return lambda tile, weights, total: _add_small(tile, weights, padded, total)
     return _DenseProduct(W)
+
+
+class _FewAndRest:
+    """Adds a tile's sums of frequencies with few entries from these, of the others by a product with all columns."""
+
+    def __init__(self, projection: SparseProjection, dtype: np.dtype, *, sparse: bool) -> None:
+        few = has_few_entries(projection)
+        self.few = FewEntries(projection, np.flatnonzero(few), dtype)
+        self.rest = np.flatnonzero(~few)
+        W = projection.take(self.rest).dense().astype(dtype, copy=False)
+        self.add_rest = _matrix_kernel(W, sparse=sparse) if len(self.rest) else None
+
+    def __call__(self, tile: Any, weights: np.ndarray, total: np.ndarray) -> None:
+        self.few.add(tile, weights, total)
+        if self.add_rest is not None:
+            part = np.zeros((2, len(weights), len(self.rest)))
+            self.add_rest(tile, weights, part)
+            total[:, :, self.rest] += part
 
 
 class _DenseProduct:
@@ -133,13 +157,6 @@ def _reduce_small(columns: np.ndarray, weights: np.ndarray, W: np.ndarray, total
         for column in range(W.shape[1]):
             add_multiple(columns[column], W[j, column], z)
         add_sums(z, weights, room, total, j)
-
-
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def add_multiple(x: np.ndarray, factor: float, out: np.ndarray) -> None:
-    """out += factor x."""
-    for i in range(len(out)):
-        out[i] += x[i] * factor
 
 
 def _add_sparse(tile: Any, weights: np.ndarray, W: np.ndarray, total: np.ndarray) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 import numba
 import numpy as np
 
+from dkl.blocks.few_entries import FewEntries, has_few_entries
 from dkl.blocks.hadamard import LANES, HadamardPlan, structured_product
 from dkl.blocks.pair_sums import sparse_row_product
-from dkl.blocks.tiles import RowTiles, even_step
+from dkl.blocks.tiles import RowTiles, even_step, spans
 from dkl.blocks.turns import ELEMENTWISE
 from dkl.features.feature_map import FeatureMap
-from dkl.features.projections import ColumnProjection, Projection, StructuredProjection
+from dkl.features.projections import ColumnProjection, Projection, SparseProjection, StructuredProjection, formed
 
 # rows and frequencies of a tile
 _ROWS = 512
@@ -51,10 +52,9 @@ class Product:
             X, feature_map, dtype, factor=factor, dense=structured, rows=LANES if structured else _ROWS
         )
         self.offset = _offset(feature_map, self.tiles, dtype)
-        self.step = (
-            feature_map.n_frequencies if structured else even_step(feature_map.n_frequencies, _FREQUENCIES, _EDGE)
-        )
         self._form = _former(projection, dtype, sparse=self.tiles.sparse and not self.tiles.written_out)
+        whole = isinstance(self._form, _Structured | _FewAndRest)
+        self.step = feature_map.n_frequencies if whole else _step(feature_map.n_frequencies)
 
     def __call__(self, tile: Any, chosen: slice) -> np.ndarray:
         """z of a tile and a span of frequencies, of shape (rows, frequencies), new and in C order."""
@@ -69,13 +69,19 @@ def _former(projection: Projection, dtype: np.dtype, *, sparse: bool) -> Callabl
         return _Structured(projection, dtype)
     if isinstance(projection, ColumnProjection):
         return _Columns(projection)
+    if isinstance(projection, SparseProjection) and has_few_entries(projection).any():
+        return _FewAndRest(projection, dtype, sparse=sparse)
     return _Sparse(projection.dense(), dtype) if sparse else _Dense(projection.dense(), dtype)
+
+
+def _step(n_frequencies: int) -> int:
+    return max(1, even_step(n_frequencies, _FREQUENCIES, _EDGE))
 
 
 def _offset(feature_map: FeatureMap, tiles: RowTiles, dtype: np.dtype) -> np.ndarray | None:
     offset = None if feature_map.phases is None else tiles.factor * feature_map.phases
     if tiles.constant is not None:
-        shift = feature_map.projection.dense() @ tiles.constant
+        shift = formed(feature_map.projection) @ tiles.constant
         offset = -shift if offset is None else offset - shift
     return None if offset is None else offset.astype(dtype)
 
@@ -114,6 +120,26 @@ class _Structured:
     def __call__(self, tile: np.ndarray, chosen: slice) -> np.ndarray:
         out = np.empty((len(tile), self.n_frequencies), tile.dtype)
         structured_product(tile, self.plan, out)
+        return out
+
+
+class _FewAndRest:
+    """Frequencies with few entries from these, the others by a product with all columns; all of them at once."""
+
+    def __init__(self, projection: SparseProjection, dtype: np.dtype, *, sparse: bool) -> None:
+        few = has_few_entries(projection)
+        self.n_frequencies = len(few)
+        self.few = FewEntries(projection, np.flatnonzero(few), dtype)
+        self.rest = np.flatnonzero(~few)
+        if len(self.rest):
+            W = projection.take(self.rest).dense()
+            self.form_rest = _Sparse(W, dtype) if sparse else _Dense(W, dtype)
+
+    def __call__(self, tile: Any, chosen: slice) -> np.ndarray:
+        out = np.empty((tile.shape[0], self.n_frequencies), tile.dtype)
+        self.few.write(tile, out)
+        for part in spans(len(self.rest), _step(len(self.rest))):
+            out[:, self.rest[part]] = self.form_rest(tile, part)
         return out
 
 

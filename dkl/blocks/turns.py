@@ -113,6 +113,13 @@ def cos_sin_rows(z: np.ndarray, c: np.ndarray, s: np.ndarray) -> None:
         c[i], s[i] = cos_sin(z[i])
 
 
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def add_multiple(x: np.ndarray, factor: float, out: np.ndarray) -> None:
+    """out += factor x."""
+    for i in range(len(out)):
+        out[i] += x[i] * factor
+
+
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
 def _weighted_sum(z: np.ndarray, w: np.ndarray) -> tuple[float, float]:
     cosines = w.dtype.type(0)

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from dkl.features.projections import Projection
-from dkl.features.scaling import Scaler
+from dkl.features.scaling import Scaler, same_scaling
 
 Activation = Literal["cos-sin", "cos", "arc-cosine", "identity"]
 
@@ -67,3 +67,30 @@ class FeatureMap:
             amplitudes=self.amplitudes[index] if amplitudes is None else np.asarray(amplitudes, dtype=np.float64),
             phases=None if self.phases is None else self.phases[index],
         )
+
+    def joined(self, other: FeatureMap) -> FeatureMap:
+        """The frequencies of this map, then those of `other`, behind the same scaler.
+
+        Raises
+        ------
+        ValueError
+            If the two maps are not of one kind: activation, columns, phases and scaler must agree.
+        """
+        if not self._joins(other):
+            raise ValueError(
+                f"a {self.activation!r} map of {self.n_columns} columns cannot be joined with a {other.activation!r} "
+                f"map of {other.n_columns}; both need the same activation, order, columns and scaler, and phases in "
+                "both or in neither"
+            )
+        phases = None
+        if self.phases is not None and other.phases is not None:
+            phases = np.concatenate([self.phases, other.phases])
+        amplitudes = np.concatenate([self.amplitudes, other.amplitudes])
+        return replace(self, projection=self.projection.joined(other.projection), amplitudes=amplitudes, phases=phases)
+
+    def _joins(self, other: FeatureMap) -> bool:
+        kinds = [
+            (one.activation, one.order if one.activation == "arc-cosine" else 0, one.n_columns, one.phases is None)
+            for one in (self, other)
+        ]
+        return kinds[0] == kinds[1] and same_scaling(self.scaler, other.scaler)

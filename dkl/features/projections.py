@@ -1,11 +1,13 @@
-"""The linear part of a feature map: what a row is multiplied with, stored as a matrix, signs, or column numbers."""
+"""The linear part of a feature map: what a row is multiplied with, as a matrix, its few entries, signs, or columns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+from scipy import sparse
 
 # a chosen part of a structured projection up to this size is held as a matrix: products with it are then exact and fast
 FORMED_BYTES = 1 << 26
@@ -30,6 +32,23 @@ class Projection(Protocol):
     def take(self, index: np.ndarray) -> Projection:
         """The chosen frequencies alone, in the order of `index`."""
         ...
+
+    def joined(self, other: Projection) -> Projection:
+        """These frequencies, then those of `other`, on the same columns."""
+        ...
+
+
+def formed(projection: Projection) -> np.ndarray | sparse.csr_array:
+    """W, of shape (m, d): a csr_array where its entries are stored as one, else an ndarray."""
+    return projection.matrix if isinstance(projection, SparseProjection) else projection.dense()
+
+
+def _joined(first: Projection, second: Projection) -> Projection:
+    """Both as a matrix, with the entries of a sparse one alone where either is sparse."""
+    parts = formed(first), formed(second)
+    if isinstance(first, SparseProjection) or isinstance(second, SparseProjection):
+        return SparseProjection.from_matrix(sparse.vstack([sparse.csr_array(part) for part in parts], format="csr"))
+    return DenseProjection(np.concatenate(parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +79,93 @@ class DenseProjection:
 
     def take(self, index: np.ndarray) -> DenseProjection:
         return DenseProjection(np.ascontiguousarray(self.matrix[index]))
+
+    def joined(self, other: Projection) -> Projection:
+        return _joined(self, other)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseProjection:
+    """z = x W^T for a W of which most rows have a few entries: frequencies that look at one, two or three columns.
+
+    Parameters
+    ----------
+    data : ndarray of shape (nnz,), float32 or float64
+    indices : ndarray of shape (nnz,), int32 or int64
+        Columns of the entries, ascending within a row.
+    indptr : ndarray of shape (m + 1,), int32 or int64
+        Row j has the entries ``indptr[j]:indptr[j + 1]``.
+    width : int
+        d, the number of columns of a row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.features.projections import SparseProjection
+    >>> supports = np.array([[True, False, False], [False, True, True]])
+    >>> SparseProjection.from_rows(np.array([[2.0, 9.0, 9.0], [9.0, 0.5, 0.0]]), supports).matrix.toarray()
+    array([[2. , 0. , 0. ],
+           [0. , 0.5, 0. ]])
+    """
+
+    data: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+    width: int
+
+    @classmethod
+    def from_matrix(cls, matrix: sparse.sparray) -> SparseProjection:
+        """Of a scipy sparse matrix of shape (m, d); duplicate entries are added up."""
+        matrix = sparse.csr_array(matrix)
+        if not matrix.has_canonical_format:
+            matrix = matrix.copy()
+            matrix.sum_duplicates()
+        return cls(matrix.data, matrix.indices, matrix.indptr, matrix.shape[1])
+
+    @classmethod
+    def from_rows(cls, rows: np.ndarray, supports: np.ndarray | None = None) -> SparseProjection:
+        """Of the frequencies `rows` (m, d) at the columns where `supports` (m, d) is true.
+
+        Without `supports` the entries that are not 0. A row that keeps all its columns is welcome among sparse ones.
+
+        Raises
+        ------
+        ValueError
+            If the two differ in shape.
+        """
+        rows = np.asarray(rows)
+        supports = rows != 0 if supports is None else np.asarray(supports, dtype=bool)
+        if rows.ndim != 2 or supports.shape != rows.shape:
+            raise ValueError(f"frequencies have shape {rows.shape} and supports {supports.shape}; both must be (m, d)")
+        _, columns = np.nonzero(supports)
+        indptr = np.concatenate([[0], np.cumsum(supports.sum(axis=1))])
+        return cls(rows[supports], columns.astype(np.int32), indptr.astype(np.int32), rows.shape[1])
+
+    @cached_property
+    def matrix(self) -> sparse.csr_array:
+        """W, of shape (m, d)."""
+        return sparse.csr_array((self.data, self.indices, self.indptr), shape=(len(self.indptr) - 1, self.width))
+
+    @property
+    def n_frequencies(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def n_columns(self) -> int:
+        return self.width
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes + self.indices.nbytes + self.indptr.nbytes
+
+    def dense(self) -> np.ndarray:
+        return self.matrix.toarray()
+
+    def take(self, index: np.ndarray) -> SparseProjection:
+        return SparseProjection.from_matrix(self.matrix[index])
+
+    def joined(self, other: Projection) -> Projection:
+        return _joined(self, other)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +201,11 @@ class ColumnProjection:
 
     def take(self, index: np.ndarray) -> ColumnProjection:
         return ColumnProjection(self.columns[index], self.width)
+
+    def joined(self, other: Projection) -> Projection:
+        if isinstance(other, ColumnProjection):
+            return ColumnProjection(np.concatenate([self.columns, other.columns]), self.width)
+        return _joined(self, other)
 
 
 def padded_width(width: int) -> int:
@@ -195,6 +306,10 @@ class StructuredProjection:
         if len(index) * self.width * self.dtype.itemsize <= FORMED_BYTES:
             return DenseProjection(self[index])
         return replace(self, radii=self.radii[index], rows=self.numbers()[index])
+
+    def joined(self, other: Projection) -> Projection:
+        """The frequencies of both, formed."""
+        return _joined(self, other)
 
     def _form(self, index: np.ndarray) -> np.ndarray:
         block, position = np.divmod(self.numbers()[index], self.padded)

@@ -37,3 +37,13 @@ class Scaler:
     @property
     def n_columns(self) -> int:
         return len(self.center)
+
+
+def same_scaling(first: Scaler | None, second: Scaler | None) -> bool:
+    """Whether two scalers (None leaves rows as they are) scale every row alike."""
+    if first is second or first is None or second is None:
+        return first is second
+    names = ("center", "scale", "passthrough", "knots")
+    return first.kind == second.kind and all(
+        np.array_equal(getattr(first, name), getattr(second, name)) for name in names
+    )

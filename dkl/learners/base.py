@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
@@ -14,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.blocks.device import resolve_device
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import formed
 from dkl.features.scaling import ScalingKind
 from dkl.learners.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
 from dkl.learners.parameters import (
@@ -115,9 +117,9 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         return family.draw(size, dataset.n_columns, 0, self.dtype)
 
     @property
-    def frequencies_(self) -> np.ndarray:
-        """The frequencies that the feature map keeps, of shape (m, d)."""
-        return self.feature_map_.projection.dense()
+    def frequencies_(self) -> np.ndarray | sparse.csr_array:
+        """The frequencies that the feature map keeps, of shape (m, d); a csr_array where most of them are sparse."""
+        return formed(self.feature_map_.projection)
 
     @property
     def scaler_(self) -> Any:
