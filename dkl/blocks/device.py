@@ -232,3 +232,46 @@ def _warn_of_tf32() -> None:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+class Landscape:
+    """`dkl.blocks.ascent.landscape` for rows on a GPU; W, v and the gradient stay there.
+
+    Parameters
+    ----------
+    X : CuPy array of shape (n, d), dense or sparse
+    S : array of shape (n, K) or (n,)
+    dtype : dtype
+    columns : ndarray of shape (c, q) or None
+    """
+
+    def __init__(self, X: Any, S: Any, dtype: np.dtype, columns: np.ndarray | None = None) -> None:
+        self.xp = array_module(X)
+        dense = X.toarray() if hasattr(X, "toarray") else X
+        self.X = self.xp.ascontiguousarray(dense, dtype=dtype)
+        self.S = self.xp.asarray(S if S.ndim == 2 else S[:, None], dtype=dtype)
+        self.columns = None if columns is None else self.xp.asarray(columns)
+
+    def __call__(self, W: Any) -> tuple[Any, Any]:
+        W = self.xp.asarray(W, dtype=self.X.dtype)
+        if self.columns is None:
+            return self._climb(W)
+        chains, there = self.xp.arange(len(W))[:, None], self.columns >= 0
+        wide = self.xp.zeros((len(W), self.X.shape[1] + 1), self.X.dtype)
+        # the last column takes what is on no column
+        wide[chains, self.columns] = W * there
+        wide[:, -1] = 0
+        v, gradient = self._climb(self.xp.ascontiguousarray(wide[:, :-1]))
+        return v, gradient[chains, self.xp.maximum(self.columns, 0)] * there
+
+    def _climb(self, W: Any) -> tuple[Any, Any]:
+        xp = self.xp
+        v, gradient = xp.empty(len(W), xp.float64), xp.empty_like(W)
+        for chains in spans(len(W), max(16, _TILE_BYTES // (self.X.itemsize * max(len(self.X), 1)))):
+            z = xp.matmul(self.X, W[chains].T)
+            cosines, sines = xp.cos(z), xp.sin(z)
+            real, imaginary = xp.matmul(self.S.T, cosines), xp.matmul(self.S.T, sines)
+            v[chains] = xp.sum(xp.square(real.astype(xp.float64)) + xp.square(imaginary.astype(xp.float64)), axis=0)
+            pulls = cosines * xp.matmul(self.S, imaginary) - sines * xp.matmul(self.S, real)
+            gradient[chains] = 2.0 * xp.matmul(pulls.T, self.X)
+        return v, gradient

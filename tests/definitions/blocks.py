@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 from statistics import NormalDist
 from typing import Any
@@ -114,6 +115,35 @@ def gradient_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: str = "
                 total[0, j, k] += feature_map.amplitudes[j] * S[i, k] * math.cos(z) * x
                 total[1, j, k] += feature_map.amplitudes[j] * S[i, k] * math.sin(z) * x
     return total
+
+
+def potentials(X: Any, S: np.ndarray, W: np.ndarray, dtype: str = "float64") -> np.ndarray:
+    """sum_k |sum_i S_ik exp(i w.x_i)|^2."""
+    rows, weights = rows_of(X), np.asarray(S, dtype=np.float64).reshape(X.shape[0], -1)
+    v = np.zeros(len(W))
+    for j, w in enumerate(np.asarray(W, dtype=np.float64)):
+        for k in range(weights.shape[1]):
+            total = sum(s * cmath.exp(1j * math.fsum(x * w)) for x, s in zip(rows, weights[:, k], strict=True))
+            v[j] += abs(total) ** 2
+    return v
+
+
+def potentials_and_gradients(
+    X: Any, S: np.ndarray, W: np.ndarray, dtype: str = "float64", *, columns: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """sum over pairs of rows of s_i s_l cos(w.(x_i - x_l)), and its derivative in the entries of W."""
+    rows, weights = rows_of(X), np.asarray(S, dtype=np.float64).reshape(X.shape[0], -1)
+    places = np.tile(np.arange(rows.shape[1]), (len(W), 1)) if columns is None else columns
+    v, gradient = np.zeros(len(W)), np.zeros(W.shape)
+    for j in range(len(W)):
+        own = [a for a in range(W.shape[1]) if places[j, a] >= 0]
+        for x, s in zip(rows, weights, strict=True):
+            for y, t in zip(rows, weights, strict=True):
+                apart = np.array([x[places[j, a]] - y[places[j, a]] for a in own])
+                z = float(apart @ np.array([float(W[j, a]) for a in own]))
+                v[j] += float(s @ t) * math.cos(z)
+                gradient[j, own] -= float(s @ t) * math.sin(z) * apart
+    return v, gradient
 
 
 def row_tile(feature_map: FeatureMap, dtype: str = "float32") -> int:
