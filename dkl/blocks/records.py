@@ -73,6 +73,8 @@ class BlockSum:
         Row columns (length n, e.g. the game's alpha) handed to the function in ``block.columns``.
     writes : mapping of str to dtype name
         Row columns that the function returns beside the accumulators.
+    light : bool
+        The function looks at targets, weights, row ids and row columns alone: a pass of light records reads no X.
     """
 
     name: str
@@ -82,6 +84,7 @@ class BlockSum:
     cost: Callable[[int, int], Cost] = no_cost
     reads: tuple[str, ...] = ()
     writes: Mapping[str, str] = field(default_factory=dict)
+    light: bool = False
 
     @property
     def result_bytes(self) -> int:
@@ -93,13 +96,15 @@ class RowSample:
     """The k rows with the smallest hash of (seed, round, row id): the same rows however the work was divided.
 
     A row of weight w comes with the key of an exponential race, -log(u)/w, so that weights act as repetitions in
-    expectation. The result is a `Block` of at most k rows in ascending order of the key.
+    expectation. The result is a `Block` of at most k rows in ascending order of the key, with the row columns that
+    `reads` names.
     """
 
     name: str
     k: int
     seed: int
     round: int = 0
+    reads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from typing import Any
 from dkl.blocks.block import Block
 from dkl.blocks.device import Device
 from dkl.blocks.records import BlockSum, Fold, Record
+from dkl.data.light import LightSource
 from dkl.data.source import BlockSource
 from dkl.events import Subscriber, ignore
 from dkl.passes.dispatch import Job
@@ -83,6 +84,8 @@ def run_pass(
     """
     records = tuple(records)
     _check_records(records, columns)
+    if all(isinstance(record, BlockSum) and record.light for record in records):
+        source = LightSource(source)
     name = pass_name(records)
     with open_session(
         name, source, records, publish=publish, memory_limit=memory_limit, device=device, columns=columns
@@ -149,7 +152,7 @@ def _check_records(records: tuple[Record, ...], columns: RowColumns | None) -> N
     if len(records) > 1 and any(isinstance(record, Fold) for record in records):
         raise ValueError("a fold is a pass of its own: it goes through the blocks in order, sums in any order")
     for record in records:
-        if isinstance(record, BlockSum) and (record.reads or record.writes) and columns is None:
+        if columns is None and not isinstance(record, Fold) and (record.reads or _written((record,))):
             raise ValueError(f"{record.name!r} reads or writes row columns: pass columns=RowColumns.create(...)")
 
 

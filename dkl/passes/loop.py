@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from dkl.blocks.device import Device
@@ -10,11 +12,38 @@ from dkl.data.source import BlockSource
 from dkl.events import Event, Kind, Subscriber, ignore
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
+from dkl.passes.row_columns import RowColumns
 from dkl.passes.session import PassStats
 from dkl.passes.states import decode_state, encode_state
 
 P = TypeVar("P", contravariant=True)
+# beside the state's own fields in a checkpoint; no field's name has a space
+_VERSION = "row columns"
 S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class ColumnStore:
+    """The row columns that a driver needs, and where they go.
+
+    Parameters
+    ----------
+    store : str
+        A local path or a URL that every worker process can reach.
+    columns : mapping of str to (str, tuple of int)
+        The dtype and the shape of one row's value, by name; all zeros at first.
+    """
+
+    store: str
+    columns: Mapping[str, tuple[str, tuple[int, ...]]]
+
+    def create(self, source: BlockSource) -> RowColumns:
+        """New columns, in the place of those of a run that was killed before its first checkpoint."""
+        return replace(RowColumns.create(self.store, source, self.columns, overwrite=True), keeps_last=True)
+
+    def open(self, source: BlockSource, version: int) -> RowColumns:
+        """The columns at the version of a checkpoint."""
+        return replace(RowColumns.open(self.store, source).at(version), keeps_last=True)
 
 
 class Driver(Protocol[P, S]):
@@ -37,6 +66,7 @@ def run_driver(
     fingerprint: str = "",
     memory_limit: int | str | None = None,
     device: Device = "cpu",
+    columns: ColumnStore | None = None,
 ) -> tuple[S, list[PassStats]]:
     """Run a method to its end, or on from its checkpoint.
 
@@ -55,15 +85,18 @@ def run_driver(
         Of data, parameters and version; a checkpoint of another one is refused.
     memory_limit, device
         As in `dkl.passes.engine.run_pass`.
+    columns : ColumnStore or None
+        Where the driver's row columns live. The checkpoint says which version of them its state belongs to, and that
+        version stays until the next state is saved: a kill at any moment leaves the two consistent.
 
     Returns
     -------
     state : object
-        The driver's last state.
+        The driver's last state. Its columns are what `RowColumns.open` opens.
     stats : list of PassStats
         One a pass that this call ran.
     """
-    state, rounds = _start(driver, problem, checkpoint, fingerprint)
+    state, rounds, kept = _start(driver, problem, checkpoint, fingerprint, (columns, source))
     stats: list[PassStats] = []
     started = time.perf_counter()
 
@@ -74,12 +107,12 @@ def run_driver(
     tell("started")
     try:
         while records := driver.request(problem, state):
-            result = run_pass(source, records, publish=publish, memory_limit=memory_limit, device=device)
-            state = driver.step(problem, state, result.results)
+            result = run_pass(source, records, publish=publish, memory_limit=memory_limit, device=device, columns=kept)
+            state, kept = driver.step(problem, state, result.results), result.columns
             rounds += 1
             stats.append(result.stats)
             if checkpoint is not None:
-                checkpoint.save(*encode_state(state), fingerprint=fingerprint, rounds=rounds)
+                _save(checkpoint, state, kept, fingerprint=fingerprint, rounds=rounds)
             tell("advanced")
         finished = True
     finally:
@@ -87,9 +120,25 @@ def run_driver(
     return state, stats
 
 
-def _start(driver: Driver[P, S], problem: P, checkpoint: Checkpoint | None, fingerprint: str) -> tuple[S, int]:
-    state = driver.init(problem)
+def _save(checkpoint: Checkpoint, state: Any, kept: RowColumns | None, *, fingerprint: str, rounds: int) -> None:
+    arrays, values = encode_state(state)
+    if kept is not None:
+        values = {**values, _VERSION: kept.version}
+    checkpoint.save(arrays, values, fingerprint=fingerprint, rounds=rounds)
+
+
+def _start(
+    driver: Driver[P, S],
+    problem: P,
+    checkpoint: Checkpoint | None,
+    fingerprint: str,
+    place: tuple[ColumnStore | None, BlockSource],
+) -> tuple[S, int, RowColumns | None]:
+    state, (columns, source) = driver.init(problem), place
     saved = None if checkpoint is None else checkpoint.load(fingerprint)
     if saved is None:
-        return state, 0
-    return decode_state(type(state), saved.arrays, saved.values), saved.rounds
+        return state, 0, None if columns is None else columns.create(source)
+    values = dict(saved.values)
+    version = values.pop(_VERSION, None)
+    kept = None if columns is None or version is None else columns.open(source, version)
+    return decode_state(type(state), saved.arrays, values), saved.rounds, kept

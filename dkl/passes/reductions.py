@@ -76,7 +76,10 @@ class SampleReduction:
         self.record = record
 
     def of_block(self, block: Block, columns: RowColumns | None) -> Block:
-        return self._sample(replace(block, index=0, columns={}))
+        if columns is not None:
+            block = columns.read(self.record.reads, block)
+        kept = {name: block.columns[name] for name in self.record.reads}
+        return self._sample(replace(block, index=0, columns=kept))
 
     def merge(self, left: Block, right: Block) -> Block:
         return self._sample(stack_rows(left, right))
@@ -91,7 +94,7 @@ class SampleReduction:
 
 
 def stack_rows(left: Block, right: Block) -> Block:
-    """The rows of both blocks, one below the other (row columns are not kept)."""
+    """The rows of both blocks, one below the other, with the row columns that both have."""
     X = sparse.vstack([left.X, right.X], format="csr") if sparse.issparse(left.X) else np.concatenate([left.X, right.X])
     return Block(
         left.index,
@@ -99,6 +102,7 @@ def stack_rows(left: Block, right: Block) -> Block:
         None if left.y is None or right.y is None else np.concatenate([left.y, right.y]),
         None if left.weight is None or right.weight is None else np.concatenate([left.weight, right.weight]),
         np.concatenate([left.row_id, right.row_id]),
+        {name: np.concatenate([left.columns[name], right.columns[name]]) for name in left.columns},
     )
 
 

@@ -29,22 +29,33 @@ class RowColumns:
         Rows of each block of the source that the columns belong to.
     version : int
         The version that is read; `version + 1` is written and becomes the current one by `commit`.
+    keeps_last : bool
+        Keep the version before the current one until the next is begun: whoever saves which version a state belongs
+        to may be killed between a commit and that saving.
     """
 
     store: str
     block_rows: tuple[int, ...]
     version: int = 0
+    keeps_last: bool = False
 
     @classmethod
-    def create(cls, store: str, source: BlockSource, columns: Mapping[str, tuple[str, tuple[int, ...]]]) -> RowColumns:
+    def create(
+        cls,
+        store: str,
+        source: BlockSource,
+        columns: Mapping[str, tuple[str, tuple[int, ...]]],
+        *,
+        overwrite: bool = False,
+    ) -> RowColumns:
         """New columns of zeros: `columns` maps names to (dtype, shape of one row's value).
 
         Raises
         ------
         FileExistsError
-            If the store holds row columns already (`RowColumns.open` resumes them).
+            If the store holds row columns already (`RowColumns.open` resumes them) and `overwrite` is False.
         """
-        group = zarr.open_group(store, mode="a")
+        group = zarr.open_group(store, mode="w" if overwrite else "a")
         if VERSION_KEY in group.attrs:
             raise FileExistsError(f"{store!r} holds row columns already; open them with RowColumns.open or delete it")
         made = cls(str(store), tuple(int(rows) for rows in source.block_rows))
@@ -66,10 +77,27 @@ class RowColumns:
             raise StoreError(f"{store!r} holds no complete row columns; create them again")
         return cls(str(store), tuple(int(rows) for rows in source.block_rows), int(attributes[VERSION_KEY]))
 
+    def at(self, version: int) -> RowColumns:
+        """The columns at a version that may be the last or the one before (see `keeps_last`).
+
+        Raises
+        ------
+        StoreError
+            If that version is not there.
+        """
+        if str(version) not in zarr.open_group(self.store, mode="r"):
+            raise StoreError(
+                f"{self.store!r} holds row columns at version {self.version}, the run was at version {version}: they "
+                "belong to another run. Remove both, or choose another checkpoint"
+            )
+        return replace(self, version=version)
+
     def prepare(self, writes: Mapping[str, str]) -> None:
-        """Make the arrays of the next version, before the first task writes to them; remains of a broken try go."""
+        """Make the arrays of the next version, before the first task writes to them; all other versions go."""
         group = zarr.open_group(self.store, mode="a")
-        self._drop(group, self.version + 1)
+        for name in list(group.group_keys()):
+            if name != str(self.version):
+                self._drop(group, int(name))
         for name, dtype in writes.items():
             current = group.get(f"{self.version}/{name}")
             shape = () if current is None else current.shape[2:]  # type: ignore[union-attr]
@@ -97,11 +125,15 @@ class RowColumns:
         self._array(self.version + 1, name)[index, :expected] = values
 
     def commit(self) -> RowColumns:
-        """Make the next version the current one; columns that the pass did not write move with it, the old one goes."""
+        """Make the next version the current one; columns that the pass did not write move with it.
+
+        The old version goes, unless `keeps_last`.
+        """
         group = zarr.open_group(self.store, mode="a")
         self._carry_over(group)
         group.attrs[VERSION_KEY] = self.version + 1
-        self._drop(group, self.version)
+        if not self.keeps_last:
+            self._drop(group, self.version)
         return replace(self, version=self.version + 1)
 
     def _carry_over(self, group: zarr.Group) -> None:
