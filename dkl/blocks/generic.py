@@ -8,6 +8,7 @@ import numpy as np
 from scipy import special
 
 from dkl.blocks.activations import activate
+from dkl.blocks.harmonics import harmonic_values
 from dkl.blocks.scale import linear_part
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection, Projection, StructuredProjection
@@ -25,6 +26,9 @@ def mapped(xp: Any, X: Any, feature_map: FeatureMap, dtype: Any) -> list[Any]:
     dtype : dtype object of `xp`
     """
     amplitudes = xp.asarray(feature_map.amplitudes, dtype=dtype)
+    if feature_map.activation == "harmonics":
+        rows = scaled(xp, X, feature_map.scaler, xp.float64)
+        return [harmonic_values(xp, rows, feature_map, dtype) * amplitudes]
     z = angles(xp, scaled(xp, X, feature_map.scaler, dtype), feature_map, dtype)
     return [phi * amplitudes for phi in activate(xp, z, feature_map)]
 

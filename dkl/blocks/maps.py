@@ -9,8 +9,9 @@ import numpy as np
 
 from dkl.blocks import device
 from dkl.blocks.activations import activate
+from dkl.blocks.harmonics import harmonic_maps
 from dkl.blocks.products import Product
-from dkl.blocks.tiles import checked_dtype, row_tile, spans
+from dkl.blocks.tiles import checked_dtype, checked_rows, row_tile, spans
 from dkl.blocks.turns import ELEMENTWISE, cos_sin
 from dkl.features.feature_map import FeatureMap
 
@@ -41,6 +42,8 @@ def map_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndar
     dtype = checked_dtype(dtype)
     if device.is_on_gpu(X):
         return device.map_rows(X, feature_map, dtype)
+    if feature_map.activation == "harmonics":
+        return harmonic_maps(checked_rows(X, feature_map), feature_map, dtype)
     is_fourier = feature_map.activation in ("cos-sin", "cos")
     product = Product(X, feature_map, dtype, factor=1.0 / (2.0 * np.pi) if is_fourier else 1.0)
     out = np.empty((product.tiles.X.shape[0], feature_map.n_features), dtype)

@@ -8,6 +8,7 @@ import numpy as np
 
 from dkl.blocks import device
 from dkl.blocks.activations import activate
+from dkl.blocks.harmonics import harmonic_sums
 from dkl.blocks.pair_sums import pair_sums
 from dkl.blocks.products import Product
 from dkl.blocks.tiles import RowTiles, checked_dtype, checked_rows, checked_weights, spans
@@ -39,7 +40,8 @@ def feature_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any = "float32"
     Raises
     ------
     ValueError
-        If the columns of X are not those of the map, or S has another number of rows.
+        If the columns of X are not those of the map, or S has another number of rows; for spherical harmonics if a
+        row is off the sphere.
     TypeError
         If X does not hold real numbers.
 
@@ -65,6 +67,8 @@ def feature_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any = "float32"
         sums = pair_sums(X, S, feature_map, dtype)
     elif feature_map.activation == "cos":
         sums = pair_sums(X, S, feature_map, dtype)[:1]
+    elif feature_map.activation == "harmonics":
+        sums = harmonic_sums(X, S, feature_map, dtype, power=1)
     else:
         sums = _power_sums(X, S, feature_map, dtype, power=1)
     return sums * feature_map.amplitudes[:, None]
@@ -94,6 +98,8 @@ def feature_squares(X: Any, s: Any, feature_map: FeatureMap, dtype: Any = "float
     if feature_map.activation in ("cos-sin", "cos"):
         squares = squares_of_pair(S.sum(), pair_sums(X, S, feature_map, dtype, multiple=2.0)[0, :, 0])
         squares = squares[: feature_map.columns_a_frequency]
+    elif feature_map.activation == "harmonics":
+        squares = harmonic_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     else:
         squares = _power_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     return squares * feature_map.amplitudes**2

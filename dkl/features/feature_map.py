@@ -7,10 +7,11 @@ from typing import Literal
 
 import numpy as np
 
+from dkl.features.harmonic_projection import HarmonicProjection
 from dkl.features.projections import Projection
 from dkl.features.scaling import Scaler, same_scaling
 
-Activation = Literal["cos-sin", "cos", "arc-cosine", "identity"]
+Activation = Literal["cos-sin", "cos", "arc-cosine", "identity", "harmonics"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,11 +20,11 @@ class FeatureMap:
 
     Parameters
     ----------
-    activation : {"cos-sin", "cos", "arc-cosine", "identity"}
+    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics"}
         "cos-sin": two columns a frequency, all cosines first, then all sines. "cos": cos(w.x + b).
-        "arc-cosine": H(w.x) (w.x)^order. "identity": w.x itself.
+        "arc-cosine": H(w.x) (w.x)^order. "identity": w.x itself. "harmonics": a spherical harmonic, one column each.
     projection : Projection
-        m frequencies on d columns.
+        m frequencies on d columns; for "harmonics" a HarmonicProjection, which holds multi-indices.
     amplitudes : ndarray of shape (m,), float64
         The factor of each frequency (of both columns of a pair).
     phases : ndarray of shape (m,), float64, or None
@@ -58,6 +59,13 @@ class FeatureMap:
     def n_features(self) -> int:
         """Columns of a row that comes out."""
         return self.columns_a_frequency * self.n_frequencies
+
+    @property
+    def groups(self) -> np.ndarray:
+        """The number of each frequency's block, int64 of shape (m,): frequencies of one block are chosen together."""
+        if isinstance(self.projection, HarmonicProjection):
+            return self.projection.groups
+        return np.arange(self.n_frequencies)
 
     def take(self, index: np.ndarray, amplitudes: np.ndarray | None = None) -> FeatureMap:
         """The chosen frequencies alone, in the order of `index`, with `amplitudes` (one an index) or their own."""

@@ -1,0 +1,211 @@
+"""Multi-indices of spherical harmonics, stored where other maps store a matrix, and how each follows from another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+Blocks = Literal["single", "pair", "degree"]
+
+
+@dataclass(frozen=True, eq=False)
+class HarmonicTerms:
+    """How to evaluate harmonics: each is a row of a table of factors, or such a row times an earlier harmonic.
+
+    Node j is ``table[factor[j]]``, times node ``parent[j]`` where that is not negative. The first m nodes are the
+    harmonics asked for; what else they are made of comes after them.
+
+    The table has the rows [1, C_1, S_1, ..., C_a, S_a] with C_l + i S_l = (x_1 + i x_2)^l, then for each chain (k, m)
+    the rows n = 1 .. count of r^n p_n(x_(k+1) / r), r = |(x_1, ..., x_(k+1))|, where p_n are the polynomials that are
+    orthonormal on [-1, 1] for the probability weight proportional to (1 - t^2)^(m + k/2 - 1) (Gegenbauer).
+
+    Parameters
+    ----------
+    parent, factor : ndarray of shape (n_nodes,), int64
+    order : ndarray of shape (n_nodes,), int64
+        The nodes level by level: those without a parent, then those whose parent is among these, and so on.
+    starts : ndarray of shape (n_levels + 1,), int64
+        Where each level starts in `order`, and its end.
+    azimuth : int
+        a, the largest l of C_l and S_l.
+    chains : ndarray of shape (n_chains, 4), int64
+        k, m, count, and the table row of n = 1.
+    coefficients : ndarray of shape (m,), float64
+        The factor that makes each harmonic one of mean square 1.
+    """
+
+    parent: np.ndarray
+    factor: np.ndarray
+    order: np.ndarray
+    starts: np.ndarray
+    azimuth: int
+    chains: np.ndarray
+    coefficients: np.ndarray
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.parent)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the table."""
+        return 1 + 2 * self.azimuth + int(self.chains[:, 2].sum())
+
+
+@dataclass(frozen=True, eq=False)
+class HarmonicProjection:
+    """m real spherical harmonics in d dimensions by their multi-indices.
+
+    A row (l_1, ..., l_(d-1)) has |l_1| <= l_2 <= ... <= l_(d-1); the last entry (its absolute value, for d = 2) is the
+    degree. l_1 > 0 goes with the cosine of the azimuth, l_1 < 0 with the sine: the real and imaginary part of the
+    paper's complex harmonics, whose conjugates are the pairs +-l_1.
+
+    Parameters
+    ----------
+    index : ndarray of shape (m, d - 1), int16
+    blocks : {"single", "pair", "degree"}
+        Which of these harmonics form one block: each by itself, +-l_1, or all of one degree.
+    project : bool
+        Divide rows by their length; rows off the unit sphere are an error otherwise.
+
+    References
+    ----------
+    Higuchi 1987, "Symmetric tensor spherical harmonics on the N-sphere", equations (2.3) to (2.7).
+    """
+
+    index: np.ndarray
+    blocks: Blocks = "single"
+    project: bool = False
+
+    @property
+    def n_frequencies(self) -> int:
+        return len(self.index)
+
+    @property
+    def n_columns(self) -> int:
+        return self.index.shape[1] + 1
+
+    @property
+    def nbytes(self) -> int:
+        """Of the indices, and of the terms that follow from them."""
+        return self.index.nbytes + 4 * 8 * self.n_frequencies
+
+    @property
+    def degrees(self) -> np.ndarray:
+        """The degree of each harmonic, int64 of shape (m,)."""
+        return np.abs(self.index[:, -1].astype(np.int64))
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """The number of each harmonic's block, int64 of shape (m,), blocks in the order of their first harmonic."""
+        if self.blocks == "single":
+            return np.arange(self.n_frequencies)
+        keys = self.degrees[:, None] if self.blocks == "degree" else np.abs(self.index)
+        _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(first))[group.reshape(-1)]
+
+    def dense(self) -> np.ndarray:
+        """The multi-indices, of shape (m, d - 1): there is no matrix W."""
+        return self.index
+
+    def take(self, index: np.ndarray) -> HarmonicProjection:
+        return HarmonicProjection(self.index[index], self.blocks, self.project)
+
+    @cached_property
+    def terms(self) -> HarmonicTerms:
+        """What the arithmetic of blocks needs; found once."""
+        nodes, parent = _with_ancestors(self.index.astype(np.int64))
+        last = _last_step(nodes)
+        chains, factor = _factors(nodes, last)
+        levels = _levels(parent)
+        return HarmonicTerms(
+            parent=parent,
+            factor=factor,
+            order=np.argsort(levels, kind="stable"),
+            starts=np.concatenate([[0], np.cumsum(np.bincount(levels))]),
+            azimuth=int(np.abs(nodes[:, 0]).max()),
+            chains=chains,
+            coefficients=_coefficients(self.index),
+        )
+
+
+def _steps(nodes: np.ndarray) -> np.ndarray:
+    """Where l_k > l_(k-1), k = 2 .. d - 1: elsewhere the factor of a harmonic is a constant. Bool (n, d - 2)."""
+    return nodes[:, 1:] > np.abs(nodes[:, :-1])
+
+
+def _last_step(nodes: np.ndarray) -> np.ndarray:
+    """The column of l_k of the last step, 0 where there is none: int64 of shape (n,)."""
+    steps = _steps(nodes)
+    if not steps.shape[1]:
+        return np.zeros(len(nodes), dtype=np.int64)
+    last = steps.shape[1] - np.argmax(steps[:, ::-1], axis=1)
+    return np.where(steps.any(axis=1), last, 0)
+
+
+def _shortened(nodes: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """The harmonics of lower degree that are left without the last step of each."""
+    before = np.abs(np.take_along_axis(nodes, np.maximum(last - 1, 0)[:, None], axis=1))
+    return np.where(np.arange(nodes.shape[1]) >= last[:, None], before, nodes)
+
+
+def _with_ancestors(nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The nodes followed by all that they are made of, and the position of each one's parent (-1 for none)."""
+    found = [nodes]
+    while True:
+        last = _last_step(found[-1])
+        parents = _shortened(found[-1], last)[last > 0]
+        parents = np.unique(parents[parents.any(axis=1)], axis=0)
+        if not len(parents):
+            break
+        found.append(parents)
+    every = np.concatenate(found)
+    last = _last_step(every)
+    parents = _shortened(every, last)
+    _, first, place = np.unique(np.concatenate([every, parents]), axis=0, return_index=True, return_inverse=True)
+    position = first[place.reshape(-1)[len(every) :]]
+    return every, np.where((last > 0) & parents.any(axis=1), position, -1)
+
+
+def _levels(parent: np.ndarray) -> np.ndarray:
+    """How many ancestors each node has."""
+    level = np.zeros(len(parent), dtype=np.int64)
+    above = parent
+    while (above >= 0).any():
+        level += above >= 0
+        above = np.where(above >= 0, parent[above], -1)
+    return level
+
+
+def _factors(nodes: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The chains of the table, and the row of the table that each node is made with."""
+    azimuth = int(np.abs(nodes[:, 0]).max())
+    rows = np.arange(len(nodes))
+    order = np.abs(nodes[rows, np.maximum(last - 1, 0)])
+    count = nodes[rows, last] - order
+    moved = last > 0
+    keys = np.stack([last + 1, order], axis=1)
+    pairs, place = np.unique(keys[moved], axis=0, return_inverse=True)
+    place = place.reshape(-1)
+    longest = np.zeros(len(pairs), dtype=np.int64)
+    np.maximum.at(longest, place, count[moved])
+    starts = 1 + 2 * azimuth + np.concatenate([[0], np.cumsum(longest)[:-1]]).astype(np.int64)[: len(pairs)]
+    chains = np.concatenate([pairs, longest[:, None], starts[:, None]], axis=1).reshape(-1, 4)
+    factor = np.where(nodes[:, 0] > 0, 2 * nodes[:, 0] - 1, -2 * nodes[:, 0])
+    factor[moved] = starts[place] + count[moved] - 1
+    return chains, factor
+
+
+def _coefficients(index: np.ndarray) -> np.ndarray:
+    """The root of [2 if l_1 != 0] times prod_k ((k + 1)/2)_m / (k/2)_m with m = |l_(k-1)|, in rising factorials."""
+    orders = np.abs(index.astype(np.int64))[:, :-1]
+    total = np.where(index[:, 0] != 0, 2.0, 1.0)
+    steps = np.arange(int(orders.max(initial=0)))
+    for column in range(orders.shape[1]):
+        k = column + 2
+        ratios = np.concatenate([[1.0], np.cumprod((k + 1 + 2.0 * steps) / (k + 2.0 * steps))])
+        total = total * ratios[orders[:, column]]
+    return np.sqrt(total)

@@ -1,0 +1,311 @@
+"""SphericalHarmonics: the finite family of polynomials on the sphere, its enumeration and its kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from numbers import Integral
+from typing import Any, get_args
+
+import numpy as np
+from scipy import special
+
+from dkl.features.feature_map import FeatureMap
+from dkl.features.frequencies import stream
+from dkl.features.harmonic_projection import Blocks, HarmonicProjection
+
+# the paper's: "it sufficed to examine the first 1000 coefficients"
+FIRST = 1_000
+# bytes of multi-indices, and of what follows from them, that are made at most
+_MOST_BYTES = 1 << 28
+
+
+def dimension(n_columns: int, degree: int) -> int:
+    """N(d, l), how many harmonics of one degree there are: C(d-1+l, l) - C(d+l-3, l-2), the second term 0 for l < 2.
+
+    Parameters
+    ----------
+    n_columns : int
+        d >= 2.
+    degree : int
+        l >= 0.
+
+    References
+    ----------
+    Bullins, Zhang & Zhang 2018, appendix B.1 (where the extracted formula lost its binomials).
+
+    Examples
+    --------
+    >>> [dimension(3, degree) for degree in range(4)]
+    [1, 3, 5, 7]
+    """
+    below = math.comb(n_columns + degree - 3, degree - 2) if degree >= 2 else 0
+    return math.comb(n_columns - 1 + degree, degree) - below
+
+
+def multi_indices(n_columns: int, degree: int, first: int | None = None) -> np.ndarray:
+    """The harmonics of one degree, in the order of (l_(d-2), ..., l_2, |l_1|), cosine before sine.
+
+    Parameters
+    ----------
+    n_columns : int
+        d >= 2.
+    degree : int
+    first : int or None
+        Only so many of them; None is all.
+
+    Returns
+    -------
+    ndarray of shape (N(d, l), d - 1), int16
+        (l_1, ..., l_(d-1)) with |l_1| <= l_2 <= ... <= l_(d-1) = l.
+
+    Examples
+    --------
+    >>> multi_indices(3, 1).tolist()
+    [[0, 1], [1, 1], [-1, 1]]
+    """
+    values = np.array([degree])
+    levels = []
+    for _ in range(n_columns - 2):
+        parent, place = _children(values + 1)
+        levels.append((values, parent[:first]))
+        values = place[:first]
+    parent, place = _children(np.where(values > 0, 2, 1))
+    parent = parent[:first]
+    index = np.empty((len(parent), n_columns - 1), dtype=np.int16)
+    index[:, 0] = np.where(place[:first] == 1, -values[parent], values[parent])
+    for column, (values, above) in enumerate(reversed(levels), start=1):
+        parent = above[parent]
+        index[:, column] = values[parent]
+    return index
+
+
+def _children(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each child of items with so many children: whose it is, and which of its."""
+    parent = np.repeat(np.arange(len(counts)), counts)
+    starts = np.cumsum(counts) - counts
+    return parent, np.arange(len(parent)) - starts[parent]
+
+
+def zonal(n_columns: int, degrees: int, t: np.ndarray) -> Iterator[np.ndarray]:
+    """P_l(t), l = 0 .. degrees - 1, with P_l(1) = 1: the Gegenbauer polynomials of d dimensions (Legendre for d = 3).
+
+    The mean of Y(x) Y(y) over the harmonics of degree l is P_l(x.y), by the addition theorem.
+
+    References
+    ----------
+    Bullins, Zhang & Zhang 2018, equation (8), here with its sides divided by the area of the sphere.
+    """
+    before, now = np.zeros_like(t), np.ones_like(t)
+    for degree in range(degrees):
+        yield now
+        scale = degree + n_columns - 2
+        before, now = now, t if degree == 0 else ((2 * degree + n_columns - 2) * t * now - degree * before) / scale
+
+
+def harmonic_values(X: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Y of rows on the sphere by separation of variables, each factor from SciPy: slow, and plain to read.
+
+    `dkl.blocks.maps.map_rows` computes the same by recurrences.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+        On the unit sphere.
+    index : ndarray of shape (m, d - 1)
+        As of `HarmonicProjection`.
+
+    Returns
+    -------
+    ndarray of shape (n, m), float64
+
+    References
+    ----------
+    Higuchi 1987, (2.3) to (2.7); normalised for the probability measure.
+    """
+    X = np.asarray(X, dtype=np.float64)
+    orders = np.abs(index.astype(np.int64))
+    angle = np.arctan2(X[:, 1], X[:, 0])[:, None] * orders[:, 0]
+    values = np.where(index[:, 0] < 0, np.sin(angle), np.cos(angle)) * np.where(index[:, 0] == 0, 1.0, math.sqrt(2.0))
+    radius = np.hypot(X[:, 0], X[:, 1])
+    for k in range(2, X.shape[1]):
+        inner, radius = radius, np.hypot(radius, X[:, k])
+        t = np.divide(X[:, k], radius, out=np.ones_like(radius), where=radius > 0)
+        sine = np.divide(inner, radius, out=np.zeros_like(radius), where=radius > 0)
+        values *= _polar_factor(k, orders[:, k - 2], orders[:, k - 1], t[:, None], sine[:, None])
+    return values
+
+
+def _polar_factor(k: int, m: np.ndarray, degree: np.ndarray, t: np.ndarray, sine: np.ndarray) -> np.ndarray:
+    """sin^m C_(l-m)(cos) on the k-sphere, of mean square 1 against a harmonic of degree m on the (k-1)-sphere."""
+    n, weight = degree - m, m + (k - 1) / 2.0
+    log_square = math.log(math.pi) + (1.0 - 2.0 * weight) * math.log(2.0) - special.betaln(0.5, k / 2.0)
+    log_square += special.gammaln(n + 2.0 * weight) - special.gammaln(n + 1.0) - 2.0 * special.gammaln(weight)
+    return sine**m * special.eval_gegenbauer(n, weight, t) * np.sqrt(n + weight) * np.exp(-0.5 * log_square)
+
+
+@dataclass(frozen=True)
+class SphericalHarmonics:
+    """Real spherical harmonics on the unit sphere in any d >= 2, orthonormal for the probability measure.
+
+    A finite family: learners enumerate it in one pass (``n_candidates=None``, `pool`) rather than draw from it. What
+    counts as a feature is one column, one real harmonic of mean square 1. The kernel of a single harmonic depends on
+    the choice of the poles; those of whole degrees, P_l(x.y), do not.
+
+    Parameters
+    ----------
+    max_degree : int or None
+        All harmonics up to this degree; None is no bound but `n_harmonics`.
+    blocks : {"single", "pair", "degree"}
+        What is weighed as one: each harmonic; the two conjugates +-l_1 (the paper's pairs); or all N(d, l) harmonics
+        of a degree, which makes every learned kernel rotation-invariant.
+    project : bool
+        Divide rows by their length first. Rows whose length is not 1 are an error otherwise.
+    n_harmonics : int or None
+        The first so many in the order of their degree, and of whole blocks those that fit; None is all up to
+        `max_degree`, and the first 1,000 where there is no `max_degree` either.
+
+    References
+    ----------
+    Bullins, Zhang & Zhang 2018, theorem 2.2 and appendices A.3, B; Higuchi 1987.
+
+    Examples
+    --------
+    >>> from dkl.features.harmonics import SphericalHarmonics
+    >>> SphericalHarmonics(max_degree=30).pool(n_columns=3).n_features
+    961
+    """
+
+    max_degree: int | None = None
+    blocks: Blocks = "single"
+    project: bool = False
+    n_harmonics: int | None = None
+
+    @property
+    def needs_bandwidth(self) -> bool:
+        return False
+
+    def validate(self) -> None:
+        for name, value, least in (("max_degree", self.max_degree, 0), ("n_harmonics", self.n_harmonics, 1)):
+            if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < least):
+                raise ValueError(
+                    f"SphericalHarmonics: {name} is {value!r}; it must be a whole number of at least {least}, or None"
+                )
+        if self.blocks not in get_args(Blocks):
+            raise ValueError(f"SphericalHarmonics: blocks is {self.blocks!r}; it must be one of {get_args(Blocks)}")
+        if not isinstance(self.project, bool | np.bool_):
+            raise ValueError(f"SphericalHarmonics: project is {self.project!r}; it must be True or False")
+
+    def with_bandwidth(self, sigma: float) -> SphericalHarmonics:
+        return self
+
+    def size(self, n_columns: int) -> int:
+        """How many harmonics the family has in `n_columns` dimensions, without enumerating them.
+
+        Raises
+        ------
+        ValueError
+            If a parameter has no meaning, or `n_columns` is below 2.
+        """
+        return sum(self._counts(n_columns))
+
+    def pool(self, n_columns: int, dtype: Any = np.float32) -> FeatureMap:
+        """Every harmonic of the family once, with amplitudes of 1.
+
+        Parameters
+        ----------
+        n_columns : int
+            d.
+        dtype : {"float32", "float64"}
+            Taken for the sake of one interface: multi-indices are whole numbers.
+
+        Raises
+        ------
+        ValueError
+            If the family is too large to enumerate in d dimensions, or has no whole block.
+        """
+        counts = self._counts(n_columns)
+        if sum(counts) * (2 * n_columns + 54) > _MOST_BYTES:
+            raise ValueError(
+                f"{self!r} has {sum(counts):,} harmonics in {n_columns} dimensions, more than can be enumerated; lower "
+                "max_degree, or set n_harmonics"
+            )
+        index = np.concatenate([multi_indices(n_columns, degree, size) for degree, size in enumerate(counts)])
+        projection = HarmonicProjection(index, self.blocks, bool(self.project))
+        return FeatureMap("harmonics", projection, np.ones(len(index)))
+
+    def draw(self, n_frequencies: int | None, n_columns: int, seed: int, dtype: Any = np.float32) -> FeatureMap:
+        """Single harmonics of the family's law, with replacement; None is `pool`.
+
+        Uniform on the harmonics, and for ``blocks="degree"`` on the degrees first.
+        """
+        if n_frequencies is None:
+            return self.pool(n_columns, dtype)
+        if not isinstance(n_frequencies, Integral) or isinstance(n_frequencies, bool) or n_frequencies < 1:
+            raise ValueError(f"n_frequencies is {n_frequencies!r}; it must be a whole number of at least 1")
+        pool = self.pool(n_columns, dtype)
+        shares = self._law(self._counts(n_columns))
+        drawn = stream(seed, "frequencies").choice(len(shares), int(n_frequencies), p=shares)
+        index = pool.projection.dense()[drawn]
+        projection = HarmonicProjection(index, "single", bool(self.project))
+        return FeatureMap("harmonics", projection, np.ones(len(index)))
+
+    def feature_scale(self, n_columns: int) -> float:
+        return 1.0
+
+    def kernel(self, X: np.ndarray, Y: np.ndarray | None = None) -> np.ndarray:
+        """The mean of Y(x) Y(y) over the family's law: zonal polynomials, plus what is cut off the last degree."""
+        X, Y = (_unit(rows) for rows in (X, X if Y is None else Y))
+        counts = self._counts(X.shape[1])
+        shares, starts = self._law(counts), np.cumsum([0, *counts])
+        kernel = np.zeros((len(X), len(Y)))
+        for degree, values in enumerate(zonal(X.shape[1], len(counts), np.clip(X @ Y.T, -1.0, 1.0))):
+            share = shares[starts[degree] : starts[degree + 1]].sum()
+            if counts[degree] < dimension(X.shape[1], degree):
+                index = multi_indices(X.shape[1], degree, counts[degree])
+                values = harmonic_values(X, index) @ harmonic_values(Y, index).T / counts[degree]
+            kernel += share * values
+        return kernel
+
+    def _law(self, counts: list[int]) -> np.ndarray:
+        """The probability of each harmonic of the pool."""
+        if self.blocks == "degree":
+            return np.repeat(1.0 / (len(counts) * np.asarray(counts, dtype=np.float64)), counts)
+        return np.full(sum(counts), 1.0 / sum(counts))
+
+    def _counts(self, n_columns: int) -> list[int]:
+        """How many harmonics of each degree 0, 1, ... the family has."""
+        self.validate()
+        if not isinstance(n_columns, Integral) or n_columns < 2:
+            raise ValueError(f"spherical harmonics need rows of at least 2 columns; these have {n_columns}")
+        room = FIRST if self.max_degree is None and self.n_harmonics is None else self.n_harmonics
+        degrees = count() if self.max_degree is None else range(self.max_degree + 1)
+        sizes = (dimension(n_columns, degree) for degree in degrees)
+        return list(sizes) if room is None else _filled(sizes, int(room), self.blocks, n_columns)
+
+
+def _filled(sizes: Iterator[int], room: int, blocks: Blocks, n_columns: int) -> list[int]:
+    """The sizes of the degrees that fit into `room`, of the last as many harmonics as make whole blocks."""
+    counts: list[int] = []
+    for size in sizes:
+        left = room - sum(counts)
+        if left < size and blocks == "degree":
+            break
+        if left < size and blocks == "pair":
+            left -= _ends_in_a_cosine(n_columns, len(counts), left)
+        counts.append(min(size, max(left, 0)))
+        if left <= size:
+            break
+    return [size for size in counts if size]
+
+
+def _ends_in_a_cosine(n_columns: int, degree: int, size: int) -> int:
+    """1 if the first `size` harmonics of a degree end between the two of a pair."""
+    return int(size > 0 and multi_indices(n_columns, degree, size)[size - 1, 0] > 0)
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    rows = np.atleast_2d(np.asarray(rows, dtype=np.float64))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
