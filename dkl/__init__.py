@@ -23,6 +23,7 @@ _HOMES = {
     "Matern": "dkl.features.families",
     "ArcCosine": "dkl.features.families",
     "Coordinates": "dkl.features.families",
+    "SphericalHarmonics": "dkl.features.harmonics",
     "FeatureMap": "dkl.features.feature_map",
     "RandomFeatures": "dkl.learners.random_features",
     "AlignedFeatures": "dkl.learners.aligned",

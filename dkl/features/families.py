@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, Protocol, Self, get_args
+from typing import Any, ClassVar, Literal, Protocol, Self, get_args, runtime_checkable
 
 import numpy as np
 from scipy import special
@@ -46,6 +46,15 @@ class Family(Protocol):
 
     def kernel(self, X: np.ndarray, Y: np.ndarray | None = None) -> np.ndarray:
         """k(x, y) in closed form, float64 of shape (len(X), len(Y))."""
+        ...
+
+
+@runtime_checkable
+class FiniteFamily(Family, Protocol):
+    """A family of finitely many features: learners weigh all of them in one pass rather than draw."""
+
+    def pool(self, n_columns: int, dtype: Any = np.float32) -> FeatureMap:
+        """Every feature once, with amplitudes 1 and no scaler; `FeatureMap.groups` says which are chosen together."""
         ...
 
 
@@ -339,6 +348,10 @@ class Coordinates:
             size, _ = _checked_shape(n_frequencies, n_columns)
             columns = frequencies.stream(seed, "frequencies").integers(0, n_columns, size)
         return FeatureMap("identity", ColumnProjection(columns, n_columns), np.ones(len(columns)))
+
+    def pool(self, n_columns: int, dtype: Any = np.float32) -> FeatureMap:
+        """Each column once, with amplitudes of 1."""
+        return self.draw(None, n_columns, 0, dtype)
 
     def feature_scale(self, n_columns: int) -> float:
         return float(np.sqrt(n_columns))

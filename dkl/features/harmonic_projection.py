@@ -8,6 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from dkl.features.projections import Projection
+
 Blocks = Literal["single", "pair", "degree"]
 
 
@@ -113,6 +115,18 @@ class HarmonicProjection:
 
     def take(self, index: np.ndarray) -> HarmonicProjection:
         return HarmonicProjection(self.index[index], self.blocks, self.project)
+
+    def joined(self, other: Projection) -> HarmonicProjection:
+        """These harmonics, then those of `other`.
+
+        Raises
+        ------
+        ValueError
+            If `other` holds no harmonics, or blocks or projection of rows differ.
+        """
+        if not isinstance(other, HarmonicProjection) or (self.blocks, self.project) != (other.blocks, other.project):
+            raise ValueError("harmonics are joined with harmonics that have the same `blocks` and `project`")
+        return HarmonicProjection(np.concatenate([self.index, other.index]), self.blocks, self.project)
 
     @cached_property
     def terms(self) -> HarmonicTerms:

@@ -99,7 +99,7 @@ def drawn_seed(random_state: Any) -> int:
 
 def columns_a_frequency(family: Any) -> int:
     """Output columns of one frequency: two for a cosine-sine pair."""
-    return family.with_bandwidth(1.0).draw(1, 1, 0).columns_a_frequency
+    return family.with_bandwidth(1.0).draw(1, 2, 0).columns_a_frequency
 
 
 def kept_frequencies(name: str, n_features: int, family: Any) -> int:

@@ -125,7 +125,7 @@ class PosteriorFeatures(SelectingLearner):
 
     def _check_rest(self) -> None:
         family = family_of(self)
-        activation = family.with_bandwidth(1.0).draw(1, 1, 0).activation
+        activation = family.with_bandwidth(1.0).draw(1, 2, 0).activation
         if activation not in ("cos-sin", "cos"):
             raise ValueError(
                 f"PosteriorFeatures needs a family of Fourier features, whose kernel is cos(w.(x - x')); {family!r} is "

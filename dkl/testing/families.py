@@ -10,6 +10,7 @@ from dkl.blocks.maps import map_rows
 from dkl.blocks.sums import feature_sums
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
+from dkl.features.harmonics import SphericalHarmonics
 from dkl.testing.require import require, same_bits
 
 _STANDARD_ERRORS = 6.0
@@ -44,6 +45,8 @@ def check_family(family: Family, *, n_columns: int = 3, n_frequencies: int = 20_
         family = family.with_bandwidth(1.5)
         require(not family.needs_bandwidth, "with_bandwidth(sigma) returns a family that needs no bandwidth")
     rows = np.random.default_rng(seed).normal(size=(40, n_columns))
+    if isinstance(family, SphericalHarmonics):
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     _check_draw(family, n_columns, seed)
     _check_dot(family, rows, seed)
     _check_kernel(family, rows[:8], n_frequencies, seed)
