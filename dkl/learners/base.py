@@ -30,7 +30,7 @@ from dkl.learners.parameters import (
 from dkl.learners.preparation import draw_pool, preparation_problem, tell_of_heavy_tails
 from dkl.learners.rows import first_targets, map_to_features, rows_to_fit
 from dkl.learners.saving import Saved
-from dkl.passes.loop import run_driver
+from dkl.passes.loop import ColumnStore, run_driver
 from dkl.progress import resolve_progress
 from dkl.selection.choice import Choice
 from dkl.selection.driver import Driver
@@ -161,7 +161,14 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             tell_of_heavy_tails(state.heavy, dataset)
         return state.scaler(problem)
 
-    def _run(self, driver: Driver[Any, Any], problem: Any, dataset: Dataset, stage: str) -> Any:
+    def _run(
+        self,
+        driver: Driver[Any, Any],
+        problem: Any,
+        dataset: Dataset,
+        stage: str,
+        columns: ColumnStore | None = None,
+    ) -> Any:
         """The final state of a driver; its passes are added to `stats_`."""
         state, stats = run_driver(
             driver,
@@ -172,6 +179,7 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             fingerprint=self._fingerprint,
             memory_limit=self.memory_limit,
             device=resolve_device(self.device),
+            columns=columns,
         )
         self.stats_.extend(stats)
         return state

@@ -1,0 +1,235 @@
+"""Playing the margin game for a learner: its parameters as rules, its rows as passes, and what it leaves behind."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+
+from dkl.blocks.game import GameTargets
+from dkl.blocks.scale import scale_rows
+from dkl.data.dataset import Dataset
+from dkl.features.families import Coordinates
+from dkl.features.feature_map import FeatureMap
+from dkl.learners.parameters import class_weights, kept_frequencies
+from dkl.linear.pieces import HeldOut
+from dkl.passes.loop import ColumnStore
+from dkl.passes.row_columns import RowColumns
+from dkl.selection.game import GameDriver, dual_measure, machine_coefficients
+from dkl.selection.game_problem import GameProblem, GameRules, GameState
+from dkl.selection.peak_search import Peaks, SearchOptions, search_peaks
+
+_POOL_ROUNDS = 200
+_POOL_SIZE = 1_000
+_FEWEST_ROUNDS = 20
+_MOST_PER_ROUND = 10
+_FIRST_SAMPLE = 4_000
+_SAMPLE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class GameResult:
+    """How a game ended.
+
+    Attributes
+    ----------
+    feature_map : FeatureMap
+        Amplitudes sqrt(lambda): the kernel sum_t lambda_t phi_t(x).phi_t(x').
+    weights : ndarray of shape (m,)
+        lambda, the learned dual measure; sums to 1.
+    history : list of dict
+        One a round: "upper", "lower" and "gap" of the objective, "relative_gap", "margin" (1 / |w|), "potential" (mean
+        over the answer), "support" (frequencies), "at_zero" and "at_bound" (shares of the dual weights), "error".
+    dual : dask.array.Array of shape (n,), or (n, K) for K > 2 classes
+        The mean of the dual weights over the rounds; lazy, 0 for rows held out.
+    duality_gap : float
+        Of the last round, relative to the objective.
+    certified : bool
+        The gap is a bound. In R^d it is an estimate: a search bounds the largest potential from below only.
+    message : str
+    coef, intercept : ndarray of shape (K, n_features) and (K,)
+        The primal machine on `feature_map` that bounds the objective from above.
+    """
+
+    feature_map: FeatureMap
+    weights: np.ndarray
+    history: list[dict[str, float]]
+    dual: da.Array
+    duality_gap: float
+    certified: bool
+    message: str
+    coef: np.ndarray
+    intercept: np.ndarray
+
+
+@dataclass(frozen=True)
+class KeptColumns:
+    """Row columns and, where they are temporary, the folder that goes when nothing refers to it any more."""
+
+    columns: RowColumns
+    folder: Any = field(default=None, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeptColumns, (self.columns,)
+
+    def lazy(self, name: str) -> da.Array:
+        """One column of all rows as a Dask array, a chunk a block."""
+        first = self.columns.values(name, 0)
+        read = dask.delayed(_read_column, pure=False)
+        parts = [
+            da.from_delayed(read(self, name, index), (rows, *first.shape[1:]), first.dtype)
+            for index, rows in enumerate(self.columns.block_rows)
+            if rows
+        ]
+        return da.concatenate(parts)
+
+
+def play_game(learner: Any, dataset: Dataset, scaler: Any) -> GameResult:
+    """Algorithm 2 (or the excessive gap technique) on all rows of a dataset.
+
+    Parameters
+    ----------
+    learner : FeatureLearner
+        Its parameters are read by name; `family_` has its bandwidth, `seed_` is drawn.
+    dataset : Dataset
+        Of class labels.
+    scaler : Scaler or None
+
+    Returns
+    -------
+    GameResult
+
+    Raises
+    ------
+    ValueError
+        If the targets are no classes, or the family has neither pairs to search nor a finite pool; before any pass.
+
+    References
+    ----------
+    Bullins, Zhang & Zhang 2018, "Not-so-random features", Algorithms 2 and 3, appendix A.
+    """
+    problem = game_problem(learner, dataset, scaler)
+    place, folder = _column_place(learner)
+    columns = ColumnStore(place, problem.columns)
+    state = learner._run(GameDriver(), problem, dataset, "game", columns)
+    kept = KeptColumns(RowColumns.open(place, dataset.source), folder)
+    return _result(problem, state, kept)
+
+
+def game_problem(learner: Any, dataset: Dataset, scaler: Any) -> GameProblem:
+    """The game that a learner's parameters describe."""
+    if dataset.classes is None:
+        raise ValueError(
+            f"solver='game' of {type(learner).__name__} learns from class labels, and these targets are numbers "
+            "(regression); use solver='corrective'"
+        )
+    family = learner.family_
+    pool = _pool_of(family, dataset.n_columns, learner)
+    held_out = HeldOut(learner.validation_fraction, learner.seed_) if learner.patience is not None else None
+    weights = class_weights(learner.class_weight, dataset.classes, np.asarray(dataset.class_weights))
+    targets = GameTargets(len(dataset.classes), weights, None if held_out is None else held_out.mask)
+    row_bytes = max(1, dataset.source.block_nbytes // max(1, int(np.max(dataset.source.block_rows, initial=1))))
+    total = dataset.total_weight if weights is None else float(weights @ np.asarray(dataset.class_weights))
+    options = _search_options(learner)
+    return GameProblem(
+        targets=targets,
+        rules=_rules(learner, pool),
+        total_weight=total,
+        n_columns=dataset.n_columns,
+        pool=None if pool is None else replace(pool, scaler=scaler),
+        search=None if pool is not None else partial(_search, scaler=scaler, sigma=family.sigma, options=options),
+        scaler=scaler,
+        seed=learner.seed_,
+        search_rows=learner.search_rows or _FIRST_SAMPLE,
+        most_rows=max(learner.search_rows or _FIRST_SAMPLE, min(100_000, _SAMPLE_BYTES // row_bytes)),
+        n_candidates=options.chains,
+        dtype=learner.dtype,
+    )
+
+
+def _pool_of(family: Any, n_columns: int, learner: Any) -> FeatureMap | None:
+    """The finite set of features of a family; None for cosine-sine pairs, whose frequencies are searched for in R^d."""
+    if hasattr(family, "pool"):
+        return family.pool(n_columns)
+    if isinstance(family, Coordinates):
+        return family.draw(None, n_columns, 0, learner.dtype)
+    drawn = family.draw(_POOL_SIZE, n_columns, learner.seed_, learner.dtype)
+    if drawn.activation == "cos":
+        raise ValueError(
+            f"the game answers with cosine-sine pairs, and {family!r} has cosines with a phase; use pairing='cos-sin'"
+        )
+    return None if drawn.activation == "cos-sin" else drawn
+
+
+def _rules(learner: Any, pool: FeatureMap | None) -> GameRules:
+    most = kept_frequencies(type(learner).__name__, learner.n_features, learner.family_)
+    rounds, per_round = learner.rounds, learner.features_per_round
+    if per_round is not None:
+        per_round = kept_frequencies(type(learner).__name__, per_round, learner.family_)
+    if pool is not None:
+        rounds, per_round = rounds or _POOL_ROUNDS, per_round or 1
+    elif per_round is None:
+        per_round = -(-most // rounds) if rounds else int(np.clip(most // _FEWEST_ROUNDS, 1, _MOST_PER_ROUND))
+    return GameRules(
+        C=learner.C,
+        loss=learner.loss or "hinge",
+        rounds=rounds or -(-most // per_round),
+        per_round=per_round,
+        most=most,
+        tol=learner.tol,
+        patience=learner.patience,
+        projection=learner.projection,
+    )
+
+
+def _search_options(learner: Any) -> SearchOptions:
+    names = ("chains", "steps", "stride", "noise", "sparse_share", "max_norm")
+    given = {name: getattr(learner, name) for name in names if getattr(learner, name) is not None}
+    return replace(SearchOptions(), **given)
+
+
+def _search(X: Any, S: np.ndarray, seed: int, *, scaler: Any, sigma: float, options: SearchOptions) -> Peaks:
+    return search_peaks(scale_rows(X, scaler), S, sigma, options, seed)
+
+
+def _column_place(learner: Any) -> tuple[str, Any]:
+    """Where the row columns go: beside the checkpoint, else a temporary folder of this machine."""
+    if learner.checkpoint is not None:
+        return f"{str(learner.checkpoint).rstrip('/')}/game-columns", None
+    folder = tempfile.TemporaryDirectory(prefix="dkl-game-", ignore_cleanup_errors=True)
+    return f"{folder.name}/columns", folder
+
+
+def _read_column(kept: KeptColumns, name: str, index: int) -> np.ndarray:
+    return kept.columns.values(name, index)
+
+
+def _result(problem: GameProblem, state: GameState, kept: KeptColumns) -> GameResult:
+    feature_map, weights = dual_measure(problem, state)
+    coef, intercept = machine_coefficients(state)
+    message = state.message
+    if len(weights) > problem.rules.most:
+        heaviest = np.sort(np.argsort(-weights, kind="stable")[: problem.rules.most])
+        share = float(weights[heaviest].sum())
+        message += f"; {len(heaviest)} of {len(weights)} frequencies are kept, with {100 * share:.1f} % of the measure"
+        weights = weights[heaviest] / share
+        parts = coef.reshape(len(coef), feature_map.columns_a_frequency, -1)[:, :, heaviest]
+        coef = parts.reshape(len(coef), -1) * np.sqrt(share)
+        feature_map = feature_map.take(heaviest, np.sqrt(weights))
+    dual = kept.lazy("mean")
+    return GameResult(
+        feature_map=feature_map,
+        weights=weights,
+        history=[dict(entry) for entry in state.history],
+        dual=dual[:, 0] if dual.shape[1] == 1 else dual,
+        duality_gap=float(state.history[-1]["relative_gap"]),
+        certified=problem.pool is not None and problem.rules.projection == "exact",
+        message=message,
+        coef=coef,
+        intercept=intercept,
+    )

@@ -1,0 +1,370 @@
+"""What the margin game is played on, where it stands, and the records of its passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from dkl.blocks.game import (
+    DualStep,
+    Feasible,
+    GameTargets,
+    Trials,
+    balance_block,
+    multiplier_block,
+    start_block,
+    step_block,
+    verify_block,
+)
+from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, RowSample
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import DenseProjection
+from dkl.selection.peak_search import Peaks
+from dkl.selection.projection import N_EDGES, Projection
+
+GameLoss = Literal["hinge", "squared_hinge"]
+Phase = Literal["open", "project", "verify", "step", "done"]
+
+N_SCALES, N_INTERCEPTS = 5, 9
+ALTERNATIONS = 10
+_TILE_BYTES = 16 << 20
+
+Search = Callable[[Any, np.ndarray, int], Peaks]
+
+
+@dataclass(frozen=True)
+class GameRules:
+    """How long the game is played, and with what steps.
+
+    Parameters
+    ----------
+    C : float
+        As of scikit-learn's linear SVMs: |w|^2 / 2 + C sum of losses.
+    loss : {"hinge", "squared_hinge"}
+        The l1- or the l2-SVM's dual.
+    rounds : int
+        T.
+    per_round : int
+        Frequencies that the kernel player answers with, equally weighted.
+    most : int
+        Frequencies in all.
+    rate : float or None
+        The step of the dual player: at most so many C in any coordinate, over sqrt(t). None takes the steps of theorem
+        4.1, D / (G sqrt(t)) for the hinge and C' / t for the squared hinge, which are far more cautious.
+    tol : float or None
+        Stop at this relative duality gap.
+    patience : int or None
+        Stop after so many rounds without gain on the rows held out.
+    projection : {"exact", "alternating"}
+    """
+
+    C: float = 1.0
+    loss: GameLoss = "hinge"
+    rounds: int = 100
+    per_round: int = 1
+    most: int = 1_000_000
+    rate: float | None = 0.3
+    tol: float | None = None
+    patience: int | None = None
+    projection: Projection = "exact"
+
+    @property
+    def curvature(self) -> float:
+        """C': the squared hinge's dual takes |alpha|^2 / (2 C') off; infinite for the hinge."""
+        return 2.0 * self.C if self.loss == "squared_hinge" else np.inf
+
+    @property
+    def ridge(self) -> float:
+        return 1.0 / self.curvature
+
+    @property
+    def unit(self) -> float:
+        """The scale of a dual weight: the box of the hinge, C' for the squared hinge."""
+        return self.C if self.loss == "hinge" else self.curvature
+
+    def upper(self, total: float) -> float:
+        """The box: C, or C' sqrt(n), which loses nothing, where the squared hinge has none."""
+        return self.C if self.loss == "hinge" else self.curvature * float(np.sqrt(total))
+
+
+@dataclass(frozen=True, eq=False)
+class GameProblem:
+    """The rows and the families of the game.
+
+    Parameters
+    ----------
+    targets : GameTargets
+    rules : GameRules
+    total_weight : float
+        Of all rows, those held out among them: the scale of the box of the squared hinge and of the first step.
+    n_columns : int
+    pool : FeatureMap or None
+        The finite set of features that the kernel player chooses from, amplitudes 1; None for all of R^d.
+    search : callable or None
+        ``search(X, S, seed) -> Peaks`` on rows in memory, for R^d.
+    scaler : Scaler or None
+        Of the maps in R^d.
+    seed : int
+    search_rows : int
+        Of the first search.
+    most_rows : int
+        No search takes more.
+    n_candidates : int
+        Peaks that one search returns at most.
+    dtype : {"float32", "float64"}
+    """
+
+    targets: GameTargets
+    rules: GameRules
+    total_weight: float
+    n_columns: int
+    pool: FeatureMap | None = None
+    search: Search | None = None
+    scaler: Any = None
+    seed: int = 0
+    search_rows: int = 4_000
+    most_rows: int = 100_000
+    n_candidates: int = 100
+    dtype: str = "float32"
+
+    @property
+    def n_blocks(self) -> int:
+        """K, dual blocks."""
+        return self.targets.n_blocks
+
+    @property
+    def upper(self) -> float:
+        return self.rules.upper(self.total_weight)
+
+    @property
+    def columns(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The row columns of the game: what is projected next, and the means over rounds of alpha and of the scores."""
+        return dict.fromkeys(("dual", "mean", "score"), ("float64", (self.n_blocks,)))
+
+
+@dataclass(frozen=True, eq=False)
+class GameState:
+    """Where the game stands between two passes.
+
+    Attributes
+    ----------
+    phase : str
+        What the next pass does.
+    frequencies : ndarray of shape (m, d) or None
+        Those answered so far, in R^d.
+    mass : ndarray of shape (m,)
+        Of each frequency (of the pool, or of those answered): the sum of eta / k over the rounds that answered it.
+    pull : ndarray of shape (m, parts, K)
+        The same sum of eta / k times (C, Q), the frequency's sums at that round's dual weights.
+    played : ndarray of shape (3,)
+        Sums over rounds of eta, of eta^2 |gradient|^2, of eta times the round's lower bound.
+    mean_sums : ndarray of shape (D, parts, K) or None
+        Of the pool at the mean dual weights, times sum of eta.
+    mean_dual : ndarray of shape (2,)
+        Sums over rounds of eta times sum alpha and of eta times sum alpha^2.
+    lower : float
+        The largest lower bound of the value.
+    shifts : ndarray of shape (J, K)
+        The multipliers of the projection of the column "dual".
+    found : ndarray of shape (K,)
+        Which of them are exact.
+    edges : ndarray of shape (K, M)
+    candidates : ndarray of shape (c, d) or None
+        Found on the sample, to be verified; `promised` (c,) are their potentials there.
+    chosen : ndarray of int
+        The answer of this round: positions among the candidates or in the pool.
+    answer : ndarray of shape (k, parts, K)
+        Its sums.
+    scale, intercepts, spread : float, ndarray (K,), ndarray (K,)
+        The best primal machine so far and how far around its intercepts the next pass looks.
+    sample_rows : int
+    total : float
+        The weight of the rows that play.
+    history : tuple of dict
+    message : str
+    """
+
+    phase: Phase
+    mass: np.ndarray
+    pull: np.ndarray
+    edges: np.ndarray
+    intercepts: np.ndarray
+    spread: np.ndarray
+    shifts: np.ndarray
+    found: np.ndarray
+    sample_rows: int
+    frequencies: np.ndarray | None = None
+    played: np.ndarray = field(default_factory=lambda: np.zeros(3))
+    mean_sums: np.ndarray | None = None
+    mean_dual: np.ndarray = field(default_factory=lambda: np.zeros(2))
+    lower: float = -np.inf
+    candidates: np.ndarray | None = None
+    promised: np.ndarray | None = None
+    chosen: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    answer: np.ndarray | None = None
+    scale: float = 1.0
+    step_size: float = 0.0
+    total: float = 0.0
+    pending: dict[str, float] = field(default_factory=dict)
+    history: tuple[dict[str, float], ...] = ()
+    message: str = ""
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The dual measure, (m,): a probability."""
+        return self.mass / self.mass.sum()
+
+    @property
+    def coefficients(self) -> np.ndarray:
+        """The mean response, (m, parts, K): on features without amplitudes, before the best scale."""
+        return self.pull / self.played[0]
+
+
+def candidate_map(problem: GameProblem, frequencies: np.ndarray) -> FeatureMap:
+    """Cosine-sine pairs of given frequencies, amplitudes 1."""
+    W = np.ascontiguousarray(frequencies, dtype=np.float32)
+    return FeatureMap("cos-sin", DenseProjection(W), np.ones(len(W)), scaler=problem.scaler)
+
+
+def opening_records(problem: GameProblem, state: GameState) -> list[Any]:
+    """The first numbers that are projected, C for every row; in R^d, a sample of rows to search on."""
+    operands = {
+        "targets": problem.targets,
+        "upper": problem.upper,
+        "start": problem.rules.unit,
+        "edges": state.edges,
+    }
+    accumulators = {"weight": Accumulator(()), **_break_accumulators(problem)}
+    start = BlockSum(
+        "game: start", start_block, accumulators, operands, writes={"dual": "float64"}, light=problem.pool is not None
+    )
+    return [start] if problem.pool is not None else [start, sample_record(problem, state, 0, reads=())]
+
+
+def sample_record(problem: GameProblem, state: GameState, round: int, reads: tuple[str, ...] = ("dual",)) -> RowSample:
+    """Fresh rows for the search of a round, with their dual weights."""
+    return RowSample("game: sample", state.sample_rows, problem.seed, round, reads=reads)
+
+
+def projection_record(problem: GameProblem, state: GameState) -> BlockSum:
+    """One reduction towards the projection; reads no rows."""
+    if problem.rules.projection == "alternating":
+        operands = {"targets": problem.targets, "feasible": feasible_of(problem, state)}
+        accumulators = {"balance": Accumulator((problem.n_blocks,))}
+        return BlockSum("game: balance", balance_block, accumulators, operands, reads=("dual",), light=True)
+    operands = {"targets": problem.targets, "upper": problem.upper, "edges": state.edges}
+    accumulators = _break_accumulators(problem)
+    return BlockSum("game: multiplier", multiplier_block, accumulators, operands, reads=("dual",), light=True)
+
+
+def verify_record(problem: GameProblem, state: GameState) -> BlockSum:
+    """The candidates' sums on all rows under the dual weights."""
+    candidates = candidates_of(problem, state)
+    K, parts, size = problem.n_blocks, candidates.columns_a_frequency, candidates.n_frequencies
+    operands = {
+        "targets": problem.targets,
+        "feasible": feasible_of(problem, state),
+        "candidates": candidates,
+        "dtype": problem.dtype,
+    }
+    accumulators = {
+        "features": Accumulator((parts, size, K)),
+        "alpha": Accumulator((K,)),
+        "squares": Accumulator((K,)),
+        "bounds": Accumulator((2,)),
+    }
+
+    def cost(rows: int, columns: int) -> Cost:
+        return _map_cost(rows, columns, candidates, K)
+
+    return BlockSum("game: verify", verify_block, accumulators, operands, cost, reads=("dual",))
+
+
+def step_record(problem: GameProblem, state: GameState) -> BlockSum:
+    """The dual step along the round's answer, and how good the mean machine is."""
+    chosen = answer_map(problem, state)
+    K = problem.n_blocks
+    operands = {
+        "targets": problem.targets,
+        "feasible": feasible_of(problem, state),
+        "step": dual_step(problem, state),
+        "edges": state.edges,
+        "trials": trials_of(state),
+        "squared": problem.rules.loss == "squared_hinge",
+    }
+    accumulators = {
+        "losses": Accumulator((K, N_SCALES, N_INTERCEPTS)),
+        "errors": Accumulator((3,)),
+        "held": Accumulator(()),
+        "gradient": Accumulator((1,)),
+        **_break_accumulators(problem),
+    }
+    columns = ("dual", "mean", "score")
+    return BlockSum(
+        "game: step",
+        step_block,
+        accumulators,
+        operands,
+        partial(_step_cost, chosen=chosen, n_blocks=K),
+        reads=columns,
+        writes=dict.fromkeys(columns, "float64"),
+    )
+
+
+def feasible_of(problem: GameProblem, state: GameState) -> Feasible:
+    """How the column "dual" becomes the dual weights."""
+    return Feasible(problem.upper, state.shifts, problem.rules.projection == "exact")
+
+
+def candidates_of(problem: GameProblem, state: GameState) -> FeatureMap:
+    """What the kernel player chooses from."""
+    return candidate_map(problem, _known(state.candidates)) if problem.pool is None else problem.pool
+
+
+def answer_map(problem: GameProblem, state: GameState) -> FeatureMap:
+    """The features of this round's answer."""
+    return candidates_of(problem, state).take(state.chosen)
+
+
+def dual_step(problem: GameProblem, state: GameState) -> DualStep:
+    """The step along this round's answer: all cosines, then all sines, equally weighted."""
+    answer = _known(state.answer)
+    coefficients = answer.transpose(1, 0, 2).reshape(-1, problem.n_blocks) / len(answer)
+    total = float(state.played[0]) + state.step_size
+    chosen = answer_map(problem, state)
+    return DualStep(chosen, coefficients, state.step_size, total, problem.rules.ridge, problem.dtype)
+
+
+def trials_of(state: GameState) -> Trials:
+    """The best machine so far first, and others around it."""
+    scales = state.scale * np.array([1.0, 0.8, 1.25, 0.5, 1.6])
+    moves = np.array([0.0, -0.25, 0.25, -1.0, 1.0, -4.0, 4.0, -0.0625, 0.0625])
+    return Trials(scales, state.intercepts[:, None] + state.spread[:, None] * moves)
+
+
+def _known(value: np.ndarray | None) -> np.ndarray:
+    if value is None:
+        raise ValueError("the game has no candidates yet: a pass came out of turn")
+    return value
+
+
+def _break_accumulators(problem: GameProblem) -> dict[str, Accumulator]:
+    K, size = problem.n_blocks, N_EDGES + 1
+    sums = {name: Accumulator((K, size)) for name in ("slopes", "moments", "breaks")}
+    return {**sums, "positive": Accumulator((K,)), "ends": Accumulator((2, K), combine="max")}
+
+
+def _map_cost(rows: int, columns: int, feature_map: FeatureMap, K: int) -> Cost:
+    each = 2.0 * columns * feature_map.n_frequencies + feature_map.n_features * (SINCOS_FLOPS + 2.0 * K)
+    scratch = 16 * feature_map.n_features * K + 40 * rows * K + feature_map.projection.nbytes + _TILE_BYTES
+    return Cost(rows * each, scratch)
+
+
+def _step_cost(rows: int, columns: int, *, chosen: FeatureMap, n_blocks: int) -> Cost:
+    mapped = _map_cost(rows, columns, chosen, n_blocks)
+    machines = 6.0 * n_blocks * N_SCALES * N_INTERCEPTS
+    return Cost(mapped.flops + rows * machines, mapped.scratch_bytes + 160 * rows * n_blocks)
