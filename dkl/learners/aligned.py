@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.features.families import Coordinates
+from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import SelectingLearner
 from dkl.learners.parameters import ALIGNMENT, COMMON, POOL, Constraints, family_of, kept_frequencies
 from dkl.selection.alignment import divergence, effective_features, maximise_alignment
-from dkl.selection.choice import Estimator, choose_features
+from dkl.selection.choice import Estimator, block_means, choose_blocks
 from dkl.selection.potentials import AlignmentDriver, PotentialProblem
 
 RHO_SHARE = 0.005
@@ -32,11 +32,13 @@ class AlignedFeatures(SelectingLearner):
     family : Family or None
         Law of the candidates; None is ``Gaussian()`` with the median bandwidth.
     n_candidates : int or None
-        Frequencies in the pool; None, for ``Coordinates()``, is each column once.
+        Frequencies in the pool; None, for the finite families ``Coordinates()`` and ``SphericalHarmonics()``, is each
+        column or harmonic once, and harmonics are then weighed in the family's blocks.
     n_features : int or None
         Output columns, an upper bound (a cosine-sine pair takes two); None keeps the support of q.
     rho : float or None
-        Radius of the divergence ball: 0 is plain sampling, larger is more selective. None is 0.005 n_candidates.
+        Radius of the divergence ball: 0 is plain sampling, larger is more selective. None is 0.005 times the number of
+        candidates (of blocks, for candidates in blocks).
     k : float
         Order of the divergence, >= 2.
     center : bool
@@ -155,10 +157,10 @@ class AlignedFeatures(SelectingLearner):
 
     def _check_rest(self) -> None:
         family = family_of(self)
-        if self.n_candidates is None and not isinstance(family, Coordinates):
+        if self.n_candidates is None and not isinstance(family, FiniteFamily):
             raise ValueError(
-                "The 'n_candidates' parameter of AlignedFeatures is None, each column once, for Coordinates() only; "
-                f"it must be an int >= 1 for {family!r}"
+                "The 'n_candidates' parameter of AlignedFeatures is None, each feature once, for finite families only "
+                f"(Coordinates, SphericalHarmonics); it must be an int >= 1 for {family!r}"
             )
         if self.n_features is not None:
             kept_frequencies(type(self).__name__, self.n_features, family)
@@ -170,9 +172,12 @@ class AlignedFeatures(SelectingLearner):
         self.alignment_ = values
 
     def _choose(self) -> None:
-        self.rho_ = RHO_SHARE * self.pool_.n_frequencies if self.rho is None else float(self.rho)
-        self.weights_ = maximise_alignment(self.alignment_, self.rho_, self.k)
-        self.divergence_ = divergence(self.weights_, self.k)
-        self.effective_features_ = effective_features(self.weights_)
+        groups = self.pool_.groups
+        sizes = np.bincount(groups)
+        self.rho_ = RHO_SHARE * len(sizes) if self.rho is None else float(self.rho)
+        weights = maximise_alignment(block_means(self.alignment_, groups), self.rho_, self.k)
+        self.divergence_ = divergence(weights, self.k)
+        self.effective_features_ = effective_features(weights)
+        self.weights_ = (weights / sizes)[groups]
         kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
-        self._keep(choose_features(self.weights_, kept, self.seed_, estimator=self.estimator))
+        self._keep(choose_blocks(weights, groups, kept, self.seed_, estimator=self.estimator))

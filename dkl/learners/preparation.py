@@ -12,6 +12,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import Laplacian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
+from dkl.features.harmonics import SphericalHarmonics
 from dkl.features.projections import DenseProjection
 from dkl.features.scaling import ScalingKind
 from dkl.selection.preparation import PreparationProblem
@@ -66,7 +67,8 @@ def draw_pool(
     family : Family
         Its bandwidth is a number.
     n_candidates : int or None
-        Frequencies in all; None is each column once, for coordinates.
+        Frequencies in all. None is the whole pool, for finite families; so is a number from the size of the pool on,
+        for those that say how large it is: draws with replacement could only miss some.
     n_columns : int
     seed : int
     dtype : {"float32", "float64"}
@@ -82,7 +84,9 @@ def draw_pool(
     ValueError
         If several factors are given and the family has no bandwidth, or forms no frequencies (structured ones).
     """
-    if factors == (1.0,) or n_candidates is None:
+    if n_candidates is None or (isinstance(family, SphericalHarmonics) and n_candidates >= family.size(n_columns)):
+        return family.pool(n_columns, dtype)
+    if factors == (1.0,):
         return family.draw(n_candidates, n_columns, seed, dtype)
     sigma = getattr(family, "sigma", None)
     if sigma is None or getattr(family, "sampling", "iid") == "structured":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,6 +59,86 @@ def keep_support(weights: np.ndarray) -> Choice:
     """
     index = np.flatnonzero(weights)
     return Choice(index.astype(np.int64), np.sqrt(weights[index] / weights[index].sum()))
+
+
+def block_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """The mean value of the candidates of each block: the potential of the mean of their kernels.
+
+    Parameters
+    ----------
+    values : ndarray of shape (D,)
+    groups : ndarray of shape (D,), int64
+        The block of each candidate, numbered from 0 without gaps.
+
+    Returns
+    -------
+    ndarray of shape (n_blocks,)
+    """
+    return np.bincount(groups, values) / np.bincount(groups)
+
+
+def choose_blocks(
+    weights: np.ndarray, groups: np.ndarray, n_kept: int | None, seed: int, *, estimator: Estimator = "auto"
+) -> Choice:
+    """`choose_features` for candidates that are chosen block by block: at most `n_kept` of them, in whole blocks.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n_blocks,)
+    groups : ndarray of shape (D,), int64
+        The block of each candidate.
+    n_kept : int or None
+        Candidates, not blocks.
+    seed : int
+    estimator : {"auto", "draw", "support"}
+
+    Returns
+    -------
+    Choice
+        Of candidates; the weight of a block is divided evenly among its candidates.
+
+    Raises
+    ------
+    ValueError
+        If no block of positive weight has at most `n_kept` candidates.
+    """
+    sizes = np.bincount(groups)
+    support = int(sizes[weights > 0].sum())
+    if n_kept is None or (estimator != "draw" and support <= n_kept):
+        chosen = keep_support(weights)
+    elif estimator == "support":
+        chosen = keep_support(_fitting(weights, sizes, n_kept))
+    else:
+        chosen = _drawn_blocks(weights, sizes, n_kept, seed)
+    amplitudes = np.zeros(len(sizes))
+    amplitudes[chosen.index] = chosen.amplitudes / np.sqrt(sizes[chosen.index])
+    index = np.flatnonzero(amplitudes[groups])
+    return Choice(index, amplitudes[groups[index]])
+
+
+def _drawn_blocks(weights: np.ndarray, sizes: np.ndarray, room: int, seed: int) -> Choice:
+    """The draws, `room` of them or as many of the first as leave room for the candidates of all blocks drawn."""
+
+    def overflows(n_draws: int) -> bool:
+        return bool(sizes[draw_features(weights, n_draws, seed).index].sum() > room)
+
+    n_draws = bisect_left(range(1, room), True, key=overflows) if overflows(room) else room
+    return draw_features(weights, n_draws, seed) if n_draws else keep_support(_fitting(weights, sizes, room))
+
+
+def _fitting(weights: np.ndarray, sizes: np.ndarray, room: int) -> np.ndarray:
+    """The weights with all blocks set to zero but the largest that fit into `room` together."""
+    kept = np.zeros_like(weights)
+    for block in np.argsort(-weights, kind="stable"):
+        if sizes[block] <= room and weights[block] > 0:
+            kept[block] = weights[block]
+            room -= int(sizes[block])
+    if not kept.any():
+        raise ValueError(
+            f"no block of candidates fits into {room} columns: the smallest that counts has "
+            f"{sizes[weights > 0].min()}; allow more features, or weigh candidates singly"
+        )
+    return kept
 
 
 def choose_features(weights: np.ndarray, n_kept: int | None, seed: int, *, estimator: Estimator = "auto") -> Choice:
