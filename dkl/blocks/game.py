@@ -264,21 +264,20 @@ def balance_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
 def verify_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Sums of the candidates' features under the dual weights, and of the weights themselves.
 
-    Operands: "targets", "feasible", "candidates" (FeatureMap), "dtype".
+    Operands: "targets", "feasible", "candidates" (FeatureMap), "dtype"; "checks_mean": the same under the means of the
+    dual weights too, in K more columns.
     """
     signs, weight, _ = operands["targets"](block)
     alpha = operands["feasible"](block.columns["dual"], signs)
-    pull = weight[:, None] * signs * alpha
+    bounds = np.stack([weight @ (alpha <= 0.0), weight @ (alpha >= operands["feasible"].upper)])
+    if operands["checks_mean"]:
+        alpha, signs = np.hstack([alpha, block.columns["mean"]]), np.hstack([signs, signs])
     return {
-        "features": feature_sums(block.X, pull, operands["candidates"], operands["dtype"]),
-        **dual_totals(alpha, weight, operands["feasible"].upper),
+        "features": feature_sums(block.X, weight[:, None] * signs * alpha, operands["candidates"], operands["dtype"]),
+        "alpha": weight @ alpha,
+        "squares": weight @ (alpha * alpha),
+        "bounds": bounds.sum(axis=1),
     }
-
-
-def dual_totals(alpha: np.ndarray, weight: np.ndarray, upper: float) -> dict[str, np.ndarray]:
-    """Sums over rows of alpha and alpha^2, (K,), and the weight of the alphas at 0 and at the upper bound, (2,)."""
-    bounds = np.stack([weight @ (alpha <= 0.0), weight @ (alpha >= upper)])
-    return {"alpha": weight @ alpha, "squares": weight @ (alpha * alpha), "bounds": bounds.sum(axis=1)}
 
 
 def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

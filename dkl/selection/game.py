@@ -20,6 +20,7 @@ from dkl.selection.game_problem import (
     GameProblem,
     GameState,
     candidate_map,
+    checks_mean,
     dual_step,
     feasible_of,
     opening_records,
@@ -84,7 +85,7 @@ class GameDriver:
         state = self.init(problem)
         T = problem.rules.rounds
         if problem.pool is None:
-            many = np.zeros((problem.n_candidates, problem.n_columns), np.float32)
+            many = np.zeros((2 * problem.n_candidates, problem.n_columns), np.float32)
             state = replace(state, candidates=many)
         k = min(problem.rules.per_round, problem.rules.most)
         state = replace(state, shifts=np.zeros((1, problem.n_blocks)), step_size=1.0)
@@ -110,7 +111,8 @@ def _opened(problem: GameProblem, state: GameState, results: Sequence[Any]) -> G
     state = replace(state, total=float(results[0]["weight"]))
     if problem.pool is None:
         block: Block = results[1]
-        state = _searched(problem, state, block, np.full((block.n_rows, problem.n_blocks), problem.rules.unit))
+        ones = np.full((block.n_rows, problem.n_blocks), problem.rules.unit)
+        state = _searched(problem, state, block, ones, ones)
     return _begin_projection(problem, state, results[0])
 
 
@@ -148,14 +150,16 @@ def _narrowed(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndar
 
 def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
     """Choose the answer among the verified candidates, bound the value from below, and fix the step."""
-    sums = results[0]
-    features = sums["features"].transpose(1, 0, 2)
-    potentials = np.square(features).sum(axis=(1, 2))
+    sums, K = results[0], problem.n_blocks
+    both = sums["features"].transpose(1, 0, 2)
+    features, potentials = both[..., :K], np.square(both[..., :K]).sum(axis=(1, 2))
     chosen = _answer(problem, state, potentials)
-    alpha, squares = float(sums["alpha"].sum()), float(sums["squares"].sum())
-    ridge = problem.rules.ridge
-    lower = alpha - 0.5 * ridge * squares - 0.5 * float(potentials.max())
-    state = _regrown(problem, state, potentials, sums)
+    alpha, squares = float(sums["alpha"][:K].sum()), float(sums["squares"][:K].sum())
+    lower = _value(problem, alpha, squares, potentials)
+    if both.shape[2] > K:
+        of_mean = np.square(both[..., K:]).sum(axis=(1, 2))
+        lower = max(lower, _value(problem, float(sums["alpha"][K:].sum()), float(sums["squares"][K:].sum()), of_mean))
+    state = _regrown(problem, state, potentials, (sums["alpha"][:K], sums["squares"][:K]))
     size = _step_size(problem, state, features[chosen])
     state = replace(
         state,
@@ -164,12 +168,11 @@ def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) ->
         answer=features[chosen],
         step_size=size,
         lower=max(state.lower, lower),
-        played=state.played + np.array([0.0, 0.0, size * lower]),
         mean_dual=state.mean_dual + size * np.array([alpha, squares]),
         pending={
             **state.pending,
             "potential": float(potentials[chosen].mean()),
-            "response": alpha - 0.5 * ridge * squares - 0.5 * float(potentials[chosen].mean()),
+            "response": alpha - 0.5 * (problem.rules.ridge * squares + float(potentials[chosen].mean())),
             "at_zero": float(sums["bounds"][0]) / (state.total * problem.n_blocks),
             "at_bound": float(sums["bounds"][1]) / (state.total * problem.n_blocks),
         },
@@ -188,12 +191,12 @@ def _answer(problem: GameProblem, state: GameState, potentials: np.ndarray) -> n
 
 
 def _regrown(
-    problem: GameProblem, state: GameState, potentials: np.ndarray, sums: Mapping[str, np.ndarray]
+    problem: GameProblem, state: GameState, potentials: np.ndarray, totals: tuple[np.ndarray, np.ndarray]
 ) -> GameState:
     """A larger sample for the next search where the peaks of this one do not hold on all rows."""
     if state.promised is None:
         return state
-    verified = pair_potentials(potentials, sums["alpha"], sums["squares"])
+    verified = pair_potentials(potentials, *totals)
     best = np.argsort(-state.promised, kind="stable")[: max(10, problem.rules.per_round)]
     rows = grown_sample(state.sample_rows, state.promised[best], verified[best], most=problem.most_rows)
     return replace(state, sample_rows=max(rows, state.sample_rows))
@@ -233,8 +236,10 @@ def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> 
         block: Block = results[1]
         signs = problem.targets(block)[0]
         alpha = feasible_of(problem, previous)(block.columns["dual"], signs)
-        values, _ = dual_step(problem, previous)(block.X, alpha, signs)
-        state = _searched(problem, state, block, values)
+        step = dual_step(problem, previous)
+        values, _ = step(block.X, alpha, signs)
+        share = step.size / step.total
+        state = _searched(problem, state, block, values, (1.0 - share) * block.columns["mean"] + share * alpha)
     return _begin_projection(problem, state, sums)
 
 
@@ -242,7 +247,7 @@ def _booked(state: GameState, steepness: float) -> GameState:
     """The answer joins the dual measure with the weight of its step."""
     eta, answer = state.step_size, np.asarray(state.answer)
     share = eta / len(answer)
-    played = state.played + np.array([eta, eta * eta * steepness, 0.0])
+    played = state.played + np.array([eta, eta * eta * steepness])
     if state.frequencies is None:
         mass, pull = state.mass.copy(), state.pull.copy()
         mass[state.chosen] += share
@@ -296,14 +301,22 @@ def _recorded(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndar
 
 
 def _lower_bound(problem: GameProblem, state: GameState) -> float:
-    """The largest of the best round's, the mean over rounds (F is concave in alpha), and on a pool the mean's own."""
-    eta = float(state.played[0])
-    bounds = [state.lower, float(state.played[2]) / eta]
-    if state.mean_sums is not None:
-        alpha, squares = state.mean_dual / eta
-        steepest = float(np.square(state.mean_sums / eta).sum(axis=(1, 2)).max())
-        bounds.append(float(alpha - 0.5 * problem.rules.ridge * squares - 0.5 * steepest))
-    return max(bounds)
+    """The largest of all rounds' bounds, and on a pool of that of the mean dual weights."""
+    if state.mean_sums is None:
+        return state.lower
+    alpha, squares = state.mean_dual / state.played[0]
+    potentials = np.square(state.mean_sums / state.played[0]).sum(axis=(1, 2))
+    return max(state.lower, _value(problem, float(alpha), float(squares), potentials))
+
+
+def _value(problem: GameProblem, alpha: float, squares: float, potentials: np.ndarray) -> float:
+    """The largest of min over lambda of F(s alpha, lambda), 0 <= s <= 1: shrunken dual weights are feasible too.
+
+    `alpha` is the sum of the weights, `squares` (or a bound on it) that of their squares.
+    """
+    quadratic = problem.rules.ridge * squares + float(potentials.max())
+    shrunk = min(1.0, alpha / quadratic) if quadratic > 0.0 else 1.0
+    return shrunk * alpha - 0.5 * shrunk**2 * quadratic
 
 
 def _goes_on(problem: GameProblem, state: GameState) -> bool:
@@ -332,21 +345,30 @@ def _rounds_without_gain(state: GameState) -> int:
     return len(losses) - 1 - int(losses.argmin())
 
 
-def _searched(problem: GameProblem, state: GameState, block: Block, values: np.ndarray) -> GameState:
+def _searched(problem: GameProblem, state: GameState, block: Block, values: np.ndarray, mean: np.ndarray) -> GameState:
     """Candidates of the next round: peaks on the sample, under dual weights projected on the sample alone."""
     signs, weight, _ = problem.targets(block)
     # the sample is drawn by the rows' own weights: what is left is the classes' factor
-    factor = weight / block.weights
-    alpha, _ = project_dual(values, signs, factor, problem.upper)
-    S = signs * alpha * factor[:, None]
+    factor = (weight / block.weights)[:, None]
+    alpha, _ = project_dual(values, signs, factor[:, 0], problem.upper)
+    candidates, promised = _peaks(problem, block, signs * alpha * factor, len(state.history))
+    if checks_mean(problem, state):
+        others, _ = _peaks(problem, block, signs * mean * factor, len(state.history))
+        candidates = np.concatenate([candidates, others])
+        promised = np.concatenate([promised, np.full(len(others), -1.0)])
+    return replace(state, candidates=candidates, promised=promised)
+
+
+def _peaks(problem: GameProblem, block: Block, S: np.ndarray, round: int) -> tuple[np.ndarray, np.ndarray]:
+    """Frequencies and their pair potentials on the sample, highest first."""
     totals, squares = np.abs(S).sum(axis=0), np.square(S).sum(axis=0)
     norm = max(float(np.sqrt(np.square(totals).sum())), np.finfo(np.float64).tiny)
     if problem.search is None:
         raise ValueError("a game in R^d needs a search; give GameProblem(search=...) or a pool")
-    peaks = problem.search(block.X, S / norm, problem.seed + 7919 * (len(state.history) + 1))
+    peaks = problem.search(block.X, S / norm, problem.seed + 7919 * (round + 1))
     promised = pair_potentials(peaks.potentials, totals / norm, squares / norm**2)
     kept = np.argsort(-promised, kind="stable")[: problem.n_candidates]
-    return replace(state, candidates=peaks.frequencies[kept], promised=promised[kept])
+    return peaks.frequencies[kept], promised[kept]
 
 
 def machine_coefficients(state: GameState) -> tuple[np.ndarray, np.ndarray]:

@@ -160,8 +160,8 @@ class GameState:
         Of each frequency (of the pool, or of those answered): the sum of eta / k over the rounds that answered it.
     pull : ndarray of shape (m, parts, K)
         The same sum of eta / k times (C, Q), the frequency's sums at that round's dual weights.
-    played : ndarray of shape (3,)
-        Sums over rounds of eta, of eta^2 |gradient|^2, of eta times the round's lower bound.
+    played : ndarray of shape (2,)
+        Sums over rounds of eta and of eta^2 |gradient|^2.
     mean_sums : ndarray of shape (D, parts, K) or None
         Of the pool at the mean dual weights, times sum of eta.
     mean_dual : ndarray of shape (2,)
@@ -198,7 +198,7 @@ class GameState:
     found: np.ndarray
     sample_rows: int
     frequencies: np.ndarray | None = None
-    played: np.ndarray = field(default_factory=lambda: np.zeros(3))
+    played: np.ndarray = field(default_factory=lambda: np.zeros(2))
     mean_sums: np.ndarray | None = None
     mean_dual: np.ndarray = field(default_factory=lambda: np.zeros(2))
     lower: float = -np.inf
@@ -245,7 +245,9 @@ def opening_records(problem: GameProblem, state: GameState) -> list[Any]:
     return [start] if problem.pool is not None else [start, sample_record(problem, state, 0, reads=())]
 
 
-def sample_record(problem: GameProblem, state: GameState, round: int, reads: tuple[str, ...] = ("dual",)) -> RowSample:
+def sample_record(
+    problem: GameProblem, state: GameState, round: int, reads: tuple[str, ...] = ("dual", "mean")
+) -> RowSample:
     """Fresh rows for the search of a round, with their dual weights."""
     return RowSample("game: sample", state.sample_rows, problem.seed, round, reads=reads)
 
@@ -264,12 +266,14 @@ def projection_record(problem: GameProblem, state: GameState) -> BlockSum:
 def verify_record(problem: GameProblem, state: GameState) -> BlockSum:
     """The candidates' sums on all rows under the dual weights."""
     candidates = candidates_of(problem, state)
-    K, parts, size = problem.n_blocks, candidates.columns_a_frequency, candidates.n_frequencies
+    parts, size = candidates.columns_a_frequency, candidates.n_frequencies
+    K = problem.n_blocks * (1 + checks_mean(problem, state))
     operands = {
         "targets": problem.targets,
         "feasible": feasible_of(problem, state),
         "candidates": candidates,
         "dtype": problem.dtype,
+        "checks_mean": checks_mean(problem, state),
     }
     accumulators = {
         "features": Accumulator((parts, size, K)),
@@ -281,7 +285,7 @@ def verify_record(problem: GameProblem, state: GameState) -> BlockSum:
     def cost(rows: int, columns: int) -> Cost:
         return _map_cost(rows, columns, candidates, K)
 
-    return BlockSum("game: verify", verify_block, accumulators, operands, cost, reads=("dual",))
+    return BlockSum("game: verify", verify_block, accumulators, operands, cost, reads=("dual", "mean"))
 
 
 def step_record(problem: GameProblem, state: GameState) -> BlockSum:
@@ -313,6 +317,15 @@ def step_record(problem: GameProblem, state: GameState) -> BlockSum:
         reads=columns,
         writes=dict.fromkeys(columns, "float64"),
     )
+
+
+def checks_mean(problem: GameProblem, state: GameState) -> bool:
+    """Whether this round bounds the value by the mean dual weights too: a search of their own in R^d.
+
+    A pool's sums are linear in the dual weights, so that its mean needs no look.
+    """
+    is_last = len(state.history) + 1 >= problem.rules.rounds
+    return problem.pool is None and len(state.history) > 0 and (is_last or problem.rules.tol is not None)
 
 
 def feasible_of(problem: GameProblem, state: GameState) -> Feasible:
