@@ -13,6 +13,8 @@ from dkl.blocks.turns import ELEMENTWISE, REDUCTION
 from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonic_projection import HarmonicProjection, HarmonicTerms
 
+# a harmonic of a row takes as long as about 50 operations of a matrix product, most of it moving numbers
+HARMONIC_FLOPS = 50
 # how far the length of a row may be from 1: rows are divided by it in any case, so this catches mistakes only
 OFF_SPHERE = 1e-3
 # numbers of a tile: they stay in the caches

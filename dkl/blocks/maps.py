@@ -9,8 +9,9 @@ import numpy as np
 
 from dkl.blocks import device
 from dkl.blocks.activations import activate
-from dkl.blocks.harmonics import harmonic_maps
+from dkl.blocks.harmonics import HARMONIC_FLOPS, harmonic_maps
 from dkl.blocks.products import Product
+from dkl.blocks.records import SINCOS_FLOPS
 from dkl.blocks.tiles import checked_dtype, checked_rows, row_tile, spans
 from dkl.blocks.turns import ELEMENTWISE, cos_sin
 from dkl.features.feature_map import FeatureMap
@@ -57,6 +58,13 @@ def map_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndar
                 (phi,) = activate(np, z, feature_map)
                 np.multiply(phi, amplitudes[chosen], out=out[rows, chosen])
     return out
+
+
+def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
+    """Of mapping one row of so many columns."""
+    if feature_map.activation == "harmonics":
+        return HARMONIC_FLOPS * feature_map.n_features
+    return 2.0 * columns * feature_map.n_frequencies + SINCOS_FLOPS * feature_map.n_features
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.block import Block
+from dkl.blocks.maps import mapping_flops
 from dkl.blocks.records import Accumulator, BlockSum, Cost, Fold, Record
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.losses import row_losses
 from dkl.linear.pieces import HeldOut, RowTargets, piece_rows, shuffled_piece
-from dkl.linear.scores import decision_values, mapping_flops, scoring_cost
+from dkl.linear.scores import decision_values, scoring_cost
 from dkl.linear.sgd import SGDState
 
 _TOLERANCE = 1e-4

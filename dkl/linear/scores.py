@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.device import on_host
-from dkl.blocks.maps import map_rows
-from dkl.blocks.records import SINCOS_FLOPS, Cost
+from dkl.blocks.maps import map_rows, mapping_flops
+from dkl.blocks.records import Cost
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.pieces import piece_rows
 
@@ -16,11 +16,6 @@ from dkl.linear.pieces import piece_rows
 # only make the scores of a row the same whichever rows come with it.
 _TILE = 256
 _EDGE = 16
-
-
-def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
-    """Of mapping one row."""
-    return 2.0 * columns * feature_map.n_frequencies + SINCOS_FLOPS * feature_map.n_features
 
 
 def scoring_cost(

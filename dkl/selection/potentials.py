@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.block import Block
-from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record
+from dkl.blocks.maps import mapping_flops
+from dkl.blocks.records import Accumulator, BlockSum, Cost, Record
 from dkl.blocks.sums import feature_squares, feature_sums
 from dkl.blocks.targets import encode_targets
 from dkl.features.feature_map import FeatureMap
@@ -139,15 +140,15 @@ def potential_record(problem: PotentialProblem) -> BlockSum:
 
 
 def _potential_cost(rows: int, columns: int, *, problem: PotentialProblem) -> Cost:
-    """A product with W, the activation and one multiply-add a target; squares repeat the product for each column."""
+    """Mapping the row, again for each column of squares, and one multiply-add a target."""
     candidates = problem.candidates
     sums = problem.n_targets + problem.n_squares
-    reduction = candidates.n_features * (SINCOS_FLOPS + 2 * sums)
-    product = 2 * columns * candidates.n_frequencies * (1 + problem.n_squares)
+    mapping = mapping_flops(columns, candidates) * (1 + problem.n_squares)
+    reduction = 2 * sums * candidates.n_features
     # the frequencies are copied where rows are sparse or the arithmetic is float64
     copied = candidates.projection.nbytes * (2 if problem.dtype == "float64" else 1)
     scratch = 16 * candidates.n_features * sums + 8 * rows * problem.n_targets + copied + _TILE_BYTES
-    return Cost(flops=float(rows) * (product + reduction), scratch_bytes=scratch)
+    return Cost(flops=float(rows) * (mapping + reduction), scratch_bytes=scratch)
 
 
 _TILE_BYTES = 16 << 20
