@@ -1,0 +1,205 @@
+"""What a fully corrective round reads off a block: the working model's dual, potentials of candidates, Gram columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy.linalg import blas
+
+from dkl.blocks.block import Block
+from dkl.blocks.newton import NewtonTargets, design_tiles
+from dkl.features.feature_map import FeatureMap
+
+CorrectiveLoss = Literal["squared_hinge", "log_loss", "squared_error"]
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectiveRound:
+    """Where a round stands: the working model, in the columns of the map that also has the candidates.
+
+    Parameters
+    ----------
+    loss : {"squared_hinge", "log_loss", "squared_error"}
+        ``max(0, 1 - y f)^2 / 2``, ``log(1 + exp(-y f))`` and ``(y - f)^2 / 2``.
+    coefficients : ndarray of shape (K, width), float64
+        The intercept last; 0 for the candidates.
+    old, new : ndarray of int64
+        The columns of the working model, intercept included, and those of the candidates.
+    active : bool
+        Gram sums run over the rows with curvature (of the one model), else over all rows.
+    previous : ndarray of shape (1, width) or None
+        The model at whose active rows the Gram matrix of the old columns is known; None if it is not.
+    panels : tuple of (int, int)
+        The rows of that matrix's upper triangle whose change is summed, in tiles; empty where it cannot change.
+    dtype : {"float32", "float64"}
+        Of mapped rows and products.
+    """
+
+    loss: CorrectiveLoss
+    coefficients: np.ndarray
+    old: np.ndarray
+    new: np.ndarray
+    active: bool
+    previous: np.ndarray | None = None
+    panels: tuple[tuple[int, int], ...] = ()
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class HeldTargets:
+    """Targets of a block, and which of its rows only judge.
+
+    Parameters
+    ----------
+    targets : NewtonTargets
+    held : callable or None
+        Row ids to a mask of the rows that are held out; None for none.
+    """
+
+    targets: NewtonTargets
+    held: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(n, K) targets, (n,) weights of rows that are learned from, (n,) weights of those held out."""
+        targets, weight = self.targets(block)
+        if self.held is None:
+            return targets, weight, np.zeros_like(weight)
+        mask = np.asarray(self.held(block.row_id), dtype=bool)
+        return targets, weight * ~mask, weight * mask
+
+
+def row_losses(scores: np.ndarray, targets: np.ndarray, loss: CorrectiveLoss) -> np.ndarray:
+    """The loss of each row and model, (n, K)."""
+    if loss == "squared_hinge":
+        return 0.5 * np.maximum(0.0, 1.0 - targets * scores) ** 2
+    if loss == "log_loss":
+        return np.logaddexp(0.0, -targets * scores)
+    return 0.5 * (targets - scores) ** 2
+
+
+def row_duals(scores: np.ndarray, targets: np.ndarray, loss: CorrectiveLoss) -> np.ndarray:
+    """s = -loss'(f) of each row and model, (n, K): y max(0, 1 - y f), y sigmoid(-y f), or y - f."""
+    if loss == "squared_hinge":
+        return targets * np.maximum(0.0, 1.0 - targets * scores)
+    if loss == "log_loss":
+        return targets * np.exp(-np.logaddexp(0.0, targets * scores))
+    return targets - scores
+
+
+def dual_values(duals: np.ndarray, targets: np.ndarray, loss: CorrectiveLoss) -> np.ndarray:
+    """-loss*(-s) of each row and model, (n, K): what it adds to the dual objective.
+
+    |s| - s^2/2, the entropy of |s|, or y s - s^2/2.
+    """
+    if loss == "log_loss":
+        share = np.clip(np.abs(duals), np.finfo(np.float64).tiny, 1.0)
+        return -share * np.log(share) - (1.0 - share) * np.log1p(-np.minimum(share, 1.0 - 1e-16))
+    return targets * duals - 0.5 * duals**2
+
+
+def row_curvatures(scores: np.ndarray, targets: np.ndarray, loss: CorrectiveLoss) -> np.ndarray:
+    """loss''(f) of each row and model, (n, K): 1 below the margin, p (1 - p), or 1."""
+    if loss == "squared_hinge":
+        return (targets * scores < 1.0).astype(np.float64)
+    if loss == "log_loss":
+        share = np.exp(-np.logaddexp(0.0, targets * scores))
+        return share * (1.0 - share)
+    return np.ones_like(scores)
+
+
+def corrective_sums(
+    X: Any,
+    targets: tuple[np.ndarray, np.ndarray, np.ndarray],
+    feature_map: FeatureMap,
+    round_: CorrectiveRound,
+) -> dict[str, np.ndarray]:
+    """The sums of a round over rows X.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array of shape (n, d)
+    targets : tuple
+        As `HeldTargets` returns them.
+    feature_map : FeatureMap
+        Chosen frequencies, then candidates.
+    round_ : CorrectiveRound
+
+    Returns
+    -------
+    dict of ndarray
+        "gradient" (K, width): sum s phi. "loss", "dual", "curvature", "absolutes", "squares", "support" (K,): of the
+        loss, `dual_values`, `row_curvatures`, |s|, s^2 and rows with s != 0. "held_out" (2,): loss of the rows held
+        out, summed over models, and their weight. "cross" (width, new): Gram columns of the candidates over the rows
+        with curvature, or all. "change_0", ...: what has to be added to the Gram matrix of the old columns.
+    """
+    sums: dict[str, np.ndarray] = {}
+    for rows, phi in design_tiles(X, feature_map, round_.dtype):
+        tile = _tile_sums(phi, tuple(part[rows] for part in targets), round_)
+        for name, value in tile.items():
+            if name in sums:
+                sums[name] += value
+            else:
+                sums[name] = np.array(value, dtype=np.float64)
+    return sums
+
+
+def corrective_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`corrective_sums` of a block. Operands: "feature_map", "round", "targets" (a `HeldTargets`)."""
+    return corrective_sums(block.X, operands["targets"](block), operands["feature_map"], operands["round"])
+
+
+def _tile_sums(phi: np.ndarray, targets: tuple[np.ndarray, ...], round_: CorrectiveRound) -> dict[str, np.ndarray]:
+    y, weight, held = targets
+    scores = (phi @ round_.coefficients.T.astype(phi.dtype)).astype(np.float64)
+    losses = row_losses(scores, y, round_.loss)
+    duals = row_duals(scores, y, round_.loss)
+    curvatures = row_curvatures(scores, y, round_.loss)
+    pull = weight[:, None] * duals
+    sums = {
+        "gradient": (pull.T.astype(phi.dtype) @ phi).astype(np.float64),
+        "loss": weight @ losses,
+        "dual": weight @ dual_values(duals, y, round_.loss),
+        "curvature": weight @ curvatures,
+        "absolutes": np.abs(pull).sum(axis=0),
+        "squares": (pull**2).sum(axis=0),
+        "support": weight @ (duals != 0.0),
+        "held_out": np.array([(held @ losses).sum(), held.sum()]),
+    }
+    used = weight * curvatures[:, 0] if round_.active else weight
+    sums["cross"] = _cross(phi, used, round_.new)
+    sums.update(_changes(phi, y, weight, used, round_))
+    return sums
+
+
+def _cross(phi: np.ndarray, used: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """sum over rows of used * phi phi_new^T, (width, new)."""
+    rows = np.flatnonzero(used)
+    chosen = phi[rows]
+    return chosen.T @ (chosen[:, new] * used[rows, None].astype(phi.dtype))
+
+
+def _changes(
+    phi: np.ndarray, y: np.ndarray, weight: np.ndarray, used: np.ndarray, round_: CorrectiveRound
+) -> dict[str, np.ndarray]:
+    """The change of the Gram matrix of the old columns since `previous`: rows that came in, less those that went."""
+    if not round_.panels:
+        return {}
+    before = np.zeros_like(used)
+    if round_.previous is not None:
+        scores = phi @ round_.previous.T.astype(phi.dtype)
+        before = weight * row_curvatures(scores.astype(np.float64), y, round_.loss)[:, 0]
+    change = used - before
+    came, went = (_signed_panels(phi, np.maximum(0.0, part), round_) for part in (change, -change))
+    return {f"change_{j}": came[j] - went[j] for j in range(len(round_.panels))}
+
+
+def _signed_panels(phi: np.ndarray, weight: np.ndarray, round_: CorrectiveRound) -> list[np.ndarray]:
+    rows = np.flatnonzero(weight)
+    chosen = phi[rows][:, round_.old] * np.sqrt(weight[rows]).astype(phi.dtype)[:, None]
+    if len(round_.panels) == 1:
+        rank_k = blas.ssyrk if phi.dtype == np.float32 else blas.dsyrk
+        return [rank_k(1.0, chosen.T).astype(np.float64)] if len(rows) else [np.zeros((len(round_.old),) * 2)]
+    return [(chosen[:, start:stop].T @ chosen[:, start:]).astype(np.float64) for start, stop in round_.panels]

@@ -1,0 +1,143 @@
+"""Where features are looked for: all of R^d, climbed by chains on a row sample, or a finite pool, weighed as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from dkl.blocks.sums import feature_sums
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import DenseProjection, Projection, SparseProjection
+from dkl.selection.peak_search import SearchOptions, distinct_peaks, search_peaks
+
+
+class Ground(Protocol):
+    """A set of features. Its points are rows of an array, which a state keeps and `feature_map` understands."""
+
+    @property
+    def columns_a_point(self) -> int:
+        """Output columns of one point: two for a cosine-sine pair."""
+        ...
+
+    @property
+    def none(self) -> np.ndarray:
+        """No point at all, in the form of points."""
+        ...
+
+    def feature_map(self, points: np.ndarray) -> FeatureMap:
+        """The features of points, amplitudes 1."""
+        ...
+
+    def start(self, count: int, seed: int) -> np.ndarray:
+        """Points that are worth looking at before anything is known."""
+        ...
+
+    def search(self, X: Any, S: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """At most `count` points with high potentials of weights S on scaled rows X, and these potentials."""
+        ...
+
+    def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int) -> np.ndarray:
+        """Positions of the k best that differ from each other."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class FourierGround:
+    """All frequencies of R^d.
+
+    Parameters
+    ----------
+    origin : FeatureMap
+        Any pairs of the rows' columns behind their scaler; only its kind counts.
+    sigma : float
+        Bandwidth, the scale of starts and steps.
+    options : SearchOptions
+        Its `chains` are a lower bound.
+    chains_a_peak : float
+        Chains for each point that is asked for.
+    """
+
+    origin: FeatureMap
+    sigma: float
+    options: SearchOptions
+    chains_a_peak: float = 1.0
+
+    @property
+    def columns_a_point(self) -> int:
+        return self.origin.columns_a_frequency
+
+    @property
+    def none(self) -> np.ndarray:
+        return np.zeros((0, self.origin.n_columns), np.float32)
+
+    def feature_map(self, points: np.ndarray) -> FeatureMap:
+        return replace(self.origin, projection=projection_of(points), amplitudes=np.ones(len(points)), phases=None)
+
+    def start(self, count: int, seed: int) -> np.ndarray:
+        generator = np.random.default_rng([seed, 0])
+        scale = np.sqrt(self.options.start) / self.sigma
+        return (scale * generator.standard_normal((count, self.origin.n_columns))).astype(np.float32)
+
+    def search(self, X: Any, S: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        chains = max(self.options.chains, int(np.ceil(self.chains_a_peak * count)))
+        found = search_peaks(X, S, self.sigma, replace(self.options, chains=chains), seed)
+        best = distinct_peaks(found.frequencies, found.potentials, count)
+        return found.frequencies[best], found.potentials[best]
+
+    def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int) -> np.ndarray:
+        return distinct_peaks(points, potentials, k)
+
+
+@dataclass(frozen=True, eq=False)
+class PoolGround:
+    """Finitely many features; points are their numbers in the pool, int64 of shape (m,).
+
+    Parameters
+    ----------
+    pool : FeatureMap
+        Features of one block (`FeatureMap.groups`) are chosen together.
+    dtype : {"float32", "float64"}
+    """
+
+    pool: FeatureMap
+    dtype: str = "float32"
+
+    @property
+    def columns_a_point(self) -> int:
+        return self.pool.columns_a_frequency
+
+    @property
+    def none(self) -> np.ndarray:
+        return np.zeros(0, np.int64)
+
+    def feature_map(self, points: np.ndarray) -> FeatureMap:
+        return self.pool.take(points)
+
+    def start(self, count: int, seed: int) -> np.ndarray:
+        return np.arange(min(count, self.pool.n_frequencies))
+
+    def search(self, X: Any, S: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        bare = replace(self.pool, scaler=None)
+        potentials = np.sum(feature_sums(X, S, bare, self.dtype) ** 2, axis=(0, 2))
+        best = self.distinct(np.arange(self.pool.n_frequencies), potentials, count)
+        return best, potentials[best]
+
+    def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int) -> np.ndarray:
+        groups = self.pool.groups[points]
+        heights = np.bincount(groups, weights=potentials)
+        chosen = np.zeros(0, np.int64)
+        for group in np.argsort(-heights, kind="stable"):
+            members = np.flatnonzero(groups == group)
+            if len(members) == 0 or len(chosen) + len(members) > k:
+                break
+            chosen = np.concatenate([chosen, members])
+        return chosen
+
+
+def projection_of(frequencies: np.ndarray) -> Projection:
+    """Frequencies as a matrix, or by their entries where some look at a few columns only."""
+    if len(frequencies) and np.count_nonzero(frequencies, axis=1).min() < frequencies.shape[1]:
+        return SparseProjection.from_rows(frequencies)
+    return DenseProjection(frequencies)
