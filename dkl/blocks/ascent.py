@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numba
 import numpy as np
@@ -26,7 +25,17 @@ _LEAST_TILES = 2
 _WAVE_BYTES = 1 << 26
 _GRADIENT_BYTES = 1 << 26
 
-Landscape = Callable[[Any], tuple[Any, Any]]
+
+class Landscape(Protocol):
+    """The potential of rows that are looked at again and again."""
+
+    def __call__(self, W: Any) -> tuple[Any, Any]:
+        """v and its gradient, as `potentials_and_gradients`."""
+        ...
+
+    def potentials(self, W: Any) -> Any:
+        """v alone, as `potentials`."""
+        ...
 
 
 def potentials_and_gradients(
@@ -86,13 +95,11 @@ def potentials(X: Any, S: Any, W: Any, dtype: Any = "float32") -> np.ndarray:
     -------
     array of shape (c,), float64
     """
-    if device.is_on_gpu(X):
-        return device.Landscape(X, S, checked_dtype(dtype))(W)[0]
-    return _Rows(X, S, checked_dtype(dtype)).potentials(np.asarray(W))
+    return landscape(X, S, dtype).potentials(W)
 
 
 def landscape(X: Any, S: Any, dtype: Any = "float32", *, columns: np.ndarray | None = None) -> Landscape:
-    """W -> (v, gradient) as `potentials_and_gradients`, for rows that are looked at again and again."""
+    """What is the same at every look, done once: rows and weights in `dtype`, and where they are needed."""
     dtype = checked_dtype(dtype)
     if device.is_on_gpu(X):
         return device.Landscape(X, S, dtype, columns)
@@ -201,6 +208,10 @@ class _Columns:
         self.rows = np.ascontiguousarray(chosen.T, dtype=dtype)
         self.S = np.ascontiguousarray(checked_weights(S, X.shape[0]).T, dtype=dtype)
         self.crew = Crew()
+
+    def potentials(self, W: np.ndarray) -> np.ndarray:
+        """v; the gradient costs little."""
+        return self(W)[0]
 
     def __call__(self, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         v, gradient = np.empty(len(W)), np.zeros(W.shape)

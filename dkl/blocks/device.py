@@ -17,6 +17,7 @@ from dkl.blocks import generic
 from dkl.blocks.block import Block
 from dkl.blocks.tiles import checked_dtype, checked_weights, spans
 from dkl.features.feature_map import FeatureMap
+from dkl.features.frequencies import stream
 
 Device = Literal["cpu", "gpu"]
 
@@ -234,6 +235,17 @@ def _warn_of_tf32() -> None:
         )
 
 
+def normal_source(x: Any, seed: int) -> Callable[[tuple[int, ...]], Any]:
+    """Shape -> standard normal numbers in the dtype and on the device of `x`; other numbers on a GPU."""
+    if is_on_gpu(x):
+        import cupy
+
+        on_gpu = cupy.random.default_rng(seed)
+        return lambda shape: on_gpu.standard_normal(shape, dtype=x.dtype)
+    generator = stream(seed, "noise")
+    return lambda shape: generator.standard_normal(shape, dtype=x.dtype)
+
+
 class Landscape:
     """`dkl.blocks.ascent.landscape` for rows on a GPU; W, v and the gradient stay there.
 
@@ -251,6 +263,10 @@ class Landscape:
         self.X = self.xp.ascontiguousarray(dense, dtype=dtype)
         self.S = self.xp.asarray(S if S.ndim == 2 else S[:, None], dtype=dtype)
         self.columns = None if columns is None else self.xp.asarray(columns)
+
+    def potentials(self, W: Any) -> Any:
+        """v alone."""
+        return self(W)[0]
 
     def __call__(self, W: Any) -> tuple[Any, Any]:
         W = self.xp.asarray(W, dtype=self.X.dtype)

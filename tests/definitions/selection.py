@@ -190,3 +190,38 @@ def heavy_tailed_columns(X: np.ndarray) -> list[int]:
             if np.mean(centred**4) > 15.0 * np.mean(centred**2) ** 2:
                 heavy.append(j)
     return heavy
+
+
+def column_scales(X: np.ndarray) -> np.ndarray:
+    """Standard deviations, column by column."""
+    scales = []
+    for column in X.T:
+        mean = math.fsum(column) / len(column)
+        scales.append(math.sqrt(math.fsum((x - mean) ** 2 for x in column) / len(column)))
+    return np.array(scales)
+
+
+def distinct_peaks(
+    frequencies: np.ndarray, potentials: np.ndarray, k: int, cosine: float = 0.9, length: float = 0.2
+) -> list[int]:
+    """Highest first; one that is nearly a higher one, or its mirror image, is left out."""
+    kept: list[int] = []
+    for j in sorted(range(len(potentials)), key=lambda j: (-potentials[j], j)):
+        w, is_new = frequencies[j], len(kept) < k
+        for i in kept:
+            u = frequencies[i]
+            angle = abs(w @ u) / (math.hypot(*w) * math.hypot(*u))
+            if angle >= cosine and abs(math.hypot(*w) / math.hypot(*u) - 1) <= length:
+                is_new = False
+        if is_new:
+            kept.append(j)
+    return kept
+
+
+def pair_potentials(angles: np.ndarray, s: np.ndarray) -> float:
+    """sum over rows i != j of s_i.s_j cos(z_i - z_j), relative to the sum of |s_ik s_jk|."""
+    value = size = 0.0
+    for i, j in itertools.permutations(range(len(angles)), 2):
+        value += float(s[i] @ s[j]) * math.cos(angles[i] - angles[j])
+        size += float(np.abs(s[i]) @ np.abs(s[j]))
+    return value / size
