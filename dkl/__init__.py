@@ -28,6 +28,7 @@ _HOMES = {
     "RandomFeatures": "dkl.learners.random_features",
     "AlignedFeatures": "dkl.learners.aligned",
     "PosteriorFeatures": "dkl.learners.posterior",
+    "MarginFeatures": "dkl.learners.margin",
     "KernelClassifier": "dkl.learners.kernel_machines",
     "KernelRegressor": "dkl.learners.kernel_machines",
     "plan": "dkl.planning",

@@ -36,6 +36,7 @@ KNOWN = {
     "RandomFeatures": "dkl.learners.random_features",
     "AlignedFeatures": "dkl.learners.aligned",
     "PosteriorFeatures": "dkl.learners.posterior",
+    "MarginFeatures": "dkl.learners.margin",
     "KernelClassifier": "dkl.learners.kernel_machines",
     "KernelRegressor": "dkl.learners.kernel_machines",
     "Gaussian": "dkl.features.families",

@@ -176,7 +176,7 @@ def _rules(learner: Any, pool: FeatureMap | None) -> GameRules:
     elif per_round is None:
         per_round = -(-most // rounds) if rounds else int(np.clip(most // _FEWEST_ROUNDS, 1, _MOST_PER_ROUND))
     return GameRules(
-        C=learner.C,
+        C=1.0 if learner.C is None else learner.C,
         loss=learner.loss or "hinge",
         rounds=rounds or -(-most // per_round),
         per_round=per_round,

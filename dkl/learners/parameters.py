@@ -47,6 +47,29 @@ POSTERIOR: Constraints = {
     "estimator": [StrOptions({"auto", "draw", "support"})],
 }
 
+MARGIN: Constraints = {
+    "n_features": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+    "solver": [StrOptions({"corrective", "game"})],
+    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "squared_error"}), None],
+    "C": [Interval(Real, 0, None, closed="neither"), None],
+    "rounds": [Interval(Integral, 1, None, closed="left"), None],
+    "features_per_round": [Interval(Integral, 1, None, closed="left"), None],
+    "tol": [Interval(Real, 0, None, closed="left"), None],
+    "patience": [Interval(Integral, 1, None, closed="left"), None],
+    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+    "chains": [Interval(Integral, 1, None, closed="left"), None],
+    "steps": [Interval(Integral, 1, None, closed="left"), None],
+    "stride": [Interval(Real, 0, None, closed="neither"), None],
+    "noise": [Interval(Real, 0, None, closed="left"), None],
+    "sparse_share": [Interval(Real, 0, 1, closed="both")],
+    "search_rows": [Interval(Integral, 1, None, closed="left"), None],
+    "max_norm": [Interval(Real, 0, None, closed="neither"), None],
+    "projection": [StrOptions({"exact", "alternating"})],
+    "dynamics": [StrOptions({"no-regret", "excessive-gap"})],
+    "refine": [Interval(Integral, 0, None, closed="left")],
+    "warm_start": ["boolean"],
+}
+
 MACHINE: Constraints = {
     "features": [HasMethods(["fit", "transform"]), StrOptions({"random", "aligned", "posterior"})],
     "alpha": [Interval(Real, 0, None, closed="neither")],

@@ -464,3 +464,22 @@ def sample_duals(problem: CorrectiveProblem, state: CorrectiveState, sample: Blo
     S = S[pulling]
     total = np.abs(S).sum()
     return scale_rows(sample.X[pulling], feature_map.scaler, problem.dtype), S / (total if total > 0.0 else 1.0)
+
+
+def _planned(problem: CorrectiveProblem, size: int) -> list[Record]:
+    """The records of a round that has `size` points, by points nobody searched for."""
+    ground = problem.ground
+    wanted = max(1, problem.schedule.addition(size, problem.n_points))
+    points = ground.start(size, problem.seed)
+    candidates = ground.start(max(2, int(np.ceil(problem.schedule.candidates * wanted))), problem.seed)
+    width = problem.parts * len(points) + 1
+    coefficients = np.zeros((problem.n_models, width))
+    state = replace(
+        CorrectiveDriver().init(problem),
+        points=points,
+        candidates=candidates,
+        coefficients=coefficients,
+        gram_at=coefficients[:1],
+    )
+    sample = RowSample("rows to search on", problem.sample_rows, problem.seed)
+    return [round_record(problem, state), sample]

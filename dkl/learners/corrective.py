@@ -1,0 +1,207 @@
+"""Fully corrective rounds for a learner: its parameters as a problem, and what is left of the rounds in the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dkl.blocks.corrective import CorrectiveLoss, HeldTargets
+from dkl.blocks.newton import NewtonTargets
+from dkl.data.dataset import Dataset
+from dkl.features.families import FiniteFamily
+from dkl.features.feature_map import FeatureMap
+from dkl.learners.parameters import class_weights, kept_frequencies
+from dkl.linear.pieces import HeldOut
+from dkl.linear.targets import TargetScale, target_scale
+from dkl.selection.corrective import HISTORY, CorrectiveDriver, CorrectiveProblem, CorrectiveState, Schedule
+from dkl.selection.grounds import FourierGround, Ground, PoolGround
+from dkl.selection.peak_search import SearchOptions
+
+FIRST_SAMPLE, MOST_SAMPLED = 10_000, 100_000
+_SAMPLE_BYTES = 128 << 20
+AUTO_FEATURES, _AUTO_PATIENCE = 2_000, 5
+_CHAINS, _CHAINS_A_CANDIDATE = 10, 1.5
+_STEPS, _STRIDE = 10, 0.2
+_C = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectiveResult:
+    """How the rounds ended.
+
+    Attributes
+    ----------
+    feature_map : FeatureMap
+        Amplitudes 1 / sqrt(m).
+    weights : ndarray of shape (m,)
+        The share of each point in the working model: the length of its coefficients; sums to 1.
+    coef, intercept : ndarray of shape (K, n_features) and (K,)
+        The working model on `feature_map`, in the targets' own units.
+    history : list of dict
+        One line a round.
+    duality_gap : float
+        Of the last round, relative to the objective; estimated, since a search bounds potentials from below only.
+    message : str
+    points : ndarray of shape (m, ...)
+        Frequencies, or their numbers in the pool of a finite family.
+    certified : bool
+        Never, for rounds.
+    """
+
+    feature_map: FeatureMap
+    weights: np.ndarray
+    coef: np.ndarray
+    intercept: np.ndarray
+    history: list[dict[str, float]]
+    duality_gap: float
+    message: str
+    points: np.ndarray
+    certified: bool = False
+
+
+def fit_correctively(learner: Any, dataset: Dataset, scaler: Any, start: np.ndarray | None = None) -> CorrectiveResult:
+    """Run the rounds on all rows of a dataset.
+
+    Parameters
+    ----------
+    learner : FeatureLearner
+        Its parameters are read by name; `family_` has its bandwidth, `seed_` is drawn.
+    dataset : Dataset
+    scaler : Scaler or None
+    start : ndarray or None
+        Points that are there already.
+    """
+    scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
+    problem = corrective_problem(learner, dataset, scaler, scale=scale, start=start)
+    state = learner._run(CorrectiveDriver(), problem, dataset, "rounds")
+    return _result(problem, state, scale)
+
+
+def corrective_problem(
+    learner: Any, dataset: Dataset, scaler: Any, *, scale: TargetScale | None = None, start: np.ndarray | None = None
+) -> CorrectiveProblem:
+    """The rounds that a learner's parameters describe."""
+    ground = _ground(learner, dataset, scaler)
+    classes, held_out = dataset.classes, _held_out(learner)
+    weights, total = None, dataset.total_weight
+    if classes is not None:
+        weights = class_weights(learner.class_weight, classes, np.asarray(dataset.class_weights))
+        total = total if weights is None else float(weights @ np.asarray(dataset.class_weights))
+    n_models = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
+    targets = NewtonTargets(
+        models=np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models),
+        n_classes=None if classes is None else len(classes),
+        class_weight=weights,
+        center=None if scale is None else scale.center,
+        scale=None if scale is None else scale.scale,
+    )
+    row_bytes = max(1, dataset.source.block_nbytes // max(1, int(np.max(dataset.source.block_rows, initial=1))))
+    most = max(1_000, min(MOST_SAMPLED, _SAMPLE_BYTES // row_bytes))
+    first = learner.search_rows or min(FIRST_SAMPLE, most)
+    return CorrectiveProblem(
+        ground=ground,
+        targets=HeldTargets(targets, None if held_out is None else held_out.mask),
+        n_models=n_models,
+        n_points=_n_points(learner, ground),
+        total_weight=total * (1.0 - (0.0 if held_out is None else held_out.share)),
+        loss=_loss(learner, dataset),
+        ridge=1.0 / (2.0 * (_C if learner.C is None else learner.C)),
+        schedule=_schedule(learner, ground),
+        sample_rows=first,
+        most_rows=max(first, most),
+        seed=learner.seed_,
+        dtype=learner.dtype,
+        start=start,
+    )
+
+
+def _loss(learner: Any, dataset: Dataset) -> CorrectiveLoss:
+    """The loss of the working model.
+
+    Raises
+    ------
+    ValueError
+        If it is not one for these targets.
+    """
+    allowed = ("squared_error",) if dataset.classes is None else ("squared_hinge", "log_loss", "squared_error")
+    loss = allowed[0] if learner.loss is None else learner.loss
+    if loss not in allowed:
+        kind = "numbers" if dataset.classes is None else "class labels"
+        remedy = "; the hinge is for solver='game'" if loss == "hinge" else ""
+        raise ValueError(f"loss={loss!r} is not one of {allowed}, which solver='corrective' has for {kind}{remedy}")
+    return loss
+
+
+def _held_out(learner: Any) -> HeldOut | None:
+    stops = learner.patience is not None or learner.n_features == "auto"
+    return HeldOut(learner.validation_fraction, learner.seed_) if stops else None
+
+
+def _n_points(learner: Any, ground: Ground) -> int:
+    if learner.n_features == "auto":
+        most = AUTO_FEATURES // ground.columns_a_point
+    else:
+        most = kept_frequencies(type(learner).__name__, learner.n_features, learner.family_)
+    return min(most, ground.pool.n_frequencies) if isinstance(ground, PoolGround) else most
+
+
+def _schedule(learner: Any, ground: Ground) -> Schedule:
+    schedule = Schedule(rounds=learner.rounds, patience=learner.patience, tol=learner.tol)
+    if learner.n_features == "auto" and learner.patience is None:
+        schedule = replace(schedule, patience=_AUTO_PATIENCE)
+    if learner.features_per_round is None:
+        return schedule
+    return replace(schedule, first=max(1, learner.features_per_round // ground.columns_a_point), growth=0.0)
+
+
+def _ground(learner: Any, dataset: Dataset, scaler: Any) -> Ground:
+    """All of R^d for families of pairs, and the pool of a finite family.
+
+    Raises
+    ------
+    ValueError
+        For a family that has neither.
+    """
+    family, d = learner.family_, dataset.n_columns
+    if isinstance(family, FiniteFamily):
+        return PoolGround(replace(family.pool(d, learner.dtype), scaler=scaler), learner.dtype)
+    drawn = family.draw(1, d, learner.seed_, learner.dtype)
+    if drawn.activation != "cos-sin":
+        raise ValueError(
+            f"{type(learner).__name__} looks for cosine-sine pairs, or among the features of a finite family, and "
+            f"{family!r} has neither; use Gaussian(), or SphericalHarmonics(...) for rows on the unit sphere"
+        )
+    options = SearchOptions(
+        chains=_CHAINS if learner.chains is None else learner.chains,
+        steps=_STEPS if learner.steps is None else learner.steps,
+        stride=_STRIDE if learner.stride is None else learner.stride,
+        noise=0.0 if learner.noise is None else learner.noise,
+        sparse_share=learner.sparse_share,
+        max_norm=learner.max_norm,
+    )
+    spread = _CHAINS_A_CANDIDATE if learner.chains is None else 0.0
+    return FourierGround(replace(drawn, scaler=scaler), family.sigma, options, spread)
+
+
+def _result(problem: CorrectiveProblem, state: CorrectiveState, scale: TargetScale | None) -> CorrectiveResult:
+    parts = problem.parts
+    index = np.arange(state.kept if problem.targets.held is not None else state.n_points)
+    coefficients = state.coefficients[:, :-1].reshape(problem.n_models, parts, -1)[:, :, index]
+    lengths = np.sqrt(np.sum(coefficients**2, axis=(0, 1)))
+    amplitude = 1.0 / np.sqrt(max(1, len(index)))
+    feature_map = problem.ground.feature_map(state.points[index])
+    coef, intercept = coefficients.reshape(problem.n_models, -1) / amplitude, state.coefficients[:, -1]
+    if scale is not None:
+        coef, intercept = coef * scale.scale[:, None], intercept * scale.scale + scale.center
+    return CorrectiveResult(
+        feature_map=replace(feature_map, amplitudes=np.full(len(index), amplitude)),
+        weights=lengths / max(float(lengths.sum()), np.finfo(np.float64).tiny),
+        coef=coef,
+        intercept=intercept,
+        history=[dict(zip(HISTORY, map(float, line), strict=True)) for line in state.history],
+        duality_gap=float(state.history[-1, HISTORY.index("duality_gap")]),
+        message=state.message,
+        points=state.points[index],
+    )

@@ -1,0 +1,267 @@
+"""MarginFeatures: features searched for where the machine on those found so far errs most."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import ScalingKind
+from dkl.learners.base import FeatureLearner
+from dkl.learners.corrective import AUTO_FEATURES, corrective_problem, fit_correctively
+from dkl.learners.game import game_problem, play_game
+from dkl.learners.parameters import COMMON, MARGIN, Constraints, check_parameters, family_of, kept_frequencies
+from dkl.learners.preparation import preparation_problem
+from dkl.linear.targets import target_record
+from dkl.selection.corrective import CorrectiveDriver
+from dkl.selection.game import GameDriver
+from dkl.selection.preparation import PreparationDriver
+
+Solver = Literal["corrective", "game"]
+
+
+class MarginFeatures(FeatureLearner):
+    """The fewest features for a given accuracy: each is searched for where the machine on the others errs most.
+
+    Rounds alternate between the dual of a linear machine on the features so far, and the peaks of the Fourier potential
+    of that dual: |sum_i s_i exp(i w.x_i)|^2 over all frequencies w. A round reads all rows once. Peaks are climbed on a
+    sample of the rows with a dual weight, and every candidate is verified on all rows before it is taken.
+
+    Parameters
+    ----------
+    family : Family or None
+        ``Gaussian()`` (None) searches all of R^d, from starts of its bandwidth; a finite family such as
+        ``SphericalHarmonics`` is weighed as a whole.
+    n_features : int or "auto"
+        Output columns, an upper bound: a cosine-sine pair takes two. "auto" stops where held-out rows gain no more.
+    solver : {"corrective", "game"}
+        "corrective": the working model is refitted after each round by a Newton step on block sums. "game": the paper's
+        projected gradient steps on the dual weights, which are kept beside the rows; for classes.
+    loss : {"squared_hinge", "log_loss", "squared_error", "hinge"} or None
+        None is "squared_hinge" for classes ("hinge" in the game) and "squared_error" for numbers.
+    C : float or None
+        Of the machine ``|u|^2/2 + C sum loss`` on features scaled by 1/sqrt(m), as `LinearSVC` has it. None is 0.01 for
+        rounds, where a heavy penalty keeps features diverse, and 1 for the game.
+    rounds : int or None
+        At most so many; None is as many as the features take.
+    features_per_round : int or None
+        Columns that a round adds. None adds 6 at first and a tenth of what is there later (the game: up to 20).
+    tol : float or None
+        Stop at this duality gap, relative to the objective.
+    patience : int or None
+        Stop after so many rounds without a lower loss on held-out rows.
+    validation_fraction : float
+        The share of the rows held out for `patience` and ``n_features="auto"``.
+    chains : int or None
+        Points that climb at once; None is 3 for each feature wanted, at least 10 (the game: 100).
+    steps, stride, noise : int, float, float or None
+        Of the climb: steps, the length of the first one times sqrt(d)/sigma, and that of the Langevin noise relative to
+        it. None is 10, 0.2 and 0 (the game: those of `PeakFeatures`).
+    sparse_share : float
+        The share of the chains that live on 1 to 3 columns: main effects and interactions that a person can read.
+    search_rows : int or None
+        Rows of the sample; None is 10,000, and more where the verified potentials fall behind the sampled ones.
+    max_norm : float or None
+        No frequency becomes longer.
+    projection : {"exact", "alternating"}
+        Of the game: onto the dual weights that are feasible, or the paper's ten alternations.
+    dynamics : {"no-regret", "excessive-gap"}
+        Of the game on a finite family.
+    refine : int
+        Epochs of joint descent on frequencies and weights at the end, stopped early on held-out rows.
+    warm_start : bool
+        Begin with the features of the last fit and add to them.
+    scaling, max_rows
+        As of `RandomFeatures`; `max_rows` bounds the rows of all passes.
+    class_weight : dict, "balanced" or None
+    dtype, device, random_state, checkpoint, progress, memory_limit
+        As of `RandomFeatures`. With `checkpoint` a killed fit goes on from its last round, to the same bits.
+
+    Attributes
+    ----------
+    feature_map_ : FeatureMap
+    frequencies_ : ndarray or csr_array of shape (m, d)
+    weights_ : ndarray of shape (m,)
+        The share of each in the working model, or the learned dual measure (game); sums to 1.
+    coef_, intercept_ : ndarray of shape (K, n_features) and (K,)
+        The working model on the features, in the targets' own units.
+    history_ : list of dict
+        One line a round: features, loss, held-out loss, gap, potentials, support, margin.
+    duality_gap_ : float
+        Of the last round, relative; an estimate unless `certified_`, since a search bounds potentials from below only.
+    certified_ : bool
+    dual_ : dask.array.Array
+        The dual weights of all rows, lazily (game only).
+    points_ : ndarray of shape (m, ...)
+        What `warm_start` begins with: frequencies, or their numbers in the pool of a finite family (rounds only).
+    message_ : str
+        How it ended.
+    family_, scaler_, seed_, n_features_in_, classes_, stats_
+        As of `RandomFeatures`; `classes_` for labels only.
+
+    References
+    ----------
+    Bullins, Zhang & Zhang 2018, "Not-so-random features", Algorithms 1 to 3.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from dkl.learners.margin import MarginFeatures
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> learner = MarginFeatures(n_features=40, scaling="standard", random_state=0).fit(X, y)
+    >>> learner.transform(X).shape
+    (569, 40)
+    >>> bool(learner.machine_.score(X, y) > 0.95)
+    True
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **MARGIN}
+    _supervised: ClassVar[bool] = True
+
+    n_features: Any
+    solver: Solver
+    warm_start: bool
+
+    def __init__(
+        self,
+        family: Any = None,
+        n_features: int | Literal["auto"] = 500,
+        solver: Solver = "corrective",
+        *,
+        loss: str | None = None,
+        C: float | None = None,
+        rounds: int | None = None,
+        features_per_round: int | None = None,
+        tol: float | None = None,
+        patience: int | None = None,
+        validation_fraction: float = 0.1,
+        chains: int | None = None,
+        steps: int | None = None,
+        stride: float | None = None,
+        noise: float | None = None,
+        sparse_share: float = 0.5,
+        search_rows: int | None = None,
+        max_norm: float | None = None,
+        projection: str = "exact",
+        dynamics: str = "no-regret",
+        refine: int = 0,
+        warm_start: bool = False,
+        scaling: ScalingKind | None = None,
+        max_rows: int | None = None,
+        class_weight: Any = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        random_state: Any = None,
+        checkpoint: Any = None,
+        progress: Any = None,
+        memory_limit: Any = None,
+    ) -> None:
+        self.family = family
+        self.n_features = n_features
+        self.solver = solver
+        self.loss = loss
+        self.C = C
+        self.rounds = rounds
+        self.features_per_round = features_per_round
+        self.tol = tol
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.chains = chains
+        self.steps = steps
+        self.stride = stride
+        self.noise = noise
+        self.sparse_share = sparse_share
+        self.search_rows = search_rows
+        self.max_norm = max_norm
+        self.projection = projection
+        self.dynamics = dynamics
+        self.refine = refine
+        self.warm_start = warm_start
+        self.scaling = scaling
+        self.max_rows = max_rows
+        self.class_weight = class_weight
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.progress = progress
+        self.memory_limit = memory_limit
+
+    @property
+    def machine_(self) -> Any:
+        """The working model as a fitted `KernelClassifier` or `KernelRegressor`, which predicts."""
+        # the machines import the learners that they know by name
+        from dkl.learners.working import fitted_machine
+
+        check_is_fitted(self)
+        return fitted_machine(self)
+
+    @property
+    def working_model_(self) -> tuple[np.ndarray, np.ndarray]:
+        """(coef, intercept): where a linear model on these features may start."""
+        return self.coef_, self.intercept_
+
+    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The preparation, the targets' moments where they are numbers, and the rounds as they grow."""
+        check_parameters(self)
+        self._check_rest()
+        unfitted = copy.copy(self)
+        unfitted.seed_, unfitted.family_ = 0, self._planned_family()
+        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
+        passes: list[tuple[Any, int]] = list(PreparationDriver().plan(preparation))
+        if self.solver == "game":
+            return [*passes, *GameDriver().plan(game_problem(unfitted, dataset, None))]
+        if dataset.classes is None:
+            passes.append(([target_record(dataset.schema.n_targets or 1)], 1))
+        return [*passes, *CorrectiveDriver().plan(corrective_problem(unfitted, dataset, None))]
+
+    def planned_map(self, dataset: Dataset) -> FeatureMap:
+        """A map of the largest size that `fit` can learn."""
+        size = AUTO_FEATURES if self.n_features == "auto" else self.n_features
+        return copy.copy(self).set_params(n_features=size)._planned_map(dataset)
+
+    def _planned_map(self, dataset: Dataset) -> FeatureMap:
+        return super().planned_map(dataset)
+
+    def _check_rest(self) -> None:
+        if self.n_features != "auto":
+            kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+        elif self.solver == "game":
+            raise ValueError("n_features='auto' needs solver='corrective': the game plays a number of rounds")
+
+    def _learn(self, dataset: Dataset) -> None:
+        scaler = self._prepare(dataset)
+        start = self._start(dataset)
+        if dataset.task == "classification":
+            self.classes_ = dataset.classes
+        if self.solver == "game":
+            result: Any = play_game(self, dataset, scaler)
+            self.dual_ = result.dual
+        else:
+            result = fit_correctively(self, dataset, scaler, start)
+            self.points_ = result.points
+        self.feature_map_, self.weights_ = result.feature_map, result.weights
+        self.coef_, self.intercept_ = result.coef, result.intercept
+        self.history_, self.message_ = result.history, result.message
+        self.duality_gap_, self.certified_ = result.duality_gap, result.certified
+
+    def _start(self, dataset: Dataset) -> np.ndarray | None:
+        """The points of the last fit, with `warm_start`.
+
+        Raises
+        ------
+        ValueError
+            If they are of rows with other columns.
+        """
+        if not (self.warm_start and hasattr(self, "points_")):
+            return None
+        if self.feature_map_.n_columns != dataset.n_columns:
+            raise ValueError(
+                f"warm_start=True adds to features of {self.feature_map_.n_columns} columns, and these rows have "
+                f"{dataset.n_columns}; set warm_start=False"
+            )
+        return self.points_
