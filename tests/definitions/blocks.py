@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import cmath
 import math
+from fractions import Fraction
+from functools import cache
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from scipy import sparse
+from scipy import sparse, special
 
 from dkl.blocks.block import Block
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler
+from tests.definitions.refinement import expansion_gradient as expansion_gradient
 
 MASK = (1 << 64) - 1
 
@@ -61,8 +64,45 @@ def angle(x: np.ndarray, j: int, feature_map: FeatureMap, W: np.ndarray) -> floa
     return z if feature_map.phases is None else z + float(feature_map.phases[j])
 
 
+def gegenbauer(n: int, weight: float, t: float) -> float:
+    """C_n of the weight (1 - t^2)^(weight - 1/2) as its explicit sum, in exact fractions of the floats given."""
+    lam, x = Fraction(weight), Fraction(t)
+    total = Fraction(0)
+    for i in range(n // 2 + 1):
+        rising = math.prod((lam + j for j in range(n - i)), start=Fraction(1))
+        total += (-1) ** i * rising * (2 * x) ** (n - 2 * i) / (math.factorial(i) * math.factorial(n - 2 * i))
+    return float(total)
+
+
+@cache
+def mean_square(k: int, m: int, n: int) -> float:
+    """Of sin^m(theta) C_n(cos theta) for a point that is uniform on the k-sphere, given that Y_m is of mean square 1."""
+    nodes, weights = special.roots_gegenbauer(m + n + 1, (k - 1) / 2)
+    values = [(1 - t * t) ** m * gegenbauer(n, m + (k - 1) / 2, t) ** 2 for t in nodes]
+    return math.fsum(w * v for w, v in zip(weights, values, strict=True)) / math.fsum(weights)
+
+
+def harmonic(x: np.ndarray, index: np.ndarray) -> float:
+    """Higuchi 1987, (2.3): a wave of the azimuth times one factor for each polar angle, each of mean square 1."""
+    orders = [abs(int(entry)) for entry in index]
+    azimuth = math.atan2(x[1], x[0]) * orders[0]
+    value = 1.0 if orders[0] == 0 else math.sqrt(2) * (math.cos(azimuth) if index[0] > 0 else math.sin(azimuth))
+    for k in range(2, len(x)):
+        m, degree = orders[k - 2], orders[k - 1]
+        radius = math.hypot(*x[: k + 1])
+        if radius == 0.0:
+            value *= degree == 0
+            continue
+        t, sine = x[k] / radius, math.hypot(*x[:k]) / radius
+        factor = gegenbauer(degree - m, m + (k - 1) / 2, t)
+        value *= sine**m * factor / math.sqrt(mean_square(k, m, degree - m))
+    return value
+
+
 def phi(x: np.ndarray, j: int, feature_map: FeatureMap, W: np.ndarray) -> list[float]:
     """The one or two features of frequency j at a scaled row, without amplitude."""
+    if feature_map.activation == "harmonics":
+        return [harmonic(x / math.hypot(*x), W[j])]
     z = angle(x, j, feature_map, W)
     if feature_map.activation == "cos-sin":
         return [math.cos(z), math.sin(z)]

@@ -1,0 +1,233 @@
+"""The gradient of a loss in the frequencies and weights of a Fourier expansion at once, over a batch of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numba
+import numpy as np
+from scipy import sparse
+
+from dkl.blocks.device import is_on_gpu
+from dkl.blocks.gradients import check_fourier
+from dkl.blocks.tiles import RowTiles, checked_dtype, spans
+from dkl.blocks.turns import ELEMENTWISE, cos_sin_rows
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import DenseProjection, Projection, SparseProjection
+
+__all__ = ["expansion_gradient"]
+
+RefinedLoss = Literal["squared_hinge", "log_loss", "squared_error"]
+
+_TURN = 1.0 / (2.0 * np.pi)
+# frequencies of which W, and the gradient in all its columns, exist at once
+_FREQUENCIES = 512
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledRows:
+    """Rows that several gradients are taken at.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array of shape (n, d)
+        Scaled, in turns: divided by 2 pi.
+    constant : ndarray of shape (d,) or None
+        Still to be subtracted from every row: the centre of sparse rows.
+    """
+
+    X: Any
+    constant: np.ndarray | None = None
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.X.shape[0])
+
+    def rows(self, index: slice) -> ScaledRows:
+        """The chosen rows alone."""
+        return replace(self, X=self.X[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """f_k(x) = sum_j coef[k, j] phi_j(x) + intercept[k], as numbers that a gradient step can change.
+
+    Parameters
+    ----------
+    entries : ndarray of shape (m, d) or (nnz,)
+        W, or its stored entries where it is sparse: the others stay 0.
+    coef : ndarray of shape (K, n_features)
+    intercept : ndarray of shape (K,)
+    """
+
+    entries: np.ndarray
+    coef: np.ndarray
+    intercept: np.ndarray
+
+    @classmethod
+    def of(cls, feature_map: FeatureMap, coef: np.ndarray, intercept: np.ndarray, dtype: Any) -> Expansion:
+        """The expansion of a linear model on mapped rows.
+
+        Raises
+        ------
+        ValueError
+            If the features are not cosines and sines, or the model has another number of coefficients.
+        """
+        check_fourier(feature_map)
+        coef, intercept = np.atleast_2d(coef), np.atleast_1d(intercept)
+        if coef.shape != (len(intercept), feature_map.n_features):
+            raise ValueError(
+                f"coef has shape {coef.shape} and intercept {intercept.shape}; a map of {feature_map.n_features} "
+                f"features needs (K, {feature_map.n_features}) and (K,)"
+            )
+        dtype = checked_dtype(dtype)
+        return cls(*(part.astype(dtype) for part in (_entries(feature_map.projection), coef, intercept)))
+
+    def apply_to(self, feature_map: FeatureMap) -> FeatureMap:
+        """The feature map with these frequencies in place of its own; its phases and amplitudes stay."""
+        projection = feature_map.projection
+        if isinstance(projection, SparseProjection):
+            return replace(feature_map, projection=replace(projection, data=self.entries))
+        return replace(feature_map, projection=DenseProjection(self.entries))
+
+
+def scaled_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> ScaledRows:
+    """Raw rows as `expansion_gradient` takes them; sparse rows stay sparse where their scaling has a sparse form."""
+    X = X.get() if is_on_gpu(X) else X
+    tiles = RowTiles(X, feature_map, checked_dtype(dtype), factor=_TURN)
+    parts = [tile for _, tile in tiles]
+    X = sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
+    constant = None if tiles.constant is None else tiles.constant.astype(dtype)
+    return ScaledRows(X, constant)
+
+
+def expansion_gradient(
+    rows: ScaledRows,
+    targets: np.ndarray,
+    weight: np.ndarray | None,
+    feature_map: FeatureMap,
+    expansion: Expansion,
+    *,
+    loss: RefinedLoss,
+    alpha: float = 0.0,
+) -> tuple[float, Expansion]:
+    """The regularised loss of a batch and its gradient in frequencies, coefficients and intercepts.
+
+    The loss is ``(1/n) sum_i s_i sum_k l(y_ik, f_k(x_i)) + alpha/2 |coef|^2``; with the angles z = W x, the waves c, s
+    and the loss's slope g in f, the gradient in w_j is sum_i a_j (coef_sin,j c_ij - coef_cos,j s_ij) g_i x_i.
+
+    Parameters
+    ----------
+    rows : ScaledRows
+        n of them, n at least 1.
+    targets : ndarray of shape (n, K)
+        -1 and +1 for "squared_hinge" (``max(0, 1 - y f)^2``) and "log_loss" (``log(1 + exp(-y f))``), any numbers for
+        "squared_error" (``(y - f)^2 / 2``).
+    weight : ndarray of shape (n,) or None
+        s; None is 1 each.
+    feature_map : FeatureMap
+        For where the entries of sparse frequencies are, phases and amplitudes; its own frequencies are not looked at.
+    expansion : Expansion
+    loss : {"squared_hinge", "log_loss", "squared_error"}
+    alpha : float
+
+    Returns
+    -------
+    loss : float
+    gradient : Expansion
+    """
+    waves = _waves_of(rows, feature_map, expansion.entries)
+    amplitudes = np.tile(feature_map.amplitudes.astype(waves.dtype), feature_map.columns_a_frequency)
+    features = waves[:, : len(amplitudes)] * amplitudes
+    scores = features @ expansion.coef.T + expansion.intercept
+    losses, slope = LOSSES[loss](targets, scores)
+    share = np.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
+    slope = (slope * share[:, None]).astype(waves.dtype)
+    penalty = 0.5 * alpha * float(np.sum(expansion.coef.astype(np.float64) ** 2))
+    gradient = Expansion(
+        entries=_entry_gradient(rows, feature_map, waves, slope @ (expansion.coef * amplitudes)),
+        coef=slope.T @ features + alpha * expansion.coef,
+        intercept=slope.sum(axis=0),
+    )
+    return float(share @ losses) + penalty, gradient
+
+
+def _squared_hinge(y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    slack = np.maximum(0.0, 1.0 - y * f)
+    return (slack**2).sum(axis=1), -2.0 * y * slack
+
+
+def _log_loss(y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    margin = y * f
+    return np.logaddexp(0.0, -margin).sum(axis=1), -y * np.exp(-np.logaddexp(0.0, margin))
+
+
+def _squared_error(y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    error = f - y
+    return 0.5 * (error**2).sum(axis=1), error
+
+
+LOSSES: dict[str, Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
+    "squared_hinge": _squared_hinge,
+    "log_loss": _log_loss,
+    "squared_error": _squared_error,
+}
+
+
+def _entries(projection: Projection) -> np.ndarray:
+    return projection.data if isinstance(projection, SparseProjection) else np.asarray(projection.dense())
+
+
+def _formed(projection: Projection, entries: np.ndarray, chosen: slice) -> np.ndarray:
+    """The chosen rows of the W that has these entries."""
+    if not isinstance(projection, SparseProjection):
+        return entries[chosen]
+    start, stop = projection.indptr[chosen.start], projection.indptr[chosen.stop]
+    indptr = projection.indptr[chosen.start : chosen.stop + 1] - start
+    shape = (chosen.stop - chosen.start, projection.width)
+    return sparse.csr_array((entries[start:stop], projection.indices[start:stop], indptr), shape=shape).toarray()
+
+
+def _waves_of(rows: ScaledRows, feature_map: FeatureMap, entries: np.ndarray) -> np.ndarray:
+    """(n, 2 m): the cosines of all angles, then their sines, whichever of them are features."""
+    m = feature_map.n_frequencies
+    waves = np.empty((rows.n_rows, 2 * m), entries.dtype)
+    phases = np.zeros(m) if feature_map.phases is None else feature_map.phases * _TURN
+    for chosen in spans(m, _FREQUENCIES):
+        W = _formed(feature_map.projection, entries, chosen)
+        shift = phases[chosen] if rows.constant is None else phases[chosen] - W @ rows.constant
+        z = np.asarray(rows.X @ W.T) + shift.astype(entries.dtype)
+        _write_waves(z, waves[:, chosen], waves[:, m + chosen.start : m + chosen.stop])
+    return waves
+
+
+def _entry_gradient(rows: ScaledRows, feature_map: FeatureMap, waves: np.ndarray, pull: np.ndarray) -> np.ndarray:
+    """The gradient in the entries of W; `pull` (n, n_features) is the loss's slope in each wave."""
+    m, projection = feature_map.n_frequencies, feature_map.projection
+    turn = -waves[:, m:] * pull[:, :m]
+    if feature_map.columns_a_frequency == 2:
+        turn += waves[:, :m] * pull[:, m:]
+    turn *= waves.dtype.type(1.0 / _TURN)
+    parts = []
+    for chosen in spans(m, _FREQUENCIES):
+        own = turn[:, chosen]
+        full = np.asarray(rows.X.T @ own).T
+        if rows.constant is not None:
+            full = full - own.sum(axis=0)[:, None] * rows.constant
+        parts.append(full if not isinstance(projection, SparseProjection) else _at_entries(projection, full, chosen))
+    return np.concatenate(parts)
+
+
+def _at_entries(projection: SparseProjection, full: np.ndarray, chosen: slice) -> np.ndarray:
+    """What of `full`, rows `chosen` of a matrix of W's shape, belongs to stored entries."""
+    counts = np.diff(projection.indptr[chosen.start : chosen.stop + 1])
+    start, stop = projection.indptr[chosen.start], projection.indptr[chosen.stop]
+    return full[np.repeat(np.arange(len(counts)), counts), projection.indices[start:stop]]
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _write_waves(z: np.ndarray, cosines: np.ndarray, sines: np.ndarray) -> None:
+    for i in range(len(z)):
+        cos_sin_rows(z[i], cosines[i], sines[i])

@@ -1,0 +1,55 @@
+"""What a gradient in frequencies and weights means, written as loops over rows, models and frequencies."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+def loss_and_slope(y: float, f: float, name: str) -> tuple[float, float]:
+    """A row's loss and its derivative in the score."""
+    if name == "squared_hinge":
+        slack = max(0.0, 1.0 - y * f)
+        return slack**2, -2.0 * y * slack
+    if name == "log_loss":
+        return math.log1p(math.exp(-y * f)), -y / (1.0 + math.exp(y * f))
+    return (y - f) ** 2 / 2.0, f - y
+
+
+def expansion_gradient(
+    X: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray | None,
+    feature_map: Any,
+    expansion: Any,
+    *,
+    loss: str,
+    alpha: float = 0.0,
+) -> tuple[float, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Of scaled rows X and a dense matrix of frequencies in `expansion.entries`."""
+    W, coef, intercept = expansion.entries, expansion.coef, expansion.intercept
+    m, n, pairs = len(W), len(X), feature_map.columns_a_frequency == 2
+    dW, dcoef, dintercept = np.zeros(W.shape), alpha * coef, np.zeros(len(intercept))
+    total = 0.5 * alpha * float(np.sum(coef**2))
+    for i in range(n):
+        share = (1.0 if weight is None else weight[i]) / n
+        for k in range(len(intercept)):
+            score, turns = float(intercept[k]), np.zeros(m)
+            features = np.zeros(coef.shape[1])
+            for j in range(m):
+                a = feature_map.amplitudes[j]
+                z = float(W[j] @ X[i]) + (0.0 if feature_map.phases is None else feature_map.phases[j])
+                features[j] = a * math.cos(z)
+                turns[j] = -coef[k, j] * a * math.sin(z)
+                if pairs:
+                    features[m + j] = a * math.sin(z)
+                    turns[j] += coef[k, m + j] * a * math.cos(z)
+            score += float(features @ coef[k])
+            value, slope = loss_and_slope(float(targets[i, k]), score, loss)
+            total += share * value
+            dcoef[k] += share * slope * features
+            dintercept[k] += share * slope
+            dW += share * slope * turns[:, None] * X[i]
+    return total, (dW, dcoef, dintercept)
