@@ -113,16 +113,17 @@ def harmonic_values(xp: Any, rows: Any, feature_map: FeatureMap, dtype: Any) -> 
 
 
 def _table_rows(xp: Any, columns: Any, radii: Any, terms: HarmonicTerms) -> list[Any]:
-    rows = [xp.ones_like(columns[0])]
-    cosine, sine = rows[0], xp.zeros_like(columns[0])
+    first, second = columns[0, :], columns[1, :]
+    one, zero = xp.ones_like(first), xp.zeros_like(first)
+    rows, cosine, sine = [one], one, zero
     for _ in range(terms.azimuth):
-        cosine, sine = columns[0] * cosine - columns[1] * sine, columns[0] * sine + columns[1] * cosine
+        cosine, sine = first * cosine - second * sine, first * sine + second * cosine
         rows += [cosine, sine]
-    for k, order, count, _ in terms.chains:
-        before, now = xp.zeros_like(columns[0]), xp.ones_like(columns[0])
+    for k, order, count, _ in terms.chains.tolist():
+        before, now = zero, one
         for n in range(1, count + 1):
             down, up = _coupling(n - 1, order + 0.5 * (k - 1)), _coupling(n, order + 0.5 * (k - 1))
-            before, now = now, (columns[k] * now - down * radii[k] * before) / up
+            before, now = now, (columns[k, :] * now - down * radii[k, :] * before) / up
             rows.append(now)
     return rows
 
