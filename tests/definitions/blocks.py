@@ -76,7 +76,7 @@ def gegenbauer(n: int, weight: float, t: float) -> float:
 
 @cache
 def mean_square(k: int, m: int, n: int) -> float:
-    """Of sin^m(theta) C_n(cos theta) for a point that is uniform on the k-sphere, given that Y_m is of mean square 1."""
+    """Of sin^m(theta) C_n(cos theta) for a point that is uniform on the k-sphere, Y_m being of mean square 1."""
     nodes, weights = special.roots_gegenbauer(m + n + 1, (k - 1) / 2)
     values = [(1 - t * t) ** m * gegenbauer(n, m + (k - 1) / 2, t) ** 2 for t in nodes]
     return math.fsum(w * v for w, v in zip(weights, values, strict=True)) / math.fsum(weights)

@@ -212,7 +212,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "part": (lambda: SphericalHarmonics(2.5).validate(), "max_degree is 2.5"),  # type: ignore[arg-type]
     "none": (
         lambda: SphericalHarmonics(n_harmonics=0).pool(3),
-        "n_harmonics is 0; it must be a whole number of at lea",
+        "n_harmonics is 0; it must be a whole number",
     ),
     "blocks": (lambda: SphericalHarmonics(3, "order").pool(3), "blocks is 'order'; it must be one of ('single', "),  # type: ignore[arg-type]
     "project": (lambda: SphericalHarmonics(3, project="yes").validate(), "project is 'yes'"),  # type: ignore[arg-type]
