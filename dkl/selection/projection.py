@@ -12,7 +12,7 @@ from dkl.blocks.game import breakpoint_sums, feasible
 
 Projection = Literal["exact", "alternating"]
 
-N_EDGES = 4096
+N_EDGES = 1024
 # of the bracket's width, on both sides of where a straight line puts the root
 _CLOSE = 0.5 ** np.arange(1, 45)
 _MOST_REDUCTIONS = 60
