@@ -1,4 +1,4 @@
-"""Loss, gradient and Hessian of a linear model on mapped rows, as sums over a block: what a Newton step needs."""
+"""Loss, gradient and Hessian of linear models on mapped rows, as sums over a block: what a Newton step needs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numba
 import numpy as np
 from scipy.linalg import blas
 
@@ -16,8 +17,10 @@ from dkl.features.feature_map import FeatureMap
 
 NewtonLoss = Literal["squared_hinge", "squared_error"]
 
-# small enough that a tile of some thousand features stays far below 64 MiB, large enough for BLAS
-_TILE_ROWS = 1024
+# bytes of mapped rows at once; rows with curvature are few, and their products want as many of them as possible
+_TILE_BYTES = 1 << 24
+_LEAST_ROWS, _MOST_ROWS = 1024, 8192
+_DESIGN_ROWS = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,85 +45,7 @@ class Trial:
         return self.coefficients + self.steps[:, :1] * self.directions
 
 
-def design_tiles(X: Any, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
-    """Row tiles of the design matrix: mapped rows with a last column of ones."""
-    for start in range(0, X.shape[0], _TILE_ROWS):
-        rows = slice(start, min(start + _TILE_ROWS, X.shape[0]))
-        phi = np.ones((rows.stop - rows.start, feature_map.n_features + 1), dtype)
-        phi[:, :-1] = on_host(map_rows(X[rows], feature_map, dtype))
-        yield rows, phi
-
-
-def loss_sums(
-    phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial: Trial, loss: NewtonLoss
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sums over rows of the loss at every step and of its gradient, and which rows have curvature.
-
-    The squared hinge is ``max(0, 1 - y f)^2`` for targets in {-1, +1}, the squared error ``(y - f)^2 / 2``.
-
-    Parameters
-    ----------
-    phi : ndarray of shape (n, m + 1)
-    targets : ndarray of shape (n, g)
-    weight : ndarray of shape (n,)
-    trial : Trial
-    loss : {"squared_hinge", "squared_error"}
-
-    Returns
-    -------
-    loss : ndarray of shape (g, T), float64
-    gradient : ndarray of shape (g, m + 1), float64
-    active : ndarray of shape (n, g), bool
-    """
-    wide = phi.astype(np.float64)
-    start, move = wide @ trial.coefficients.T, wide @ trial.directions.T
-    scores = start[:, :, None] + move[:, :, None] * trial.steps
-    slack = _slack(scores, targets[:, :, None], loss)
-    curvature = _curvature(loss)
-    losses = 0.5 * curvature * np.einsum("n,ngt->gt", weight, slack**2)
-    pull = curvature * weight[:, None] * slack[:, :, 0] * (targets if loss == "squared_hinge" else 1.0)
-    active = slack[:, :, 0] > 0 if loss == "squared_hinge" else np.ones(targets.shape, bool)
-    return losses, -(pull.T @ wide), active
-
-
-def hessian_sum(phi: np.ndarray, weight: np.ndarray, columns: slice) -> np.ndarray:
-    """Rows `columns` of the upper triangle of sum_i weight_i phi_i phi_i^T, from its diagonal on.
-
-    Returns
-    -------
-    ndarray of shape (columns.stop - columns.start, m + 1 - columns.start)
-        Entry (0, 0) is the diagonal entry ``columns.start``; what lies below the diagonal is not filled when
-        `columns` covers everything (half the work), and must not be read in any case.
-    """
-    weighted = phi * np.sqrt(weight).astype(phi.dtype)[:, None]
-    if columns.start == 0 and columns.stop == phi.shape[1]:
-        rank_k = blas.ssyrk if phi.dtype == np.float32 else blas.dsyrk
-        return rank_k(1.0, weighted.T)
-    return weighted[:, columns].T @ weighted[:, columns.start :]
-
-
-def newton_sums(
-    X: Any, targets: np.ndarray, weight: np.ndarray, feature_map: FeatureMap, trial: Trial, options: NewtonOptions
-) -> dict[str, np.ndarray]:
-    """The sums of a Newton pass over rows X: "loss" and "gradient" (if asked for) and "hessian" (likewise).
-
-    Returns
-    -------
-    dict of ndarray
-        "loss" (g, T) and "gradient" (g, m + 1); "hessian" (h, rows, m + 1 - first row) with h = 1 for a Hessian that
-        the models share (squared error, or the squared hinge where every row is active), else h = g.
-    """
-    sums: dict[str, np.ndarray] = {}
-    for rows, phi in design_tiles(X, feature_map, options.dtype):
-        for name, value in _tile_sums(phi, targets[rows], weight[rows], trial, options).items():
-            if name in sums:
-                sums[name] += value
-            else:
-                sums[name] = np.asarray(value, dtype=np.float64)
-    return sums
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NewtonOptions:
     """What a Newton pass computes beside the loss.
 
@@ -128,30 +53,207 @@ class NewtonOptions:
     ----------
     loss : {"squared_hinge", "squared_error"}
     columns : (int, int) or None
-        The rows of the Hessian to sum, or None for no Hessian.
-    shared : bool
-        One Hessian for all models.
+        The columns of the Hessians to sum, or None for no Hessian.
+    hessian_of : tuple of int
+        The models (rows of the trial) whose Hessian is summed: one of those that share it.
     first_order : bool
-        Loss and gradient too (one record of a pass has them, the others are further tiles of the Hessian).
+        Loss and gradient too (one record of a pass has them, the others are further panels of the Hessians).
     dtype : {"float32", "float64"}
-        Of the mapped rows and of the Hessian's products; scores and gradients are float64.
+        Of the mapped rows and of the Hessians' products.
+    exact : bool
+        Scores and gradients in float64, whatever `dtype` is.
     """
 
     loss: NewtonLoss
     columns: tuple[int, int] | None = None
-    shared: bool = True
+    hessian_of: tuple[int, ...] = (0,)
     first_order: bool = True
     dtype: str = "float32"
+    exact: bool = True
+
+
+def design_tiles(X: Any, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
+    """Row tiles of the design matrix: mapped rows with a last column of ones."""
+    for start in range(0, X.shape[0], _DESIGN_ROWS):
+        rows = slice(start, min(start + _DESIGN_ROWS, X.shape[0]))
+        phi = np.ones((rows.stop - rows.start, feature_map.n_features + 1), dtype)
+        phi[:, :-1] = on_host(map_rows(X[rows], feature_map, dtype))
+        yield rows, phi
+
+
+def newton_tile(n_features: int, dtype: str) -> int:
+    """Rows that are mapped at once; follows from dtype and the number of features alone."""
+    rows = _TILE_BYTES // (n_features * np.dtype(dtype).itemsize)
+    return int(np.clip(rows // _LEAST_ROWS * _LEAST_ROWS, _LEAST_ROWS, _MOST_ROWS))
+
+
+def loss_sums(
+    phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial: Trial, options: NewtonOptions
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sums over rows of the loss at every step and of its gradient, and which rows have curvature.
+
+    The squared hinge is ``max(0, 1 - y f)^2`` for targets in {-1, +1}, the squared error ``(y - f)^2 / 2``.
+
+    Parameters
+    ----------
+    phi : ndarray of shape (n, m)
+        Mapped rows; the models' intercepts count beside them.
+    targets : ndarray of shape (n, g)
+    weight : ndarray of shape (n,) or (n, g)
+        Of each row, or of each row for each model; rows of weight 0 have no curvature.
+    trial : Trial
+    options : NewtonOptions
+
+    Returns
+    -------
+    loss : ndarray of shape (g, T), float64
+    gradient : ndarray of shape (g, m + 1), float64
+    active : ndarray of shape (n, g), bool
+    """
+    wide = phi.astype(np.float64) if options.exact else phi
+    start, move = (
+        wide @ models[:, :-1].T.astype(wide.dtype) + models[:, -1] for models in (trial.coefficients, trial.directions)
+    )
+    weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, targets.shape)
+    losses, pull, active = np.zeros(trial.steps.shape), np.empty(targets.shape), np.empty(targets.shape, bool)
+    _line_losses(start, move, targets, weight, trial.steps, options.loss == "squared_hinge", (losses, pull, active))
+    gradient = np.concatenate([pull.T.astype(wide.dtype) @ wide, pull.sum(axis=0)[:, None]], axis=1)
+    return losses, -gradient, active
+
+
+@numba.njit(nogil=True, cache=True)
+def _line_losses(
+    start: np.ndarray,
+    move: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    steps: np.ndarray,
+    hinge: bool,
+    out: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    """Add the losses at scores ``start + step * move``; write minus the slopes, and the curvatures, at the first."""
+    losses, pull, active = out
+    for i in range(targets.shape[0]):
+        for k in range(targets.shape[1]):
+            y, w = targets[i, k], weight[i, k]
+            for t in range(steps.shape[1]):
+                score = start[i, k] + steps[k, t] * move[i, k]
+                slack = max(0.0, 1.0 - y * score) if hinge else y - score
+                losses[k, t] += w * slack * slack if hinge else 0.5 * w * slack * slack
+                if t == 0:
+                    pull[i, k] = 2.0 * w * slack * y if hinge else w * slack
+                    active[i, k] = w > 0.0 and (slack > 0.0 or not hinge)
+
+
+def packed_size(start: int, stop: int) -> int:
+    """Numbers in columns start .. stop - 1 of an upper triangle, packed column by column down to the diagonal."""
+    return (stop * (stop + 1) - start * (start + 1)) // 2
+
+
+def add_hessian(phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], out: np.ndarray) -> None:
+    """Add columns of the upper triangle of sum_i weight_i (phi_i, 1) (phi_i, 1)^T to `out`, packed.
+
+    Parameters
+    ----------
+    phi : ndarray of shape (n, m)
+    weight : ndarray of shape (n,)
+    columns : (int, int)
+        Columns start .. stop - 1 of the m + 1 columns; the last one belongs to the intercept.
+    out : ndarray of shape (packed_size(start, stop),), float64
+    """
+    start, stop = columns
+    m = phi.shape[1]
+    weighted = phi if np.all(weight == 1.0) else phi * np.sqrt(weight).astype(phi.dtype)[:, None]
+    if start == 0 and stop > m:
+        rank_k = blas.ssyrk if phi.dtype == np.float32 else blas.dsyrk
+        _add_packed(rank_k(1.0, weighted.T).T, start, out)
+    elif start < m:
+        _add_packed(weighted[:, start : min(stop, m)].T @ weighted[:, : min(stop, m)], start, out)
+    if stop > m:
+        border = weight.astype(phi.dtype) @ phi
+        out[-m - 1 : -1] += border
+        out[-1] += weight.sum()
+
+
+@numba.njit(nogil=True, cache=True)
+def _add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
+    """Add entries (j, 0 .. start + j) of `products` to `out`, row after row."""
+    place = 0
+    for j in range(products.shape[0]):
+        row = products[j]
+        for i in range(start + j + 1):
+            out[place + i] += row[i]
+        place += start + j + 1
+
+
+def newton_sums(
+    X: Any, targets: np.ndarray, weight: np.ndarray, feature_map: FeatureMap, trial: Trial, options: NewtonOptions
+) -> dict[str, np.ndarray]:
+    """The sums of a Newton pass over rows X: "loss" and "gradient" (if asked for) and "hessian" (likewise).
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+    targets : ndarray of shape (n, g)
+    weight : ndarray of shape (n,) or (n, g)
+    feature_map : FeatureMap
+    trial : Trial
+    options : NewtonOptions
+
+    Returns
+    -------
+    dict of ndarray
+        "loss" (g, T) and "gradient" (g, m + 1); "hessian" (h, size) with the packed columns of h Hessians.
+    """
+    g, width = trial.coefficients.shape
+    sums: dict[str, np.ndarray] = {}
+    if options.first_order:
+        sums = {"loss": np.zeros(trial.steps.shape), "gradient": np.zeros((g, width))}
+    if options.columns is not None:
+        sums["hessian"] = np.zeros((len(options.hessian_of), packed_size(*options.columns)))
+    step = newton_tile(feature_map.n_features, options.dtype)
+    for start in range(0, X.shape[0], step):
+        rows = slice(start, min(start + step, X.shape[0]))
+        phi = on_host(map_rows(X[rows], feature_map, options.dtype))
+        _add_tile(phi, targets[rows], weight[rows], trial, options, sums)
+    if options.columns is not None and options.loss == "squared_hinge":
+        sums["hessian"] *= 2.0
+    return sums
+
+
+def _add_tile(
+    phi: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    trial: Trial,
+    options: NewtonOptions,
+    sums: dict[str, np.ndarray],
+) -> None:
+    losses, gradient, active = loss_sums(phi, targets, weight, trial, options)
+    if options.first_order:
+        sums["loss"] += losses
+        sums["gradient"] += gradient
+    if options.columns is None:
+        return
+    for model, out in zip(options.hessian_of, sums["hessian"], strict=True):
+        rows = np.flatnonzero(active[:, model])
+        own = weight if weight.ndim == 1 else weight[:, model]
+        if len(rows) == len(phi):
+            add_hessian(phi, own, options.columns, out)
+        elif len(rows):
+            add_hessian(phi[rows], own[rows], options.columns, out)
 
 
 def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`newton_sums` of a block: the function of a Newton pass's records.
 
-    Operands: "feature_map", "trial", "options", "targets" (callable Block -> (n_b, g) targets and (n_b,) weights).
+    Operands: "feature_map", "trial", "options", "targets" (a `NewtonTargets`).
     """
-    targets, weight = operands["targets"](block)
-    feature_map, trial, options = operands["feature_map"], operands["trial"], operands["options"]
-    return newton_sums(block.X, targets, weight, feature_map, trial, options)
+    targets: NewtonTargets = operands["targets"]
+    values, weight = targets(block)
+    seen = targets.seen(block.row_id)
+    weight = weight if seen is None else weight[:, None] * seen
+    return newton_sums(block.X, values, weight, operands["feature_map"], operands["trial"], operands["options"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +271,10 @@ class NewtonTargets:
         Regression targets become ``(y - center) / scale``.
     kept : callable or None
         Row ids to a mask of the rows that count; None for all.
+    folds : callable or None
+        Row ids (n,) to the fold of each row, -1 for none.
+    fold : ndarray of shape (g,), int64, or None
+        The fold whose rows a model does not see, -1 for a model that sees all.
     """
 
     models: np.ndarray
@@ -177,8 +283,11 @@ class NewtonTargets:
     center: np.ndarray | None = None
     scale: np.ndarray | None = None
     kept: Callable[[np.ndarray], np.ndarray] | None = None
+    folds: Callable[[np.ndarray], np.ndarray] | None = None
+    fold: np.ndarray | None = None
 
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
+        """The targets (n_b, g) and the weights (n_b,) of a block."""
         weight = block.weights
         if self.kept is not None:
             weight = weight * self.kept(block.row_id)
@@ -191,29 +300,9 @@ class NewtonTargets:
         scale = 1.0 if self.scale is None else self.scale
         return ((targets - center) / scale)[:, self.models], weight
 
-
-def _tile_sums(
-    phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial: Trial, options: NewtonOptions
-) -> dict[str, np.ndarray]:
-    losses, gradient, active = loss_sums(phi, targets, weight, trial, options.loss)
-    sums = {"loss": losses, "gradient": gradient} if options.first_order else {}
-    if options.columns is not None:
-        sums["hessian"] = _tile_hessians(phi, weight, active, slice(*options.columns), options)
-    return sums
-
-
-def _tile_hessians(
-    phi: np.ndarray, weight: np.ndarray, active: np.ndarray, columns: slice, options: NewtonOptions
-) -> np.ndarray:
-    curvature = _curvature(options.loss)
-    if options.shared:
-        return curvature * hessian_sum(phi, weight, columns)[None].astype(np.float64)
-    return np.stack([curvature * hessian_sum(phi[rows], weight[rows], columns).astype(np.float64) for rows in active.T])
-
-
-def _slack(scores: np.ndarray, targets: np.ndarray, loss: NewtonLoss) -> np.ndarray:
-    return np.maximum(0.0, 1.0 - targets * scores) if loss == "squared_hinge" else targets - scores
-
-
-def _curvature(loss: NewtonLoss) -> float:
-    return 2.0 if loss == "squared_hinge" else 1.0
+    def seen(self, row_id: np.ndarray) -> np.ndarray | None:
+        """Which rows each model sees, (n_b, g), or None where all see all."""
+        if self.folds is None or self.fold is None:
+            return None
+        folds = self.folds(row_id)[:, None]
+        return (folds != self.fold) | (folds < 0)

@@ -26,15 +26,8 @@ from dkl.learners.prediction import Scorer, score_rows
 from dkl.learners.random_features import RandomFeatures
 from dkl.learners.rows import check_columns, dask_rows, encoded_frame, rows_to_fit
 from dkl.learners.saving import Saved
-from dkl.linear.fitting import (
-    NEWTON_LOSSES,
-    LinearFit,
-    LinearProblem,
-    Run,
-    fit_by_epochs,
-    fit_by_newton,
-    fit_further,
-)
+from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
+from dkl.linear.newton import NEWTON_LOSSES, fit_by_newton
 from dkl.linear.pieces import HeldOut
 from dkl.progress import resolve_progress
 
@@ -53,7 +46,7 @@ class KernelMachine(Saved, BaseEstimator):
 
     features: Any
     loss: str
-    alpha: float
+    alpha: float | str
     epochs: int | None
     solver: str
     early_stopping: bool
@@ -150,12 +143,22 @@ class KernelMachine(Saved, BaseEstimator):
 
     @property
     def _fit(self) -> LinearFit:
-        return LinearFit(self.linear_, self.target_center_, self.target_scale_, self.n_epochs_, self.validation_losses_)
+        return LinearFit(
+            self.linear_,
+            self.target_center_,
+            self.target_scale_,
+            self.n_epochs_,
+            self.validation_losses_,
+            alpha=self.alpha_,
+        )
 
     def _keep(self, fit: LinearFit) -> None:
         self.linear_ = fit.model
         self.target_center_, self.target_scale_ = fit.target_center, fit.target_scale
         self.n_epochs_, self.validation_losses_ = fit.epochs, fit.losses
+        self.alpha_ = fit.alpha
+        if fit.choice is not None:
+            self.alphas_, self.validation_scores_ = fit.choice.alphas, fit.choice.scores
 
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
         """What is left to do after the linear model is fitted."""
@@ -181,7 +184,7 @@ class KernelMachine(Saved, BaseEstimator):
 
     def _problem(self, classes: Any, n_targets: int, weights: np.ndarray | None) -> LinearProblem:
         holds_out = self.early_stopping or getattr(self, "calibrate", False)
-        return LinearProblem(
+        problem = LinearProblem(
             feature_map=self.features_.feature_map_,
             loss=self.loss,
             alpha=self.alpha,
@@ -190,9 +193,11 @@ class KernelMachine(Saved, BaseEstimator):
             class_weight=weights,
             epsilon=getattr(self, "epsilon", 0.1),
             held_out=HeldOut(self.validation_fraction if holds_out else 0.0, self.seed_),
+            validation=HeldOut(self.validation_fraction, self.seed_),
             seed=self.seed_,
             dtype=self.features_.dtype,
         )
+        return replace(problem, start=_working_model(self.features_, problem.n_models))
 
     def _run(self, fingerprint: str) -> Run:
         return Run(
@@ -256,8 +261,23 @@ class KernelMachine(Saved, BaseEstimator):
                 f"solver='newton' needs a loss with a Hessian: loss={loss!r}, got loss={self.loss!r}; "
                 "or use solver='sgd'"
             )
+        if self.solver != "newton" and self.alpha == "auto":
+            raise ValueError(
+                f"alpha='auto' is chosen by Newton steps: set solver='newton', got solver={self.solver!r}; or give "
+                "alpha a number"
+            )
         if self.solver == "newton" and self.early_stopping:
             raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
 
     def _check_targets(self, dataset: Dataset) -> None:
         """Raise ValueError where the targets do not suit the solver."""
+
+
+def _working_model(features: Any, n_models: int) -> np.ndarray | None:
+    """The linear model that features were learned with, (K, m + 1) with the intercept last, where one fits."""
+    model = getattr(features, "working_model_", None)
+    if model is None:
+        return None
+    coef, intercept = model
+    start = np.concatenate([np.atleast_2d(coef), np.reshape(intercept, (-1, 1))], axis=1)
+    return start if start.shape == (n_models, features.feature_map_.n_features + 1) else None

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
-from dkl.blocks.newton import NewtonTargets
 from dkl.blocks.records import Record
 from dkl.data.dataset import Dataset
 from dkl.linear.calibration import calibration_record
 from dkl.linear.epochs import EpochDriver, EpochProblem, Stopping
 from dkl.linear.fitting import LinearProblem, default_epochs
+from dkl.linear.newton import LIKELY_STEPS, newton_problem, penalty_problem
 from dkl.linear.pieces import RowTargets
 from dkl.linear.sgd import default_estimator, first_state, sgd_step, step_schedule
-from dkl.linear.summary import summary_records
-from dkl.selection.newton import NewtonDriver, NewtonProblem
+from dkl.linear.summary import planned_summary, summary_records
+from dkl.selection.newton import NewtonDriver
 
 Passes = Sequence[tuple[Sequence[Record], int]]
 
@@ -44,7 +45,7 @@ def machine_passes(machine: Any, dataset: Dataset) -> Passes:
     weights = unfitted._class_weights(dataset)
     problem = unfitted._problem(dataset.classes, dataset.schema.n_targets or 1, weights)
     passes.append((_summary(problem), 1))
-    passes.extend(_newton(problem) if machine.solver == "newton" else _epochs(machine, problem, dataset))
+    passes.extend(_newton(problem, dataset) if machine.solver == "newton" else _epochs(machine, problem, dataset))
     if getattr(machine, "calibrate", False):
         passes.append((_calibration(problem), 1))
     return passes
@@ -76,12 +77,14 @@ def _epochs(machine: Any, problem: LinearProblem, dataset: Dataset) -> Passes:
     return EpochDriver().plan(task)
 
 
-def _newton(problem: LinearProblem) -> Passes:
-    n_classes = None if problem.classes is None else len(problem.classes)
-    targets = NewtonTargets(models=np.arange(problem.n_models), n_classes=n_classes, class_weight=problem.class_weight)
-    loss: Any = "squared_error" if n_classes is None else "squared_hinge"
-    task = NewtonProblem(problem.feature_map, targets, 1.0, problem.alpha, loss, dtype=problem.dtype)
-    return NewtonDriver().plan(task)
+def _newton(problem: LinearProblem, dataset: Dataset) -> Passes:
+    task = newton_problem(problem, planned_summary(problem.n_targets, problem.feature_map, dataset.n_rows))
+    if problem.alpha != "auto":
+        return NewtonDriver().plan(task)
+    candidates = penalty_problem(problem, task, planned_summary(problem.n_targets, problem.feature_map, dataset.n_rows))
+    state = NewtonDriver().init(candidates.problem)
+    refit = replace(task, max_steps=LIKELY_STEPS)
+    return [*NewtonDriver().plan(candidates.problem), ([candidates.judged(state)], 1), *NewtonDriver().plan(refit)]
 
 
 def _calibration(problem: LinearProblem) -> Sequence[Record]:

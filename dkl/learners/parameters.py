@@ -72,7 +72,7 @@ MARGIN: Constraints = {
 
 MACHINE: Constraints = {
     "features": [HasMethods(["fit", "transform"]), StrOptions({"random", "aligned", "posterior"})],
-    "alpha": [Interval(Real, 0, None, closed="neither")],
+    "alpha": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
     "epochs": [Interval(Integral, 1, None, closed="left"), None],
     "solver": [StrOptions({"sgd", "newton"})],
     "early_stopping": ["boolean"],

@@ -1,4 +1,4 @@
-"""Fitting the linear model of a kernel machine on mapped rows: by stochastic epochs or by Newton steps."""
+"""Fitting the linear model of a kernel machine on mapped rows by stochastic epochs; what both solvers are given."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from sklearn.linear_model import Ridge
-from sklearn.svm import LinearSVC
 
-from dkl.blocks.newton import NewtonLoss, NewtonTargets
 from dkl.data.source import BlockSource
 from dkl.events import Subscriber, ignore
 from dkl.features.feature_map import FeatureMap
@@ -30,11 +27,7 @@ from dkl.linear.sgd import (
 from dkl.linear.summary import Summary, summarise, summary_records
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
-from dkl.passes.loop import run_driver
 from dkl.selection.calibration import best_multiplier
-from dkl.selection.newton import NewtonDriver, NewtonProblem
-
-NEWTON_LOSSES = {"squared_hinge", "squared_error"}
 
 # blocks are read once an epoch when their targets differ by no more than this share of the variance
 _EVEN = 0.1
@@ -51,8 +44,8 @@ class LinearProblem:
     feature_map : FeatureMap
     loss : str
         As scikit-learn names it.
-    alpha : float
-        Of the penalty ``alpha/2 |w|^2`` beside the mean loss.
+    alpha : float or "auto"
+        Of the penalty ``alpha/2 |w|^2`` beside the mean loss; "auto" is for Newton steps alone.
     classes : ndarray of shape (K,) or None
     n_targets : int
         Columns of y, for regression.
@@ -60,18 +53,24 @@ class LinearProblem:
     epsilon : float
     held_out : HeldOut
         Rows kept for early stopping and calibration.
+    validation : HeldOut
+        Rows that ``alpha="auto"`` is chosen on, and fitted in the end.
+    start : ndarray of shape (K, m + 1) or None
+        A model in the targets' own units that Newton steps with ``alpha="auto"`` start from, the intercept last.
     seed : int
     dtype : {"float32", "float64"}
     """
 
     feature_map: FeatureMap
     loss: str
-    alpha: float
+    alpha: Any
     classes: np.ndarray | None = None
     n_targets: int = 1
     class_weight: np.ndarray | None = None
     epsilon: float = 0.1
     held_out: HeldOut = field(default_factory=HeldOut)
+    validation: HeldOut = field(default_factory=HeldOut)
+    start: np.ndarray | None = None
     seed: int = 0
     dtype: str = "float32"
 
@@ -119,6 +118,9 @@ class LinearFit:
         Mean held-out loss after each epoch, with early stopping.
     message : str
         How it ended.
+    alpha : float
+    choice : PenaltyChoice or None
+        With ``alpha="auto"``: the candidates and their held-out scores.
     """
 
     model: Any
@@ -127,6 +129,8 @@ class LinearFit:
     epochs: int
     losses: tuple[float, ...] = ()
     message: str = ""
+    alpha: float = 0.0
+    choice: Any = None
 
 
 def default_epochs(n_rows: int) -> int:
@@ -190,7 +194,7 @@ def fit_by_epochs(
     final = SGDState(**state.result)
     coef, intercept = in_original_units(*uncentred(final, summary.center), summary, problem.classes)
     model = fitted_estimator(estimator, coef, intercept, classes=problem.classes, clock=final.clock)
-    return LinearFit(model, summary.target_center, summary.target_scale, state.epoch, state.losses)
+    return LinearFit(model, summary.target_center, summary.target_scale, state.epoch, state.losses, alpha=problem.alpha)
 
 
 def run_epochs(task: EpochProblem, source: BlockSource, run: Run) -> Any:
@@ -245,72 +249,6 @@ def in_original_units(
         return coef, intercept
     scale = summary.target_scale
     return coef * scale[:, None], intercept * scale + summary.target_center
-
-
-def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> LinearFit:
-    """Newton steps on block sums: exact, deterministic.
-
-    Returns
-    -------
-    LinearFit
-        Its model is a `LinearSVC` or a `Ridge` with the coefficients that these have at their optimum.
-    """
-    summary = summarise_rows(problem, source, run)
-    classes = problem.classes
-    held_out = problem.held_out
-    targets = NewtonTargets(
-        models=np.array([1]) if problem.n_models == 1 and classes is not None else np.arange(problem.n_models),
-        n_classes=None if classes is None else len(classes),
-        class_weight=problem.class_weight,
-        center=summary.target_center,
-        scale=summary.target_scale,
-        kept=Kept(held_out) if held_out.share > 0 else None,
-    )
-    loss: NewtonLoss = "squared_error" if classes is None else "squared_hinge"
-    task = NewtonProblem(problem.feature_map, targets, summary.total_weight, problem.alpha, loss, dtype=problem.dtype)
-    state, _ = run_driver(
-        NewtonDriver(),
-        task,
-        source,
-        publish=run.publish,
-        checkpoint=run.checkpoint,
-        fingerprint=run.fingerprint,
-        memory_limit=run.memory_limit,
-        device=run.device,
-    )
-    coef, intercept = in_original_units(state.coefficients[:, :-1], state.coefficients[:, -1], summary, classes)
-    strength = problem.alpha * summary.total_weight
-    model: Any = Ridge(alpha=strength) if classes is None else LinearSVC(C=1.0 / strength)
-    one_target = classes is None and problem.n_models == 1
-    model.coef_, model.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
-    model.n_features_in_ = coef.shape[1]
-    if classes is not None:
-        model.classes_ = classes
-    message = newton_message(state, task)
-    if not state.converged(task.tol).all():
-        warnings.warn(message, UserWarning, stacklevel=6)
-    return LinearFit(model, summary.target_center, summary.target_scale, int(state.counts.max()), (), message)
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The rows that are not held out."""
-
-    held_out: HeldOut
-
-    def __call__(self, row_id: np.ndarray) -> np.ndarray:
-        return ~self.held_out.mask(row_id)
-
-
-def newton_message(state: Any, task: NewtonProblem) -> str:
-    """How the Newton steps ended, in a sentence with the remedy where one is needed."""
-    worst = float(np.max(state.gradient / np.maximum(state.first_gradient, np.finfo(float).tiny)))
-    if state.converged(task.tol).all():
-        return f"converged in {int(state.counts.max())} Newton steps: the gradient shrank to {worst:.1e} of its first"
-    return (
-        f"stopped after {task.max_steps} Newton steps with the gradient at {worst:.1e} of its first length "
-        f"(wanted {task.tol:.0e}); a larger alpha makes the problem better posed"
-    )
 
 
 def calibrate(problem: LinearProblem, model: Any, source: BlockSource, run: Run) -> float:

@@ -54,8 +54,12 @@ class HeldOut:
 
     def mask(self, row_id: np.ndarray) -> np.ndarray:
         """Which rows are held out: (n,) bool, the same whatever the blocks are."""
+        return self.fraction(row_id) < self.share
+
+    def fraction(self, row_id: np.ndarray) -> np.ndarray:
+        """The number in [0, 1) that each row hashes to: (n,) float64."""
         hashed = hash_rows(row_id, self.seed, _HELD_OUT_ROUND)
-        return (hashed >> np.uint64(11)).astype(np.float64) * 2.0**-53 < self.share
+        return (hashed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,6 +28,8 @@ class Summary:
         The weighted mean feature of a sample of rows.
     square_length : float
         The mean of ``weight^2 * squared length`` of its rows after centring: what makes steps noisy.
+    mean_square : float
+        Their mean squared length as they are.
     largest : float
         The largest ``weight * (squared length + 1)`` in the sample, where the mean weight is 1.
     n_rows, total_weight : float
@@ -41,6 +43,7 @@ class Summary:
 
     center: np.ndarray
     square_length: float
+    mean_square: float
     largest: float
     n_rows: float
     total_weight: float
@@ -122,16 +125,32 @@ def summarise(
     scale = np.where(variance > 1e-20 * center_y**2, np.sqrt(variance), 1.0)
     scale[scale == 0.0] = 1.0
     between = np.maximum(sums["between"] / weight - center_y**2, 0.0)
-    center, square_length, largest = _lengths(sample, feature_map, class_weight, weight / rows, dtype)
+    center, square_length, mean_square, largest = _lengths(sample, feature_map, class_weight, weight / rows, dtype)
     return Summary(
         center=center,
         square_length=square_length,
+        mean_square=mean_square,
         largest=largest,
         n_rows=rows,
         total_weight=weight,
         target_center=center_y,
         target_scale=scale,
         unevenness=_unevenness(between.sum(), variance.sum(), float(sums["blocks"][0]) - 1.0, rows),
+    )
+
+
+def planned_summary(n_columns_y: int, feature_map: FeatureMap, n_rows: int) -> Summary:
+    """Figures of the right shapes before any row was read."""
+    return Summary(
+        center=np.zeros(feature_map.n_features),
+        square_length=1.0,
+        mean_square=1.0,
+        largest=2.0,
+        n_rows=float(n_rows),
+        total_weight=float(n_rows),
+        target_center=np.zeros(n_columns_y),
+        target_scale=np.ones(n_columns_y),
+        unevenness=0.0,
     )
 
 
@@ -145,8 +164,9 @@ def _unevenness(between: float, variance: float, spare_blocks: float, rows: floa
 
 def _lengths(
     sample: Block, feature_map: FeatureMap, class_weight: np.ndarray | None, mean_weight: float, dtype: str
-) -> tuple[np.ndarray, float, float]:
-    """Mean feature, mean ``weight^2 * squared length``, largest ``weight * (squared length + 1)`` of a sample."""
+) -> tuple[np.ndarray, float, float, float]:
+    """Of a sample: mean feature; mean ``weight^2 * squared length`` about it; mean squared length about zero; largest
+    ``weight * (squared length + 1)``."""
     phi = map_rows(sample.X, feature_map, dtype).astype(np.float64)
     factors = np.ones(sample.n_rows) if class_weight is None else class_weight[np.asarray(sample.y)]
     weights = sample.weights * factors / mean_weight
@@ -155,4 +175,10 @@ def _lengths(
     counted = counted / counted.sum() if counted.any() else np.full(sample.n_rows, 1.0 / sample.n_rows)
     center = counted @ phi
     square_lengths = np.sum((phi - center) ** 2, axis=1)
-    return center, float(counted @ (weights * square_lengths)), float(np.max(weights * (square_lengths + 1.0)))
+    mean_square = float(counted @ np.sum(phi**2, axis=1))
+    return (
+        center,
+        float(counted @ (weights * square_lengths)),
+        mean_square,
+        float(np.max(weights * (square_lengths + 1.0))),
+    )

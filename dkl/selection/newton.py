@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from scipy import linalg
+from scipy.linalg import lapack
 
-from dkl.blocks.newton import NewtonLoss, NewtonOptions, NewtonTargets, Trial, newton_block
-from dkl.blocks.records import Accumulator, BlockSum, Cost
+from dkl.blocks.newton import (
+    NewtonLoss,
+    NewtonOptions,
+    NewtonTargets,
+    Trial,
+    newton_block,
+    newton_tile,
+    packed_size,
+)
+from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost
 from dkl.features.feature_map import FeatureMap
 
 _HESSIAN_BYTES = 1 << 26
@@ -30,28 +38,36 @@ class NewtonProblem:
     ----------
     feature_map : FeatureMap
     targets : NewtonTargets
-        Of all models.
+        Of all models; models may leave out the rows of a fold.
     total_weight : float
-        N.
-    alpha : float
+        N, with the rows of all folds.
+    alpha : float or ndarray of shape (g,)
+        Of all models, or of each.
     loss : {"squared_hinge", "squared_error"}
     tol : float
-        A model is done when its gradient has shrunk to `tol` of its length at zero.
+        A model is done when its gradient has shrunk to `tol` of its length at the start.
+    decrement : float
+        A model is also done when the next step promises to lower the objective by no more than this share of it; that
+        step is then the last, and is taken.
     max_steps : int
         Of each model.
     dtype : {"float32", "float64"}
-        Of the mapped rows and the Hessian; gradients are always summed in float64, so float32 costs an extra step and
-        no accuracy.
+        Of the mapped rows and the Hessian. Gradients are float64 unless a `decrement` of the squared hinge is enough,
+        so float32 costs an extra step and no accuracy.
+    start : ndarray of shape (g, m + 1) or None
+        Where the models start, the intercept last; None is zero. Models of one target start at the same point.
     """
 
     feature_map: FeatureMap
     targets: NewtonTargets
     total_weight: float
-    alpha: float
+    alpha: Any
     loss: NewtonLoss = "squared_hinge"
     tol: float = 1e-6
+    decrement: float = 0.0
     max_steps: int = 50
     dtype: str = "float32"
+    start: np.ndarray | None = None
 
     @property
     def n_models(self) -> int:
@@ -62,27 +78,52 @@ class NewtonProblem:
         """Coefficients of a model, the intercept included."""
         return self.feature_map.n_features + 1
 
+    @property
+    def exact(self) -> bool:
+        """Whether scores and gradients are float64 whatever the rows are."""
+        return self.decrement == 0.0 or self.loss == "squared_error"
+
+    @property
+    def alphas(self) -> np.ndarray:
+        """The penalty of each model, of shape (g,)."""
+        return np.broadcast_to(np.asarray(self.alpha, dtype=np.float64), (self.n_models,))
+
+    def hessian_keys(self, fresh: np.ndarray) -> list[tuple[int, ...]]:
+        """What tells the Hessian of each model from others': models that have not stepped share theirs.
+
+        Parameters
+        ----------
+        fresh : ndarray of shape (g,), bool
+            Which models are still at the start.
+        """
+        folds = np.full(self.n_models, -1) if self.targets.fold is None else self.targets.fold
+        if self.loss == "squared_error":
+            return [(int(fold),) for fold in folds]
+        columns = np.zeros(self.n_models, np.int64) if self.start is None else self.targets.models
+        shared = zip(folds, columns, fresh, range(self.n_models), strict=True)
+        return [(int(fold), int(column)) if new else (-2, model) for fold, column, new, model in shared]
+
 
 @dataclass(frozen=True, eq=False)
 class NewtonState:
-    """Where each of K models stands.
+    """Where each of g models stands.
 
     Attributes
     ----------
-    coefficients, directions : ndarray of shape (K, m + 1)
+    coefficients, directions : ndarray of shape (g, m + 1)
         The accepted point and the direction from it; the intercept last.
-    steps : ndarray of shape (K,)
+    steps : ndarray of shape (g,)
         The step length that the next pass tries.
-    objective, slope : ndarray of shape (K,)
+    objective, slope : ndarray of shape (g,)
         At the accepted point; the slope along the direction.
-    gradient, first_gradient : ndarray of shape (K,)
-        Lengths of the gradient there and at zero.
-    counts : ndarray of shape (K,), int64
+    gradient, first_gradient : ndarray of shape (g,)
+        Lengths of the gradient there and at the start.
+    counts : ndarray of shape (g,), int64
         Steps tried.
-    stalled : ndarray of shape (K,), bool
+    stalled : ndarray of shape (g,), bool
         No step lowers the objective any more: rounding is reached.
-    hessian : ndarray of shape (m + 1, m + 1) or None
-        Of the squared error, which never changes.
+    hessian : ndarray of shape (folds, size) or None
+        Of the squared error, which never changes, packed.
     """
 
     coefficients: np.ndarray
@@ -97,12 +138,24 @@ class NewtonState:
     hessian: np.ndarray | None = None
 
     @property
-    def started(self) -> bool:
-        return bool(np.isfinite(self.first_gradient).all())
+    def fresh(self) -> np.ndarray:
+        """Which models have not been evaluated yet."""
+        return ~np.isfinite(self.first_gradient)
 
-    def converged(self, tol: float) -> np.ndarray:
-        """Which models have reached the tolerance, or the limit of rounding."""
-        return (self.gradient <= tol * self.first_gradient) | self.stalled
+    @property
+    def proposal(self) -> np.ndarray:
+        """Where the next steps lead, of shape (g, m + 1)."""
+        return self.coefficients + self.steps[:, None] * self.directions
+
+    def solution(self, problem: NewtonProblem) -> np.ndarray:
+        """The models, of shape (g, m + 1): the accepted points, with the last step of those that a decrement ended."""
+        ended = ~self.converged(problem.tol) & self.converged(problem.tol, problem.decrement)
+        return np.where(ended[:, None], self.proposal, self.coefficients)
+
+    def converged(self, tol: float, decrement: float = 0.0) -> np.ndarray:
+        """Which models have reached a tolerance, or the limit of rounding."""
+        small = -0.5 * self.slope <= decrement * self.objective if decrement > 0 else np.zeros(len(self.slope), bool)
+        return ~self.fresh & ((self.gradient <= tol * self.first_gradient) | small | self.stalled)
 
 
 class NewtonDriver:
@@ -114,19 +167,20 @@ class NewtonDriver:
     """
 
     def init(self, problem: NewtonProblem) -> NewtonState:
-        """All models at zero, nothing read."""
-        K = problem.n_models
-        nothing = np.full(K, np.inf)
+        """All models at the start, nothing read."""
+        g = problem.n_models
+        nothing = np.full(g, np.inf)
+        start = np.zeros((g, problem.width)) if problem.start is None else np.array(problem.start, dtype=np.float64)
         return NewtonState(
-            coefficients=np.zeros((K, problem.width)),
-            directions=np.zeros((K, problem.width)),
-            steps=np.ones(K),
+            coefficients=start,
+            directions=np.zeros((g, problem.width)),
+            steps=np.ones(g),
             objective=nothing,
-            slope=np.zeros(K),
+            slope=np.zeros(g),
             gradient=nothing,
             first_gradient=nothing,
-            counts=np.zeros(K, np.int64),
-            stalled=np.zeros(K, bool),
+            counts=np.zeros(g, np.int64),
+            stalled=np.zeros(g, bool),
         )
 
     def request(self, problem: NewtonProblem, state: NewtonState) -> Sequence[BlockSum] | None:
@@ -137,92 +191,123 @@ class NewtonDriver:
     def step(self, problem: NewtonProblem, state: NewtonState, results: Sequence[Any]) -> NewtonState:
         """Accept or shorten the step of each model of the pass, and find the next direction."""
         models = _next_models(problem, state)
-        hessians = _assemble(problem, state, results)
+        _, hessian_of = _sharing(problem, state, models)
+        hessians = _assemble(state, results)
         state = _copied(state)
-        for position, model in enumerate(models):
-            own = hessians[position if len(hessians) > 1 else 0]
-            _step_model(problem, state, model, (results[0]["loss"][position], results[0]["gradient"][position], own))
-        return replace(state, hessian=hessians[0]) if problem.loss == "squared_error" else state
+        sums = results[0]
+        accepted = np.flatnonzero([_accept(problem, state, *one) for one in zip(models, sums["loss"], strict=True)])
+        gradients = _gradients(problem, state, models[accepted], sums["gradient"][accepted])
+        _turn(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]))
+        return replace(state, hessian=hessians) if problem.loss == "squared_error" else state
 
     def plan(self, problem: NewtonProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
         """The first pass, and an upper bound of the later ones."""
         state = self.init(problem)
-        first = _records(problem, state, np.arange(problem.n_models))
-        begun = replace(state, first_gradient=np.ones(problem.n_models), hessian=np.zeros((0, 0)))
+        models = _next_models(problem, state)
+        first = _records(problem, state, models)
+        first_groups = -(-problem.n_models // len(models))
+        begun = replace(state, first_gradient=np.ones(problem.n_models))
+        if problem.loss == "squared_error":
+            begun = replace(begun, hessian=np.zeros((len(set(problem.hessian_keys(state.fresh))), 0)))
         models = _next_models(problem, begun)
         groups = -(-problem.n_models // len(models))
-        return [(first, 1), (_records(problem, begun, models), groups * problem.max_steps)]
+        later = groups * (problem.max_steps - 1)
+        passes = [(first, first_groups)]
+        return [*passes, (_records(problem, begun, models), later)] if later else passes
 
 
 def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:
-    """The models that the next pass serves: all at first and for the squared error, else as many as 64 MiB hold."""
-    if not state.started:
-        return np.arange(problem.n_models)
-    waiting = np.flatnonzero(~state.converged(problem.tol) & (state.counts < problem.max_steps))
-    if problem.loss == "squared_error":
+    """The models that the next pass serves: not done, equally far, and with no more Hessians than 64 MiB hold."""
+    waiting = np.flatnonzero(~state.converged(problem.tol, problem.decrement) & (state.counts < problem.max_steps))
+    if problem.loss == "squared_error" or len(waiting) == 0:
         return waiting
-    return waiting[: max(1, _HESSIAN_BYTES // (8 * problem.width**2))]
+    fresh = state.fresh
+    waiting = waiting[fresh[waiting] == fresh[waiting[0]]]
+    keys = problem.hessian_keys(fresh)
+    room = max(1, _HESSIAN_BYTES // (8 * packed_size(0, problem.width)))
+    allowed = set(list(dict.fromkeys(keys[model] for model in waiting))[:room])
+    return np.array([model for model in waiting if keys[model] in allowed])
+
+
+def _sharing(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> tuple[tuple[int, ...], np.ndarray]:
+    """The models (by place) that stand for a Hessian each, and which Hessian each model has."""
+    keys = problem.hessian_keys(state.fresh)
+    order = list(dict.fromkeys(keys if problem.loss == "squared_error" else [keys[model] for model in models]))
+    number = np.array([order.index(keys[model]) for model in models])
+    standing = tuple(int(np.flatnonzero(number == one)[0]) for one in np.unique(number))
+    return standing, number
 
 
 def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> list[BlockSum]:
     steps = state.steps[models, None] * 0.5 ** np.arange(_BACKTRACKS + 1)
     trial = Trial(state.coefficients[models], state.directions[models], steps)
-    shared = problem.loss == "squared_error" or not state.started
+    standing, _ = _sharing(problem, state, models)
     need_hessian = problem.loss == "squared_hinge" or state.hessian is None
-    panels: list[tuple[int, int] | None] = list(_panels(problem.width, 1 if shared else len(models)))
+    panels: list[tuple[int, int] | None] = list(_panels(problem.width, len(standing)))
     return [
-        _record(problem, trial, models, NewtonOptions(problem.loss, panel, shared, position == 0, problem.dtype))
+        _record(
+            problem,
+            trial,
+            models,
+            NewtonOptions(problem.loss, panel, standing, position == 0, problem.dtype, problem.exact),
+        )
         for position, panel in enumerate(panels if need_hessian else [None])
     ]
 
 
 def _record(problem: NewtonProblem, trial: Trial, models: np.ndarray, options: NewtonOptions) -> BlockSum:
-    g, width = trial.coefficients.shape
     accumulators = {}
     if options.first_order:
-        accumulators = {"loss": Accumulator(trial.steps.shape), "gradient": Accumulator((g, width))}
+        accumulators = {"loss": Accumulator(trial.steps.shape), "gradient": Accumulator(trial.coefficients.shape)}
     if options.columns is not None:
-        start, stop = options.columns
-        shape = (1 if options.shared else g, stop - start, width - start)
-        accumulators["hessian"] = Accumulator(shape)
-    hessian_flops = sum(accumulators["hessian"].shape) if "hessian" in accumulators else 0
-    targets = replace(problem.targets, models=problem.targets.models[models])
-
-    def cost(rows: int, columns: int) -> Cost:
-        mapping = 2.0 * columns * problem.feature_map.n_frequencies
-        return Cost(rows * (mapping + 4.0 * g * width + 1.0 * hessian_flops * width), 4 * 1024 * 8 * width)
-
+        accumulators["hessian"] = Accumulator((len(options.hessian_of), packed_size(*options.columns)))
+    targets = problem.targets
+    fold = None if targets.fold is None else targets.fold[models]
+    targets = replace(targets, models=targets.models[models], fold=fold)
     return BlockSum(
         name="newton step",
         function=newton_block,
         accumulators=accumulators,
         operands={"feature_map": problem.feature_map, "trial": trial, "options": options, "targets": targets},
-        cost=cost,
+        cost=_NewtonCost(problem.feature_map, len(models), options),
     )
 
 
-def _panels(width: int, n_hessians: int) -> list[tuple[int, int]]:
-    """Rows of the Hessians cut so that no accumulator exceeds 64 MiB; rows get shorter, so later panels hold more."""
-    panels, start = [], 0
-    while start < width:
-        rows = max(1, _HESSIAN_BYTES // (8 * n_hessians * (width - start)))
-        panels.append((start, min(width, start + rows)))
-        start = panels[-1][1]
-    return panels
+@dataclass(frozen=True, eq=False)
+class _NewtonCost:
+    """What `newton_sums` of a block costs: mapping, scores and gradients, Hessians over all rows."""
+
+    feature_map: FeatureMap
+    n_models: int
+    options: NewtonOptions
+
+    def __call__(self, rows: int, columns: int) -> Cost:
+        width, frequencies = self.feature_map.n_features + 1, self.feature_map.n_frequencies
+        mapping = (2.0 * columns + SINCOS_FLOPS) * frequencies
+        scores = 6.0 * self.n_models * width * (2.0 if self.options.exact else 1.0)
+        packed = 0 if self.options.columns is None else packed_size(*self.options.columns)
+        hessians = 2.0 * packed * len(self.options.hessian_of)
+        itemsize = np.dtype(self.options.dtype).itemsize
+        tile = newton_tile(width - 1, self.options.dtype) * width * (2 * itemsize + (8 if self.options.exact else 0))
+        return Cost(rows * (mapping + scores + hessians), tile + itemsize * width * min(width, 2 * packed // width + 1))
 
 
-def _assemble(problem: NewtonProblem, state: NewtonState, results: Sequence[Any]) -> np.ndarray:
-    """The Hessians (h, m + 1, m + 1) of a pass, upper triangles, from their panels, or the one that never changes."""
-    pieces = [result["hessian"] for result in results if "hessian" in result]
-    if state.hessian is not None and not pieces:
-        return state.hessian[None]
-    hessians = np.zeros((pieces[0].shape[0], problem.width, problem.width))
+def _panels(width: int, n_hessians: int) -> Iterator[tuple[int, int]]:
+    """Columns of the packed Hessians cut so that no accumulator exceeds 64 MiB."""
     start = 0
-    for piece in pieces:
-        stop = start + piece.shape[1]
-        hessians[:, start:stop, start:] = piece
+    while start < width:
+        stop = start + 1
+        while stop < width and 8 * n_hessians * packed_size(start, stop + 1) <= _HESSIAN_BYTES:
+            stop += 1
+        yield start, stop
         start = stop
-    return hessians
+
+
+def _assemble(state: NewtonState, results: Sequence[Any]) -> np.ndarray:
+    """The packed Hessians (h, size) of a pass from their panels, or those that never change."""
+    if state.hessian is not None:
+        return state.hessian
+    return np.concatenate([result["hessian"] for result in results], axis=1)
 
 
 def _copied(state: NewtonState) -> NewtonState:
@@ -231,50 +316,65 @@ def _copied(state: NewtonState) -> NewtonState:
     return replace(state, **{name: value.copy() for name, value in values.items()})
 
 
-def _step_model(problem: NewtonProblem, state: NewtonState, model: int, sums: tuple[np.ndarray, ...]) -> None:
-    """Update the rows of `state` (a fresh copy) that belong to one model, from its loss, gradient and Hessian."""
-    losses, gradient, hessian = sums
+def _accept(problem: NewtonProblem, state: NewtonState, model: int, losses: np.ndarray) -> bool:
+    """Take the full step of a model if it lowers the objective enough, in `state` (a fresh copy); else shorten it."""
     steps = state.steps[model] * 0.5 ** np.arange(_BACKTRACKS + 1)
-    objectives = _objectives(problem, state, model, steps, losses)
+    weights = state.coefficients[model, :-1] + steps[:, None] * state.directions[model, :-1]
+    objectives = 0.5 * problem.alphas[model] * np.sum(weights**2, axis=1) + losses / problem.total_weight
     state.counts[model] += 1
     # at the optimum differences drown in rounding, where the gradient still tells
-    bound = state.objective[model] + _SUFFICIENT * steps * state.slope[model] + 1e-12 * abs(objectives[0])
+    noise = 1e-12 if problem.exact else 1e-6
+    bound = state.objective[model] + _SUFFICIENT * steps * state.slope[model] + noise * abs(objectives[0])
     good = np.flatnonzero(objectives <= bound)
     if len(good) == 0 or good[0] > 0:
         state.steps[model] = steps[good[0]] if len(good) else steps[-1] / 2
         state.stalled[model] = state.steps[model] < 1e-10
-        return
+        return False
     state.coefficients[model] += steps[0] * state.directions[model]
     state.objective[model] = objectives[0]
-    gradient = gradient / problem.total_weight
-    gradient[:-1] += problem.alpha * state.coefficients[model, :-1]
-    state.gradient[model] = np.linalg.norm(gradient)
-    if not np.isfinite(state.first_gradient[model]):
-        state.first_gradient[model] = state.gradient[model]
-    state.directions[model] = -_solve(problem, hessian, gradient)
-    state.slope[model] = gradient @ state.directions[model]
     state.steps[model] = 1.0
+    return True
 
 
-def _objectives(
-    problem: NewtonProblem, state: NewtonState, model: int, steps: np.ndarray, losses: np.ndarray
-) -> np.ndarray:
-    weights = state.coefficients[model, :-1] + steps[:, None] * state.directions[model, :-1]
-    return 0.5 * problem.alpha * np.sum(weights**2, axis=1) + losses / problem.total_weight
+def _gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """The gradients of the objectives at the accepted points, (g, m + 1); their lengths go into `state`."""
+    gradients = sums / problem.total_weight
+    gradients[:, :-1] += problem.alphas[models, None] * state.coefficients[models, :-1]
+    state.gradient[models] = np.linalg.norm(gradients, axis=1)
+    first = models[state.fresh[models]]
+    state.first_gradient[first] = state.gradient[first]
+    return gradients
 
 
-def _solve(problem: NewtonProblem, hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """(H/N + alpha I)^-1 gradient by Cholesky; a float32 Hessian that is not positive gets a growing diagonal."""
-    system = hessian / problem.total_weight
-    diagonal = np.einsum("ii->i", system)
-    diagonal[:-1] += problem.alpha
-    scale = diagonal.mean()
-    diagonal[-1] += 1e-12 * scale
-    jitter = 1e-9 * scale
+def _turn(
+    problem: NewtonProblem, state: NewtonState, models: np.ndarray, sums: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> None:
+    """Set the next directions of models in `state`; models with one Hessian and penalty share its factors."""
+    gradients, hessians, hessian_of = sums
+    alphas = problem.alphas[models]
+    for number, alpha in sorted(set(zip(hessian_of.tolist(), alphas.tolist(), strict=True))):
+        those = np.flatnonzero((hessian_of == number) & (alphas == alpha))
+        solved = _solve(problem, hessians[number], alpha, gradients[those])
+        state.directions[models[those]] = -solved
+        state.slope[models[those]] = -np.einsum("gj,gj->g", gradients[those], solved)
+
+
+def _solve(problem: NewtonProblem, packed: np.ndarray, alpha: float, gradients: np.ndarray) -> np.ndarray:
+    """(H/N + alpha I)^-1 of each gradient by Cholesky; a Hessian of float32 products may need a growing diagonal."""
+    if not np.isfinite(packed).all():
+        raise ValueError(
+            "the squares of the mapped rows are too large for their sum: it is not finite. Scale the rows "
+            "(scaling='standard' of the feature learner), or use dtype='float64'"
+        )
+    extra = 0.0
     while True:
-        try:
-            factor = linalg.cho_factor(system, lower=False, check_finite=False)
-            return linalg.cho_solve(factor, gradient, check_finite=False)
-        except linalg.LinAlgError:
-            diagonal += jitter
-            jitter *= 10
+        system, _ = lapack.dtpttr(problem.width, packed / problem.total_weight)
+        diagonal = np.einsum("ii->i", system)
+        diagonal[:-1] += alpha
+        scale = diagonal.mean()
+        diagonal[-1] += 1e-12 * scale
+        diagonal += extra
+        factor, failed = lapack.dpotrf(system, lower=0, overwrite_a=1)
+        if not failed:
+            return lapack.dpotrs(factor, gradients.T, lower=0)[0].T
+        extra = 10.0 * extra if extra else 1e-9 * scale

@@ -29,13 +29,14 @@ def loss_sums(phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial: A
     models, steps = trial.steps.shape
     losses, gradient = np.zeros((models, steps)), np.zeros(trial.coefficients.shape)
     active = np.zeros(targets.shape, bool)
+    weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, targets.shape)
     for i, row in enumerate(phi.astype(float)):
         for k in range(models):
             for t in range(steps):
                 score = row @ (trial.coefficients[k] + trial.steps[k, t] * trial.directions[k])
-                losses[k, t] += weight[i] * loss(targets[i, k], score, name)
+                losses[k, t] += weight[i, k] * loss(targets[i, k], score, name)
             score = row @ (trial.coefficients[k] + trial.steps[k, 0] * trial.directions[k])
-            gradient[k] += weight[i] * loss_slope(targets[i, k], score, name) * row
+            gradient[k] += weight[i, k] * loss_slope(targets[i, k], score, name) * row
             active[i, k] = loss_curvature(targets[i, k], score, name) > 0.0
     return losses, gradient, active
 

@@ -11,7 +11,7 @@ from sklearn.svm import LinearSVC
 
 import dkl.selection.newton as newton
 from dkl.blocks.maps import map_rows
-from dkl.blocks.newton import NewtonOptions, NewtonTargets, Trial, hessian_sum, loss_sums, newton_sums
+from dkl.blocks.newton import NewtonOptions, NewtonTargets, Trial, add_hessian, loss_sums, newton_sums, packed_size
 from dkl.selection.newton import NewtonDriver, NewtonProblem
 from tests.definitions import linear as definition
 from tests.linear.problems import blocks_of, feature_map, play, rows
@@ -34,39 +34,55 @@ def targets_for(loss: str, n: int, g: int, seed: int = 0) -> np.ndarray:
     return np.sign(values) if loss == "squared_hinge" else values
 
 
+def packed(whole: np.ndarray, columns: tuple[int, int]) -> np.ndarray:
+    return np.concatenate([whole[: j + 1, j] for j in range(*columns)])
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("own_weights", [True, False])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_sums_are_their_definitions(loss: str) -> None:
+def test_sums_are_their_definitions(loss: str, own_weights: bool, exact: bool) -> None:
     X, _ = rows(40, 2)
-    phi, weight = mapped(X, feature_map(4)), np.random.default_rng(1).uniform(0.0, 3.0, 40)
+    dtype = "float64" if exact else "float32"
+    phi, weight = mapped(X, feature_map(4), dtype), np.random.default_rng(1).integers(0, 3, (40, 2)).astype(float)
+    weight = weight if own_weights else weight[:, 0]
     targets, trial = targets_for(loss, 40, 2), some_trial(2, phi.shape[1])
     expected = definition.loss_sums(phi, targets, weight, trial, loss)
-    for ours, theirs in zip(loss_sums(phi, targets, weight, trial, loss), expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11)
+    found = loss_sums(phi[:, :-1], targets, weight, trial, NewtonOptions(loss, dtype=dtype, exact=exact))
+    tolerance = 1e-11 if exact else 2e-5
+    np.testing.assert_allclose(found[0], expected[0], rtol=tolerance)
+    np.testing.assert_allclose(found[1], expected[1], rtol=tolerance, atol=tolerance * np.abs(expected[1]).max())
+    counted = (weight if own_weights else weight[:, None]) > 0
+    np.testing.assert_array_equal(found[2], expected[2] & counted)
 
 
-@pytest.mark.parametrize("columns", [(0, 17), (0, 6), (6, 17)])
+@pytest.mark.parametrize("columns", [(0, 17), (0, 6), (6, 17), (6, 11), (16, 17)])
 @pytest.mark.parametrize(("dtype", "rtol"), [("float64", 1e-12), ("float32", 2e-6)])
-def test_every_panel_of_the_hessian_is_that_of_the_outer_products(columns: tuple, dtype: str, rtol: float) -> None:
+@pytest.mark.parametrize("largest", [0, 3])
+def test_every_panel_of_the_hessian_is_that_of_the_outer_products(
+    columns: tuple[int, int], dtype: str, rtol: float, largest: int
+) -> None:
     X, _ = rows(50, 2)
-    phi, weight = mapped(X, feature_map(4), dtype), np.random.default_rng(1).uniform(0.0, 3.0, 50)
-    panel = hessian_sum(phi, weight, slice(*columns))
-    whole = definition.hessian_sum(phi, weight)[slice(*columns), columns[0] :]
-    upper = np.triu(np.ones(whole.shape, bool))
-    np.testing.assert_allclose(panel[upper], whole[upper], rtol=rtol, atol=rtol * 50)
+    phi, weight = mapped(X, feature_map(4), dtype), np.random.default_rng(1).uniform(1.0, 1.0 + largest, 50)
+    found = np.ones(packed_size(*columns))
+    add_hessian(phi[:, :-1], weight, columns, found)
+    expected = packed(definition.hessian_sum(phi, weight), columns)
+    np.testing.assert_allclose(found, 1.0 + expected, rtol=rtol, atol=rtol * 50)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_block_of_several_tiles_has_the_sums_of_its_rows(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dkl.blocks.newton._TILE_ROWS", 16)
+    monkeypatch.setattr("dkl.blocks.newton._LEAST_ROWS", 16)
+    monkeypatch.setattr("dkl.blocks.newton._TILE_BYTES", 1)
     X, _ = rows(50, 2)
     phi, weight = feature_map(4), np.ones(50)
     targets, trial = targets_for(loss, 50, 2), some_trial(2, 17)
-    options = NewtonOptions(loss, (0, 17), shared=False, dtype="float64")
+    options = NewtonOptions(loss, (0, 17), (0, 1), dtype="float64")
     sums = newton_sums(X, targets, weight, phi, trial, options)
     expected = definition.newton_sums(mapped(X, phi), targets, weight, trial, loss)
     assert sums.keys() == expected.keys()
-    upper = np.triu(np.ones((17, 17), bool))
-    np.testing.assert_allclose(sums["hessian"][:, upper], expected["hessian"][:, upper], rtol=1e-11, atol=1e-11)
+    for ours, theirs in zip(sums["hessian"], expected["hessian"], strict=True):
+        np.testing.assert_allclose(ours, packed(theirs, (0, 17)), rtol=1e-11, atol=1e-11)
     for name in ("loss", "gradient"):
         np.testing.assert_allclose(sums[name], expected[name], rtol=1e-11, atol=1e-11)
 
@@ -127,10 +143,10 @@ def test_a_hessian_cut_into_panels_gives_the_same_steps(models: int, monkeypatch
     X, codes = rows(200, max(2, models))
     problem = problem_for("squared_hinge", feature_map(4), 200.0, 1e-3, "float64", models)
     whole, _ = play(NewtonDriver(), problem, blocks_of(X, codes, 64))
-    monkeypatch.setattr(newton, "_HESSIAN_BYTES", 8 * 17 * 5)
+    monkeypatch.setattr(newton, "_HESSIAN_BYTES", 8 * 17 * 3)
     records = NewtonDriver().request(problem, NewtonDriver().init(problem))
     assert len(records) > 2
-    assert all(record.accumulators["hessian"].nbytes <= 8 * 17 * 5 for record in records)
+    assert all(record.accumulators["hessian"].nbytes <= 8 * 17 * 3 for record in records)
     cut, _ = play(NewtonDriver(), problem, blocks_of(X, codes, 64))
     np.testing.assert_allclose(cut.coefficients, whole.coefficients, atol=1e-9)
 
@@ -173,5 +189,5 @@ def test_the_plan_has_the_shapes_of_the_passes() -> None:
     _, passes = play(NewtonDriver(), problem, blocks_of(X, codes, 64))
     assert once == 1
     assert passes <= 1 + most
-    assert first[0].accumulators["hessian"].shape == (1, 17, 17)
-    assert later[0].accumulators["hessian"].shape == (3, 17, 17)
+    assert first[0].accumulators["hessian"].shape == (1, packed_size(0, 17))
+    assert later[0].accumulators["hessian"].shape == (3, packed_size(0, 17))

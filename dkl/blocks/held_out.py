@@ -1,0 +1,69 @@
+"""How well linear models predict rows that they have not seen, as sums over a block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dkl.blocks.block import Block
+from dkl.blocks.device import on_host
+from dkl.blocks.maps import map_rows
+from dkl.blocks.newton import newton_tile
+
+
+def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Sums over the held-out rows of a block for c candidates, each with a model for every output.
+
+    Operands: "feature_map"; "models" (v, K, c, m + 1), v versions of each model, the intercept last; "targets", a
+    `NewtonTargets` of the K outputs; "folds", row ids to the fold of each row (-1 for none); "fold" (c,), the fold that
+    judges each candidate; "dtype".
+
+    Returns
+    -------
+    dict of ndarray
+        "right" (v, c): for classes the weight of the rows that are given their class, for targets the weighted squared
+        errors (their mean over the K outputs); "weight" (c,).
+    """
+    folds = operands["folds"](block.row_id)
+    chosen = np.flatnonzero(folds >= 0)
+    block, folds = block.rows(chosen), folds[chosen]
+    feature_map, models, targets = operands["feature_map"], operands["models"], operands["targets"]
+    values, weight = targets(block)
+    judged = weight[:, None] * (folds[:, None] == operands["fold"])
+    right = np.zeros((models.shape[0], models.shape[2]))
+    step = newton_tile(feature_map.n_features, operands["dtype"])
+    for start in range(0, block.n_rows, step):
+        rows = slice(start, min(start + step, block.n_rows))
+        phi = on_host(map_rows(block.X[rows], feature_map, operands["dtype"]))
+        found = row_scores(phi, values[rows], models, classes=targets.n_classes is not None)
+        right += np.einsum("vnc,nc->vc", found, judged[rows])
+    return {"right": right, "weight": judged.sum(axis=0)}
+
+
+def row_scores(phi: np.ndarray, targets: np.ndarray, models: np.ndarray, *, classes: bool) -> np.ndarray:
+    """Whether each candidate gives a row its class (1 or 0), or its mean squared error there.
+
+    Parameters
+    ----------
+    phi : ndarray of shape (n, m)
+    targets : ndarray of shape (n, K)
+        For classes 1 at a row's class and -1 elsewhere; one column for two classes.
+    models : ndarray of shape (v, K, c, m + 1)
+    classes : bool
+
+    Returns
+    -------
+    ndarray of shape (v, n, c), float64
+    """
+    v, K, c, width = models.shape
+    flat = models.reshape(-1, width)
+    scores = (phi @ flat[:, :-1].T.astype(phi.dtype) + flat[:, -1]).reshape(len(phi), v, K, c)
+    if not classes:
+        return np.mean((scores - targets[:, None, :, None]) ** 2, axis=2).transpose(1, 0, 2)
+    if K == 1:
+        given = (scores[:, :, 0] > 0) == (targets[:, 0] > 0)[:, None, None]
+    else:
+        given = scores.argmax(axis=2) == targets.argmax(axis=1)[:, None, None]
+    return given.transpose(1, 0, 2).astype(np.float64)

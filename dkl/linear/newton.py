@@ -1,0 +1,151 @@
+"""Fitting the linear model of a kernel machine by Newton steps on block sums, its penalty given or chosen."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import Ridge
+from sklearn.svm import LinearSVC
+
+from dkl.blocks.blas import one_blas_thread
+from dkl.blocks.newton import NewtonLoss, NewtonTargets
+from dkl.data.source import BlockSource
+from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units, summarise_rows
+from dkl.linear.penalty import Candidates, PenaltyChoice, penalty_candidates
+from dkl.linear.pieces import HeldOut
+from dkl.linear.summary import Summary
+from dkl.passes.checkpoint import Checkpoint
+from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_driver
+from dkl.selection.newton import NewtonDriver, NewtonProblem, NewtonState
+
+NEWTON_LOSSES = {"squared_hinge", "squared_error"}
+
+# Newton steps that a plan counts for a fit from where the best candidate stands
+LIKELY_STEPS = 8
+# with a chosen penalty, the share of the objective that a last step may still promise
+_DECREMENT = 1e-4
+
+
+def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> LinearFit:
+    """Newton steps on block sums: exact, deterministic.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        With ``alpha="auto"`` the penalty is chosen on the rows of `validation`, then all rows that are not held out are
+        fitted again from where the best candidate stands.
+    source : BlockSource
+    run : Run
+
+    Returns
+    -------
+    LinearFit
+        Its model is a `LinearSVC` or a `Ridge` with the coefficients that these have at their optimum.
+    """
+    with one_blas_thread():
+        summary = summarise_rows(problem, source, run)
+        choice = None
+        task = newton_problem(problem, summary)
+        if problem.alpha == "auto":
+            choice = _choose(penalty_problem(problem, task, summary), source, run)
+            task = replace(task, alpha=choice.alpha, start=choice.start, decrement=_DECREMENT)
+        state = _run(task, source, run, run.checkpoint)
+    message = newton_message(state, task)
+    if not state.converged(task.tol, task.decrement).all():
+        warnings.warn(message, UserWarning, stacklevel=6)
+    model = _linear_model(problem, task, state, summary)
+    fit = LinearFit(model, summary.target_center, summary.target_scale, int(state.counts.max()), (), message)
+    return replace(fit, alpha=task.alpha, choice=choice)
+
+
+def newton_problem(problem: LinearProblem, summary: Summary) -> NewtonProblem:
+    """The problem of the Newton steps; an alpha that is still to be chosen stands at 1."""
+    classes, held_out = problem.classes, problem.held_out
+    targets = NewtonTargets(
+        models=np.array([1]) if problem.n_models == 1 and classes is not None else np.arange(problem.n_models),
+        n_classes=None if classes is None else len(classes),
+        class_weight=problem.class_weight,
+        center=summary.target_center,
+        scale=summary.target_scale,
+        kept=Kept(held_out) if held_out.share > 0 else None,
+    )
+    loss: NewtonLoss = "squared_error" if classes is None else "squared_hinge"
+    alpha = 1.0 if problem.alpha == "auto" else problem.alpha
+    return NewtonProblem(problem.feature_map, targets, summary.total_weight, alpha, loss, dtype=problem.dtype)
+
+
+def penalty_problem(problem: LinearProblem, task: NewtonProblem, summary: Summary) -> Candidates:
+    """All penalties that ``alpha="auto"`` chooses from."""
+    start = problem.start
+    if start is not None and problem.classes is None:
+        coef, intercept = start[:, :-1], start[:, -1] - summary.target_center
+        start = np.concatenate([coef, intercept[:, None]], axis=1) / summary.target_scale[:, None]
+    validation = replace(problem.validation, share=min(problem.validation.share, 0.5))
+    return penalty_candidates(
+        replace(task, targets=replace(task.targets, kept=None)),
+        validation,
+        n_rows=summary.n_rows,
+        square_length=summary.mean_square,
+        start=start,
+    )
+
+
+def _choose(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
+    checkpoint = None if run.checkpoint is None else Checkpoint(f"{run.checkpoint.store}/penalty")
+    state = _run(candidates.problem, source, run, checkpoint)
+    record = candidates.judged(state)
+    result = run_pass(source, [record], publish=run.publish, memory_limit=run.memory_limit, device=run.device)
+    return candidates.choose(state, result.results[0])
+
+
+def _run(task: NewtonProblem, source: BlockSource, run: Run, checkpoint: Checkpoint | None) -> NewtonState:
+    state, _ = run_driver(
+        NewtonDriver(),
+        task,
+        source,
+        publish=run.publish,
+        checkpoint=checkpoint,
+        fingerprint=run.fingerprint,
+        memory_limit=run.memory_limit,
+        device=run.device,
+    )
+    return state
+
+
+def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonState, summary: Summary) -> Any:
+    """A fitted scikit-learn estimator on mapped rows."""
+    classes, solution = problem.classes, state.solution(task)
+    coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], summary, classes)
+    strength = task.alpha * summary.total_weight
+    model: Any = Ridge(alpha=strength) if classes is None else LinearSVC(C=1.0 / strength)
+    one_target = classes is None and problem.n_models == 1
+    model.coef_, model.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
+    model.n_features_in_ = coef.shape[1]
+    if classes is not None:
+        model.classes_ = classes
+    return model
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The rows that are not held out."""
+
+    held_out: HeldOut
+
+    def __call__(self, row_id: np.ndarray) -> np.ndarray:
+        return ~self.held_out.mask(row_id)
+
+
+def newton_message(state: NewtonState, task: NewtonProblem) -> str:
+    """How the Newton steps ended, in a sentence with the remedy where one is needed."""
+    worst = float(np.max(state.gradient / np.maximum(state.first_gradient, np.finfo(float).tiny)))
+    if state.converged(task.tol, task.decrement).all():
+        return f"converged in {int(state.counts.max())} Newton steps: the gradient shrank to {worst:.1e} of its first"
+    return (
+        f"stopped after {task.max_steps} Newton steps with the gradient at {worst:.1e} of its first length "
+        f"(wanted {task.tol:.0e}); a larger alpha makes the problem better posed"
+    )

@@ -1,0 +1,188 @@
+"""The penalty of a Newton head chosen on held-out rows: all candidates in the same passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dkl.blocks.held_out import held_out_block
+from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost
+from dkl.features.feature_map import FeatureMap
+from dkl.linear.pieces import HeldOut
+from dkl.selection.newton import NewtonProblem, NewtonState
+
+# C beside loss sums on features of squared length 1, from the strongest penalty to the weakest
+PENALTIES = {"squared_hinge": (0.1, 1.0, 10.0), "squared_error": (0.1, 1.0, 10.0, 100.0, 1e3, 1e4)}
+
+# with fewer held-out rows than this, further folds of rows judge too
+_ENOUGH_ROWS = 1000
+_MOST_FOLDS = 5
+# passes that a candidate takes before it is judged: from a given start, from zero, for the squared error
+_STEPS_WARM, _STEPS_COLD, _STEPS_SQUARE = 2, 3, 1
+_DECREMENT = 0.01
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Disjoint folds of rows, each a share of all, by the hash that holds rows out: fold 0 is what that holds out.
+
+    Parameters
+    ----------
+    held_out : HeldOut
+    count : int
+    """
+
+    held_out: HeldOut
+    count: int
+
+    def __call__(self, row_id: np.ndarray) -> np.ndarray:
+        """The fold of each row, -1 for none: (n,) int64."""
+        fold = np.floor(self.held_out.fraction(row_id) / self.held_out.share).astype(np.int64)
+        return np.where(fold < self.count, fold, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Linear models for every output, penalty and fold: model ``(k * A + a) * F + f`` of a Newton problem.
+
+    Parameters
+    ----------
+    problem : NewtonProblem
+        Of all of them.
+    folds : Folds
+    alphas : ndarray of shape (A,)
+        From the strongest to the weakest.
+    n_outputs : int
+        K, the models of one penalty and fold.
+    """
+
+    problem: NewtonProblem
+    folds: Folds
+    alphas: np.ndarray
+    n_outputs: int
+
+    def judged(self, state: NewtonState) -> BlockSum:
+        """The record that judges where the candidates stand and where their next steps lead, on the rows held out."""
+        shape = (self.n_outputs, len(self.alphas) * self.folds.count, self.problem.width)
+        models = np.stack([state.coefficients.reshape(shape), state.proposal.reshape(shape)])
+        targets = self.problem.targets
+        outputs = targets.models[:: shape[1]]
+        return BlockSum(
+            name="held-out scores",
+            function=held_out_block,
+            accumulators={"right": Accumulator(models.shape[::2][:2]), "weight": Accumulator((shape[1],))},
+            operands={
+                "feature_map": self.problem.feature_map,
+                "models": models,
+                "targets": replace(targets, models=outputs, folds=None, fold=None),
+                "folds": self.folds,
+                "fold": np.tile(np.arange(self.folds.count), len(self.alphas)),
+                "dtype": self.problem.dtype,
+            },
+            cost=_JudgingCost(self.problem.feature_map, models[..., 0].size, self.folds),
+        )
+
+    def choose(self, state: NewtonState, sums: dict[str, np.ndarray]) -> PenaltyChoice:
+        """The penalty with the best score over all folds; of equals the strongest.
+
+        Raises
+        ------
+        ValueError
+            If no row is held out.
+        """
+        A, F = len(self.alphas), self.folds.count
+        weight = sums["weight"].reshape(A, F).sum(axis=1)
+        if weight[0] == 0.0:
+            raise ValueError(
+                f"alpha='auto' is chosen on held-out rows, and validation_fraction={self.folds.held_out.share:g} of so "
+                "few rows holds out none; use a larger fraction, or give alpha a number"
+            )
+        shares = sums["right"].reshape(2, A, F).sum(axis=2) / weight
+        scores = shares if self.problem.loss == "squared_hinge" else 1.0 - shares
+        best = int(np.argmax(scores.max(axis=0)))
+        version = state.proposal if scores[1, best] >= scores[0, best] else state.coefficients
+        start = version.reshape(self.n_outputs, A, F, -1)[:, best].mean(axis=1)
+        return PenaltyChoice(float(self.alphas[best]), self.alphas, scores.max(axis=0), start)
+
+
+@dataclass(frozen=True, eq=False)
+class PenaltyChoice:
+    """The penalty that held-out rows prefer.
+
+    Attributes
+    ----------
+    alpha : float
+    alphas : ndarray of shape (A,)
+        All candidates, from the strongest to the weakest.
+    scores : ndarray of shape (A,)
+        The share of held-out rows given their class, or one minus the mean squared error of standardised targets.
+    start : ndarray of shape (K, m + 1)
+        Where the chosen models stand.
+    """
+
+    alpha: float
+    alphas: np.ndarray
+    scores: np.ndarray
+    start: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class _JudgingCost:
+    feature_map: FeatureMap
+    n_models: int
+    folds: Folds
+
+    def __call__(self, rows: int, columns: int) -> Cost:
+        mapping = (2.0 * columns + SINCOS_FLOPS) * self.feature_map.n_frequencies
+        scores = 2.0 * self.feature_map.n_features * self.n_models
+        judging = rows * min(1.0, self.folds.held_out.share * self.folds.count)
+        return Cost(judging * (mapping + scores), int(judging * 8 * (self.feature_map.n_features + 2 * self.n_models)))
+
+
+def penalty_candidates(
+    base: NewtonProblem, held_out: HeldOut, *, n_rows: float, square_length: float, start: np.ndarray | None
+) -> Candidates:
+    """All penalties for one problem, on folds of its rows.
+
+    Parameters
+    ----------
+    base : NewtonProblem
+        Its alpha does not count.
+    held_out : HeldOut
+        With a share above 0.
+    n_rows : float
+    square_length : float
+        The mean squared length of mapped rows, which the penalties are relative to.
+    start : ndarray of shape (K, m + 1) or None
+        A model that all candidates start from.
+    """
+    K, few = base.n_models, held_out.share * max(n_rows, 1.0) < _ENOUGH_ROWS
+    most = min(_MOST_FOLDS, int(1.0 / held_out.share), int(np.ceil(_ENOUGH_ROWS / (held_out.share * max(n_rows, 1.0)))))
+    folds = Folds(held_out, max(1, most) if few else 1)
+    # a map of zeros has no length; any penalty will do
+    length = square_length if square_length > 0.0 else 1.0
+    alphas = length / (np.array(PENALTIES[base.loss]) * base.total_weight)
+    copies = len(alphas) * folds.count
+    targets = replace(
+        base.targets,
+        models=np.repeat(base.targets.models, copies),
+        folds=folds,
+        fold=np.tile(np.arange(folds.count), K * len(alphas)),
+    )
+    problem = replace(
+        base,
+        targets=targets,
+        alpha=np.tile(np.repeat(alphas, folds.count), K),
+        decrement=_DECREMENT,
+        max_steps=_steps(base, start),
+        start=None if start is None else np.repeat(start, copies, axis=0),
+    )
+    return Candidates(problem, folds, alphas, K)
+
+
+def _steps(base: NewtonProblem, start: Any) -> int:
+    if base.loss == "squared_error":
+        return _STEPS_SQUARE
+    return _STEPS_COLD if start is None else _STEPS_WARM
