@@ -29,6 +29,7 @@ _HOMES = {
     "AlignedFeatures": "dkl.learners.aligned",
     "PosteriorFeatures": "dkl.learners.posterior",
     "MarginFeatures": "dkl.learners.margin",
+    "PeakFeatures": "dkl.learners.peaks",
     "KernelClassifier": "dkl.learners.kernel_machines",
     "KernelRegressor": "dkl.learners.kernel_machines",
     "plan": "dkl.planning",

@@ -37,6 +37,7 @@ KNOWN = {
     "AlignedFeatures": "dkl.learners.aligned",
     "PosteriorFeatures": "dkl.learners.posterior",
     "MarginFeatures": "dkl.learners.margin",
+    "PeakFeatures": "dkl.learners.peaks",
     "KernelClassifier": "dkl.learners.kernel_machines",
     "KernelRegressor": "dkl.learners.kernel_machines",
     "Gaussian": "dkl.features.families",

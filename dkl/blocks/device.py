@@ -106,17 +106,21 @@ def why_no_gpu() -> str | None:
 
 def place(block: Block, device: Device) -> Block:
     """The block with its rows X on `device`; everything else stays on the host."""
-    if device == "cpu":
-        return block
+    return block if device == "cpu" else replace(block, X=rows_on(block.X, device))
+
+
+def rows_on(X: Any, device: Device) -> Any:
+    """Rows, dense or sparse, on `device`; those that are there already are not copied."""
+    if device == "cpu" or is_on_gpu(X):
+        return X
     import cupy
 
-    if sparse.issparse(block.X):
+    if sparse.issparse(X):
         from cupyx.scipy.sparse import csr_matrix
 
         # cupyx knows no sparse matrices of integers
-        kept = block.X if block.X.dtype.kind == "f" else block.X.astype(np.float64)
-        return replace(block, X=csr_matrix(kept))
-    return replace(block, X=cupy.asarray(block.X))
+        return csr_matrix(X if X.dtype.kind == "f" else X.astype(np.float64))
+    return cupy.asarray(X)
 
 
 def is_on_gpu(x: Any) -> bool:

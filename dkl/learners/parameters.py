@@ -70,6 +70,17 @@ MARGIN: Constraints = {
     "warm_start": ["boolean"],
 }
 
+PEAKS: Constraints = {
+    **COMMON,
+    **{name: MARGIN[name] for name in ("chains", "sparse_share", "search_rows", "max_norm")},
+    "method": [StrOptions({"langevin", "quasi-newton"})],
+    "steps": [Interval(Integral, 1, None, closed="left")],
+    "stride": [Interval(Real, 0, None, closed="neither")],
+    "noise": [Interval(Real, 0, None, closed="left")],
+    "polish": [Interval(Integral, 0, None, closed="left")],
+    "held_out": [Interval(Real, 0, 1, closed="left")],
+}
+
 MACHINE: Constraints = {
     "features": [HasMethods(["fit", "transform"]), StrOptions({"random", "aligned", "posterior"})],
     "alpha": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],

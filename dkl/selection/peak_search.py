@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.blocks.ascent import Landscape, landscape
-from dkl.blocks.device import array_module, normal_source, on_host
+from dkl.blocks.device import Device, array_module, normal_source, on_host, rows_on
 from dkl.features.frequencies import stream
 from dkl.selection.climbing import Judge, Slope, langevin, polished, quasi_newton, row_norms
 
@@ -49,6 +49,8 @@ class SearchOptions:
     held_out : float
         Share of the rows that no chain climbs on: the potential there tells which point of a chain is its best, so that
         a search that only fits its rows does not get far. 0 takes all rows for both.
+    device : {"cpu", "gpu"}
+        Where to climb.
     """
 
     chains: int = 100
@@ -63,6 +65,7 @@ class SearchOptions:
     tries: int = 1
     max_columns: int = 3
     held_out: float = 0.0
+    device: Device = "cpu"
 
     @property
     def evaluations(self) -> int:
@@ -134,7 +137,7 @@ def search_peaks(
     >>> np.abs(found.frequencies[best]).round(0)
     array([[0., 3., 0.]], dtype=float32)
     """
-    rows = _Rows.split(X, S, options.held_out)
+    rows = _Rows.split(rows_on(X, options.device), S, options.held_out)
     few = _few_columns(rows, options, seed)
     n_dense = options.chains - (0 if few is None else len(few.W))
     groups = [_all_columns(rows, sigma, options, seed, n_dense, extra_starts), few]

@@ -1,0 +1,280 @@
+"""PeakFeatures: the peaks of the targets' Fourier potential, searched on a row sample and verified on all rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dkl.blocks.device import resolve_device
+from dkl.data.dataset import Dataset
+from dkl.features.families import FiniteFamily
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import formed
+from dkl.features.scaling import ScalingKind
+from dkl.learners.base import FeatureLearner
+from dkl.learners.parameters import PEAKS, Constraints, check_parameters, class_weights, family_of, kept_frequencies
+from dkl.learners.preparation import preparation_problem
+from dkl.linear.targets import target_record, target_scale
+from dkl.selection.grounds import FourierGround, Ground, PoolGround
+from dkl.selection.peak_search import Method, SearchOptions, sample_size
+from dkl.selection.peaks import PeakDriver, PeakProblem, PeakState, PeakTargets, chosen_peaks
+from dkl.selection.preparation import PreparationDriver
+
+# chains without a number of their own: at least so many, and so many for each peak; candidates for each peak
+_LEAST_CHAINS, _CHAINS_A_PEAK, _CANDIDATES_A_PEAK = 200, 4, 2
+# of theorem 4.4: the error of a sampled potential that the first sample allows for
+_ACCURACY = 0.1
+_SAMPLE_BYTES = 64 << 20
+
+
+class PeakFeatures(FeatureLearner):
+    """Features at the peaks of the targets' Fourier potential: the frequencies in which the targets vary most.
+
+    The potential v(w) = sum_k |sum_i s_ik exp(i w.x_i)|^2 has s = y less its mean (the shares of the classes, one
+    column a class; standardised numbers). Many chains climb it on a row sample, all candidates are verified on all
+    rows, and the best that differ from each other are kept. A sample whose peaks do not hold on all rows is enlarged.
+    A fit takes a pass for scaler and bandwidth (where either is asked for), one for the sample, one for verification,
+    and one more for each larger sample; of a finite family, one pass weighs all features.
+
+    Parameters
+    ----------
+    family : Family or None
+        Of cosine-sine pairs: its bandwidth is the scale of starts and steps; None is ``Gaussian()`` with the median
+        bandwidth. Or a finite one, such as ``SphericalHarmonics(...)``, whose best features are taken.
+    n_features : int
+        Output columns, an upper bound: a pair takes two, and there may be fewer peaks that differ.
+    method : {"langevin", "quasi-newton"}
+        Noisy gradient steps, as in the paper, or limited-memory BFGS steps, which come as high in half as many.
+    chains : int or None
+        Points that climb at once; None is 200, or four times the number of peaks where that is more.
+    steps : int
+        Evaluations by each chain.
+    stride : float
+        Length of the first step, times sqrt(d) / sigma; later ones are shorter, down to zero.
+    noise : float
+        Length of the Langevin noise relative to the step; 1 is the paper's rule, 0 climbs without.
+    sparse_share : float
+        Share of the chains that live on 1 to 3 columns: main effects and interactions that a person can read.
+    polish : int
+        Further evaluations, of plain ascent from the best point of each chain.
+    held_out : float
+        Share of the sample that no chain climbs on; it tells the best point of each chain. 0 takes all rows for both.
+    max_norm : float or None
+        No frequency becomes longer.
+    search_rows : int or None
+        Rows of the first sample; None is what theorem 4.4 asks for so many chains at an accuracy of 0.1, about 7,000.
+    scaling, max_rows, class_weight
+        As of `AlignedFeatures`.
+    dtype, device, random_state, checkpoint, progress, memory_limit
+        As of `RandomFeatures`.
+
+    Attributes
+    ----------
+    feature_map_ : FeatureMap
+    frequencies_ : ndarray or csr_array of shape (m, d)
+        Highest peak first; sparse where some live on a few columns.
+    potentials_ : ndarray of shape (m,)
+        Of `frequencies_` on all rows, normalised over pairs of different rows: 1 is the most.
+    candidates_ : ndarray or csr_array of shape (D, d)
+        All points that were verified.
+    candidate_potentials_ : ndarray of shape (D,)
+    weights_ : ndarray of shape (D,)
+        1 / m for the candidates that are kept, else 0.
+    sample_rows_ : int
+        Rows of the last search.
+    message_ : str
+        How the search ended.
+    family_, scaler_, seed_, n_features_in_, classes_, stats_
+        As of `AlignedFeatures`.
+
+    References
+    ----------
+    Bullins, Zhang & Zhang 2018, "Not-so-random features", section 3.1, Algorithm 1, appendices A.1 and A.3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.learners.peaks import PeakFeatures
+    >>> X = np.random.default_rng(0).standard_normal((2_000, 5))
+    >>> y = np.sin(3.0 * X[:, 2]) > 0
+    >>> learner = PeakFeatures(n_features=2, random_state=0).fit(X, y)
+    >>> np.abs(learner.frequencies_.toarray()).round(0)
+    array([[0., 0., 3., 0., 0.]], dtype=float32)
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = PEAKS
+    _supervised: ClassVar[bool] = True
+
+    n_features: int
+
+    def __init__(
+        self,
+        family: Any = None,
+        n_features: int = 100,
+        *,
+        method: Method = "langevin",
+        chains: int | None = None,
+        steps: int = 30,
+        stride: float = 0.1,
+        noise: float = 1.0,
+        sparse_share: float = 0.5,
+        polish: int = 5,
+        held_out: float = 0.25,
+        max_norm: float | None = None,
+        search_rows: int | None = None,
+        scaling: ScalingKind | None = None,
+        max_rows: int | None = None,
+        class_weight: Any = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        random_state: Any = None,
+        checkpoint: Any = None,
+        progress: Any = None,
+        memory_limit: Any = None,
+    ) -> None:
+        self.family = family
+        self.n_features = n_features
+        self.method = method
+        self.chains = chains
+        self.steps = steps
+        self.stride = stride
+        self.noise = noise
+        self.sparse_share = sparse_share
+        self.polish = polish
+        self.held_out = held_out
+        self.max_norm = max_norm
+        self.search_rows = search_rows
+        self.scaling = scaling
+        self.max_rows = max_rows
+        self.class_weight = class_weight
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.progress = progress
+        self.memory_limit = memory_limit
+
+    @property
+    def candidates_(self) -> Any:
+        """All points that were verified, of shape (D, d)."""
+        return formed(self.pool_.projection)
+
+    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The preparation, where it is needed, the row sample, and the verification of each search."""
+        check_parameters(self)
+        self._check_rest()
+        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
+        ground = self._ground(self._planned_family(), dataset, None)
+        n_targets = dataset.schema.n_targets or 1
+        targets = self._targets(dataset, planned=True)
+        light = [] if dataset.classes is not None else [((target_record(n_targets),), 1)]
+        problem = self._problem(ground, targets, dataset, seed=0)
+        return [*PreparationDriver().plan(preparation), *light, *PeakDriver().plan(problem)]
+
+    def _check_rest(self) -> None:
+        family = family_of(self)
+        if not isinstance(family, FiniteFamily):
+            kind = family.with_bandwidth(1.0).draw(1, 1, 0).activation
+            if kind != "cos-sin":
+                raise ValueError(
+                    f"PeakFeatures looks for cosine-sine pairs, or among the features of a finite family, and "
+                    f"{family!r} has neither; use Gaussian(), or SphericalHarmonics(...) for rows on the unit sphere"
+                )
+            kept_frequencies(type(self).__name__, self.n_features, family)
+
+    def _learn(self, dataset: Dataset) -> None:
+        if dataset.classes is not None:
+            self.classes_ = dataset.classes
+        targets = self._targets(dataset)
+        scaler = self._prepare(dataset)
+        ground = self._ground(self.family_, dataset, scaler)
+        problem = self._problem(ground, targets, dataset, seed=self.seed_)
+        state = self._run(PeakDriver(), problem, dataset, "peaks")
+        self._keep(problem, state)
+
+    def _keep(self, problem: PeakProblem, state: PeakState) -> None:
+        kept = chosen_peaks(problem, state)
+        self.pool_ = problem.ground.feature_map(state.points)
+        self.feature_map_ = problem.ground.feature_map(state.points[kept])
+        self.feature_map_ = replace(self.feature_map_, amplitudes=np.full(len(kept), 1.0 / np.sqrt(len(kept))))
+        self.candidate_potentials_ = state.verified
+        self.potentials_ = state.verified[kept]
+        self.weights_ = np.zeros(len(state.points))
+        self.weights_[kept] = 1.0 / len(kept)
+        self.sample_rows_ = 0 if isinstance(problem.ground, PoolGround) else min(state.sample_rows, problem.n_rows)
+        self.message_ = _message(problem, state, kept)
+
+    def _targets(self, dataset: Dataset, *, planned: bool = False) -> PeakTargets:
+        """What is climbed: class indicators less their shares, or standardised targets."""
+        if dataset.classes is not None:
+            totals = np.asarray(dataset.class_weights, dtype=np.float64)
+            factors = class_weights(self.class_weight, dataset.classes, totals)
+            totals = totals if factors is None else totals * factors
+            return PeakTargets(len(totals), factors, totals / totals.sum())
+        if self.class_weight is not None:
+            raise ValueError("class_weight has a meaning for class labels only; these targets are numbers")
+        n_targets = dataset.schema.n_targets or 1
+        if planned:
+            return PeakTargets(None, None, np.zeros(n_targets), np.ones(n_targets))
+        found = target_scale(dataset.source, n_targets)
+        return PeakTargets(None, None, found.center, found.scale)
+
+    def _ground(self, family: Any, dataset: Dataset, scaler: Any) -> Ground:
+        if isinstance(family, FiniteFamily):
+            return PoolGround(replace(family.pool(dataset.n_columns, self.dtype), scaler=scaler), self.dtype)
+        origin: FeatureMap = replace(family.draw(1, dataset.n_columns, 0, self.dtype), scaler=scaler)
+        return FourierGround(origin, family.sigma, self._options(), 0.0)
+
+    def _options(self) -> SearchOptions:
+        return SearchOptions(
+            chains=self._n_chains(),
+            steps=self.steps,
+            stride=self.stride,
+            noise=self.noise,
+            sparse_share=self.sparse_share,
+            polish=self.polish,
+            max_norm=self.max_norm,
+            method=self.method,
+            held_out=self.held_out,
+            device=resolve_device(self.device),
+        )
+
+    def _n_chains(self) -> int:
+        return max(_LEAST_CHAINS, _CHAINS_A_PEAK * (self.n_features // 2)) if self.chains is None else self.chains
+
+    def _problem(self, ground: Ground, targets: PeakTargets, dataset: Dataset, *, seed: int) -> PeakProblem:
+        n_peaks = max(1, self.n_features // ground.columns_a_point)
+        source = dataset.source
+        row_bytes = max(1, source.block_nbytes // max(1, int(np.max(source.block_rows, initial=1))))
+        most = min(dataset.n_rows, max(1_000, _SAMPLE_BYTES // row_bytes))
+        wanted = sample_size(self._n_chains(), _ACCURACY) if self.search_rows is None else self.search_rows
+        first = min(dataset.n_rows, wanted if self.search_rows is not None else min(wanted, most))
+        n_candidates = _CANDIDATES_A_PEAK * n_peaks
+        if isinstance(ground, PoolGround):
+            n_candidates = ground.pool.n_frequencies
+        return PeakProblem(
+            ground=ground,
+            targets=targets,
+            n_peaks=min(n_peaks, n_candidates),
+            n_candidates=n_candidates,
+            n_rows=dataset.n_rows,
+            sample_rows=first,
+            most_rows=max(first, most),
+            seed=seed,
+            dtype=self.dtype,
+        )
+
+
+def _message(problem: PeakProblem, state: PeakState, kept: np.ndarray) -> str:
+    """How the search ended, and what to do where it fell short."""
+    if isinstance(problem.ground, PoolGround):
+        return f"took the best {len(kept)} of {len(state.points)} features by their potentials on all rows"
+    found = f"{len(kept)} peaks, searched on {state.sample_rows} rows in {state.passes} passes"
+    promised, held = np.median(state.sampled[kept]), np.median(state.verified[kept])
+    share = held / promised if promised > 0.0 else 1.0
+    told = f"{found}; on all rows they keep {share:.0%} of the sampled potential"
+    if len(kept) < problem.n_peaks:
+        return f"{told}. {problem.n_peaks} were asked for: more chains, or MarginFeatures, find more that differ"
+    return told
