@@ -1,0 +1,18 @@
+"""Pictures: data in attributes, drawn by `.plot(ax=None)`; matplotlib is imported when one is drawn."""
+
+from dkl.plots.comparison import ComparisonDisplay
+from dkl.plots.effects import EffectsDisplay
+from dkl.plots.history import HistoryDisplay
+from dkl.plots.landscape import LandscapeDisplay
+from dkl.plots.plane import DecisionDisplay, WeightedRowsDisplay
+from dkl.plots.sphere import SphereDisplay
+
+__all__ = [
+    "ComparisonDisplay",
+    "DecisionDisplay",
+    "EffectsDisplay",
+    "HistoryDisplay",
+    "LandscapeDisplay",
+    "SphereDisplay",
+    "WeightedRowsDisplay",
+]

@@ -1,0 +1,91 @@
+"""Scores against the number of features: the curves of a learner beside its rivals'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dkl.plots.figure import Display, panels, quiet
+
+
+@dataclass(frozen=True)
+class ComparisonDisplay(Display):
+    """Scores of several learners against the number of features, one panel a setting.
+
+    Parameters
+    ----------
+    n_features : sequence of int
+        The sizes, ascending.
+    scores : mapping of str to mapping of str to sequence of float
+        ``scores[setting][learner]`` holds one score a size; NaN where there is none.
+    measure : str
+        What the scores are, for the axis: ``"accuracy"``.
+    baseline : str or None
+        The learner that is drawn as the line to beat.
+    title : str
+    spread : mapping of str to mapping of str to sequence of float
+        ``spread[setting][learner]`` holds a half-width a size, a deviation over seeds say; drawn as a band.
+    references : mapping of str to mapping of str to float
+        ``references[setting][name]`` is a score without features: a horizontal line (an RBF-SVM, boosted trees).
+
+    Attributes
+    ----------
+    figure_, axes_
+        After `plot`.
+
+    Examples
+    --------
+    >>> from dkl.plots import ComparisonDisplay
+    >>> scores = {"median bandwidth": {"RandomFeatures": [0.8, 0.9], "AlignedFeatures": [0.9, 0.95]}}
+    >>> ComparisonDisplay([50, 100], scores, baseline="RandomFeatures").baseline
+    'RandomFeatures'
+    """
+
+    n_features: Sequence[int]
+    scores: Mapping[str, Mapping[str, Sequence[float]]]
+    measure: str = "score"
+    baseline: str | None = None
+    title: str = ""
+    spread: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def _n_panels(self) -> int:
+        return len(self.scores)
+
+    def _new_axes(self) -> list[Any]:
+        axes = panels(len(self.scores), size=(4.6, 3.8), sharey=not self.references)
+        if self.title:
+            axes[0].figure.suptitle(self.title)
+        return axes
+
+    def _draw(self, axes: Sequence[Any]) -> None:
+        for panel, setting in zip(axes, self.scores, strict=True):
+            self._draw_setting(panel, setting)
+        axes[0].set_ylabel(self.measure)
+        for panel in axes if self.references else axes[-1:]:
+            panel.legend(frameon=False, loc="lower right", fontsize="small")
+
+    def _draw_setting(self, panel: Any, setting: str) -> None:
+        for learner, values in self.scores[setting].items():
+            self._draw_line(panel, setting, learner, values)
+        for place, (name, value) in enumerate(self.references.get(setting, {}).items()):
+            panel.axhline(value, color="0.6", linewidth=1.0, linestyle=(":", "-.", "--")[place % 3], label=name)
+        panel.set_xscale("log")
+        panel.set_xticks(list(self.n_features), [f"{n:,}" for n in self.n_features])
+        panel.minorticks_off()
+        panel.set_xlabel("features")
+        panel.set_title(setting, fontsize="medium")
+        quiet(panel)
+
+    def _draw_line(self, panel: Any, setting: str, learner: str, values: Sequence[float]) -> None:
+        plain = learner == self.baseline
+        style: dict[str, Any] = {"color": "0.45", "linestyle": "--"} if plain else {}
+        (line,) = panel.plot(self.n_features, values, marker="o", markersize=4.5, label=learner, **style)
+        widths = self.spread.get(setting, {}).get(learner)
+        if widths is not None:
+            middle, half = np.asarray(values, dtype=float), np.asarray(widths, dtype=float)
+            panel.fill_between(self.n_features, middle - half, middle + half, color=line.get_color(), alpha=0.15, lw=0)

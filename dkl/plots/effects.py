@@ -1,0 +1,168 @@
+"""Main effects as curves and interactions as maps, strongest first: what a model on sparse frequencies says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from dkl.explain import effects
+from dkl.plots.figure import CLASS_COLOURS, Display, diverging, panels, quiet
+from dkl.plots.working import in_memory_rows
+
+_RESOLUTION = 120
+# the picture ends where rows become rare
+_QUANTILES = (0.005, 0.995)
+
+
+@dataclass(frozen=True, eq=False)
+class EffectsDisplay(Display):
+    """The strongest effects of a model, a panel each: curves over one column, maps over two.
+
+    Parameters
+    ----------
+    grids : sequence of tuple of ndarray
+        The values of each effect's columns along its axes.
+    values : sequence of ndarray
+        Of shape (g, K) for one column, (g2, g1, K) for two.
+    names : sequence of tuple of str
+        Of the columns.
+    strengths : sequence of float
+        Standard deviations over the rows.
+    rows : sequence of ndarray
+        Values of the rows in each effect's columns, (n, 1) or (n, 2), drawn as a rug or as dots.
+    labels : sequence of str
+        Of the K outputs; empty for one.
+
+    Attributes
+    ----------
+    figure_, axes_
+        After `plot`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.learners.kernel_machines import KernelRegressor
+    >>> from dkl.learners.random_features import RandomFeatures
+    >>> from dkl.plots import EffectsDisplay
+    >>> X = np.random.default_rng(0).normal(size=(200, 1))
+    >>> model = KernelRegressor(RandomFeatures(n_features=20, random_state=0), solver="newton", alpha=1e-4)
+    >>> EffectsDisplay.from_estimator(model.fit(X, np.sin(X[:, 0])), X).names
+    [('column 0',)]
+    """
+
+    grids: Sequence[tuple[np.ndarray, ...]]
+    values: Sequence[np.ndarray]
+    names: Sequence[tuple[str, ...]]
+    strengths: Sequence[float]
+    rows: Sequence[np.ndarray]
+    labels: Sequence[str] = ()
+
+    @classmethod
+    def from_estimator(
+        cls, model: Any, X: Any, *, n_effects: int = 8, output: int | None = None, names: Sequence[str] | None = None
+    ) -> Self:
+        """Take the strongest effects of one and two columns from a fitted machine.
+
+        Parameters
+        ----------
+        model : fitted KernelClassifier or KernelRegressor on Fourier features
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+        n_effects : int
+            Panels, at most.
+        output : int or None
+            The class or target whose effects are drawn; None draws all as curves, and the first as maps.
+        names : sequence of str, or None
+            Of the columns.
+
+        Returns
+        -------
+        EffectsDisplay
+
+        Raises
+        ------
+        NotFittedError, TypeError, ValueError
+            As `dkl.explain.effects`; ValueError also if there is no effect of one or two columns.
+        """
+        found = [effect for effect in effects(model, X, names=names) if len(effect.columns) <= 2][:n_effects]
+        if not found:
+            raise ValueError(
+                "no frequency of the model lies on one or two columns alone, so there is no effect to draw; learn "
+                "sparse frequencies: MarginFeatures(sparse_share=1.0)"
+            )
+        rows, _ = in_memory_rows(model, X)
+        grids, values, points = [], [], []
+        for effect in found:
+            own = rows[:, list(effect.columns)]
+            grid = tuple(_axis(own[:, place]) for place in range(own.shape[1]))
+            computed = effect(*np.meshgrid(*grid))
+            grids.append(grid)
+            values.append(computed if output is None else computed[..., [output]])
+            points.append(own)
+        labels = _labels(model) if output is None else []
+        return cls(grids, values, [e.names for e in found], [e.strength for e in found], points, labels)
+
+    @property
+    def _n_panels(self) -> int:
+        return len(self.values)
+
+    def _new_axes(self) -> list[Any]:
+        return panels(self._n_panels, size=(3.3, 2.9))
+
+    def _draw(self, axes: Sequence[Any]) -> None:
+        curves = [value for value in self.values if value.ndim == 2]
+        limit = max((float(np.abs(value).max()) for value in curves), default=1.0)
+        for place, ax in enumerate(axes):
+            if self.values[place].ndim == 2:
+                self._draw_curve(ax, place, 1.1 * limit)
+            else:
+                self._draw_map(ax, place)
+            ax.set_title(f"{' × '.join(self.names[place])}   ({self.strengths[place]:.2g})", fontsize="medium")
+            ax.set_xlabel(self.names[place][0])
+
+    def _draw_curve(self, ax: Any, place: int, limit: float) -> None:
+        """All curves have one scale, so that strengths compare; the rows are a histogram below."""
+        grid, values = self.grids[place][0], self.values[place]
+        own = self.rows[place][:, 0]
+        counts, edges = np.histogram(own, bins=40, range=(grid[0], grid[-1]))
+        height = 0.22 * 2.0 * limit * counts / max(counts.max(), 1)
+        ax.bar(edges[:-1], height, np.diff(edges), bottom=-limit, align="edge", color="0.88", linewidth=0)
+        ax.axhline(0.0, color="0.6", linewidth=0.8)
+        labels = self.labels or [""] * values.shape[1]
+        for k in range(values.shape[1]):
+            ax.plot(grid, values[:, k], color=CLASS_COLOURS[k % len(CLASS_COLOURS)], linewidth=1.8, label=labels[k])
+        ax.set(xlim=(grid[0], grid[-1]), ylim=(-limit, limit))
+        if self.labels and place == 0:
+            ax.legend(frameon=False, fontsize="small")
+        quiet(ax)
+
+    def _draw_map(self, ax: Any, place: int) -> None:
+        first, second = self.grids[place]
+        values = self.values[place][..., 0]
+        limit = max(float(np.abs(values).max()), 1e-12)
+        drawn = ax.contourf(
+            first, second, values, levels=np.linspace(-limit, limit, 17), cmap=diverging(0.72), extend="both"
+        )
+        drawn.set_edgecolor("face")
+        points = self.rows[place][:600]
+        ax.scatter(points[:, 0], points[:, 1], s=3, color="black", alpha=0.35, linewidth=0)
+        ax.figure.colorbar(drawn, ax=ax, ticks=[-limit, 0.0, limit], format="%.2g", pad=0.02)
+        ax.set(xlim=(first[0], first[-1]), ylim=(second[0], second[-1]), ylabel=self.names[place][1])
+
+
+def _axis(values: np.ndarray) -> np.ndarray:
+    """Values from one end of the rows to the other; where there are few different ones, these."""
+    found = np.unique(values)
+    if len(found) <= 2:
+        return np.linspace(found[0], found[-1] + (len(found) == 1), 2)
+    low, high = np.quantile(values, _QUANTILES)
+    if low == high:
+        low, high = found[0], found[-1]
+    return np.linspace(low, high, _RESOLUTION)
+
+
+def _labels(model: Any) -> list[str]:
+    classes = getattr(model, "classes_", None)
+    return [] if classes is None or len(classes) == 2 else [str(one) for one in classes]

@@ -1,0 +1,124 @@
+"""What every picture shares: matplotlib when it is needed, the colours, a new figure, saving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+# two classes far apart for every kind of eye, then those that join them (Okabe & Ito 2008)
+CLASS_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#000000")
+RESOLUTION = 240
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
+    """
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError("a picture needs matplotlib, which is not installed: pip install 'dkl[plots]'") from error
+    return plt
+
+
+def diverging(span: float = 1.0) -> Any:
+    """A colour map from the first class's colour over white to the second's; its middle share `span` of strengths."""
+    pyplot()
+    from matplotlib.colors import LinearSegmentedColormap, ListedColormap
+
+    dark_first, dark_second = "#00507d", "#983f00"
+    stops = [dark_first, CLASS_COLOURS[0], "#8fc1e0", "#ffffff", "#f2b48c", CLASS_COLOURS[1], dark_second]
+    colours = LinearSegmentedColormap.from_list("dkl", stops)
+    return ListedColormap(colours(np.linspace(0.5 - 0.5 * span, 0.5 + 0.5 * span, 256)))
+
+
+class Display:
+    """A picture whose data are attributes; a subclass says what `_draw` puts into one Axes.
+
+    Attributes
+    ----------
+    figure_ : matplotlib Figure
+        After `plot`.
+    axes_ : list of matplotlib Axes
+        After `plot`.
+    """
+
+    figure_: Any
+    axes_: list[Any]
+    _size = (4.4, 4.2)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw into `ax`, or into a new figure.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, sequence of them (one a panel), or None
+
+        Returns
+        -------
+        self
+            With `figure_` and `axes_`.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        ValueError
+            If there are not as many Axes as panels.
+        """
+        axes = self._new_axes() if ax is None else list(np.ravel(ax))
+        if len(axes) != self._n_panels:
+            raise ValueError(f"ax holds {len(axes)} Axes, and {type(self).__name__} draws {self._n_panels} panels")
+        self._draw(axes)
+        object.__setattr__(self, "axes_", axes)
+        object.__setattr__(self, "figure_", axes[0].figure)
+        return self
+
+    def save(self, path: str | Path) -> Path:
+        """Draw into a new figure and write it to `path` (PNG, SVG, PDF: by the suffix)."""
+        figure = self.plot().figure_
+        figure.savefig(path, dpi=150)
+        pyplot().close(figure)
+        return Path(path)
+
+    @property
+    def _n_panels(self) -> int:
+        return 1
+
+    def _new_axes(self) -> list[Any]:
+        return panels(self._n_panels, size=self._size)
+
+    def _draw(self, axes: Sequence[Any]) -> None:
+        raise TypeError(f"{type(self).__name__} does not say how it is drawn")
+
+
+def panels(number: int, *, size: tuple[float, float], columns: int = 4, sharey: bool = False) -> list[Any]:
+    """A new figure of `number` Axes of `size` inches each, at most `columns` in a row."""
+    columns = min(number, columns)
+    rows = -(-number // columns)
+    figure, axes = pyplot().subplots(
+        rows, columns, figsize=(size[0] * columns, size[1] * rows), sharey=sharey, squeeze=False, layout="constrained"
+    )
+    for spare in axes.ravel()[number:]:
+        figure.delaxes(spare)
+    return list(axes.ravel()[:number])
+
+
+def bare(ax: Any) -> None:
+    """Equal units, no ticks: for pictures of a plane whose numbers say nothing."""
+    ax.set_aspect("equal")
+    ax.set_xticks([])
+    ax.set_yticks([])
+
+
+def quiet(ax: Any) -> None:
+    """A light grid and no frame above and to the right."""
+    ax.grid(alpha=0.25, linewidth=0.8)
+    ax.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,140 @@
+"""The rounds of a learner as curves: what went down, what went up, and where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+
+# The quantities of a round that belong into one panel: its title, whether it is seen on a logarithmic scale, its lines.
+_PANELS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
+    ("value of the game", False, ("upper", "lower", "objective")),
+    ("duality gap", True, ("gap", "relative_gap", "duality_gap")),
+    ("loss", False, ("loss", "train_loss", "held_out_loss", "validation_loss")),
+    ("error or score", False, ("error", "held_out_error", "validation_error", "score", "validation_score")),
+    ("potential", True, ("potential", "potentials", "sampled_potential", "verified_potential")),
+    ("margin", False, ("margin",)),
+    ("share of the dual at its bounds", False, ("at_zero", "at_bound", "active", "active_share")),
+    ("features", False, ("support", "n_features", "features")),
+)
+_AXIS = ("round", "epoch")
+
+
+@dataclass(frozen=True, eq=False)
+class HistoryDisplay(Display):
+    """The curves of `history_`: potentials, margins, gaps, losses round by round, a panel each.
+
+    Parameters
+    ----------
+    history : sequence of dict of str to number
+        One a round; what a round does not say is a gap in its curve.
+    quantities : sequence of str, or None
+        Which to draw, one panel each; None draws all that are known, together where they belong together.
+    title : str
+
+    Attributes
+    ----------
+    figure_, axes_
+        After `plot`.
+
+    Examples
+    --------
+    >>> from dkl.plots import HistoryDisplay
+    >>> HistoryDisplay([{"round": 1, "potential": 0.2}, {"round": 2, "potential": 0.1}]).panels
+    [('potential', True, ('potential',))]
+    """
+
+    history: Sequence[Mapping[str, Any]]
+    quantities: Sequence[str] | None = None
+    title: str = ""
+
+    @classmethod
+    def from_estimator(cls, learner: Any, *, quantities: Sequence[str] | None = None, title: str = "") -> Self:
+        """Take the history of a fitted learner, or of a machine's features.
+
+        Parameters
+        ----------
+        learner : fitted estimator with ``history_``, or a Kernel machine on one
+        quantities : sequence of str, or None
+        title : str
+
+        Returns
+        -------
+        HistoryDisplay
+
+        Raises
+        ------
+        NotFittedError
+            If it is not fitted.
+        TypeError
+            If it keeps no history.
+        """
+        check_is_fitted(learner)
+        learner = learner if hasattr(learner, "history_") else getattr(learner, "features_", learner)
+        if not hasattr(learner, "history_"):
+            raise TypeError(f"{type(learner).__name__} learns in one pass and keeps no history_ to draw")
+        return cls(list(learner.history_), quantities, title)
+
+    @property
+    def panels(self) -> list[tuple[str, bool, tuple[str, ...]]]:
+        """Title, logarithmic or not, and the quantities of each panel that there is something to draw in."""
+        known = {name for entry in self.history for name, value in entry.items() if np.ndim(value) == 0}
+        if self.quantities is not None:
+            unknown = [name for name in self.quantities if name not in known]
+            if unknown:
+                raise ValueError(f"the history has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
+            return [(name.replace("_", " "), False, (name,)) for name in self.quantities]
+        chosen = [(title, log, tuple(n for n in names if n in known)) for title, log, names in _PANELS]
+        return [panel for panel in chosen if panel[2]]
+
+    @property
+    def _n_panels(self) -> int:
+        return len(self.panels)
+
+    def _new_axes(self) -> list[Any]:
+        if not self.panels:
+            raise ValueError("the history holds no number that is known; name what to draw: quantities=[...]")
+        axes = panels(self._n_panels, size=(3.6, 2.6))
+        if self.title:
+            axes[0].figure.suptitle(self.title)
+        return axes
+
+    def _draw(self, axes: Sequence[Any]) -> None:
+        label = next((name for name in _AXIS if all(name in entry for entry in self.history)), "round")
+        rounds = np.array([entry.get(label, place + 1) for place, entry in enumerate(self.history)], dtype=float)
+        for ax, (title, log, names) in zip(axes, self.panels, strict=True):
+            for name, colour in zip(names, CLASS_COLOURS, strict=False):
+                self._draw_line(ax, rounds, name, colour)
+            positive = log and all((self._values(name)[np.isfinite(self._values(name))] > 0.0).all() for name in names)
+            ax.set_yscale("log" if positive else "linear")
+            ax.set_title(title, fontsize="medium")
+            ax.set_xlabel(label)
+            if len(names) > 1:
+                ax.legend(frameon=False, fontsize="small")
+            quiet(ax)
+
+    def _draw_line(self, ax: Any, rounds: np.ndarray, name: str, colour: str) -> None:
+        values = self._values(name)
+        there = np.isfinite(values)
+        marker = "o" if there.sum() <= 30 else ""
+        ax.plot(
+            rounds[there],
+            values[there],
+            color=colour,
+            marker=marker,
+            markersize=3.0,
+            linewidth=1.4,
+            label=name.replace("_", " "),
+        )
+
+    def _values(self, name: str) -> np.ndarray:
+        return np.array([_number(entry.get(name)) for entry in self.history])
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None else float(value)

@@ -1,0 +1,251 @@
+"""The Fourier potential over a plane of frequencies, with the learned features on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.blocks.sums import feature_sums
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import DenseProjection
+from dkl.features.scaling import Scaler
+from dkl.plots.figure import Display
+from dkl.plots.working import in_memory_rows, working_dual
+
+# the map reaches this much further than the features: what was not chosen is seen too
+_MARGIN = 1.25
+
+
+@dataclass(frozen=True, eq=False)
+class LandscapeDisplay(Display):
+    """The potential ``v(w) = |sum_i s_i exp(i w.x_i)|^2 / (sum_i |s_i|)^2`` over two columns, features on top.
+
+    Bullins, Zhang & Zhang 2018, figure 1a and 1b. Frequencies with entries in these two columns alone are shown.
+
+    Parameters
+    ----------
+    horizontal, vertical : ndarray of shape (h,), (v,)
+        Frequencies along the two axes, radians a unit of the scaled columns.
+    potential : ndarray of shape (v, h)
+        Between 0 and 1.
+    frequencies : ndarray of shape (m, 2)
+        Learned ones; both w and -w are drawn.
+    newest : int
+        The last so many are drawn as the newest.
+    names : tuple of str
+        Of the two columns.
+    title : str
+
+    Attributes
+    ----------
+    figure_, axes_
+        After `plot`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.plots import LandscapeDisplay
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> display = LandscapeDisplay.from_rows(X, np.sign(np.sin(3.0 * X[:, 0])), limit=6.0, resolution=41)
+    >>> row, column = np.unravel_index(display.potential.argmax(), display.potential.shape)
+    >>> abs(float(np.round(display.horizontal[column]))), abs(float(np.round(display.vertical[row])))
+    (3.0, 0.0)
+    """
+
+    horizontal: np.ndarray
+    vertical: np.ndarray
+    potential: np.ndarray
+    frequencies: np.ndarray
+    newest: int = 0
+    names: tuple[str, str] = ("$\\omega_1$", "$\\omega_2$")
+    title: str = ""
+
+    @classmethod
+    def from_rows(
+        cls,
+        X: np.ndarray,
+        s: np.ndarray,
+        *,
+        frequencies: np.ndarray | None = None,
+        newest: int = 0,
+        columns: tuple[int, int] = (0, 1),
+        limit: float | None = None,
+        resolution: int = 201,
+        scaler: Scaler | None = None,
+        names: tuple[str, str] | None = None,
+        title: str = "",
+    ) -> Self:
+        """Compute the potential of rows in memory on a grid.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+        s : ndarray of shape (n,) or (n, K)
+            Signed weights: labels -1 and +1, a dual, residuals; the potentials of K columns are added.
+        frequencies : array or sparse matrix of shape (m, d), or None
+        newest : int
+            How many of the last frequencies are the newest.
+        columns : pair of int
+            The plane of frequencies that is drawn.
+        limit : float or None
+            The grid spans -limit to limit; None reaches beyond all frequencies.
+        resolution : int
+            Points along an axis.
+        scaler : Scaler or None
+            Of the rows.
+        names : pair of str or None
+        title : str
+
+        Returns
+        -------
+        LandscapeDisplay
+
+        Raises
+        ------
+        ValueError
+            If a column does not exist, or neither a limit nor a frequency says how far to look.
+        """
+        d = X.shape[1]
+        if max(columns) >= d or min(columns) < 0 or columns[0] == columns[1]:
+            raise ValueError(f"columns is {columns}; it must name two different columns of the {d} that X has")
+        shown, new = _in_plane(frequencies, columns, newest)
+        if limit is None:
+            limit = _MARGIN * _reach(shown, columns)
+        axis = np.linspace(-limit, limit, resolution)
+        potential = _grid_potential(X, s, (columns, axis, scaler))
+        if names is None:
+            names = (f"$\\omega_{{{columns[0] + 1}}}$", f"$\\omega_{{{columns[1] + 1}}}$")
+        return cls(axis, axis, potential, shown, new, names, title)
+
+    @classmethod
+    def from_estimator(
+        cls,
+        model: Any,
+        X: Any,
+        y: Any,
+        *,
+        reweighted: bool = True,
+        newest: int = 0,
+        columns: tuple[int, int] = (0, 1),
+        limit: float | None = None,
+        resolution: int = 201,
+        title: str = "",
+    ) -> Self:
+        """The landscape that a fitted learner or machine leaves.
+
+        Parameters
+        ----------
+        model : fitted feature learner or Kernel machine
+            Of Fourier features.
+        X, y : array, Dask collection or Dataset (y None)
+            Rows; at most 20,000 of them are used.
+        reweighted : bool
+            By the dual of the model's decision values (a learner's `machine_`), where it has them; else by the labels.
+        newest, columns, limit, resolution, title
+            As of `from_rows`.
+
+        Returns
+        -------
+        LandscapeDisplay
+
+        Raises
+        ------
+        NotFittedError
+            If the model is not fitted.
+        TypeError
+            If its features are not Fourier features.
+        """
+        check_is_fitted(model)
+        feature_map = model.feature_map_
+        if feature_map.activation not in ("cos-sin", "cos"):
+            raise TypeError(
+                f"the features are {feature_map.activation!r}; a landscape of frequencies needs Fourier features "
+                "(for harmonics see SphereDisplay)"
+            )
+        X, y = in_memory_rows(model, X, y)
+        return cls.from_rows(
+            X,
+            working_dual(model, X, y, reweighted=reweighted),
+            frequencies=feature_map.projection.dense(),
+            newest=newest,
+            columns=columns,
+            limit=limit,
+            resolution=resolution,
+            scaler=feature_map.scaler,
+            title=title,
+        )
+
+    def _draw(self, axes: Sequence[Any]) -> None:
+        ax = axes[0]
+        limit_x, limit_y = self.horizontal[-1], self.vertical[-1]
+        ax.imshow(
+            self.potential,
+            extent=(-limit_x, limit_x, -limit_y, limit_y),
+            origin="lower",
+            cmap="bone",
+            norm=_square_root(self.potential.max()),
+            interpolation="bicubic",
+            aspect="equal" if limit_x == limit_y else "auto",
+        )
+        highest = f"highest {self.potential.max():.2g}"
+        ax.text(0.02, 0.98, highest, transform=ax.transAxes, color="white", va="top", fontsize="small")
+        old = len(self.frequencies) - self.newest
+        _scatter(ax, self.frequencies[:old], color="#ff5fd2", size=10)
+        _scatter(ax, self.frequencies[old:], color="#35f0ff", size=30)
+        ax.set(xlim=(-limit_x, limit_x), ylim=(-limit_y, limit_y), xlabel=self.names[0], ylabel=self.names[1])
+        ax.set_title(self.title, fontsize="medium")
+
+
+def _square_root(highest: float) -> Any:
+    """Colours by |sum s exp(i w.x)| rather than its square: the small peaks, which come next, are seen too."""
+    from matplotlib.colors import PowerNorm
+
+    return PowerNorm(0.5, vmin=0.0, vmax=max(float(highest), 1e-300))
+
+
+def _scatter(ax: Any, frequencies: np.ndarray, *, color: str, size: float) -> None:
+    if len(frequencies):
+        both = np.vstack([frequencies, -frequencies])
+        ax.scatter(both[:, 0], both[:, 1], s=size, color=color, edgecolor="black", linewidth=0.4, zorder=3)
+
+
+def _grid_potential(
+    X: np.ndarray, s: np.ndarray, grid: tuple[tuple[int, int], np.ndarray, Scaler | None]
+) -> np.ndarray:
+    """v on the square of `axis` x `axis`; half of it is computed, since v(-w) = v(w)."""
+    columns, axis, scaler = grid
+    half = axis[: len(axis) // 2 + len(axis) % 2]
+    first, second = np.meshgrid(axis, half)
+    W = np.zeros((first.size, X.shape[1] if scaler is not None else 2), np.float32)
+    W[:, list(columns) if scaler is not None else [0, 1]] = np.column_stack([first.ravel(), second.ravel()])
+    rows = X if scaler is not None else X[:, list(columns)]
+    feature_map = FeatureMap("cos-sin", DenseProjection(W), np.ones(len(W)), scaler=scaler)
+    S = np.atleast_2d(np.asarray(s, np.float64).T).T
+    sums = feature_sums(rows, S / np.abs(S).sum(), feature_map)
+    lower = np.square(sums).sum(axis=(0, 2)).reshape(first.shape)
+    upper = lower[::-1, ::-1]
+    return np.vstack([lower, upper[len(axis) % 2 :]])
+
+
+def _in_plane(frequencies: Any, columns: tuple[int, int], newest: int) -> tuple[np.ndarray, int]:
+    """The frequencies with entries in these columns alone, and how many of the newest are among them."""
+    if frequencies is None:
+        return np.zeros((0, 2)), 0
+    dense = frequencies.toarray() if sparse.issparse(frequencies) else np.asarray(frequencies)
+    inside = ~np.delete(dense, list(columns), axis=1).any(axis=1)
+    return dense[inside][:, list(columns)].astype(float), int(inside[len(dense) - newest :].sum()) if newest else 0
+
+
+def _reach(frequencies: np.ndarray, columns: tuple[int, int]) -> float:
+    if len(frequencies) == 0:
+        raise ValueError(
+            f"no frequency lies on columns {columns} alone, so nothing says how far to look; give limit=, in radians a "
+            "unit of the scaled columns, or other columns"
+        )
+    # a few far ones do not decide what is seen
+    return float(np.quantile(np.abs(frequencies).max(axis=1), 0.98))

@@ -1,0 +1,272 @@
+"""Rows of two columns: the weight of each, and what a model decides between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from scipy.spatial import cKDTree
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Display, bare, diverging, pyplot
+from dkl.plots.working import in_memory_rows, working_dual
+
+_MOST_POINTS = 4_000
+_MARGIN = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedRowsDisplay(Display):
+    """Rows of two columns, each as large and as solid as its weight: where a learner still looks.
+
+    Bullins, Zhang & Zhang 2018, figure 1a, the first row of panels.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, 2)
+    codes : ndarray of shape (n,), int
+        The class of each row.
+    weights : ndarray of shape (n,)
+        Not negative, of any scale.
+    title : str
+
+    Attributes
+    ----------
+    figure_, axes_
+        After `plot`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.plots import WeightedRowsDisplay
+    >>> WeightedRowsDisplay(np.zeros((2, 2)), np.array([0, 1]), np.array([1.0, 0.5])).weights.sum()
+    np.float64(1.5)
+    """
+
+    X: np.ndarray
+    codes: np.ndarray
+    weights: np.ndarray
+    title: str = ""
+
+    @classmethod
+    def from_estimator(cls, model: Any, X: Any, y: Any, *, reweighted: bool = True, title: str = "") -> Self:
+        """Weigh rows by the dual of a fitted model.
+
+        Parameters
+        ----------
+        model : fitted feature learner or Kernel machine
+        X : array, Dask collection or Dataset of shape (n, 2)
+        y : array of shape (n,), or None for a Dataset
+        reweighted : bool
+            False: all rows weigh the same.
+        title : str
+
+        Returns
+        -------
+        WeightedRowsDisplay
+
+        Raises
+        ------
+        NotFittedError
+            If the model is not fitted.
+        ValueError
+            If X does not have two columns.
+        """
+        check_is_fitted(model)
+        X, y = in_memory_rows(model, X, y)
+        _check_two_columns(X)
+        weights = np.abs(working_dual(model, X, y, reweighted=reweighted)).sum(axis=1)
+        return cls(X, np.unique(y, return_inverse=True)[1], weights, title)
+
+    def _draw(self, axes: Sequence[Any]) -> None:
+        ax = axes[0]
+        # light rows first, so that the heavy ones are seen
+        order = np.argsort(self.weights)[-_MOST_POINTS:]
+        share = self.weights[order] / max(float(np.quantile(self.weights, 0.99)), 1e-300)
+        share = np.clip(share, 0.0, 1.0)
+        colours = np.array([_rgb(code) for code in self.codes[order]])
+        rgba = np.column_stack([colours, 0.28 + 0.67 * share])
+        ax.scatter(self.X[order, 0], self.X[order, 1], s=2.5 + 18.0 * share, c=rgba, linewidth=0)
+        bare(ax)
+        ax.spines[:].set_visible(False)
+        ax.set_title(self.title, fontsize="medium")
+
+
+@dataclass(frozen=True, eq=False)
+class DecisionDisplay(Display):
+    """What a model decides over two columns: the boundary, and for two classes the contours of the margin.
+
+    Bullins, Zhang & Zhang 2018, figure 1a, the last row of panels.
+
+    Parameters
+    ----------
+    horizontal, vertical : ndarray of shape (h,), (v,)
+        Values of the two columns.
+    decision : ndarray of shape (v, h), or (v, h, K) for K > 2 classes
+        Decision values.
+    X : ndarray of shape (n, 2)
+        Rows to draw; may be empty.
+    codes : ndarray of shape (n,), int
+    near : ndarray of shape (v, h)
+        1 where there are rows, down to 0 far from all of them: there the picture fades, the model only guesses.
+    names : tuple of str
+        Of the columns; without names the axes are bare and have one unit.
+    title : str
+
+    Attributes
+    ----------
+    figure_, axes_
+        After `plot`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.learners.kernel_machines import KernelClassifier
+    >>> from dkl.learners.random_features import RandomFeatures
+    >>> from dkl.plots import DecisionDisplay
+    >>> from dkl.testing.synthetic import windmill
+    >>> X, y = windmill(300)
+    >>> model = KernelClassifier(RandomFeatures(n_features=50, random_state=0), random_state=0).fit(X, y)
+    >>> DecisionDisplay.from_estimator(model, X, y, resolution=30).decision.shape
+    (30, 30)
+    """
+
+    horizontal: np.ndarray
+    vertical: np.ndarray
+    decision: np.ndarray
+    X: np.ndarray
+    codes: np.ndarray
+    near: np.ndarray
+    names: tuple[str, str] = ("", "")
+    title: str = ""
+
+    @classmethod
+    def from_estimator(
+        cls,
+        model: Any,
+        X: Any,
+        y: Any,
+        *,
+        resolution: int = RESOLUTION,
+        draw_rows: bool = False,
+        names: tuple[str, str] = ("", ""),
+        title: str = "",
+    ) -> Self:
+        """Evaluate a fitted classifier on a grid that covers the rows.
+
+        Parameters
+        ----------
+        model : fitted KernelClassifier, or any classifier with ``decision_function``
+        X : array, Dask collection or Dataset of shape (n, 2)
+        y : array of shape (n,), or None for a Dataset
+        resolution : int
+            Points along an axis.
+        draw_rows : bool
+            Draw the rows over the contours.
+        names : tuple of str
+        title : str
+
+        Returns
+        -------
+        DecisionDisplay
+
+        Raises
+        ------
+        NotFittedError
+            If the model is not fitted.
+        ValueError
+            If X does not have two columns.
+        """
+        check_is_fitted(model)
+        X, y = in_memory_rows(model, X, y)
+        _check_two_columns(X)
+        low, high = X.min(axis=0), X.max(axis=0)
+        low, high = low - _MARGIN * (high - low), high + _MARGIN * (high - low)
+        horizontal, vertical = (np.linspace(low[c], high[c], resolution) for c in (0, 1))
+        grid = np.stack(np.meshgrid(horizontal, vertical), axis=-1)
+        values = np.asarray(model.decision_function(grid.reshape(-1, 2)))
+        codes = np.unique(y, return_inverse=True)[1]
+        decision = values.reshape(*grid.shape[:2], *values.shape[1:])
+        kept = slice(None) if draw_rows else slice(0)
+        return cls(horizontal, vertical, decision, X[kept], codes[kept], _near(grid, X), names, title)
+
+    def _draw(self, axes: Sequence[Any]) -> None:
+        ax = axes[0]
+        if self.decision.ndim == 2:
+            self._draw_margins(ax)
+        else:
+            self._draw_classes(ax)
+        veil = np.ones((*self.near.shape, 4))
+        veil[..., 3] = 1.0 - self.near
+        ax.imshow(veil, extent=self._extent, origin="lower", interpolation="bilinear", aspect="auto", zorder=2.5)
+        for code in np.unique(self.codes):
+            rows = self.X[self.codes == code][:_MOST_POINTS]
+            colour = CLASS_COLOURS[code % len(CLASS_COLOURS)]
+            ax.scatter(rows[:, 0], rows[:, 1], s=7, color=colour, edgecolor="white", linewidth=0.3, zorder=3)
+        if not any(self.names):
+            bare(ax)
+        ax.spines[:].set_visible(any(self.names))
+        ax.set(xlabel=self.names[0], ylabel=self.names[1])
+        ax.set_title(self.title, fontsize="medium")
+
+    @property
+    def _extent(self) -> tuple[float, float, float, float]:
+        return self.horizontal[0], self.horizontal[-1], self.vertical[0], self.vertical[-1]
+
+    def _draw_margins(self, ax: Any) -> None:
+        """Two classes: filled contours of the decision, the margins dashed, the boundary solid."""
+        levels = np.linspace(-2.0, 2.0, 17)
+        filled = ax.contourf(
+            self.horizontal, self.vertical, self.decision, levels=levels, cmap=diverging(0.76), extend="both"
+        )
+        filled.set_edgecolor("face")
+        ax.contour(
+            self.horizontal,
+            self.vertical,
+            self.decision,
+            levels=[-1.0, 0.0, 1.0],
+            colors="black",
+            linestyles=["dashed", "solid", "dashed"],
+            linewidths=[0.6, 1.3, 0.6],
+        )
+
+    def _draw_classes(self, ax: Any) -> None:
+        """More classes: the colour of the largest value, paler where the second is near."""
+        ordered = np.sort(self.decision, axis=2)
+        lead = np.clip(ordered[..., -1] - ordered[..., -2], 0.0, 2.0) / 2.0
+        winner = self.decision.argmax(axis=2)
+        colours = np.array([_rgb(code) for code in range(self.decision.shape[2])])[winner]
+        strength = (0.25 + 0.6 * lead)[..., None]
+        image = 1.0 - strength * (1.0 - colours)
+        ax.imshow(image, extent=self._extent, origin="lower", interpolation="bilinear", aspect="auto")
+        for code in range(self.decision.shape[2]):
+            others = np.delete(self.decision, code, axis=2).max(axis=2)
+            ax.contour(
+                self.horizontal, self.vertical, self.decision[..., code] - others, [0.0], colors="black", linewidths=0.8
+            )
+
+
+def _near(grid: np.ndarray, X: np.ndarray) -> np.ndarray:
+    """How near each point of the grid is to the rows: 1 among them, 0 from twice as far off as rows are apart."""
+    spread = np.maximum(np.ptp(X, axis=0), 1e-300)
+    tree = cKDTree(X / spread)
+    apart = np.quantile(tree.query(X / spread, k=min(10, len(X)))[0][:, -1], 0.9)
+    away = tree.query(grid.reshape(-1, 2) / spread)[0].reshape(grid.shape[:2])
+    return np.clip(2.0 - away / max(float(apart), 1e-300), 0.0, 1.0)
+
+
+def _rgb(code: int) -> tuple[float, float, float]:
+    pyplot()
+    from matplotlib.colors import to_rgb
+
+    return to_rgb(CLASS_COLOURS[code % len(CLASS_COLOURS)])
+
+
+def _check_two_columns(X: np.ndarray) -> None:
+    if X.shape[1] != 2:
+        raise ValueError(
+            f"X has {X.shape[1]} columns and this picture is of a plane: give rows of two columns; of wider rows "
+            "LandscapeDisplay shows a plane of frequencies and EffectsDisplay the effects of columns"
+        )

@@ -1,0 +1,216 @@
+"""Functions on the unit sphere of R^3, harmonics above all, as shaded globes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from dkl.blocks.maps import map_rows
+from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Display, diverging, panels
+
+_VIEW = (25.0, -50.0)
+_LIGHT = np.array([-0.45, 0.5, 0.74])
+
+
+@dataclass(frozen=True, eq=False)
+class SphereDisplay(Display):
+    """Functions on the sphere seen from one side, a globe each.
+
+    Bullins, Zhang & Zhang 2018, figure 1c.
+
+    Parameters
+    ----------
+    values : sequence of ndarray of shape (r, r)
+        Of each function at the pixels of the disc that faces the viewer; NaN outside.
+    titles : sequence of str
+    rows : ndarray of shape (n, 3)
+        On the unit sphere; those in front are drawn on the first globe.
+    codes : ndarray of shape (n,), int
+        Classes of the rows.
+    view : tuple of float
+        Elevation and azimuth of the viewer, degrees.
+
+    Attributes
+    ----------
+    figure_, axes_
+        After `plot`.
+
+    Examples
+    --------
+    >>> from dkl.plots import SphereDisplay
+    >>> display = SphereDisplay.from_functions({"height": lambda X: X[:, 2]}, resolution=21)
+    >>> display.values[0].shape
+    (21, 21)
+    """
+
+    values: Sequence[np.ndarray]
+    titles: Sequence[str]
+    rows: np.ndarray = field(default_factory=lambda: np.zeros((0, 3)))
+    codes: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    view: tuple[float, float] = _VIEW
+    _size = (2.6, 2.95)
+
+    @classmethod
+    def from_functions(
+        cls,
+        functions: dict[str, Callable[[np.ndarray], np.ndarray]],
+        *,
+        rows: np.ndarray | None = None,
+        y: np.ndarray | None = None,
+        view: tuple[float, float] = _VIEW,
+        resolution: int = RESOLUTION,
+    ) -> Self:
+        """Evaluate functions of rows on the sphere.
+
+        Parameters
+        ----------
+        functions : dict of title to callable
+            Each takes unit vectors (k, 3) to values (k,): a model's ``decision_function``, a harmonic.
+        rows : ndarray of shape (n, 3), or None
+            Drawn on a globe of their own, the first.
+        y : ndarray of shape (n,), or None
+            Their labels.
+        view : pair of float
+            Elevation and azimuth, degrees.
+        resolution : int
+            Pixels along the diameter.
+
+        Returns
+        -------
+        SphereDisplay
+
+        Raises
+        ------
+        ValueError
+            If the rows do not have three columns.
+        """
+        pixels, inside = _front(view, resolution)
+        values, titles = [], list(functions)
+        if rows is not None:
+            _check_three_columns(rows)
+            values, titles = [np.where(inside, 0.0, np.nan)], ["rows", *titles]
+        for function in functions.values():
+            image = np.full(inside.shape, np.nan)
+            image[inside] = np.asarray(function(pixels)).reshape(-1)
+            values.append(image)
+        points = np.zeros((0, 3)) if rows is None else np.asarray(rows, float)
+        codes = np.zeros(len(points), int) if y is None else np.unique(y, return_inverse=True)[1]
+        return cls(values, titles, points, codes, view)
+
+    @classmethod
+    def from_feature_map(
+        cls,
+        feature_map: Any,
+        *,
+        index: Sequence[int] | None = None,
+        titles: Sequence[str] | None = None,
+        view: tuple[float, float] = _VIEW,
+        resolution: int = RESOLUTION,
+    ) -> Self:
+        """Draw columns of a feature map of rows in R^3, such as the harmonics that a learner kept.
+
+        Parameters
+        ----------
+        feature_map : FeatureMap
+        index : sequence of int, or None
+            Which columns; None draws the first four.
+        titles : sequence of str, or None
+            One a column.
+        view, resolution
+            As of `from_functions`.
+
+        Returns
+        -------
+        SphereDisplay
+
+        Raises
+        ------
+        ValueError
+            If the map is not of rows of three columns.
+        """
+        if feature_map.n_columns != 3:
+            raise ValueError(
+                f"the feature map is of rows of {feature_map.n_columns} columns; a globe needs rows on the unit sphere "
+                "of R^3, of 3 columns"
+            )
+        chosen = list(range(min(4, feature_map.n_features))) if index is None else list(index)
+        names = [f"feature {j}" for j in chosen] if titles is None else list(titles)
+        pixels, inside = _front(view, resolution)
+        features = map_rows(pixels, feature_map, "float64")
+        values = []
+        for j in chosen:
+            image = np.full(inside.shape, np.nan)
+            image[inside] = features[:, j]
+            values.append(image)
+        return cls(values, names, view=view)
+
+    @property
+    def _n_panels(self) -> int:
+        return len(self.values)
+
+    def _new_axes(self) -> list[Any]:
+        return panels(self._n_panels, size=self._size, columns=5)
+
+    def _draw(self, axes: Sequence[Any]) -> None:
+        for place, (ax, values, title) in enumerate(zip(axes, self.values, self.titles, strict=True)):
+            ax.imshow(_shaded(values), extent=(-1, 1, -1, 1), origin="lower", interpolation="antialiased")
+            _draw_rim(ax)
+            if place == 0 and len(self.rows):
+                self._draw_rows(ax)
+            ax.set_axis_off()
+            ax.set(xlim=(-1.02, 1.02), ylim=(-1.02, 1.02), aspect="equal")
+            ax.set_title(title, fontsize="medium", pad=8)
+
+    def _draw_rows(self, ax: Any) -> None:
+        seen = self.rows @ _axes_of(self.view).T
+        front = seen[:, 2] > 0.0
+        for code in np.unique(self.codes):
+            points = seen[front & (self.codes == code)]
+            ax.scatter(points[:, 0], points[:, 1], s=7, color=CLASS_COLOURS[code % len(CLASS_COLOURS)], linewidth=0)
+
+
+def _axes_of(view: tuple[float, float]) -> np.ndarray:
+    """The viewer's right, up and towards, a row each."""
+    elevation, azimuth = np.deg2rad(view)
+    towards = np.array([np.cos(elevation) * np.cos(azimuth), np.cos(elevation) * np.sin(azimuth), np.sin(elevation)])
+    right = np.array([-np.sin(azimuth), np.cos(azimuth), 0.0])
+    return np.array([right, np.cross(towards, right), towards])
+
+
+def _front(view: tuple[float, float], resolution: int) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors at the pixels of the disc that faces the viewer, and which pixels they are."""
+    axis = np.linspace(-1.0, 1.0, resolution)
+    across, up = np.meshgrid(axis, axis)
+    depth = 1.0 - across**2 - up**2
+    inside = depth > 0.0
+    seen = np.column_stack([across[inside], up[inside], np.sqrt(depth[inside])])
+    vectors = seen @ _axes_of(view)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True), inside
+
+
+def _shaded(values: np.ndarray) -> np.ndarray:
+    """The colours of a globe with light from the upper left, (r, r, 4)."""
+    inside = np.isfinite(values)
+    scale = max(float(np.quantile(np.abs(values[inside]), 0.995)), 1e-12)
+    rgba = diverging()(np.where(inside, 0.5 + 0.42 * np.clip(values / scale, -1.0, 1.0), 0.5))
+    axis = np.linspace(-1.0, 1.0, len(values))
+    across, up = np.meshgrid(axis, axis)
+    depth = np.sqrt(np.clip(1.0 - across**2 - up**2, 0.0, 1.0))
+    light = np.clip(np.stack([across, up, depth], axis=-1) @ _LIGHT, 0.0, 1.0)
+    rgba[..., :3] = np.clip(rgba[..., :3] * (0.55 + 0.5 * light)[..., None], 0.0, 1.0)
+    rgba[..., 3] = inside
+    return rgba
+
+
+def _draw_rim(ax: Any) -> None:
+    """A thin line around the disc, which hides the steps of its edge."""
+    angle = np.linspace(0.0, 2.0 * np.pi, 361)
+    ax.plot(np.cos(angle), np.sin(angle), color="0.25", linewidth=1.2)
+
+
+def _check_three_columns(rows: np.ndarray) -> None:
+    if np.ndim(rows) != 2 or np.shape(rows)[1] != 3:
+        raise ValueError(f"rows has shape {np.shape(rows)}; a globe needs rows on the unit sphere of R^3, of 3 columns")
