@@ -140,7 +140,7 @@ class HarmonicProjection:
             factor=factor,
             order=np.argsort(levels, kind="stable"),
             starts=np.concatenate([[0], np.cumsum(np.bincount(levels))]),
-            azimuth=int(np.abs(nodes[:, 0]).max()),
+            azimuth=int(np.abs(nodes[:, 0]).max(initial=0)),
             chains=chains,
             coefficients=_coefficients(self.index),
         )
@@ -196,7 +196,7 @@ def _levels(parent: np.ndarray) -> np.ndarray:
 
 def _factors(nodes: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The chains of the table, and the row of the table that each node is made with."""
-    azimuth = int(np.abs(nodes[:, 0]).max())
+    azimuth = int(np.abs(nodes[:, 0]).max(initial=0))
     rows = np.arange(len(nodes))
     order = np.abs(nodes[rows, np.maximum(last - 1, 0)])
     count = nodes[rows, last] - order
