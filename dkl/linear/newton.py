@@ -27,7 +27,7 @@ NEWTON_LOSSES = {"squared_hinge", "squared_error"}
 # Newton steps that a plan counts for a fit from where the best candidate stands
 LIKELY_STEPS = 8
 # with a chosen penalty, the share of the objective that a last step may still promise
-_DECREMENT = 1e-4
+_DECREMENT = 1e-3
 
 
 def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> LinearFit:

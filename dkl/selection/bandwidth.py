@@ -38,15 +38,15 @@ def median_distance(X: Any, weights: np.ndarray | None = None, *, metric: Metric
     """
     rows = _rows_used(X, metric)
     lengths = _distances(X[:rows], metric)
-    if weights is None:
-        masses = np.ones(len(lengths))
-    else:
+    masses = None
+    if weights is not None:
         masses = _pair_masses(np.asarray(weights[:rows], dtype=np.float64))
         repeats = np.maximum(weights[:rows] * (weights[:rows] - 1.0), 0.0).sum() / 2.0
         lengths, masses = np.append(lengths, 0.0), np.append(masses, repeats)
-    median = _weighted_median(lengths, masses)
+    median = _median(lengths, masses)
     if median == 0.0:
-        median = _weighted_median(lengths[lengths > 0.0], masses[lengths > 0.0])
+        positive = lengths > 0.0
+        median = _median(lengths[positive], None if masses is None else masses[positive])
     if median == 0.0:
         raise ValueError(
             "sigma='median' is the median distance between rows, which needs at least two rows that differ "
@@ -64,17 +64,20 @@ def _rows_used(X: Any, metric: Metric) -> int:
 
 def _distances(X: Any, metric: Metric) -> np.ndarray:
     """The distances of all pairs i < j, in the order of `scipy.spatial.distance.pdist`."""
-    if sparse.issparse(X) and metric == "euclidean":
-        rows = X.astype(np.float64)
-        norms = np.asarray(rows.power(2).sum(axis=1)).ravel()
-        squares = norms[:, None] + norms - 2.0 * (rows @ rows.T).toarray()
-        upper = np.triu_indices(len(norms), 1)
-        squares = squares[upper]
-        # what is left of equal rows after cancellation is not a distance
-        squares[squares < 1e-13 * (norms[upper[0]] + norms[upper[1]])] = 0.0
-        return np.sqrt(squares)
-    dense = X.toarray() if sparse.issparse(X) else X
-    return distance.pdist(np.asarray(dense, dtype=np.float64), metric)
+    if metric != "euclidean":
+        return distance.pdist(np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=np.float64), metric)
+    rows = X.astype(np.float64)
+    if sparse.issparse(rows):
+        norms, products = np.asarray(rows.power(2).sum(axis=1)).ravel(), (rows @ rows.T).toarray()
+    else:
+        rows -= rows.mean(axis=0)
+        norms, products = np.einsum("ij,ij->i", rows, rows), rows @ rows.T
+    upper = np.triu_indices(len(norms), 1)
+    sums = (norms[:, None] + norms)[upper]
+    squares = sums - 2.0 * products[upper]
+    # what is left of equal rows after cancellation is not a distance
+    squares[squares < 1e-13 * sums] = 0.0
+    return np.sqrt(squares)
 
 
 def _pair_masses(weights: np.ndarray) -> np.ndarray:
@@ -82,10 +85,12 @@ def _pair_masses(weights: np.ndarray) -> np.ndarray:
     return weights[first] * weights[second]
 
 
-def _weighted_median(values: np.ndarray, masses: np.ndarray) -> float:
-    """The median, the mean of the two middle values where the mass splits evenly; 0 of nothing."""
-    if masses.sum() == 0.0:
+def _median(values: np.ndarray, masses: np.ndarray | None) -> float:
+    """The median, the mean of the two middle values where the mass (None: one each) splits evenly; 0 of nothing."""
+    if len(values) == 0 or (masses is not None and masses.sum() == 0.0):
         return 0.0
+    if masses is None:
+        return float(np.median(values))
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(masses[order])
     half = reached[-1] / 2.0
