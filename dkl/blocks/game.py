@@ -280,6 +280,71 @@ def verify_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     }
 
 
+@dataclass(frozen=True, eq=False)
+class Smoothed:
+    """What the excessive gap technique projects: keep * alpha + size * (1 - y f).
+
+    Parameters
+    ----------
+    keep, size : float
+    """
+
+    keep: float
+    size: float
+
+
+def gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """sum_i c_i phi_i phi_i' of all features, and the weight of either sign in each dual block, (2, K).
+
+    Operands: "targets", "feature_map", "dtype".
+    """
+    signs, weight, _ = operands["targets"](block)
+    feature_map = operands["feature_map"]
+    gram = np.zeros((feature_map.n_features, feature_map.n_features))
+    for start in range(0, block.n_rows, _TILE_ROWS):
+        rows = slice(start, min(start + _TILE_ROWS, block.n_rows))
+        phi = on_host(map_rows(block.X[rows], feature_map, operands["dtype"])).astype(np.float64)
+        gram += (phi * weight[rows, None]).T @ phi
+    return {"gram": gram, "classes": np.stack([weight @ (signs < 0.0), weight @ (signs > 0.0)])}
+
+
+def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The margins of a machine on all features become the next column to be projected; and the machine's losses.
+
+    Operands: "targets", "upper", "feature_map", "coefficients", "smoothed" (Smoothed), "edges", "trials" (Trials),
+    "squared", "dtype".
+    """
+    signs, weight, _ = operands["targets"](block)
+    scores = row_scores(block.X, operands["feature_map"], operands["coefficients"], operands["dtype"])
+    smoothed: Smoothed = operands["smoothed"]
+    trials: Trials = operands["trials"]
+    values = smoothed.keep * block.columns["hat"] + smoothed.size * (1.0 - signs * scores)
+    return {
+        "dual": values,
+        "losses": primal_losses(scores, signs, weight, trials, squared=operands["squared"]),
+        "errors": np.array(weight @ _wrong(scores + trials.intercepts[:, 0], signs)),
+        **breakpoint_sums(values, signs, weight, operands["upper"], operands["edges"]),
+    }
+
+
+def sum_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The projected weights' sums of features, and their mixture with the mean, written to a column of its own.
+
+    Operands: "targets", "feasible", "candidates", "dtype", "share", "target".
+    """
+    signs, weight, _ = operands["targets"](block)
+    alpha = operands["feasible"](block.columns["dual"], signs) * (weight > 0.0)[:, None]
+    mixed = (1.0 - operands["share"]) * block.columns["mean"] + operands["share"] * alpha
+    bounds = np.stack([weight @ (mixed <= 0.0), weight @ (mixed >= operands["feasible"].upper)])
+    return {
+        "features": feature_sums(block.X, weight[:, None] * signs * alpha, operands["candidates"], operands["dtype"]),
+        "alpha": weight @ mixed,
+        "squares": weight @ (mixed * mixed),
+        "bounds": bounds.sum(axis=1),
+        operands["target"]: mixed,
+    }
+
+
 def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The dual step of a round on the rows of a block, the means over rounds, and how good their primal machine is.
 

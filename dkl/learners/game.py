@@ -20,6 +20,7 @@ from dkl.learners.parameters import class_weights, kept_frequencies
 from dkl.linear.pieces import HeldOut
 from dkl.passes.loop import ColumnStore
 from dkl.passes.row_columns import RowColumns
+from dkl.selection.excessive_gap import ExcessiveGapDriver, ExcessiveGapState, norm_machine
 from dkl.selection.game import GameDriver, dual_measure, machine_coefficients
 from dkl.selection.game_problem import GameProblem, GameRules, GameState
 from dkl.selection.peak_search import Peaks, SearchOptions, search_peaks
@@ -107,7 +108,7 @@ def play_game(learner: Any, dataset: Dataset, scaler: Any) -> GameResult:
     Raises
     ------
     ValueError
-        If the targets are no classes, or the family has neither pairs to search nor a finite pool; before any pass.
+        If the targets are no classes, the loss is none of a margin, or the features have phases; before any pass.
 
     References
     ----------
@@ -115,8 +116,8 @@ def play_game(learner: Any, dataset: Dataset, scaler: Any) -> GameResult:
     """
     problem = game_problem(learner, dataset, scaler)
     place, folder = _column_place(learner)
-    columns = ColumnStore(place, problem.columns)
-    state = learner._run(GameDriver(), problem, dataset, "game", columns)
+    driver: Any = ExcessiveGapDriver() if learner.dynamics == "excessive-gap" else GameDriver()
+    state = learner._run(driver, problem, dataset, "game", ColumnStore(place, driver.columns(problem)))
     kept = KeptColumns(RowColumns.open(place, dataset.source), folder)
     return _result(problem, state, kept)
 
@@ -127,6 +128,11 @@ def game_problem(learner: Any, dataset: Dataset, scaler: Any) -> GameProblem:
         raise ValueError(
             f"solver='game' of {type(learner).__name__} learns from class labels, and these targets are numbers "
             "(regression); use solver='corrective'"
+        )
+    if learner.loss not in (None, "hinge", "squared_hinge"):
+        raise ValueError(
+            f"solver='game' of {type(learner).__name__} plays for loss='hinge' or loss='squared_hinge', got "
+            f"loss={learner.loss!r}; use solver='corrective'"
         )
     family = learner.family_
     pool = _pool_of(family, dataset.n_columns, learner)
@@ -209,9 +215,13 @@ def _read_column(kept: KeptColumns, name: str, index: int) -> np.ndarray:
     return kept.columns.values(name, index)
 
 
-def _result(problem: GameProblem, state: GameState, kept: KeptColumns) -> GameResult:
-    feature_map, weights = dual_measure(problem, state)
-    coef, intercept = machine_coefficients(state)
+def _result(problem: GameProblem, state: GameState | ExcessiveGapState, kept: KeptColumns) -> GameResult:
+    if isinstance(state, ExcessiveGapState):
+        feature_map, weights, coef = norm_machine(problem, state)
+        intercept = state.intercepts
+    else:
+        feature_map, weights = dual_measure(problem, state)
+        coef, intercept = machine_coefficients(state)
     message = state.message
     if len(weights) > problem.rules.most:
         heaviest = np.sort(np.argsort(-weights, kind="stable")[: problem.rules.most])

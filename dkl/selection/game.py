@@ -25,6 +25,7 @@ from dkl.selection.game_problem import (
     feasible_of,
     opening_records,
     projection_record,
+    row_columns,
     sample_record,
     step_record,
     trials_of,
@@ -41,6 +42,10 @@ _MOST_REDUCTIONS = 8
 
 class GameDriver:
     """Algorithm 2 on any number of rows; see `dkl.selection.driver.Driver`."""
+
+    def columns(self, problem: GameProblem) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The row columns: what is projected next, and the means over rounds of the dual weights and of the scores."""
+        return row_columns(problem, ("dual", "mean", "score"))
 
     def init(self, problem: GameProblem) -> GameState:
         """Nothing played."""

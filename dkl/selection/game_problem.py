@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -140,11 +140,6 @@ class GameProblem:
     def upper(self) -> float:
         return self.rules.upper(self.total_weight)
 
-    @property
-    def columns(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The row columns of the game: what is projected next, and the means over rounds of alpha and of the scores."""
-        return dict.fromkeys(("dual", "mean", "score"), ("float64", (self.n_blocks,)))
-
 
 @dataclass(frozen=True, eq=False)
 class GameState:
@@ -224,6 +219,11 @@ class GameState:
         return self.pull / self.played[0]
 
 
+def row_columns(problem: GameProblem, names: Sequence[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Row columns with a number a dual block."""
+    return dict.fromkeys(names, ("float64", (problem.n_blocks,)))
+
+
 def candidate_map(problem: GameProblem, frequencies: np.ndarray) -> FeatureMap:
     """Cosine-sine pairs of given frequencies, amplitudes 1."""
     W = np.ascontiguousarray(frequencies, dtype=np.float32)
@@ -238,7 +238,7 @@ def opening_records(problem: GameProblem, state: GameState) -> list[Any]:
         "start": problem.rules.unit,
         "edges": state.edges,
     }
-    accumulators = {"weight": Accumulator(()), **_break_accumulators(problem)}
+    accumulators = {"weight": Accumulator(()), **break_accumulators(problem)}
     start = BlockSum(
         "game: start", start_block, accumulators, operands, writes={"dual": "float64"}, light=problem.pool is not None
     )
@@ -258,8 +258,13 @@ def projection_record(problem: GameProblem, state: GameState) -> BlockSum:
         operands = {"targets": problem.targets, "feasible": feasible_of(problem, state)}
         accumulators = {"balance": Accumulator((problem.n_blocks,))}
         return BlockSum("game: balance", balance_block, accumulators, operands, reads=("dual",), light=True)
-    operands = {"targets": problem.targets, "upper": problem.upper, "edges": state.edges}
-    accumulators = _break_accumulators(problem)
+    return multiplier_record(problem, state.edges)
+
+
+def multiplier_record(problem: GameProblem, edges: np.ndarray) -> BlockSum:
+    """One reduction towards the exact projection of the column "dual"."""
+    operands = {"targets": problem.targets, "upper": problem.upper, "edges": edges}
+    accumulators = break_accumulators(problem)
     return BlockSum("game: multiplier", multiplier_block, accumulators, operands, reads=("dual",), light=True)
 
 
@@ -305,7 +310,7 @@ def step_record(problem: GameProblem, state: GameState) -> BlockSum:
         "errors": Accumulator((3,)),
         "held": Accumulator(()),
         "gradient": Accumulator((1,)),
-        **_break_accumulators(problem),
+        **break_accumulators(problem),
     }
     columns = ("dual", "mean", "score")
     return BlockSum(
@@ -354,9 +359,14 @@ def dual_step(problem: GameProblem, state: GameState) -> DualStep:
 
 def trials_of(state: GameState) -> Trials:
     """The best machine so far first, and others around it."""
-    scales = state.scale * np.array([1.0, 0.8, 1.25, 0.5, 1.6])
+    around = intercept_trials(state.intercepts, state.spread)
+    return replace(around, scales=state.scale * np.array([1.0, 0.8, 1.25, 0.5, 1.6]))
+
+
+def intercept_trials(intercepts: np.ndarray, spread: np.ndarray) -> Trials:
+    """The machine as it is with its intercepts, first, and with others around them."""
     moves = np.array([0.0, -0.25, 0.25, -1.0, 1.0, -4.0, 4.0, -0.0625, 0.0625])
-    return Trials(scales, state.intercepts[:, None] + state.spread[:, None] * moves)
+    return Trials(np.ones(1), intercepts[:, None] + spread[:, None] * moves)
 
 
 def _known(value: np.ndarray | None) -> np.ndarray:
@@ -365,7 +375,8 @@ def _known(value: np.ndarray | None) -> np.ndarray:
     return value
 
 
-def _break_accumulators(problem: GameProblem) -> dict[str, Accumulator]:
+def break_accumulators(problem: GameProblem) -> dict[str, Accumulator]:
+    """Of `dkl.blocks.game.breakpoint_sums`."""
     K, size = problem.n_blocks, N_EDGES + 1
     sums = {name: Accumulator((K, size)) for name in ("slopes", "moments", "breaks")}
     return {**sums, "positive": Accumulator((K,)), "ends": Accumulator((2, K), combine="max")}

@@ -47,7 +47,7 @@ def features_of(X: np.ndarray) -> np.ndarray:
 
 
 def table_of(problem: GameProblem, X: np.ndarray, y: np.ndarray, weight: np.ndarray | None = None) -> Table:
-    return Table(blocks_of(X, y, weight, rows=max(20, -(-len(y) // 3))), problem.columns)
+    return Table(blocks_of(X, y, weight, rows=max(20, -(-len(y) // 3))), GameDriver().columns(problem))
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])

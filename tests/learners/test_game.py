@@ -1,0 +1,168 @@
+"""The game as a learner: on any cluster, after a kill at any moment, and with what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+
+import dkl
+from dkl.features.families import Coordinates, Gaussian
+from dkl.learners.margin import MarginFeatures
+
+PROGRAM = """
+import sys, dask, numpy as np
+import dkl
+from tests.learners.test_game import learner, rows, learned
+folder = sys.argv[1]
+with dask.config.set(scheduler="threads", num_workers=2):
+    fitted = learner(checkpoint=folder + "/checkpoint", progress=None).fit(dkl.open_dataset(folder + "/rows.zarr"))
+np.savez(folder + "/learned.npz", **learned(fitted))
+"""
+
+
+def rows(n: int = 600) -> tuple[np.ndarray, np.ndarray]:
+    X = np.random.default_rng(0).standard_normal((n, 4)).astype(np.float32)
+    return X, np.where(X[:, 0] * X[:, 1] > 0, "yes", "no")
+
+
+def learner(**parameters: Any) -> MarginFeatures:
+    settings: dict[str, Any] = {"chains": 10, "steps": 5, "search_rows": 150, "random_state": 0, "progress": False}
+    return MarginFeatures(n_features=16, solver="game", features_per_round=2, **{**settings, **parameters})
+
+
+def learned(fitted: MarginFeatures) -> dict[str, np.ndarray]:
+    history = np.array(
+        [[entry[name] for name in ("upper", "lower", "margin", "at_bound")] for entry in fitted.history_]
+    )
+    return {
+        "frequencies": np.asarray(fitted.frequencies_),
+        "weights": fitted.weights_,
+        "coef": fitted.coef_,
+        "history": history,
+        "dual": np.asarray(fitted.dual_.compute()),
+    }
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def undisturbed(dataset: Any) -> dict[str, np.ndarray]:
+    with dask.config.set(scheduler="synchronous"):
+        return learned(learner().fit(dataset))
+
+
+def test_two_worker_processes_play_the_game_of_one_thread(tmp_path: Path, client: object) -> None:
+    dataset = dkl.create_dataset(str(tmp_path / "rows.zarr"), *rows(), rows_a_block=90)
+    on_cluster = learned(learner().fit(dataset))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dkl.passes.backends.current_client", lambda: None)
+        assert_same(on_cluster, undisturbed(dataset))
+
+
+def killed_once(folder: Path, delay: float) -> bool:
+    """Whether a fit in a process of its own was killed before its end."""
+    root = Path(__file__).parents[2]
+    fit = subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder)], cwd=root)
+    began = time.monotonic()
+    while not (folder / "checkpoint" / "game").exists() and fit.poll() is None and time.monotonic() - began < 60:
+        time.sleep(0.005)
+    time.sleep(delay)
+    alive = fit.poll() is None
+    if alive:
+        os.kill(fit.pid, signal.SIGKILL)
+    fit.wait()
+    return alive
+
+
+def resumed(tmp_path: Path, delays: list[float]) -> tuple[Any, int]:
+    """What is learned by a fit that is killed after each of these seconds of playing, and how often it was."""
+    kills = sum(killed_once(tmp_path, delay) for delay in delays)
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], cwd=root, check=True)
+    return np.load(tmp_path / "learned.npz"), kills
+
+
+def test_a_killed_game_goes_on_from_its_last_round_to_the_same_bits(tmp_path: Path) -> None:
+    dataset = dkl.create_dataset(str(tmp_path / "rows.zarr"), *rows(), rows_a_block=90)
+    found, kills = resumed(tmp_path, [0.3])
+    assert kills == 1
+    assert_same(found, undisturbed(dataset))
+
+
+@pytest.mark.slow
+def test_a_game_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) -> None:
+    dataset = dkl.create_dataset(str(tmp_path / "rows.zarr"), *rows(), rows_a_block=90)
+    delays = list(np.random.default_rng(0).uniform(0.0, 0.4, 12))
+    found, kills = resumed(tmp_path, delays)
+    assert kills >= 3
+    assert_same(found, undisturbed(dataset))
+
+
+def test_what_a_game_leaves_behind(tmp_path: Path) -> None:
+    X, y = rows()
+    fitted = learner().fit(X, y)
+    assert fitted.weights_.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(fitted.feature_map_.amplitudes**2, fitted.weights_, rtol=1e-12)
+    assert fitted.transform(X).shape == (600, 16)
+    dual = fitted.dual_.compute()
+    signs = np.where(y == "yes", 1.0, -1.0)
+    assert dual.shape == (600,)
+    assert dual.min() >= 0.0
+    assert dual.max() <= 1.0
+    assert abs(signs @ dual) < 1e-9 * 600
+    assert not fitted.certified_
+    assert fitted.duality_gap_ == fitted.history_[-1]["relative_gap"]
+    assert "duality gap" in fitted.message_
+    for entry in fitted.history_:
+        assert {"upper", "lower", "gap", "margin", "potential", "support", "at_zero", "at_bound"} <= entry.keys()
+
+
+def test_the_machine_of_a_game_predicts() -> None:
+    X, y = rows()
+    fitted = learner(steps=10).fit(X, y)
+    assert fitted.machine_.score(X, y) > 0.9
+
+
+def test_three_classes_share_one_set_of_features() -> None:
+    X = rows()[0]
+    y = np.digitize(X[:, 0], [-0.5, 0.5])
+    fitted = learner().fit(X, y)
+    assert fitted.coef_.shape == (3, 16)
+    assert fitted.dual_.compute().shape == (600, 3)
+    assert fitted.machine_.score(X, y) > 0.8
+
+
+def test_a_finite_family_is_weighed_as_a_whole_and_certified() -> None:
+    X, y = rows()
+    y = np.where(X[:, 2] > 0.1, "yes", "no")
+    fitted = MarginFeatures(Coordinates(), n_features=3, solver="game", rounds=60, random_state=0).fit(X, y)
+    assert fitted.certified_
+    assert fitted.duality_gap_ < 0.3
+    assert len(fitted.weights_) <= 3
+    assert fitted.weights_.max() == fitted.weights_[np.flatnonzero(fitted.feature_map_.projection.columns == 2)[0]]
+    assert fitted.machine_.score(X, y) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("parameters", "y", "message"),
+    [
+        ({}, np.linspace(0, 1, 600), "learns from class labels"),
+        ({"loss": "log_loss"}, None, "loss='hinge' or loss='squared_hinge'"),
+        ({"family": Gaussian(1.0, pairing="phase")}, None, "use pairing='cos-sin'"),
+    ],
+)
+def test_what_a_game_is_not_for_is_refused(parameters: dict[str, Any], y: Any, message: str) -> None:
+    X, labels = rows()
+    with pytest.raises(ValueError, match=message):
+        learner(**parameters).fit(X, labels if y is None else y)
