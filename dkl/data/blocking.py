@@ -10,12 +10,14 @@ from scipy import sparse
 
 MAX_BLOCK_ROWS = 65_536
 TARGET_BLOCK_BYTES = 32 * 2**20
+# rows in memory cost nothing to read: smaller blocks, so that few of them still keep all cores busy
+MEMORY_BLOCK_BYTES = 8 * 2**20
 
 
-def block_rows(row_bytes: float, n_rows: int | None = None) -> int:
+def block_rows(row_bytes: float, n_rows: int | None = None, target: int = TARGET_BLOCK_BYTES) -> int:
     """Rows of each block but the last.
 
-    About 32 MiB of X, at most 65,536 rows, at least one; blocks are evened out when the number of rows is known.
+    About `target` bytes of X (32 MiB), at most 65,536 rows, at least one; blocks are evened out when the number of rows is known.
 
     Parameters
     ----------
@@ -23,6 +25,8 @@ def block_rows(row_bytes: float, n_rows: int | None = None) -> int:
         Bytes of one row of X (the mean, for sparse rows).
     n_rows : int or None
         None while rows are still streaming in.
+    target : int
+        Bytes of a block's X.
 
     Examples
     --------
@@ -31,7 +35,7 @@ def block_rows(row_bytes: float, n_rows: int | None = None) -> int:
     >>> block_rows(4 * 784, 12_000)
     6000
     """
-    most = int(np.clip(TARGET_BLOCK_BYTES // max(row_bytes, 1), 1, MAX_BLOCK_ROWS))
+    most = int(np.clip(target // max(row_bytes, 1), 1, MAX_BLOCK_ROWS))
     if n_rows is None:
         return most
     return max(1, math.ceil(n_rows / max(1, math.ceil(n_rows / most))))

@@ -22,9 +22,9 @@ from dkl.selection.peak_search import SearchOptions
 FIRST_SAMPLE, MOST_SAMPLED = 10_000, 100_000
 _SAMPLE_BYTES = 128 << 20
 AUTO_FEATURES, _AUTO_PATIENCE = 2_000, 5
-_CHAINS, _CHAINS_A_CANDIDATE = 10, 1.5
-_STEPS, _STRIDE = 10, 0.2
-_C = 0.01
+_CHAINS, _CHAINS_A_CANDIDATE = 20, 2.0
+_STEPS, _STRIDE = 5, 0.2
+_C = 0.0125
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,12 +44,12 @@ class MarginFeatures(FeatureLearner):
     loss : {"squared_hinge", "log_loss", "squared_error", "hinge"} or None
         None is "squared_hinge" for classes ("hinge" in the game) and "squared_error" for numbers.
     C : float or None
-        Of the machine ``|u|^2/2 + C sum loss`` on features scaled by 1/sqrt(m), as `LinearSVC` has it. None is 0.01 for
+        Of the machine ``|u|^2/2 + C sum loss`` on features scaled by 1/sqrt(m), as `LinearSVC` has it. None is 1/80 for
         rounds, where a heavy penalty keeps features diverse, and 1 for the game.
     rounds : int or None
         At most so many; None is as many as the features take.
     features_per_round : int or None
-        Columns that a round adds. None adds 6 at first and a tenth of what is there later (the game: up to 20).
+        Columns that a round adds. None adds 6 at first and 15 % of what is there later (the game: up to 20).
     tol : float or None
         Stop at this duality gap, relative to the objective.
     patience : int or None
@@ -57,10 +57,11 @@ class MarginFeatures(FeatureLearner):
     validation_fraction : float
         The share of the rows held out for `patience` and ``n_features="auto"``.
     chains : int or None
-        Points that climb at once; None is 3 for each feature wanted, at least 10 (the game: 100).
+        Points that climb at once; None is 4 for each point that a round adds, at least
+        20 (the game: 100).
     steps, stride, noise : int, float, float or None
         Of the climb: steps, the length of the first one times sqrt(d)/sigma, and that of the Langevin noise relative to
-        it. None is 10, 0.2 and 0 (the game: those of `PeakFeatures`).
+        it. None is 5, 0.2 and 0 (the game: those of `PeakFeatures`).
     sparse_share : float
         The share of the chains that live on 1 to 3 columns: main effects and interactions that a person can read.
     search_rows : int or None

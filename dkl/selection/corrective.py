@@ -1,4 +1,4 @@
-"""Fully corrective rounds: each pass finds where the working model errs, adds the best features, and refits by Newton."""
+"""Fully corrective rounds: a pass finds where the working model errs; the best features join; a Newton step refits."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.blas import one_blas_thread
-from dkl.blocks.block import Block
 from dkl.blocks.corrective import CorrectiveLoss, CorrectiveRound, HeldTargets, corrective_block, row_duals
-from dkl.blocks.maps import map_rows
 from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
-from dkl.blocks.scale import scale_rows
 from dkl.features.feature_map import FeatureMap
 from dkl.selection.grounds import Ground
 from dkl.selection.peak_search import grown_sample, pair_potentials
+from dkl.selection.searched_rows import SearchedRows
 from dkl.selection.working_model import WorkingModel, refit
 
 HISTORY = (
@@ -54,15 +52,21 @@ class Schedule:
         Stop at this duality gap, relative to the objective.
     settling : int
         Newton steps after the last feature was added.
+    sample_rounds : int
+        Passes that search on the same rows.
+    trusted : float
+        Twice as many rows are sampled where verified potentials keep less than this share of the sampled ones.
     """
 
     first: int = 3
-    growth: float = 0.1
+    growth: float = 0.15
     candidates: float = 2.0
     rounds: int | None = None
     patience: int | None = None
     tol: float | None = None
     settling: int = 2
+    sample_rounds: int = 4
+    trusted: float = 0.3
 
     def addition(self, n_points: int, most: int) -> int:
         """Points that the next round adds to `n_points`."""
@@ -104,7 +108,7 @@ class CorrectiveProblem:
     n_points: int
     total_weight: float
     loss: CorrectiveLoss = "squared_hinge"
-    ridge: float = 50.0
+    ridge: float = 40.0
     schedule: Schedule = Schedule()
     sample_rows: int = 10_000
     most_rows: int = 100_000
@@ -184,6 +188,9 @@ class CorrectiveDriver:
     features so far in place of one projected step (fully corrective Frank-Wolfe).
     """
 
+    def __init__(self) -> None:
+        self._rows = SearchedRows()
+
     def init(self, problem: CorrectiveProblem) -> CorrectiveState:
         """No feature but those given, and candidates that nobody searched for."""
         ground = problem.ground
@@ -211,14 +218,17 @@ class CorrectiveDriver:
         if state.message:
             return None
         records: list[Record] = [round_record(problem, state)]
-        if state.n_points < problem.n_points:
-            records.append(RowSample("rows to search on", state.sample_rows, problem.seed, state.passes))
+        sample = sample_record(problem, state)
+        if state.n_points < problem.n_points and not self._rows.has(sample):
+            records.append(sample)
         return records
 
     def step(self, problem: CorrectiveProblem, state: CorrectiveState, results: Sequence[Any]) -> CorrectiveState:
         """Choose among the verified candidates, refit, and search the next ones."""
         with one_blas_thread():
             sums = results[0]
+            if len(results) > 1:
+                self._rows.keep(sample_record(problem, state), results[1])
             state = replace(state, passes=state.passes + 1)
             state = _with_gram(problem, state, sums)
             if _went_up(problem, state, sums):
@@ -227,8 +237,7 @@ class CorrectiveDriver:
             message = _ending(problem, state)
             if message:
                 return replace(state, message=message)
-            state = _extended(problem, state, sums)
-            return _searched(problem, state, results[1]) if len(results) > 1 else state
+            return _searched(problem, _extended(problem, state, sums), self._rows)
 
     def plan(self, problem: CorrectiveProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """Rounds of half the final size, and the last ones."""
@@ -245,6 +254,12 @@ def planned_sizes(problem: CorrectiveProblem) -> list[int]:
         sizes.append(sizes[-1] + problem.schedule.addition(sizes[-1], problem.n_points))
     most = problem.schedule.rounds
     return sizes if most is None else sizes[: most + 1]
+
+
+def sample_record(problem: CorrectiveProblem, state: CorrectiveState) -> RowSample:
+    """The rows that are searched on after this pass: fresh ones every few rounds, and whenever more are wanted."""
+    age = state.passes // problem.schedule.sample_rounds
+    return RowSample("rows to search on", state.sample_rows, problem.seed, age)
 
 
 def round_record(problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum:
@@ -407,7 +422,9 @@ def _extended(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str
     rows = state.sample_rows
     if len(chosen):
         normal = pair_potentials(verified, sums["absolutes"], sums["squares"])
-        rows = grown_sample(rows, state.sampled[chosen], normal[chosen], most=problem.most_rows)
+        rows = grown_sample(
+            rows, state.sampled[chosen], normal[chosen], most=problem.most_rows, least=problem.schedule.trusted
+        )
     at = _spread(state.gram_at, state.n_points, len(chosen), problem.parts)
     return replace(
         state,
@@ -427,7 +444,8 @@ def _chosen(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, 
         return np.zeros(0, np.int64)
     potentials = _potentials(problem, state, sums)[state.n_points :]
     k = problem.schedule.addition(state.n_points, problem.n_points)
-    return problem.ground.distinct(state.candidates, potentials, k)
+    room = problem.n_points - state.n_points
+    return problem.ground.distinct(state.candidates, potentials, k, room=room)
 
 
 def _spread(coefficients: np.ndarray, n_old: int, n_new: int, parts: int) -> np.ndarray:
@@ -436,34 +454,34 @@ def _spread(coefficients: np.ndarray, n_old: int, n_new: int, parts: int) -> np.
     return _widened(coefficients, old, parts * (n_old + n_new) + 1)
 
 
-def _searched(problem: CorrectiveProblem, state: CorrectiveState, sample: Block) -> CorrectiveState:
+def _searched(problem: CorrectiveProblem, state: CorrectiveState, rows: SearchedRows) -> CorrectiveState:
     """With new candidates, from the duals of the refitted model on the rows of the sample."""
     if state.n_points >= problem.n_points:
         return state
-    X, S = sample_duals(problem, state, sample)
+    X, S = sample_duals(problem, state, rows)
     wanted = problem.schedule.addition(state.n_points, problem.n_points)
     count = max(wanted, int(np.ceil(problem.schedule.candidates * wanted)))
     if len(S) == 0:
         return replace(state, candidates=problem.ground.none, sampled=np.zeros(0))
     seed = (problem.seed + 7919 * state.passes) % 2**31
-    candidates, potentials = problem.ground.search(X, S, count, seed)
+    room = problem.n_points - state.n_points
+    candidates, potentials = problem.ground.search(X, S, count, seed, room=room)
     normal = pair_potentials(potentials, np.abs(S).sum(axis=0), np.square(S).sum(axis=0))
     return replace(state, candidates=candidates, sampled=normal)
 
 
-def sample_duals(problem: CorrectiveProblem, state: CorrectiveState, sample: Block) -> tuple[Any, np.ndarray]:
-    """Scaled rows of a sample and their duals (r, K), of the rows that have one: only these pull."""
+def sample_duals(problem: CorrectiveProblem, state: CorrectiveState, rows: SearchedRows) -> tuple[Any, np.ndarray]:
+    """Scaled rows of the sample and their duals (r, K), of the rows that have one: only these pull."""
+    sample = rows.block
     targets, weight, _ = problem.targets(sample)
-    feature_map = problem.ground.feature_map(state.points)
-    scores = np.tile(state.coefficients[:, -1], (sample.n_rows, 1))
-    if state.n_points:
-        scores += map_rows(sample.X, feature_map, problem.dtype) @ state.coefficients[:, :-1].T
+    coefficients = state.coefficients[:, :-1].reshape(problem.n_models, problem.parts, -1)
+    scores = rows.scores(state.points, coefficients, problem.ground.feature_map, problem.dtype)
     # rows were drawn by their own weights already
-    S = row_duals(scores, targets, problem.loss) * (weight / sample.weights)[:, None]
+    S = row_duals(scores + state.coefficients[:, -1], targets, problem.loss) * (weight / sample.weights)[:, None]
     pulling = np.flatnonzero(np.any(S != 0.0, axis=1))
-    S = S[pulling]
-    total = np.abs(S).sum()
-    return scale_rows(sample.X[pulling], feature_map.scaler, problem.dtype), S / (total if total > 0.0 else 1.0)
+    S, total = S[pulling], np.abs(S).sum()
+    scaled = rows.scaled(problem.ground.feature_map(problem.ground.none), problem.dtype)
+    return scaled[pulling], S / (total if total > 0.0 else 1.0)
 
 
 def _planned(problem: CorrectiveProblem, size: int) -> list[Record]:

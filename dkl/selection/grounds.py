@@ -1,4 +1,4 @@
-"""Where features are looked for: all of R^d, climbed by chains on a row sample, or a finite pool, weighed as a whole."""
+"""Where features are looked for: all of R^d, climbed by chains on a row sample, or a finite pool, weighed whole."""
 
 from __future__ import annotations
 
@@ -34,12 +34,17 @@ class Ground(Protocol):
         """Points that are worth looking at before anything is known."""
         ...
 
-    def search(self, X: Any, S: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """At most `count` points with high potentials of weights S on scaled rows X, and these potentials."""
+    def search(
+        self, X: Any, S: np.ndarray, count: int, seed: int, *, room: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Points with high potentials of weights S on scaled rows X, and their potentials; as many as `distinct` takes."""
         ...
 
-    def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int) -> np.ndarray:
-        """Positions of the k best that differ from each other."""
+    def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
+        """Positions of the k best that differ from each other; points of one block come together.
+
+        The first block may have more than k points, up to `room` (None is k).
+        """
         ...
 
 
@@ -80,13 +85,15 @@ class FourierGround:
         scale = np.sqrt(self.options.start) / self.sigma
         return (scale * generator.standard_normal((count, self.origin.n_columns))).astype(np.float32)
 
-    def search(self, X: Any, S: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    def search(
+        self, X: Any, S: np.ndarray, count: int, seed: int, *, room: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         chains = max(self.options.chains, int(np.ceil(self.chains_a_peak * count)))
         found = search_peaks(X, S, self.sigma, replace(self.options, chains=chains), seed)
         best = distinct_peaks(found.frequencies, found.potentials, count)
         return found.frequencies[best], found.potentials[best]
 
-    def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int) -> np.ndarray:
+    def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
         return distinct_peaks(points, potentials, k)
 
 
@@ -118,22 +125,26 @@ class PoolGround:
     def start(self, count: int, seed: int) -> np.ndarray:
         return np.arange(min(count, self.pool.n_frequencies))
 
-    def search(self, X: Any, S: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    def search(
+        self, X: Any, S: np.ndarray, count: int, seed: int, *, room: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         bare = replace(self.pool, scaler=None)
         potentials = np.sum(feature_sums(X, S, bare, self.dtype) ** 2, axis=(0, 2))
-        best = self.distinct(np.arange(self.pool.n_frequencies), potentials, count)
+        best = self.distinct(np.arange(self.pool.n_frequencies), potentials, count, room=room)
         return best, potentials[best]
 
-    def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int) -> np.ndarray:
-        groups = self.pool.groups[points]
-        heights = np.bincount(groups, weights=potentials)
-        chosen = np.zeros(0, np.int64)
-        for group in np.argsort(-heights, kind="stable"):
-            members = np.flatnonzero(groups == group)
-            if len(members) == 0 or len(chosen) + len(members) > k:
-                break
-            chosen = np.concatenate([chosen, members])
-        return chosen
+    def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
+        _, groups = np.unique(self.pool.groups[points], return_inverse=True)
+        if len(groups) == 0:
+            return np.zeros(0, np.int64)
+        sizes = np.bincount(groups)
+        # the mean over a block is the potential of its kernel, which is 1 at x.x like that of a single point
+        heights = np.bincount(groups, weights=potentials) / sizes
+        order = np.argsort(-heights, kind="stable")
+        order = order[sizes[order] <= (k if room is None else max(k, room))]
+        fits = np.cumsum(sizes[order]) <= k
+        chosen = max(1, int(np.argmin(fits)) if not fits.all() else len(fits))
+        return np.concatenate([np.flatnonzero(groups == group) for group in order[:chosen]] or [np.zeros(0, np.int64)])
 
 
 def projection_of(frequencies: np.ndarray) -> Projection:
