@@ -37,7 +37,7 @@ class Ground(Protocol):
     def search(
         self, X: Any, S: np.ndarray, count: int, seed: int, *, room: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Points with high potentials of weights S on scaled rows X, and their potentials; as many as `distinct` takes."""
+        """Points with high potentials of weights S on scaled rows X, and these potentials; see `distinct`."""
         ...
 
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
