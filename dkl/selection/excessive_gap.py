@@ -322,8 +322,8 @@ def _summed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, n
     move = state.move
     state = after[move](problem, state, answer)
     if move != "respond":
-        totals = {"dual_total": float(sums["alpha"].sum()), "dual_squares": float(sums["squares"].sum())}
-        state = replace(state, bounds=sums["bounds"], **totals)
+        total, squares = float(sums["alpha"].sum()), float(sums["squares"].sum())
+        state = replace(state, bounds=sums["bounds"], dual_total=total, dual_squares=squares)
         state = replace(state, lower=max(state.lower, _dual_value(problem, state)))
     return _recorded(problem, state) if move == "ascend" else state
 

@@ -297,6 +297,7 @@ def _recorded(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndar
         "support": float(np.count_nonzero(state.mass)),
         "error": float(errors[0]) / state.total,
         "step": state.step_size,
+        "gradient": float(sums["gradient"][0]),
         "sample_rows": float(state.sample_rows),
         **state.pending,
     }
