@@ -16,7 +16,7 @@ from dkl.blocks.scale import scale_rows
 from dkl.data.dataset import Dataset
 from dkl.features.families import Coordinates
 from dkl.features.feature_map import FeatureMap
-from dkl.learners.parameters import class_weights, kept_frequencies
+from dkl.learners.parameters import class_weights, family_of, kept_frequencies
 from dkl.linear.pieces import HeldOut
 from dkl.passes.loop import ColumnStore
 from dkl.passes.row_columns import RowColumns
@@ -114,12 +114,37 @@ def play_game(learner: Any, dataset: Dataset, scaler: Any) -> GameResult:
     ----------
     Bullins, Zhang & Zhang 2018, "Not-so-random features", Algorithms 2 and 3, appendix A.
     """
-    problem = game_problem(learner, dataset, scaler)
+    problem, driver = game_problem(learner, dataset, scaler), game_driver(learner)
+    driver.init(problem)
     place, folder = _column_place(learner)
-    driver: Any = ExcessiveGapDriver() if learner.dynamics == "excessive-gap" else GameDriver()
     state = learner._run(driver, problem, dataset, "game", ColumnStore(place, driver.columns(problem)))
     kept = KeptColumns(RowColumns.open(place, dataset.source), folder)
     return _result(problem, state, kept)
+
+
+def check_game(learner: Any) -> None:
+    """Raise ValueError where the parameters describe no game; needs no rows."""
+    name, family = type(learner).__name__, family_of(learner)
+    if learner.loss not in (None, "hinge", "squared_hinge"):
+        raise ValueError(
+            f"solver='game' of {name} plays for loss='hinge' or loss='squared_hinge', got loss={learner.loss!r}; use "
+            "solver='corrective'"
+        )
+    pairing = getattr(family, "pairing", None)
+    if pairing == "phase":
+        raise ValueError(
+            f"the game answers with cosine-sine pairs, and {family!r} has cosines with a phase; use pairing='cos-sin'"
+        )
+    if learner.dynamics == "excessive-gap" and (pairing is not None or learner.projection != "exact"):
+        raise ValueError(
+            "dynamics='excessive-gap' needs a finite set of features (SphericalHarmonics, Coordinates, ArcCosine) and "
+            f"projection='exact'; got family={family!r}, projection={learner.projection!r}. Use dynamics='no-regret'"
+        )
+
+
+def game_driver(learner: Any) -> Any:
+    """The dynamics that a learner asks for."""
+    return ExcessiveGapDriver() if learner.dynamics == "excessive-gap" else GameDriver()
 
 
 def game_problem(learner: Any, dataset: Dataset, scaler: Any) -> GameProblem:
@@ -129,11 +154,7 @@ def game_problem(learner: Any, dataset: Dataset, scaler: Any) -> GameProblem:
             f"solver='game' of {type(learner).__name__} learns from class labels, and these targets are numbers "
             "(regression); use solver='corrective'"
         )
-    if learner.loss not in (None, "hinge", "squared_hinge"):
-        raise ValueError(
-            f"solver='game' of {type(learner).__name__} plays for loss='hinge' or loss='squared_hinge', got "
-            f"loss={learner.loss!r}; use solver='corrective'"
-        )
+    check_game(learner)
     family = learner.family_
     pool = _pool_of(family, dataset.n_columns, learner)
     held_out = HeldOut(learner.validation_fraction, learner.seed_) if learner.patience is not None else None
@@ -164,12 +185,9 @@ def _pool_of(family: Any, n_columns: int, learner: Any) -> FeatureMap | None:
         return family.pool(n_columns)
     if isinstance(family, Coordinates):
         return family.draw(None, n_columns, 0, learner.dtype)
-    drawn = family.draw(_POOL_SIZE, n_columns, learner.seed_, learner.dtype)
-    if drawn.activation == "cos":
-        raise ValueError(
-            f"the game answers with cosine-sine pairs, and {family!r} has cosines with a phase; use pairing='cos-sin'"
-        )
-    return None if drawn.activation == "cos-sin" else drawn
+    if hasattr(family, "pairing"):
+        return None
+    return family.draw(_POOL_SIZE, n_columns, learner.seed_, learner.dtype)
 
 
 def _rules(learner: Any, pool: FeatureMap | None) -> GameRules:

@@ -13,12 +13,11 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import FeatureLearner
 from dkl.learners.corrective import AUTO_FEATURES, corrective_problem, fit_correctively
-from dkl.learners.game import game_problem, play_game
+from dkl.learners.game import check_game, game_driver, game_problem, play_game
 from dkl.learners.parameters import COMMON, MARGIN, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.learners.preparation import preparation_problem
 from dkl.linear.targets import target_record
 from dkl.selection.corrective import CorrectiveDriver
-from dkl.selection.game import GameDriver
 from dkl.selection.preparation import PreparationDriver
 
 Solver = Literal["corrective", "game"]
@@ -64,6 +63,9 @@ class MarginFeatures(FeatureLearner):
         it. None is 5, 0.2 and 0 (the game: those of `PeakFeatures`).
     sparse_share : float
         The share of the chains that live on 1 to 3 columns: main effects and interactions that a person can read.
+    plain_share : float or None
+        The share of plain random draws among the features of a round. None is 0, and on few rows, where a search
+        follows the noise, 0.5: below 5,000 rows at most n/10 are searched for, below 1,500 n/20, and without ascent.
     search_rows : int or None
         Rows of the sample; None is 10,000, and more where the verified potentials fall behind the sampled ones.
     max_norm : float or None
@@ -145,6 +147,7 @@ class MarginFeatures(FeatureLearner):
         stride: float | None = None,
         noise: float | None = None,
         sparse_share: float = 0.5,
+        plain_share: float | None = None,
         search_rows: int | None = None,
         max_norm: float | None = None,
         projection: str = "exact",
@@ -176,6 +179,7 @@ class MarginFeatures(FeatureLearner):
         self.stride = stride
         self.noise = noise
         self.sparse_share = sparse_share
+        self.plain_share = plain_share
         self.search_rows = search_rows
         self.max_norm = max_norm
         self.projection = projection
@@ -215,7 +219,7 @@ class MarginFeatures(FeatureLearner):
         preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
         passes: list[tuple[Any, int]] = list(PreparationDriver().plan(preparation))
         if self.solver == "game":
-            return [*passes, *GameDriver().plan(game_problem(unfitted, dataset, None))]
+            return [*passes, *game_driver(self).plan(game_problem(unfitted, dataset, None))]
         if dataset.classes is None:
             passes.append(([target_record(dataset.schema.n_targets or 1)], 1))
         return [*passes, *CorrectiveDriver().plan(corrective_problem(unfitted, dataset, None))]
@@ -229,6 +233,8 @@ class MarginFeatures(FeatureLearner):
         return super().planned_map(dataset)
 
     def _check_rest(self) -> None:
+        if self.solver == "game":
+            check_game(self)
         if self.n_features != "auto":
             kept_frequencies(type(self).__name__, self.n_features, family_of(self))
         elif self.solver == "game":

@@ -176,6 +176,8 @@ class ExcessiveGapDriver:
 
 
 def _pool(problem: GameProblem) -> FeatureMap:
+    if problem.rules.projection != "exact":
+        raise ValueError("dynamics='excessive-gap' needs projection='exact': its condition does not survive another")
     if problem.pool is None:
         raise ValueError(
             "dynamics='excessive-gap' needs a finite set of features (SphericalHarmonics, Coordinates, ArcCosine); in "

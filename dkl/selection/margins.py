@@ -1,9 +1,9 @@
 """What theorems 4.1 to 4.4 of Bullins, Zhang & Zhang 2018 say of a fitted model, in forms that hold, as numbers.
 
 The printed forms have slips, each corrected here and tested by simulation. 4.1: the gradient's bound is (1 + C n)
-sqrt(n), not (1 + 2 C) sqrt(n). 4.2: margins compare by the square root, for hard margins. 4.3: the cosine's constant was
-lost, and theta is free in the uniform form only. 4.4: a squared modulus of a sample is biased, and dual weights must not
-depend on the sampled rows. 4.5 has no constants: there is nothing to compute.
+sqrt(n), not (1 + 2 C) sqrt(n). 4.2: margins compare by the square root, for hard margins. 4.3: the cosine's constant
+was lost, and theta is free in the uniform form only. 4.4: a squared modulus of a sample is biased, and dual weights
+must not depend on the sampled rows. 4.5 has no constants: there is nothing to compute.
 """
 
 from __future__ import annotations
@@ -69,8 +69,9 @@ def guaranteed_regret(
 def played_regret(steps: Sequence[float], gradients: Sequence[float], diameter: float) -> float:
     """The same after the rounds, for any steps, from the gradients that occurred.
 
-    (D^2 + sum eta^2 |g|^2) / (2 sum eta). lambda and the mean of F(alpha_t, lambda_t) weigh round t by its step eta_t, as `dkl.selection.game` does: large
-    gradients of the first rounds then cost little, where the bound above takes them for all rounds.
+    (D^2 + sum eta^2 |g|^2) / (2 sum eta). lambda and the mean of F(alpha_t, lambda_t) weigh round t by its step eta_t,
+    as `dkl.selection.game` does: large gradients of the first rounds then cost little, where the bound above takes them
+    for all rounds.
 
     Parameters
     ----------

@@ -154,12 +154,28 @@ def test_a_finite_family_is_weighed_as_a_whole_and_certified() -> None:
     assert fitted.machine_.score(X, y) > 0.9
 
 
+def test_the_excessive_gap_is_the_same_game_certified(tmp_path: Path) -> None:
+    X, y = rows(200)
+    y = np.where(X[:, 2] > 0.1, "yes", "no")
+    dataset = dkl.create_dataset(str(tmp_path / "rows.zarr"), X, y, rows_a_block=90)
+    parameters = {"n_features": 4, "solver": "game", "rounds": 25, "random_state": 0}
+    certified = MarginFeatures(Coordinates(), dynamics="excessive-gap", **parameters).fit(dataset)
+    played = MarginFeatures(Coordinates(), **{**parameters, "rounds": 60}).fit(dataset)
+    first, second = (fitted.history_[-1] for fitted in (certified, played))
+    assert certified.certified_
+    assert certified.duality_gap_ < 0.3
+    assert max(first["lower"], second["lower"]) <= min(first["upper"], second["upper"])
+    assert certified.machine_.score(X, y) > 0.9
+
+
 @pytest.mark.parametrize(
     ("parameters", "y", "message"),
     [
         ({}, np.linspace(0, 1, 600), "learns from class labels"),
         ({"loss": "log_loss"}, None, "loss='hinge' or loss='squared_hinge'"),
         ({"family": Gaussian(1.0, pairing="phase")}, None, "use pairing='cos-sin'"),
+        ({"dynamics": "excessive-gap"}, None, "needs a finite set of features"),
+        ({"family": Coordinates(), "dynamics": "excessive-gap", "projection": "alternating"}, None, "'exact'"),
     ],
 )
 def test_what_a_game_is_not_for_is_refused(parameters: dict[str, Any], y: Any, message: str) -> None:
