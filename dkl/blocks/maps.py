@@ -15,6 +15,7 @@ from dkl.blocks.records import SINCOS_FLOPS
 from dkl.blocks.tiles import checked_dtype, checked_rows, row_tile, spans
 from dkl.blocks.turns import ELEMENTWISE, cos_sin
 from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import SparseProjection
 
 __all__ = ["map_rows", "row_tile"]
 
@@ -64,7 +65,9 @@ def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
     """Of mapping one row of so many columns."""
     if feature_map.activation == "harmonics":
         return HARMONIC_FLOPS * feature_map.n_features
-    return 2.0 * columns * feature_map.n_frequencies + SINCOS_FLOPS * feature_map.n_features
+    projection = feature_map.projection
+    entries = len(projection.data) if isinstance(projection, SparseProjection) else columns * projection.n_frequencies
+    return 2.0 * entries + SINCOS_FLOPS * feature_map.n_features
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)

@@ -25,7 +25,9 @@ from dkl.learners.parameters import (
     check_parameters,
     class_weights,
     family_of,
+    family_parameters,
     kept_frequencies,
+    with_parameters,
 )
 from dkl.learners.preparation import draw_pool, preparation_problem, tell_of_heavy_tails
 from dkl.learners.rows import first_targets, map_to_features, rows_to_fit
@@ -103,6 +105,27 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         """
         check_is_fitted(self)
         return map_to_features(self, X, self.feature_map_, self.dtype)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters; with `deep` those of the family too, as ``family__sigma``."""
+        given = super().get_params(deep=deep)
+        of_family = family_parameters(family_of(self)) if deep else {}
+        return {**given, **{f"family__{name}": value for name, value in of_family.items()}}
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Set parameters; ``family__sigma=2.0`` gives the learner a changed copy of its family.
+
+        Raises
+        ------
+        ValueError
+            For a name that is no parameter.
+        """
+        of_family = {name: value for name, value in parameters.items() if name.startswith("family__")}
+        super().set_params(**{name: value for name, value in parameters.items() if name not in of_family})
+        if of_family:
+            changed = {name.removeprefix("family__"): value for name, value in of_family.items()}
+            self.family = with_parameters(family_of(self), changed)
+        return self
 
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up."""

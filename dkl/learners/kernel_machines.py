@@ -30,7 +30,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     Parameters
     ----------
-    features : feature learner or {"aligned", "posterior", "random"}
+    features : feature learner or {"margin", "peaks", "aligned", "posterior", "random"}
         A learner is cloned; a name is the learner with its defaults.
     loss : {"hinge", "squared_hinge", "log_loss", "modified_huber"}
     alpha : float or "auto"
@@ -227,7 +227,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
 
     Parameters
     ----------
-    features : feature learner or {"aligned", "random"}
+    features : feature learner or {"margin", "peaks", "aligned", "random"}
         A learner is cloned; a name is the learner with its defaults.
     loss : {"squared_error", "epsilon_insensitive", "huber"}
         "squared_error" is half the square.

@@ -20,7 +20,9 @@ from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.base import FeatureLearner
 from dkl.learners.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
 from dkl.learners.machine_plan import Passes, machine_passes
+from dkl.learners.margin import MarginFeatures
 from dkl.learners.parameters import Constraints, check_constraints
+from dkl.learners.peaks import PeakFeatures
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.prediction import Scorer, score_rows
 from dkl.learners.random_features import RandomFeatures
@@ -35,6 +37,8 @@ _LEARNERS: dict[str, type[FeatureLearner]] = {
     "random": RandomFeatures,
     "aligned": AlignedFeatures,
     "posterior": PosteriorFeatures,
+    "peaks": PeakFeatures,
+    "margin": MarginFeatures,
 }
 
 
@@ -149,7 +153,7 @@ class KernelMachine(Saved, BaseEstimator):
             self.target_scale_,
             self.n_epochs_,
             self.validation_losses_,
-            alpha=self.alpha_,
+            alpha=self.alpha,
         )
 
     def _keep(self, fit: LinearFit) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +14,10 @@ from dkl.data.dataset import Dataset
 from dkl.linear.calibration import calibration_record
 from dkl.linear.epochs import EpochDriver, EpochProblem, Stopping
 from dkl.linear.fitting import LinearProblem, default_epochs
-from dkl.linear.newton import LIKELY_STEPS, newton_problem, penalty_problem
+from dkl.linear.newton import newton_passes
 from dkl.linear.pieces import RowTargets
 from dkl.linear.sgd import default_estimator, first_state, sgd_step, step_schedule
-from dkl.linear.summary import planned_summary, summary_records
-from dkl.selection.newton import NewtonDriver
+from dkl.linear.summary import summary_records
 
 Passes = Sequence[tuple[Sequence[Record], int]]
 
@@ -44,8 +42,10 @@ def machine_passes(machine: Any, dataset: Dataset) -> Passes:
     unfitted.features_ = SimpleNamespace(feature_map_=learner.planned_map(dataset), dtype=learner.dtype)
     weights = unfitted._class_weights(dataset)
     problem = unfitted._problem(dataset.classes, dataset.schema.n_targets or 1, weights)
-    passes.append((_summary(problem), 1))
-    passes.extend(_newton(problem, dataset) if machine.solver == "newton" else _epochs(machine, problem, dataset))
+    if machine.solver == "newton":
+        passes.extend(newton_passes(problem, dataset.n_rows))
+    else:
+        passes.extend([(_summary(problem), 1), *_epochs(machine, problem, dataset)])
     if getattr(machine, "calibrate", False):
         passes.append((_calibration(problem), 1))
     return passes
@@ -75,16 +75,6 @@ def _epochs(machine: Any, problem: LinearProblem, dataset: Dataset) -> Passes:
         dtype=problem.dtype,
     )
     return EpochDriver().plan(task)
-
-
-def _newton(problem: LinearProblem, dataset: Dataset) -> Passes:
-    task = newton_problem(problem, planned_summary(problem.n_targets, problem.feature_map, dataset.n_rows))
-    if problem.alpha != "auto":
-        return NewtonDriver().plan(task)
-    candidates = penalty_problem(problem, task, planned_summary(problem.n_targets, problem.feature_map, dataset.n_rows))
-    state = NewtonDriver().init(candidates.problem)
-    refit = replace(task, max_steps=LIKELY_STEPS)
-    return [*NewtonDriver().plan(candidates.problem), ([candidates.judged(state)], 1), *NewtonDriver().plan(refit)]
 
 
 def _calibration(problem: LinearProblem) -> Sequence[Record]:

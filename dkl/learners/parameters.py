@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -62,6 +64,7 @@ MARGIN: Constraints = {
     "stride": [Interval(Real, 0, None, closed="neither"), None],
     "noise": [Interval(Real, 0, None, closed="left"), None],
     "sparse_share": [Interval(Real, 0, 1, closed="both")],
+    "plain_share": [Interval(Real, 0, 1, closed="both"), None],
     "search_rows": [Interval(Integral, 1, None, closed="left"), None],
     "max_norm": [Interval(Real, 0, None, closed="neither"), None],
     "projection": [StrOptions({"exact", "alternating"})],
@@ -82,7 +85,7 @@ PEAKS: Constraints = {
 }
 
 MACHINE: Constraints = {
-    "features": [HasMethods(["fit", "transform"]), StrOptions({"random", "aligned", "posterior"})],
+    "features": [HasMethods(["fit", "transform"]), StrOptions({"random", "aligned", "posterior", "peaks", "margin"})],
     "alpha": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
     "epochs": [Interval(Integral, 1, None, closed="left"), None],
     "solver": [StrOptions({"sgd", "newton"})],
@@ -122,6 +125,27 @@ def check_constraints(estimator: Any) -> None:
 def family_of(estimator: Any) -> Any:
     """The family that was given, or a Gaussian with the median bandwidth."""
     return Gaussian() if estimator.family is None else estimator.family
+
+
+def family_parameters(family: Any) -> dict[str, Any]:
+    """The fields of a family that is a dataclass; none of others."""
+    fields = dataclasses.fields(family) if dataclasses.is_dataclass(family) else ()
+    return {field.name: getattr(family, field.name) for field in fields}
+
+
+def with_parameters(family: Any, parameters: Mapping[str, Any]) -> Any:
+    """A copy of a family with some of its fields changed.
+
+    Raises
+    ------
+    ValueError
+        For a name that is none of its fields.
+    """
+    known = family_parameters(family)
+    unknown = [name for name in parameters if name not in known]
+    if unknown:
+        raise ValueError(f"Invalid parameter {unknown[0]!r} for {family!r}. Valid parameters are: {sorted(known)}")
+    return dataclasses.replace(family, **parameters)
 
 
 def drawn_seed(random_state: Any) -> int:

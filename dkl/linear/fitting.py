@@ -24,7 +24,7 @@ from dkl.linear.sgd import (
     sgd_step,
     step_schedule,
 )
-from dkl.linear.summary import Summary, summarise, summary_records
+from dkl.linear.summary import Summary, TargetSummary, summarise, summary_records
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.selection.calibration import best_multiplier
@@ -129,7 +129,7 @@ class LinearFit:
     epochs: int
     losses: tuple[float, ...] = ()
     message: str = ""
-    alpha: float = 0.0
+    alpha: Any = 0.0
     choice: Any = None
 
 
@@ -139,7 +139,7 @@ def default_epochs(n_rows: int) -> int:
 
 
 def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Summary:
-    """One pass for what both solvers must know of the rows."""
+    """One pass for what stochastic steps must know of the rows."""
     K = None if problem.classes is None else len(problem.classes)
     records = summary_records(K or problem.n_targets, K, problem.class_weight, problem.held_out, problem.seed)
     result = run_pass(source, records, publish=run.publish, memory_limit=run.memory_limit, device=run.device)
@@ -242,7 +242,7 @@ def row_targets(problem: LinearProblem, summary: Summary) -> RowTargets:
 
 
 def in_original_units(
-    coef: np.ndarray, intercept: np.ndarray, summary: Summary, classes: np.ndarray | None
+    coef: np.ndarray, intercept: np.ndarray, summary: TargetSummary, classes: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """A model of standardised targets as one of the targets; that of classes as it is."""
     if classes is not None:

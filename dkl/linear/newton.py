@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,12 +12,14 @@ from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC
 
 from dkl.blocks.blas import one_blas_thread
+from dkl.blocks.maps import map_rows
 from dkl.blocks.newton import NewtonLoss, NewtonTargets
+from dkl.blocks.records import Record, RowSample
 from dkl.data.source import BlockSource
-from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units, summarise_rows
+from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
 from dkl.linear.penalty import Candidates, PenaltyChoice, penalty_candidates
 from dkl.linear.pieces import HeldOut
-from dkl.linear.summary import Summary
+from dkl.linear.summary import TargetSummary, summarise_targets, target_record
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.passes.loop import run_driver
@@ -24,8 +27,10 @@ from dkl.selection.newton import NewtonDriver, NewtonProblem, NewtonState
 
 NEWTON_LOSSES = {"squared_hinge", "squared_error"}
 
-# Newton steps that a plan counts for a fit from where the best candidate stands
-LIKELY_STEPS = 8
+# rows that tell how long mapped rows are
+_SAMPLE_ROWS = 1024
+# Newton steps from where the best candidate stands
+_REFIT_STEPS = 12
 # with a chosen penalty, the share of the objective that a last step may still promise
 _DECREMENT = 1e-3
 
@@ -47,12 +52,12 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         Its model is a `LinearSVC` or a `Ridge` with the coefficients that these have at their optimum.
     """
     with one_blas_thread():
-        summary = summarise_rows(problem, source, run)
-        choice = None
+        summary, choice = summarise_targets(_passed(newton_target_record(problem), source, run)), None
         task = newton_problem(problem, summary)
         if problem.alpha == "auto":
-            choice = _choose(penalty_problem(problem, task, summary), source, run)
-            task = replace(task, alpha=choice.alpha, start=choice.start, decrement=_DECREMENT)
+            candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run))
+            choice = _choose(candidates, source, run)
+            task = replace(_refitted(task), alpha=choice.alpha, start=choice.start)
         state = _run(task, source, run, run.checkpoint)
     message = newton_message(state, task)
     if not state.converged(task.tol, task.decrement).all():
@@ -62,7 +67,50 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
     return replace(fit, alpha=task.alpha, choice=choice)
 
 
-def newton_problem(problem: LinearProblem, summary: Summary) -> NewtonProblem:
+def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:
+    """The records of each kind of pass and how often it runs at most, before any row was read."""
+    summary = TargetSummary(n_rows, n_rows, np.zeros(problem.n_targets), np.ones(problem.n_targets))
+    task, driver = newton_problem(problem, summary), NewtonDriver()
+    passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
+    if problem.alpha != "auto":
+        return [*passes, *driver.plan(task)]
+    record = length_record(problem)
+    if record is not None:
+        passes.append(([record], 1))
+    candidates = penalty_problem(problem, task, summary, square_length=1.0)
+    judged = candidates.judged(driver.init(candidates.problem))
+    return [*passes, *driver.plan(candidates.problem), ([judged], 1), *driver.plan(_refitted(task))]
+
+
+def _refitted(task: NewtonProblem) -> NewtonProblem:
+    return replace(task, decrement=_DECREMENT, max_steps=_REFIT_STEPS)
+
+
+def newton_target_record(problem: LinearProblem) -> Record:
+    """The sums of the targets that the steps must know."""
+    K = None if problem.classes is None else len(problem.classes)
+    return target_record(K or problem.n_targets, K, problem.class_weight, problem.held_out)
+
+
+def length_record(problem: LinearProblem) -> Record | None:
+    """The sample that tells how long mapped rows are, or None where the map does."""
+    return None if problem.feature_map.activation == "cos-sin" else RowSample("sample", _SAMPLE_ROWS, problem.seed)
+
+
+def _mean_square(problem: LinearProblem, source: BlockSource, run: Run) -> float:
+    """The mean squared length of mapped rows, of which cos^2 + sin^2 = 1 needs no row."""
+    record = length_record(problem)
+    if record is None:
+        return float(np.sum(problem.feature_map.amplitudes**2))
+    sample = _passed(record, source, run)
+    return float(np.mean(np.sum(map_rows(sample.X, problem.feature_map, "float64") ** 2, axis=1)))
+
+
+def _passed(record: Record, source: BlockSource, run: Run) -> Any:
+    return run_pass(source, [record], publish=run.publish, memory_limit=run.memory_limit, device=run.device).results[0]
+
+
+def newton_problem(problem: LinearProblem, summary: TargetSummary) -> NewtonProblem:
     """The problem of the Newton steps; an alpha that is still to be chosen stands at 1."""
     classes, held_out = problem.classes, problem.held_out
     targets = NewtonTargets(
@@ -78,8 +126,10 @@ def newton_problem(problem: LinearProblem, summary: Summary) -> NewtonProblem:
     return NewtonProblem(problem.feature_map, targets, summary.total_weight, alpha, loss, dtype=problem.dtype)
 
 
-def penalty_problem(problem: LinearProblem, task: NewtonProblem, summary: Summary) -> Candidates:
-    """All penalties that ``alpha="auto"`` chooses from."""
+def penalty_problem(
+    problem: LinearProblem, task: NewtonProblem, summary: TargetSummary, square_length: float
+) -> Candidates:
+    """All penalties that ``alpha="auto"`` chooses from, for mapped rows of a mean squared length."""
     start = problem.start
     if start is not None and problem.classes is None:
         coef, intercept = start[:, :-1], start[:, -1] - summary.target_center
@@ -89,7 +139,7 @@ def penalty_problem(problem: LinearProblem, task: NewtonProblem, summary: Summar
         replace(task, targets=replace(task.targets, kept=None)),
         validation,
         n_rows=summary.n_rows,
-        square_length=summary.mean_square,
+        square_length=square_length,
         start=start,
     )
 
@@ -97,9 +147,7 @@ def penalty_problem(problem: LinearProblem, task: NewtonProblem, summary: Summar
 def _choose(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
     checkpoint = None if run.checkpoint is None else Checkpoint(f"{run.checkpoint.store}/penalty")
     state = _run(candidates.problem, source, run, checkpoint)
-    record = candidates.judged(state)
-    result = run_pass(source, [record], publish=run.publish, memory_limit=run.memory_limit, device=run.device)
-    return candidates.choose(state, result.results[0])
+    return candidates.choose(state, _passed(candidates.judged(state), source, run))
 
 
 def _run(task: NewtonProblem, source: BlockSource, run: Run, checkpoint: Checkpoint | None) -> NewtonState:
@@ -116,7 +164,7 @@ def _run(task: NewtonProblem, source: BlockSource, run: Run, checkpoint: Checkpo
     return state
 
 
-def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonState, summary: Summary) -> Any:
+def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonState, summary: TargetSummary) -> Any:
     """A fitted scikit-learn estimator on mapped rows."""
     classes, solution = problem.classes, state.solution(task)
     coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], summary, classes)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.held_out import held_out_block
-from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost
+from dkl.blocks.maps import mapping_flops
+from dkl.blocks.records import Accumulator, BlockSum, Cost
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.pieces import HeldOut
 from dkl.selection.newton import NewtonProblem, NewtonState
@@ -135,7 +136,7 @@ class _JudgingCost:
     folds: Folds
 
     def __call__(self, rows: int, columns: int) -> Cost:
-        mapping = (2.0 * columns + SINCOS_FLOPS) * self.feature_map.n_frequencies
+        mapping = mapping_flops(columns, self.feature_map)
         scores = 2.0 * self.feature_map.n_features * self.n_models
         judging = rows * min(1.0, self.folds.held_out.share * self.folds.count)
         return Cost(judging * (mapping + scores), int(judging * 8 * (self.feature_map.n_features + 2 * self.n_models)))

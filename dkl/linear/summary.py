@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,19 +19,11 @@ _SAMPLE_ROWS = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Summary:
-    """Figures of the rows.
+class TargetSummary:
+    """Figures of the targets, from sums alone.
 
     Attributes
     ----------
-    center : ndarray of shape (m,), float64
-        The weighted mean feature of a sample of rows.
-    square_length : float
-        The mean of ``weight^2 * squared length`` of its rows after centring: what makes steps noisy.
-    mean_square : float
-        Their mean squared length as they are.
-    largest : float
-        The largest ``weight * (squared length + 1)`` in the sample, where the mean weight is 1.
     n_rows, total_weight : float
         Class weights included.
     target_center, target_scale : ndarray of shape (t,)
@@ -41,15 +33,30 @@ class Summary:
         has one class.
     """
 
-    center: np.ndarray
-    square_length: float
-    mean_square: float
-    largest: float
     n_rows: float
     total_weight: float
     target_center: np.ndarray
     target_scale: np.ndarray
-    unevenness: float
+    unevenness: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Summary(TargetSummary):
+    """Figures of the targets, and of a sample of mapped rows.
+
+    Attributes
+    ----------
+    center : ndarray of shape (m,), float64
+        The weighted mean feature of a sample of rows.
+    square_length : float
+        The mean of ``weight^2 * squared length`` of its rows after centring: what makes steps noisy.
+    largest : float
+        The largest ``weight * (squared length + 1)`` in the sample, where the mean weight is 1.
+    """
+
+    center: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    square_length: float = 1.0
+    largest: float = 2.0
 
 
 def summary_records(
@@ -67,6 +74,14 @@ def summary_records(
         Rows that are not counted.
     seed : int
     """
+    sums = target_record(n_columns_y, n_classes, class_weight, held_out)
+    return sums, RowSample("sample for step lengths", _SAMPLE_ROWS, seed)
+
+
+def target_record(
+    n_columns_y: int, n_classes: int | None, class_weight: np.ndarray | None, held_out: HeldOut
+) -> BlockSum:
+    """The record of the targets' sums, which reads no X."""
     accumulators = {
         "sum": Accumulator((n_columns_y,)),
         "squares": Accumulator((n_columns_y,)),
@@ -76,8 +91,7 @@ def summary_records(
         "blocks": Accumulator((1,)),
     }
     operands = {"n_classes": n_classes, "class_weight": class_weight, "held_out": held_out}
-    sums = BlockSum("targets", target_sums, accumulators, operands)
-    return sums, RowSample("sample for step lengths", _SAMPLE_ROWS, seed)
+    return BlockSum("targets", target_sums, accumulators, operands, light=True)
 
 
 def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -116,42 +130,31 @@ def summarise(
         If no row is left to fit on.
     """
     sums, sample = results
+    targets = summarise_targets(sums)
+    mean_weight = targets.total_weight / targets.n_rows
+    center, square_length, largest = _lengths(sample, feature_map, class_weight, mean_weight, dtype)
+    return Summary(**vars(targets), center=center, square_length=square_length, largest=largest)
+
+
+def summarise_targets(sums: Mapping[str, np.ndarray]) -> TargetSummary:
+    """What the sums of `target_record` come to.
+
+    Raises
+    ------
+    ValueError
+        If no row is left to fit on.
+    """
     weight, rows = float(sums["weight"][0]), float(sums["rows"][0])
     if weight == 0.0:
         raise ValueError("no row is left to fit on: all are held out; use a smaller validation_fraction, or more rows")
-    center_y = sums["sum"] / weight
-    variance = np.maximum(sums["squares"] / weight - center_y**2, 0.0)
+    center = sums["sum"] / weight
+    variance = np.maximum(sums["squares"] / weight - center**2, 0.0)
     # what is left of a constant target is rounding
-    scale = np.where(variance > 1e-20 * center_y**2, np.sqrt(variance), 1.0)
+    scale = np.where(variance > 1e-20 * center**2, np.sqrt(variance), 1.0)
     scale[scale == 0.0] = 1.0
-    between = np.maximum(sums["between"] / weight - center_y**2, 0.0)
-    center, square_length, mean_square, largest = _lengths(sample, feature_map, class_weight, weight / rows, dtype)
-    return Summary(
-        center=center,
-        square_length=square_length,
-        mean_square=mean_square,
-        largest=largest,
-        n_rows=rows,
-        total_weight=weight,
-        target_center=center_y,
-        target_scale=scale,
-        unevenness=_unevenness(between.sum(), variance.sum(), float(sums["blocks"][0]) - 1.0, rows),
-    )
-
-
-def planned_summary(n_columns_y: int, feature_map: FeatureMap, n_rows: int) -> Summary:
-    """Figures of the right shapes before any row was read."""
-    return Summary(
-        center=np.zeros(feature_map.n_features),
-        square_length=1.0,
-        mean_square=1.0,
-        largest=2.0,
-        n_rows=float(n_rows),
-        total_weight=float(n_rows),
-        target_center=np.zeros(n_columns_y),
-        target_scale=np.ones(n_columns_y),
-        unevenness=0.0,
-    )
+    between = np.maximum(sums["between"] / weight - center**2, 0.0)
+    spare_blocks = float(sums["blocks"][0]) - 1.0
+    return TargetSummary(rows, weight, center, scale, _unevenness(between.sum(), variance.sum(), spare_blocks, rows))
 
 
 def _unevenness(between: float, variance: float, spare_blocks: float, rows: float) -> float:
@@ -164,9 +167,8 @@ def _unevenness(between: float, variance: float, spare_blocks: float, rows: floa
 
 def _lengths(
     sample: Block, feature_map: FeatureMap, class_weight: np.ndarray | None, mean_weight: float, dtype: str
-) -> tuple[np.ndarray, float, float, float]:
-    """Of a sample: mean feature; mean ``weight^2 * squared length`` about it; mean squared length about zero; largest
-    ``weight * (squared length + 1)``."""
+) -> tuple[np.ndarray, float, float]:
+    """Mean feature, mean ``weight^2 * squared length``, largest ``weight * (squared length + 1)`` of a sample."""
     phi = map_rows(sample.X, feature_map, dtype).astype(np.float64)
     factors = np.ones(sample.n_rows) if class_weight is None else class_weight[np.asarray(sample.y)]
     weights = sample.weights * factors / mean_weight
@@ -175,10 +177,4 @@ def _lengths(
     counted = counted / counted.sum() if counted.any() else np.full(sample.n_rows, 1.0 / sample.n_rows)
     center = counted @ phi
     square_lengths = np.sum((phi - center) ** 2, axis=1)
-    mean_square = float(counted @ np.sum(phi**2, axis=1))
-    return (
-        center,
-        float(counted @ (weights * square_lengths)),
-        mean_square,
-        float(np.max(weights * (square_lengths + 1.0))),
-    )
+    return center, float(counted @ (weights * square_lengths)), float(np.max(weights * (square_lengths + 1.0)))

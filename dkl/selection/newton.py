@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import lapack
 
+from dkl.blocks.maps import mapping_flops
 from dkl.blocks.newton import (
     NewtonLoss,
     NewtonOptions,
@@ -18,7 +19,7 @@ from dkl.blocks.newton import (
     newton_tile,
     packed_size,
 )
-from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost
+from dkl.blocks.records import Accumulator, BlockSum, Cost
 from dkl.features.feature_map import FeatureMap
 
 _HESSIAN_BYTES = 1 << 26
@@ -206,7 +207,8 @@ class NewtonDriver:
         models = _next_models(problem, state)
         first = _records(problem, state, models)
         first_groups = -(-problem.n_models // len(models))
-        begun = replace(state, first_gradient=np.ones(problem.n_models))
+        ones = np.ones(problem.n_models)
+        begun = replace(state, first_gradient=ones, gradient=ones, objective=ones, slope=-2.0 * ones)
         if problem.loss == "squared_error":
             begun = replace(begun, hessian=np.zeros((len(set(problem.hessian_keys(state.fresh))), 0)))
         models = _next_models(problem, begun)
@@ -282,8 +284,8 @@ class _NewtonCost:
     options: NewtonOptions
 
     def __call__(self, rows: int, columns: int) -> Cost:
-        width, frequencies = self.feature_map.n_features + 1, self.feature_map.n_frequencies
-        mapping = (2.0 * columns + SINCOS_FLOPS) * frequencies
+        width = self.feature_map.n_features + 1
+        mapping = mapping_flops(columns, self.feature_map)
         scores = 6.0 * self.n_models * width * (2.0 if self.options.exact else 1.0)
         packed = 0 if self.options.columns is None else packed_size(*self.options.columns)
         hessians = 2.0 * packed * len(self.options.hessian_of)

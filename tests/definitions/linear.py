@@ -124,3 +124,26 @@ def row_losses(scores: np.ndarray, y: np.ndarray, *, name: str, epsilon: float) 
                     "modified_huber": max(0.0, 1.0 - z) ** 2 if z >= -1.0 else -4.0 * z,
                 }[name]
     return total
+
+
+def held_out_scores(phi: np.ndarray, y: np.ndarray, weight: np.ndarray, candidates: Any, state: Any) -> Any:
+    """What the rows of each fold say of the candidates that have not seen them, where they stand and a step on."""
+    K, A, F = candidates.n_outputs, len(candidates.alphas), candidates.folds.count
+    folds = candidates.folds(np.arange(len(phi)))
+    right, total = np.zeros((2, A * F)), np.zeros(A * F)
+    for i, row in enumerate(phi):
+        for a in range(A):
+            if folds[i] < 0:
+                continue
+            c = a * F + folds[i]
+            total[c] += weight[i]
+            for version, models in enumerate((state.coefficients, state.proposal)):
+                scores = [float(row @ models[k * A * F + c]) for k in range(K)]
+                if np.ndim(y[i]):
+                    found = float(np.mean([(scores[k] - y[i, k]) ** 2 for k in range(K)]))
+                elif K == 1:
+                    found = float((scores[0] > 0) == (y[i] == 1))
+                else:
+                    found = float(int(np.argmax(scores)) == y[i])
+                right[version, c] += weight[i] * found
+    return {"right": right, "weight": total}

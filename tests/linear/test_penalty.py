@@ -1,0 +1,195 @@
+"""alpha="auto": candidates are fitted without the rows that judge them, the best one is taken, all rows are fitted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.svm import LinearSVC
+
+from dkl.blocks.held_out import held_out_block, row_scores
+from dkl.blocks.maps import map_rows
+from dkl.blocks.newton import NewtonTargets, packed_size
+from dkl.linear.penalty import PENALTIES, Candidates, Folds, penalty_candidates
+from dkl.linear.pieces import HeldOut
+from dkl.selection.newton import NewtonDriver, NewtonProblem, NewtonState
+from tests.definitions import linear as definition
+from tests.linear.problems import blocks_of, feature_map, play, rows
+
+HELD_OUT = HeldOut(0.2, 3)
+
+
+def base_problem(loss: str, K: int, n: float) -> NewtonProblem:
+    classes = loss == "squared_hinge"
+    models = np.array([1]) if classes and K == 2 else np.arange(K)
+    return NewtonProblem(feature_map(4), NewtonTargets(models, K if classes else None), n, 1.0, loss, dtype="float64")  # type: ignore[arg-type]
+
+
+def targets_of(loss: str, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    return codes if loss == "squared_hinge" else np.column_stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]])
+
+
+def exact(candidates: Candidates) -> Candidates:
+    return replace(candidates, problem=replace(candidates.problem, decrement=0.0, tol=1e-9, max_steps=50))
+
+
+def played(candidates: Candidates, blocks: Any) -> NewtonState:
+    return play(NewtonDriver(), candidates.problem, blocks)[0]
+
+
+def judgement(candidates: Candidates, state: NewtonState, blocks: Any) -> dict[str, np.ndarray]:
+    record = candidates.judged(state)
+    parts = [record.function(block, record.operands) for block in blocks]
+    total = {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
+    assert {name: value.shape for name, value in total.items()} == {
+        name: accumulator.shape for name, accumulator in record.accumulators.items()
+    }
+    return total
+
+
+def test_folds_are_disjoint_shares_and_the_first_is_what_is_held_out() -> None:
+    row_id = np.arange(20_000)
+    folds = Folds(HELD_OUT, 4)(row_id)
+    np.testing.assert_array_equal(folds == 0, HELD_OUT.mask(row_id))
+    counts = np.array([(folds == fold).sum() for fold in range(-1, 4)])
+    np.testing.assert_allclose(counts, 4_000, atol=4 * np.sqrt(20_000 * 0.2 * 0.8))
+    np.testing.assert_array_equal(Folds(HELD_OUT, 4)(row_id[7:30]), folds[7:30])
+
+
+@pytest.mark.parametrize("n_rows", [10, 400, 900, 6_000, 1_000_000])
+def test_few_rows_are_judged_in_more_folds(n_rows: int) -> None:
+    base = base_problem("squared_hinge", 2, n_rows)
+    made = penalty_candidates(base, HeldOut(0.1, 0), n_rows=n_rows, square_length=1.0, start=None)
+    judged = made.folds.count * 0.1 * n_rows
+    assert 1 <= made.folds.count <= 5
+    assert judged >= 1_000 or made.folds.count == 5
+    assert (made.folds.count - 1) * 0.1 * n_rows < 1_000
+
+
+@pytest.mark.parametrize(("loss", "K"), [("squared_hinge", 2), ("squared_hinge", 3), ("squared_error", 2)])
+def test_a_candidate_is_the_optimum_of_the_rows_that_it_sees(loss: str, K: int) -> None:
+    X, codes = rows(120, K)
+    y, base = targets_of(loss, X, codes), base_problem(loss, K, 120.0)
+    candidates = exact(penalty_candidates(base, HELD_OUT, n_rows=120, square_length=1.0, start=None))
+    state = played(candidates, blocks_of(X, y, 50))
+    K, A, F = candidates.n_outputs, len(candidates.alphas), candidates.folds.count
+    assert F == 5
+    found, folds = state.coefficients.reshape(K, A, F, -1), candidates.folds(np.arange(120))
+    for f in (0, 3):
+        seen = folds != f
+        alone = replace(base, alpha=candidates.alphas[A - 1], tol=1e-9)
+        expected, _ = play(NewtonDriver(), alone, blocks_of(X[seen], y[seen], 50))
+        np.testing.assert_allclose(
+            found[:, A - 1, f], expected.coefficients, atol=1e-5 * np.abs(expected.coefficients).max()
+        )
+
+
+@pytest.mark.parametrize(("loss", "K"), [("squared_hinge", 2), ("squared_hinge", 3), ("squared_error", 2)])
+def test_scores_are_counted_row_by_row(loss: str, K: int) -> None:
+    X, codes = rows(90, K)
+    weight = np.random.default_rng(1).integers(1, 4, 90).astype(float)
+    y, base = targets_of(loss, X, codes), base_problem(loss, K, weight.sum())
+    candidates = penalty_candidates(base, HELD_OUT, n_rows=90, square_length=1.0, start=None)
+    blocks = blocks_of(X, y, 40, weight)
+    state = played(candidates, blocks)
+    sums = judgement(candidates, state, blocks)
+    phi = np.hstack([map_rows(X, base.feature_map, "float64"), np.ones((90, 1))])
+    expected = definition.held_out_scores(phi, y, weight, candidates, state)
+    np.testing.assert_allclose(sums["right"], expected["right"], rtol=1e-10)
+    np.testing.assert_allclose(sums["weight"], expected["weight"])
+    choice = candidates.choose(state, sums)
+    shares = expected["right"].reshape(2, len(candidates.alphas), -1).sum(axis=2)
+    shares = shares / expected["weight"].reshape(len(candidates.alphas), -1).sum(axis=1)
+    scores = np.max(shares if loss == "squared_hinge" else 1.0 - shares, axis=0)
+    np.testing.assert_allclose(choice.scores, scores, rtol=1e-10)
+    assert choice.alpha == candidates.alphas[np.argmax(scores)]
+
+
+def test_of_equal_scores_the_strongest_penalty_is_taken() -> None:
+    base = base_problem("squared_hinge", 2, 60.0)
+    candidates = penalty_candidates(base, HELD_OUT, n_rows=60, square_length=2.0, start=None)
+    np.testing.assert_allclose(candidates.alphas, 2.0 / (60.0 * np.array(PENALTIES["squared_hinge"])))
+    state, F = NewtonDriver().init(candidates.problem), candidates.folds.count
+    right = np.repeat([[3.0, 4.0, 4.0], [1.0, 4.0, 2.0]], F, axis=1)
+    choice = candidates.choose(state, {"right": right, "weight": np.full(3 * F, 5.0)})
+    assert choice.alpha == candidates.alphas[1]
+    np.testing.assert_allclose(choice.scores, [0.6, 0.8, 0.8])
+
+
+def test_without_a_held_out_row_there_is_nothing_to_choose_by() -> None:
+    candidates = penalty_candidates(
+        base_problem("squared_hinge", 2, 3.0), HELD_OUT, n_rows=3, square_length=1.0, start=None
+    )
+    nothing = {"right": np.zeros((2, 15)), "weight": np.zeros(15)}
+    with pytest.raises(ValueError, match=r"validation_fraction=0\.2 of so few rows holds out none"):
+        candidates.choose(NewtonDriver().init(candidates.problem), nothing)
+
+
+def test_a_start_near_the_optimum_saves_passes_and_ends_at_the_same_optimum() -> None:
+    X, codes = rows(300, 3)
+    blocks, base = blocks_of(X, codes, 100), replace(base_problem("squared_hinge", 3, 300.0), alpha=1e-3)
+    from_zero, cold = play(NewtonDriver(), base, blocks)
+    nearby = replace(base, start=from_zero.coefficients * 1.001, decrement=1e-9)
+    warm_state, warm = play(NewtonDriver(), nearby, blocks)
+    assert warm <= 3 < cold
+    np.testing.assert_allclose(warm_state.solution(nearby), from_zero.coefficients, atol=1e-5)
+
+
+def test_a_step_that_promises_little_is_the_last_and_is_taken() -> None:
+    X, codes = rows(300, 2)
+    blocks, base = blocks_of(X, codes, 100), replace(base_problem("squared_hinge", 2, 300.0), alpha=1e-3)
+    best, passes = play(NewtonDriver(), base, blocks)
+    loose = replace(base, decrement=1e-2)
+    state, fewer = play(NewtonDriver(), loose, blocks)
+    assert fewer < passes
+    start = np.linalg.norm(state.coefficients - best.coefficients)
+    assert np.linalg.norm(state.solution(loose) - best.coefficients) < 0.3 * start
+
+
+def test_float32_scores_end_where_float64_ones_do() -> None:
+    X, codes = rows(400, 2)
+    problem = replace(base_problem("squared_hinge", 2, 400.0), alpha=1e-4, dtype="float32", decrement=1e-10)
+    state, _ = play(NewtonDriver(), problem, blocks_of(X, codes, 150))
+    svm = LinearSVC(C=1 / (1e-4 * 400), tol=1e-10, max_iter=100_000, intercept_scaling=1e3)
+    svm.fit(map_rows(X, problem.feature_map, "float64"), codes)
+    np.testing.assert_allclose(state.solution(problem)[0, :-1], svm.coef_[0], rtol=1e-3)
+
+
+@pytest.mark.parametrize(("K", "width"), [(10, 1001), (10, 4001), (3, 6001)])
+@pytest.mark.parametrize("warm", [False, True])
+def test_wide_heads_of_many_classes_ask_for_small_sums_only(K: int, width: int, warm: bool) -> None:
+    """4,000 features x 10 classes: never more than 64 MiB an accumulator, nor more Hessians than fill one of them."""
+    base = replace(base_problem("squared_hinge", K, 60_000.0), feature_map=feature_map(4, (width - 1) // 2))
+    start = np.ones((K, width)) if warm else None
+    problem = penalty_candidates(base, HeldOut(0.1), n_rows=60_000, square_length=1.0, start=start).problem
+    driver = NewtonDriver()
+    ones = np.ones(problem.n_models)
+    begun = replace(driver.init(problem), first_gradient=ones, gradient=ones, objective=ones, slope=-ones)
+    for state in (driver.init(problem), begun):
+        records = driver.request(problem, state)
+        assert records is not None
+        sizes = [accumulator.nbytes for record in records for accumulator in record.accumulators.values()]
+        assert max(sizes) <= 64 << 20
+        hessians = [record.accumulators["hessian"] for record in records]
+        assert sum(one.nbytes for one in hessians) <= max(64 << 20, 8 * packed_size(0, width))
+        assert sum(one.shape[1] for one in hessians) == packed_size(0, width)
+
+
+def test_a_tie_of_scores_between_classes_goes_to_the_first() -> None:
+    models = np.zeros((1, 3, 1, 3))
+    found = row_scores(np.ones((2, 2)), np.array([[1.0, -1.0, -1.0], [-1.0, 1.0, -1.0]]), models, classes=True)
+    np.testing.assert_array_equal(found[0, :, 0], [1.0, 0.0])
+
+
+def test_blocks_without_held_out_rows_add_nothing() -> None:
+    X, codes = rows(5, 2)
+    candidates = penalty_candidates(
+        base_problem("squared_hinge", 2, 5.0), HeldOut(1e-9), n_rows=5, square_length=1.0, start=None
+    )
+    record = candidates.judged(NewtonDriver().init(candidates.problem))
+    (block,) = blocks_of(X, codes, 5)
+    sums = held_out_block(block, record.operands)
+    assert not sums["right"].any()
+    assert not sums["weight"].any()
