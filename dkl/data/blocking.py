@@ -17,7 +17,8 @@ MEMORY_BLOCK_BYTES = 8 * 2**20
 def block_rows(row_bytes: float, n_rows: int | None = None, target: int = TARGET_BLOCK_BYTES) -> int:
     """Rows of each block but the last.
 
-    About `target` bytes of X (32 MiB), at most 65,536 rows, at least one; blocks are evened out when the number of rows is known.
+    About `target` bytes of X (32 MiB), at most 65,536 rows, at least one; blocks are evened out when the number of rows
+    is known.
 
     Parameters
     ----------

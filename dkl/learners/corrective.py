@@ -15,7 +15,8 @@ from dkl.features.feature_map import FeatureMap
 from dkl.learners.parameters import class_weights, kept_frequencies
 from dkl.linear.pieces import HeldOut
 from dkl.linear.targets import TargetScale, target_scale
-from dkl.selection.corrective import HISTORY, CorrectiveDriver, CorrectiveProblem, CorrectiveState, Schedule
+from dkl.selection.corrective import CorrectiveDriver
+from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState, Schedule
 from dkl.selection.grounds import FourierGround, Ground, PoolGround
 from dkl.selection.peak_search import SearchOptions
 
@@ -24,6 +25,12 @@ _SAMPLE_BYTES = 128 << 20
 AUTO_FEATURES, _AUTO_PATIENCE = 2_000, 5
 _CHAINS, _CHAINS_A_CANDIDATE = 20, 2.0
 _STEPS, _STRIDE = 5, 0.2
+# an ascent follows the noise of few rows: there half of the features are plain draws, the searched ones are bounded by
+# a share of the rows, and below the second number they are only the best of many starts
+_FEW_ROWS, _VERY_FEW_ROWS = 5_000, 1_500
+_FEW_SHARE, _VERY_FEW_SHARE = 1 / 10, 1 / 20
+_STARTS = 200
+_MANY_ROWS = 10_000
 _C = 0.0125
 
 
@@ -100,6 +107,9 @@ def corrective_problem(
     row_bytes = max(1, dataset.source.block_nbytes // max(1, int(np.max(dataset.source.block_rows, initial=1))))
     most = max(1_000, min(MOST_SAMPLED, _SAMPLE_BYTES // row_bytes))
     first = learner.search_rows or min(FIRST_SAMPLE, most)
+    ridge = 1.0 / (2.0 * (_C if learner.C is None else learner.C))
+    # heavy while features are looked for, since that keeps them diverse; on few rows too heavy to predict with
+    light = ridge * (min(1.0, total / _MANY_ROWS) if learner.C is None else 1.0)
     return CorrectiveProblem(
         ground=ground,
         targets=HeldTargets(targets, None if held_out is None else held_out.mask),
@@ -107,8 +117,9 @@ def corrective_problem(
         n_points=_n_points(learner, ground),
         total_weight=total * (1.0 - (0.0 if held_out is None else held_out.share)),
         loss=_loss(learner, dataset),
-        ridge=1.0 / (2.0 * (_C if learner.C is None else learner.C)),
-        schedule=_schedule(learner, ground),
+        ridge=light if learner.n_features == "auto" else ridge,
+        last_ridge=light,
+        schedule=_schedule(learner, ground, total),
         sample_rows=first,
         most_rows=max(first, most),
         seed=learner.seed_,
@@ -147,8 +158,13 @@ def _n_points(learner: Any, ground: Ground) -> int:
     return min(most, ground.pool.n_frequencies) if isinstance(ground, PoolGround) else most
 
 
-def _schedule(learner: Any, ground: Ground) -> Schedule:
-    schedule = Schedule(rounds=learner.rounds, patience=learner.patience, tol=learner.tol)
+def _schedule(learner: Any, ground: Ground, total_weight: float) -> Schedule:
+    few = total_weight < _FEW_ROWS
+    share = (0.5 if few else 0.0) if learner.plain_share is None else learner.plain_share
+    schedule = Schedule(rounds=learner.rounds, patience=learner.patience, tol=learner.tol, plain_share=share)
+    if few and learner.plain_share is None:
+        part = _VERY_FEW_SHARE if total_weight < _VERY_FEW_ROWS else _FEW_SHARE
+        schedule = replace(schedule, most_searched=max(1, int(part * total_weight)))
     if learner.n_features == "auto" and learner.patience is None:
         schedule = replace(schedule, patience=_AUTO_PATIENCE)
     if learner.features_per_round is None:
@@ -173,16 +189,17 @@ def _ground(learner: Any, dataset: Dataset, scaler: Any) -> Ground:
             f"{type(learner).__name__} looks for cosine-sine pairs, or among the features of a finite family, and "
             f"{family!r} has neither; use Gaussian(), or SphericalHarmonics(...) for rows on the unit sphere"
         )
+    very_few = dataset.total_weight < _VERY_FEW_ROWS
     options = SearchOptions(
-        chains=_CHAINS if learner.chains is None else learner.chains,
-        steps=_STEPS if learner.steps is None else learner.steps,
+        chains=(_STARTS if very_few else _CHAINS) if learner.chains is None else learner.chains,
+        steps=(1 if very_few else _STEPS) if learner.steps is None else learner.steps,
         stride=_STRIDE if learner.stride is None else learner.stride,
         noise=0.0 if learner.noise is None else learner.noise,
         sparse_share=learner.sparse_share,
         max_norm=learner.max_norm,
     )
     spread = _CHAINS_A_CANDIDATE if learner.chains is None else 0.0
-    return FourierGround(replace(drawn, scaler=scaler), family.sigma, options, spread)
+    return FourierGround(replace(drawn, scaler=scaler), family, options, spread)
 
 
 def _result(problem: CorrectiveProblem, state: CorrectiveState, scale: TargetScale | None) -> CorrectiveResult:

@@ -34,10 +34,29 @@ class Ground(Protocol):
         """Points that are worth looking at before anything is known."""
         ...
 
+    @property
+    def draws_plainly(self) -> bool:
+        """Whether there are plain draws: a finite pool is weighed as a whole instead."""
+        ...
+
+    def plain(self, count: int, seed: int) -> np.ndarray:
+        """`count` points as `RandomFeatures` draws them: no search, so nothing to over-fit."""
+        ...
+
     def search(
-        self, X: Any, S: np.ndarray, count: int, seed: int, *, room: int | None = None
+        self,
+        X: Any,
+        S: np.ndarray,
+        count: int,
+        seed: int,
+        *,
+        taken: np.ndarray | None = None,
+        room: int | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Points with high potentials of weights S on scaled rows X, and these potentials; see `distinct`."""
+        """Points with high potentials of weights S on scaled rows X, and these potentials; see `distinct`.
+
+        Points of a finite set that are `taken` already are left out: to repeat one is to scale it, which refitting does.
+        """
         ...
 
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
@@ -56,8 +75,8 @@ class FourierGround:
     ----------
     origin : FeatureMap
         Any pairs of the rows' columns behind their scaler; only its kind counts.
-    sigma : float
-        Bandwidth, the scale of starts and steps.
+    family : Family
+        Law of plain draws; its bandwidth is the scale of starts and steps.
     options : SearchOptions
         Its `chains` are a lower bound.
     chains_a_peak : float
@@ -65,7 +84,7 @@ class FourierGround:
     """
 
     origin: FeatureMap
-    sigma: float
+    family: Any
     options: SearchOptions
     chains_a_peak: float = 1.0
 
@@ -82,14 +101,31 @@ class FourierGround:
 
     def start(self, count: int, seed: int) -> np.ndarray:
         generator = np.random.default_rng([seed, 0])
-        scale = np.sqrt(self.options.start) / self.sigma
+        scale = np.sqrt(self.options.start) / self.family.sigma
         return (scale * generator.standard_normal((count, self.origin.n_columns))).astype(np.float32)
 
+    @property
+    def draws_plainly(self) -> bool:
+        return True
+
+    def plain(self, count: int, seed: int) -> np.ndarray:
+        if count == 0:
+            return self.none
+        drawn = self.family.draw(count, self.origin.n_columns, seed, np.float32)
+        return np.asarray(drawn.projection.dense(), dtype=np.float32)
+
     def search(
-        self, X: Any, S: np.ndarray, count: int, seed: int, *, room: int | None = None
+        self,
+        X: Any,
+        S: np.ndarray,
+        count: int,
+        seed: int,
+        *,
+        taken: np.ndarray | None = None,
+        room: int | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         chains = max(self.options.chains, int(np.ceil(self.chains_a_peak * count)))
-        found = search_peaks(X, S, self.sigma, replace(self.options, chains=chains), seed)
+        found = search_peaks(X, S, self.family.sigma, replace(self.options, chains=chains), seed)
         best = distinct_peaks(found.frequencies, found.potentials, count)
         return found.frequencies[best], found.potentials[best]
 
@@ -125,12 +161,27 @@ class PoolGround:
     def start(self, count: int, seed: int) -> np.ndarray:
         return np.arange(min(count, self.pool.n_frequencies))
 
+    @property
+    def draws_plainly(self) -> bool:
+        return False
+
+    def plain(self, count: int, seed: int) -> np.ndarray:
+        return self.none
+
     def search(
-        self, X: Any, S: np.ndarray, count: int, seed: int, *, room: int | None = None
+        self,
+        X: Any,
+        S: np.ndarray,
+        count: int,
+        seed: int,
+        *,
+        taken: np.ndarray | None = None,
+        room: int | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         bare = replace(self.pool, scaler=None)
         potentials = np.sum(feature_sums(X, S, bare, self.dtype) ** 2, axis=(0, 2))
-        best = self.distinct(np.arange(self.pool.n_frequencies), potentials, count, room=room)
+        free = np.setdiff1d(np.arange(self.pool.n_frequencies), [] if taken is None else taken)
+        best = free[self.distinct(free, potentials[free], count, room=room)]
         return best, potentials[best]
 
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
@@ -141,7 +192,7 @@ class PoolGround:
         # the mean over a block is the potential of its kernel, which is 1 at x.x like that of a single point
         heights = np.bincount(groups, weights=potentials) / sizes
         order = np.argsort(-heights, kind="stable")
-        order = order[sizes[order] <= (k if room is None else max(k, room))]
+        order = order[sizes[order] <= (k if room is None else room)]
         fits = np.cumsum(sizes[order]) <= k
         chosen = max(1, int(np.argmin(fits)) if not fits.all() else len(fits))
         return np.concatenate([np.flatnonzero(groups == group) for group in order[:chosen]] or [np.zeros(0, np.int64)])
