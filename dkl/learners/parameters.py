@@ -76,7 +76,8 @@ MARGIN: Constraints = {
 PEAKS: Constraints = {
     **COMMON,
     **{name: MARGIN[name] for name in ("chains", "sparse_share", "search_rows", "max_norm")},
-    "method": [StrOptions({"langevin", "quasi-newton"})],
+    "method": [StrOptions({"langevin", "quasi-newton", "grid"})],
+    "tol": [Interval(Real, 0, None, closed="neither")],
     "steps": [Interval(Integral, 1, None, closed="left")],
     "stride": [Interval(Real, 0, None, closed="neither")],
     "noise": [Interval(Real, 0, None, closed="left")],

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from dkl.blocks.device import resolve_device
+from dkl.blocks.nufft import MOST_COLUMNS
 from dkl.data.dataset import Dataset
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import FeatureLearner
+from dkl.learners.grid import check_grid, grid_message, grid_problem
 from dkl.learners.parameters import PEAKS, Constraints, check_parameters, class_weights, family_of, kept_frequencies
 from dkl.learners.preparation import preparation_problem
 from dkl.linear.targets import target_record, target_scale
+from dkl.selection.grid_search import GridDriver
 from dkl.selection.grounds import FourierGround, Ground, PoolGround
-from dkl.selection.peak_search import Method, SearchOptions, sample_size
+from dkl.selection.peak_search import Method, SearchOptions, distinct_peaks, sample_size
 from dkl.selection.peaks import PeakDriver, PeakProblem, PeakState, PeakTargets, chosen_peaks
 from dkl.selection.preparation import PreparationDriver
 
@@ -45,8 +48,10 @@ class PeakFeatures(FeatureLearner):
         bandwidth. Or a finite one, such as ``SphericalHarmonics(...)``, whose best features are taken.
     n_features : int
         Output columns, an upper bound: a pair takes two, and there may be fewer peaks that differ.
-    method : {"langevin", "quasi-newton"}
-        Noisy gradient steps, as in the paper, or limited-memory BFGS steps, which come as high in half as many.
+    method : {"langevin", "quasi-newton", "grid"}
+        Noisy gradient steps, as in the paper, or limited-memory BFGS steps, which come as high in half as many. "grid":
+        for rows of at most 3 columns (and with finufft), a global search on all rows that bounds what it missed: one
+        pass for a grid of up to a million frequencies, at most six for cells that may hold more, one for verification.
     chains : int or None
         Points that climb at once; None is 200, or four times the number of peaks where that is more.
     steps : int
@@ -61,8 +66,10 @@ class PeakFeatures(FeatureLearner):
         Further evaluations, of plain ascent from the best point of each chain.
     held_out : float
         Share of the sample that no chain climbs on; it tells the best point of each chain. 0 takes all rows for both.
+    tol : float
+        Of the grid: no root of a potential in its box is higher than the best found by more, unless the result says so.
     max_norm : float or None
-        No frequency becomes longer.
+        No frequency becomes longer. The grid covers |w_j| <= max_norm, 12 / sigma where it is None.
     search_rows : int or None
         Rows of the first sample; None is what theorem 4.4 asks for so many chains at an accuracy of 0.1, about 7,000.
     scaling, max_rows, class_weight
@@ -84,6 +91,8 @@ class PeakFeatures(FeatureLearner):
         1 / m for the candidates that are kept, else 0.
     sample_rows_ : int
         Rows of the last search.
+    certificate_ : float or None
+        Of the grid: no frequency in its box has a higher potential. None otherwise.
     message_ : str
         How the search ended.
     family_, scaler_, seed_, n_features_in_, classes_, stats_
@@ -114,7 +123,7 @@ class PeakFeatures(FeatureLearner):
         family: Any = None,
         n_features: int = 100,
         *,
-        method: Method = "langevin",
+        method: Method | Literal["grid"] = "langevin",
         chains: int | None = None,
         steps: int = 30,
         stride: float = 0.1,
@@ -122,6 +131,7 @@ class PeakFeatures(FeatureLearner):
         sparse_share: float = 0.5,
         polish: int = 5,
         held_out: float = 0.25,
+        tol: float = 0.05,
         max_norm: float | None = None,
         search_rows: int | None = None,
         scaling: ScalingKind | None = None,
@@ -144,6 +154,7 @@ class PeakFeatures(FeatureLearner):
         self.sparse_share = sparse_share
         self.polish = polish
         self.held_out = held_out
+        self.tol = tol
         self.max_norm = max_norm
         self.search_rows = search_rows
         self.scaling = scaling
@@ -165,16 +176,22 @@ class PeakFeatures(FeatureLearner):
         """The preparation, where it is needed, the row sample, and the verification of each search."""
         check_parameters(self)
         self._check_rest()
+        self._check_dataset(dataset)
         preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
-        ground = self._ground(self._planned_family(), dataset, None)
         n_targets = dataset.schema.n_targets or 1
         targets = self._targets(dataset, planned=True)
         light = [] if dataset.classes is not None else [((target_record(n_targets),), 1)]
-        problem = self._problem(ground, targets, dataset, seed=0)
+        family = self._planned_family()
+        if self.method == "grid":
+            grid = grid_problem(self, family, dataset, targets, None)
+            return [*PreparationDriver().plan(preparation), *light, *GridDriver().plan(grid)]
+        problem = self._problem(self._ground(family, dataset, None), targets, dataset, seed=0)
         return [*PreparationDriver().plan(preparation), *light, *PeakDriver().plan(problem)]
 
     def _check_rest(self) -> None:
         family = family_of(self)
+        if self.method == "grid":
+            check_grid(family)
         if not isinstance(family, FiniteFamily):
             kind = family.with_bandwidth(1.0).draw(1, 1, 0).activation
             if kind != "cos-sin":
@@ -184,27 +201,48 @@ class PeakFeatures(FeatureLearner):
                 )
             kept_frequencies(type(self).__name__, self.n_features, family)
 
+    def _check_dataset(self, dataset: Dataset) -> None:
+        if self.method == "grid" and dataset.n_columns > MOST_COLUMNS:
+            raise ValueError(
+                f"method='grid' is for rows of at most {MOST_COLUMNS} columns; these have {dataset.n_columns}. Use "
+                "method='langevin'"
+            )
+
     def _learn(self, dataset: Dataset) -> None:
+        self._check_dataset(dataset)
         if dataset.classes is not None:
             self.classes_ = dataset.classes
         targets = self._targets(dataset)
         scaler = self._prepare(dataset)
+        if self.method == "grid":
+            self._search_grid(targets, scaler, dataset)
+            return
         ground = self._ground(self.family_, dataset, scaler)
         problem = self._problem(ground, targets, dataset, seed=self.seed_)
         state = self._run(PeakDriver(), problem, dataset, "peaks")
-        self._keep(problem, state)
-
-    def _keep(self, problem: PeakProblem, state: PeakState) -> None:
         kept = chosen_peaks(problem, state)
-        self.pool_ = problem.ground.feature_map(state.points)
-        self.feature_map_ = problem.ground.feature_map(state.points[kept])
-        self.feature_map_ = replace(self.feature_map_, amplitudes=np.full(len(kept), 1.0 / np.sqrt(len(kept))))
-        self.candidate_potentials_ = state.verified
-        self.potentials_ = state.verified[kept]
-        self.weights_ = np.zeros(len(state.points))
-        self.weights_[kept] = 1.0 / len(kept)
-        self.sample_rows_ = 0 if isinstance(problem.ground, PoolGround) else min(state.sample_rows, problem.n_rows)
+        self._keep(ground.feature_map(state.points), state.verified, kept)
+        self.certificate_ = None
+        self.sample_rows_ = 0 if isinstance(ground, PoolGround) else min(state.sample_rows, problem.n_rows)
         self.message_ = _message(problem, state, kept)
+
+    def _search_grid(self, targets: PeakTargets, scaler: Any, dataset: Dataset) -> None:
+        problem = grid_problem(self, self.family_, dataset, targets, scaler)
+        state = self._run(GridDriver(), problem, dataset, "grid")
+        kept = distinct_peaks(state.points, state.verified, problem.n_peaks)
+        self._keep(problem.feature_map(state.points), state.verified, kept)
+        self.certificate_ = min(1.0, state.bound**2)
+        self.sample_rows_ = min(problem.sample_rows, dataset.n_rows)
+        self.message_ = grid_message(problem, state, len(kept))
+
+    def _keep(self, pool: FeatureMap, potentials: np.ndarray, kept: np.ndarray) -> None:
+        """All candidates, with their potentials, and which of them make the features."""
+        self.pool_ = pool
+        self.feature_map_ = pool.take(kept, np.full(len(kept), 1.0 / np.sqrt(max(1, len(kept)))))
+        self.candidate_potentials_ = potentials
+        self.potentials_ = potentials[kept]
+        self.weights_ = np.zeros(len(potentials))
+        self.weights_[kept] = 1.0 / max(1, len(kept))
 
     def _targets(self, dataset: Dataset, *, planned: bool = False) -> PeakTargets:
         """What is climbed: class indicators less their shares, or standardised targets."""
@@ -236,7 +274,7 @@ class PeakFeatures(FeatureLearner):
             sparse_share=self.sparse_share,
             polish=self.polish,
             max_norm=self.max_norm,
-            method=self.method,
+            method="langevin" if self.method == "grid" else self.method,
             held_out=self.held_out,
             device=resolve_device(self.device),
         )
@@ -271,7 +309,8 @@ def _message(problem: PeakProblem, state: PeakState, kept: np.ndarray) -> str:
     """How the search ended, and what to do where it fell short."""
     if isinstance(problem.ground, PoolGround):
         return f"took the best {len(kept)} of {len(state.points)} features by their potentials on all rows"
-    found = f"{len(kept)} peaks, searched on {state.sample_rows} rows in {state.passes} passes"
+    noun = "peak" if len(kept) == 1 else "peaks"
+    found = f"{len(kept)} {noun}, searched on {state.sample_rows} rows in {state.passes} passes"
     promised, held = np.median(state.sampled[kept]), np.median(state.verified[kept])
     share = held / promised if promised > 0.0 else 1.0
     told = f"{found}; on all rows they keep {share:.0%} of the sampled potential"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -199,7 +199,17 @@ def peak_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
     return {"features": features, "absolutes": np.abs(S).sum(axis=0), "squares": squares}
 
 
-def verification_record(problem: PeakProblem, candidates: FeatureMap) -> BlockSum:
+class Verified(Protocol):
+    """What a verification needs to know of a problem."""
+
+    @property
+    def targets(self) -> PeakTargets: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+
+def verification_record(problem: Verified, candidates: FeatureMap) -> BlockSum:
     """The sums that the candidates' potentials on all rows follow from."""
     K = problem.targets.n_columns
     shape = (candidates.columns_a_frequency, candidates.n_frequencies, K)
