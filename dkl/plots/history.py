@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -13,14 +14,17 @@ from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
 
 # The quantities of a round that belong into one panel: its title, whether it is seen on a logarithmic scale, its lines.
 _PANELS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
-    ("value of the game", False, ("upper", "lower", "objective")),
+    ("value of the game", False, ("upper", "lower")),
     ("duality gap", True, ("gap", "relative_gap", "duality_gap")),
     ("loss", False, ("loss", "train_loss", "held_out_loss", "validation_loss")),
-    ("error or score", False, ("error", "held_out_error", "validation_error", "score", "validation_score")),
-    ("potential", True, ("potential", "potentials", "sampled_potential", "verified_potential")),
+    ("error", False, ("error", "held_out_error")),
+    ("score", False, ("score", "validation_score")),
+    ("potential", True, ("potential", "sampled_potential")),
     ("margin", False, ("margin",)),
-    ("share of the dual at its bounds", False, ("at_zero", "at_bound", "active", "active_share")),
-    ("features", False, ("support", "n_features", "features")),
+    ("share of the dual at its bounds", False, ("at_zero", "at_bound")),
+    ("support", False, ("support",)),
+    ("features", False, ("n_features",)),
+    ("rows of the search", False, ("sample_rows",)),
 )
 _AXIS = ("round", "epoch")
 
@@ -83,7 +87,7 @@ class HistoryDisplay(Display):
     @property
     def panels(self) -> list[tuple[str, bool, tuple[str, ...]]]:
         """Title, logarithmic or not, and the quantities of each panel that there is something to draw in."""
-        known = {name for entry in self.history for name, value in entry.items() if np.ndim(value) == 0}
+        known = {name for entry in self.history for name, value in entry.items() if np.isfinite(_number(value))}
         if self.quantities is not None:
             unknown = [name for name in self.quantities if name not in known]
             if unknown:
@@ -137,4 +141,4 @@ class HistoryDisplay(Display):
 
 
 def _number(value: Any) -> float:
-    return float("nan") if value is None else float(value)
+    return float(value) if isinstance(value, Real) else float("nan")

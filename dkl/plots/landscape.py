@@ -237,7 +237,8 @@ def _in_plane(frequencies: Any, columns: tuple[int, int], newest: int) -> tuple[
     if frequencies is None:
         return np.zeros((0, 2)), 0
     dense = frequencies.toarray() if sparse.issparse(frequencies) else np.asarray(frequencies)
-    inside = ~np.delete(dense, list(columns), axis=1).any(axis=1)
+    others = np.delete(dense, list(columns), axis=1)
+    inside = np.count_nonzero(others, axis=1) == 0
     return dense[inside][:, list(columns)].astype(float), int(inside[len(dense) - newest :].sum()) if newest else 0
 
 
