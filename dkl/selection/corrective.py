@@ -12,7 +12,7 @@ from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.corrective import row_duals
 from dkl.blocks.records import Record, RowSample
 from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState
-from dkl.selection.corrective_round import round_record, sample_record, spread, with_gram
+from dkl.selection.corrective_round import round_record, sample_record, spread, trimmed, with_gram
 from dkl.selection.peak_search import grown_sample, pair_potentials
 from dkl.selection.searched_rows import SearchedRows
 from dkl.selection.working_model import WorkingModel, refit
@@ -53,6 +53,7 @@ class CorrectiveDriver:
             history=np.zeros((0, len(HISTORY))),
             sample_rows=problem.sample_rows,
             kept=len(points),
+            limit=max(problem.n_points, len(points)),
         )
 
     def request(self, problem: CorrectiveProblem, state: CorrectiveState) -> Sequence[Record] | None:
@@ -76,9 +77,10 @@ class CorrectiveDriver:
             if _went_up(problem, state, sums):
                 return replace(state, coefficients=(state.base + state.coefficients) / 2.0)
             state = _noted(problem, state, sums)
-            message = _ending(problem, state)
-            if message:
-                return replace(state, message=message)
+            if ended := _ending(problem, state):
+                return trimmed(problem, state, ended)
+            if state.is_full and state.settled >= problem.schedule.settling:
+                return replace(state, message=_message(state))
             return _searched(problem, _extended(problem, state, sums), self._rows)
 
     def plan(self, problem: CorrectiveProblem) -> Sequence[tuple[Sequence[Record], int]]:
@@ -102,7 +104,7 @@ def _went_up(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str,
     """Whether the step to the evaluated model was too long."""
     if not np.isfinite(state.base_loss) or np.allclose(state.base, state.coefficients, rtol=1e-4, atol=0.0):
         return False
-    ridge = problem.ridge_at(state.n_points) * max(1, state.n_points)
+    ridge = problem.ridge_of(state.is_full) * max(1, state.n_points)
     before = state.base_loss + _penalty(state.base, ridge)
     return bool(np.sum(sums["loss"]) + _penalty(state.coefficients, ridge) > before * (1.0 + 1e-6))
 
@@ -114,10 +116,10 @@ def _penalty(coefficients: np.ndarray, ridge: float) -> float:
 def _noted(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> CorrectiveState:
     """With a line of history for the evaluated model."""
     loss = float(np.sum(sums["loss"]))
-    ridge = problem.ridge_at(state.n_points) * max(1, state.n_points)
+    ridge = problem.ridge_of(state.is_full) * max(1, state.n_points)
     objective = loss + _penalty(state.coefficients, ridge)
     potentials = _potentials(problem, state, sums)
-    dual = float(np.sum(sums["dual"])) - potentials.max(initial=0.0) / (2.0 * problem.ridge_at(state.n_points))
+    dual = float(np.sum(sums["dual"])) - potentials.max(initial=0.0) / (2.0 * problem.ridge_of(state.is_full))
     normal = pair_potentials(potentials, sums["absolutes"], sums["squares"])
     judged, weight = sums["held_out"]
     held = judged / weight if weight > 0.0 else np.nan
@@ -151,30 +153,37 @@ def _potentials(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[s
 
 
 def _ending(problem: CorrectiveProblem, state: CorrectiveState) -> str:
-    """Why this was the last round; empty if it was not."""
+    """Why no more points are looked for; empty if they are."""
     schedule, rounds = problem.schedule, len(state.history)
+    if state.is_full:
+        is_best = state.ended or problem.targets.held is None or state.kept == state.n_points
+        return "" if is_best or state.settled < schedule.settling else "held-out rows were best served by fewer"
     gap = state.history[-1, HISTORY.index("duality_gap")]
-    if state.settled >= schedule.settling:
-        return f"found all {problem.n_points} points in {rounds} rounds; estimated duality gap {gap:.1e}"
     if schedule.tol is not None and state.n_points and gap <= schedule.tol:
-        return f"the estimated duality gap fell to {gap:.1e} with {state.n_points} points"
+        return f"the estimated duality gap fell to {gap:.1e}"
     if schedule.patience is not None and rounds - 1 - _best_round(state.history) >= schedule.patience:
-        return f"no lower loss on held-out rows in {schedule.patience} rounds; {state.kept} points were best"
+        return f"no lower loss on held-out rows in {schedule.patience} rounds"
     if schedule.rounds is not None and rounds > schedule.rounds:
-        return f"ended after {schedule.rounds} rounds with {state.n_points} points"
-    if state.n_points < problem.n_points and len(state.candidates) == 0:
-        return f"there are no more than {state.n_points} points to choose from"
+        return f"ended after {schedule.rounds} rounds"
+    if len(state.candidates) == 0:
+        return "there are no more points to choose from"
     return ""
+
+
+def _message(state: CorrectiveState) -> str:
+    gap = state.history[-1, HISTORY.index("duality_gap")]
+    ended = state.ended or "found as many as asked for"
+    return f"{ended}: {state.n_points} points in {len(state.history)} rounds, estimated duality gap {gap:.1e}"
 
 
 def _extended(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> CorrectiveState:
     """With the best candidates among the points, and the working model refitted on all of them."""
     chosen = _chosen(problem, state, sums)
-    ridge = problem.ridge_at(state.n_points + len(chosen))
+    ridge = problem.ridge_of(state.n_points + len(chosen) >= state.limit)
     model = WorkingModel(state.coefficients, state.gram, problem.loss, problem.active, ridge)
     coefficients, base, gram = refit(model, sums, chosen, parts=problem.parts, total_weight=problem.total_weight)
     points = np.concatenate([state.points, state.candidates[chosen]])
-    settled = state.settled + (state.n_points >= problem.n_points)
+    settled = state.settled + state.is_full
     verified = _potentials(problem, state, sums)[state.n_points :]
     rows = state.sample_rows
     searched = chosen[chosen < len(state.candidates) - state.plain]
@@ -199,34 +208,35 @@ def _extended(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str
 
 def _will_search(problem: CorrectiveProblem, state: CorrectiveState) -> bool:
     """Whether rows to search on are wanted after the next pass."""
-    return state.n_points < problem.n_points and _wanted(problem, state)[0] > 0
+    return not state.is_full and _wanted(problem, state)[0] > 0
 
 
 def _wanted(problem: CorrectiveProblem, state: CorrectiveState) -> tuple[int, int]:
     """Points that the next round searches for, and those that it draws: all that are missing once none is searched."""
-    room = problem.n_points - state.n_points
-    wanted = problem.schedule.addition(state.n_points, problem.n_points)
+    room = state.limit - state.n_points
+    wanted = problem.schedule.addition(state.n_points, state.limit)
     searched = problem.schedule.searched(wanted, state.n_searched)
     if not problem.ground.draws_plainly:
         return wanted, 0
-    return searched, (wanted - searched if searched else room)
+    at_once = room if problem.schedule.patience is None else wanted
+    return searched, (wanted - searched if searched else at_once)
 
 
 def _chosen(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> np.ndarray:
     """Positions of the candidates that this round adds: none in the first, whose candidates nobody searched for."""
-    if len(state.history) == 1 or state.n_points >= problem.n_points:
+    if len(state.history) == 1 or state.is_full:
         return np.zeros(0, np.int64)
     n_searched = len(state.candidates) - state.plain
     potentials = _potentials(problem, state, sums)[state.n_points :][:n_searched]
     k, _ = _wanted(problem, state)
-    room = problem.n_points - state.n_points
+    room = state.limit - state.n_points
     best = problem.ground.distinct(state.candidates[:n_searched], potentials, k, room=room)
     return np.concatenate([best, np.arange(n_searched, len(state.candidates))])
 
 
 def _searched(problem: CorrectiveProblem, state: CorrectiveState, rows: SearchedRows) -> CorrectiveState:
     """With new candidates: from the duals of the refitted model on the rows of the sample, and plain draws."""
-    room = problem.n_points - state.n_points
+    room = state.limit - state.n_points
     if room <= 0:
         return state
     seed = (problem.seed + 7919 * state.passes) % 2**31

@@ -124,9 +124,9 @@ class CorrectiveProblem:
     def parts(self) -> int:
         return self.ground.columns_a_point
 
-    def ridge_at(self, n_points: int) -> float:
-        """The penalty of a point when there are so many."""
-        return self.ridge if self.last_ridge is None or n_points < self.n_points else self.last_ridge
+    def ridge_of(self, is_last: bool) -> float:
+        """The penalty of a point while points are looked for, or when all are there."""
+        return self.ridge if self.last_ridge is None or not is_last else self.last_ridge
 
     @property
     def active(self) -> bool:
@@ -164,8 +164,12 @@ class CorrectiveState:
     sample_rows, passes, settled : int
     kept : int
         Points of the round with the lowest held-out loss.
+    limit : int
+        Points to find at most: fewer than asked for once held-out rows have chosen.
+    ended : str
+        Why the search for points ended; empty before.
     message : str
-        How it ended; empty before.
+        How it all ended; empty before.
     """
 
     points: np.ndarray
@@ -183,8 +187,15 @@ class CorrectiveState:
     passes: int = 0
     settled: int = 0
     kept: int = 0
+    limit: int = -1
+    ended: str = ""
     message: str = ""
 
     @property
     def n_points(self) -> int:
         return len(self.points)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all points are there, and the working model only settles."""
+        return len(self.points) >= self.limit

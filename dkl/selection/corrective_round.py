@@ -69,6 +69,28 @@ def spread(coefficients: np.ndarray, n_old: int, n_new: int, parts: int) -> np.n
     return _widened(coefficients, old, parts * (n_old + n_new) + 1)
 
 
+def trimmed(problem: CorrectiveProblem, state: CorrectiveState, ended: str) -> CorrectiveState:
+    """With the points of the best round on held-out rows alone (all where none are held out), and no more to find."""
+    kept = state.kept if problem.targets.held is not None else state.n_points
+    columns = np.append(_part_columns(problem.parts, state.n_points, kept), problem.parts * state.n_points)
+    return replace(
+        state,
+        points=state.points[:kept],
+        coefficients=state.coefficients[:, columns],
+        base=state.base[:, columns],
+        gram=state.gram[np.ix_(columns, columns)],
+        gram_at=state.gram_at[:, columns],
+        base_loss=np.inf,
+        limit=kept,
+        settled=0,
+        ended=ended,
+    )
+
+
+def _part_columns(parts: int, n: int, kept: int) -> np.ndarray:
+    return (n * np.arange(parts)[:, None] + np.arange(kept)).ravel()
+
+
 def with_gram(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> CorrectiveState:
     """With the Gram matrix brought to the rows of the model that the pass evaluated."""
     at = state.coefficients[:1]
