@@ -20,17 +20,19 @@ from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, Correct
 from dkl.selection.grounds import FourierGround, Ground, PoolGround
 from dkl.selection.peak_search import SearchOptions
 
-FIRST_SAMPLE, MOST_SAMPLED = 10_000, 100_000
-_SAMPLE_BYTES = 128 << 20
+FIRST_SAMPLE, SAMPLED_SHARE, MOST_SAMPLED = 10_000, 0.05, 400_000
+_SAMPLE_BYTES = 64 << 20
 AUTO_FEATURES, _AUTO_PATIENCE = 2_000, 5
 _CHAINS, _CHAINS_A_CANDIDATE = 20, 2.0
 _STEPS, _STRIDE = 5, 0.2
+# longer ascents pay where the rows are many
+_LONG_STEPS, _MANY_ROWS = 20, 200_000
 # an ascent follows the noise of few rows: there half of the features are plain draws, the searched ones are bounded by
 # a share of the rows, and below the second number they are only the best of many starts
 _FEW_ROWS, _VERY_FEW_ROWS = 5_000, 1_500
 _FEW_SHARE, _VERY_FEW_SHARE = 1 / 10, 1 / 20
 _STARTS = 200
-_MANY_ROWS = 10_000
+_ENOUGH_ROWS = 10_000
 _C = 0.0125
 
 
@@ -41,7 +43,7 @@ class CorrectiveResult:
     Attributes
     ----------
     feature_map : FeatureMap
-        Amplitudes 1 / sqrt(m).
+        Amplitudes 1 / sqrt(m); sqrt(c / m) for a feature of a finite set that was found c times.
     weights : ndarray of shape (m,)
         The share of each point in the working model: the length of its coefficients; sums to 1.
     coef, intercept : ndarray of shape (K, n_features) and (K,)
@@ -106,10 +108,10 @@ def corrective_problem(
     )
     row_bytes = max(1, dataset.source.block_nbytes // max(1, int(np.max(dataset.source.block_rows, initial=1))))
     most = max(1_000, min(MOST_SAMPLED, _SAMPLE_BYTES // row_bytes))
-    first = learner.search_rows or min(FIRST_SAMPLE, most)
+    first = learner.search_rows or min(max(FIRST_SAMPLE, int(SAMPLED_SHARE * dataset.n_rows)), most)
     ridge = 1.0 / (2.0 * (_C if learner.C is None else learner.C))
     # heavy while features are looked for, since that keeps them diverse; on few rows too heavy to predict with
-    light = ridge * (min(1.0, total / _MANY_ROWS) if learner.C is None else 1.0)
+    light = ridge * (min(1.0, total / _ENOUGH_ROWS) if learner.C is None else 1.0)
     return CorrectiveProblem(
         ground=ground,
         targets=HeldTargets(targets, None if held_out is None else held_out.mask),
@@ -136,8 +138,10 @@ def _loss(learner: Any, dataset: Dataset) -> CorrectiveLoss:
     ValueError
         If it is not one for these targets.
     """
-    allowed = ("squared_error",) if dataset.classes is None else ("squared_hinge", "log_loss", "squared_error")
-    loss = allowed[0] if learner.loss is None else learner.loss
+    allowed: tuple[CorrectiveLoss, ...] = (
+        ("squared_error",) if dataset.classes is None else ("squared_hinge", "log_loss", "squared_error")
+    )
+    loss: CorrectiveLoss = allowed[0] if learner.loss is None else learner.loss
     if loss not in allowed:
         kind = "numbers" if dataset.classes is None else "class labels"
         remedy = "; the hinge is for solver='game'" if loss == "hinge" else ""
@@ -192,7 +196,7 @@ def _ground(learner: Any, dataset: Dataset, scaler: Any) -> Ground:
     very_few = dataset.total_weight < _VERY_FEW_ROWS
     options = SearchOptions(
         chains=(_STARTS if very_few else _CHAINS) if learner.chains is None else learner.chains,
-        steps=(1 if very_few else _STEPS) if learner.steps is None else learner.steps,
+        steps=_steps(dataset.total_weight) if learner.steps is None else learner.steps,
         stride=_STRIDE if learner.stride is None else learner.stride,
         noise=0.0 if learner.noise is None else learner.noise,
         sparse_share=learner.sparse_share,
@@ -202,23 +206,45 @@ def _ground(learner: Any, dataset: Dataset, scaler: Any) -> Ground:
     return FourierGround(replace(drawn, scaler=scaler), family, options, spread)
 
 
+def _steps(total_weight: float) -> int:
+    if total_weight < _VERY_FEW_ROWS:
+        return 1
+    return _STEPS if total_weight < _MANY_ROWS else _LONG_STEPS
+
+
 def _result(problem: CorrectiveProblem, state: CorrectiveState, scale: TargetScale | None) -> CorrectiveResult:
-    parts = problem.parts
-    index = np.arange(state.kept if problem.targets.held is not None else state.n_points)
-    coefficients = state.coefficients[:, :-1].reshape(problem.n_models, parts, -1)[:, :, index]
+    points = state.points[: state.kept if problem.targets.held is not None else state.n_points]
+    first, place, counts = _repeats(points, problem.ground)
+    found = state.coefficients[:, :-1].reshape(problem.n_models, problem.parts, -1)[:, :, : len(points)]
+    coefficients = np.zeros((problem.n_models, problem.parts, len(first)))
+    np.add.at(coefficients, (slice(None), slice(None), place), found)
     lengths = np.sqrt(np.sum(coefficients**2, axis=(0, 1)))
-    amplitude = 1.0 / np.sqrt(max(1, len(index)))
-    feature_map = problem.ground.feature_map(state.points[index])
-    coef, intercept = coefficients.reshape(problem.n_models, -1) / amplitude, state.coefficients[:, -1]
+    amplitudes = np.sqrt(counts / max(1, len(points)))
+    feature_map = problem.ground.feature_map(points[first])
+    coef = (coefficients / amplitudes).reshape(problem.n_models, -1)
+    intercept = state.coefficients[:, -1]
     if scale is not None:
         coef, intercept = coef * scale.scale[:, None], intercept * scale.scale + scale.center
     return CorrectiveResult(
-        feature_map=replace(feature_map, amplitudes=np.full(len(index), amplitude)),
+        feature_map=replace(feature_map, amplitudes=amplitudes),
         weights=lengths / max(float(lengths.sum()), np.finfo(np.float64).tiny),
         coef=coef,
         intercept=intercept,
         history=[dict(zip(HISTORY, map(float, line), strict=True)) for line in state.history],
         duality_gap=float(state.history[-1, HISTORY.index("duality_gap")]),
         message=state.message,
-        points=state.points[index],
+        points=points,
     )
+
+
+def _repeats(points: np.ndarray, ground: Ground) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The first position of each point, whose repetition each position is, and how often each was found.
+
+    A feature of a finite set that is found again is scaled, not appended (Bullins, Zhang & Zhang 2018, appendix A.3).
+    """
+    if not isinstance(ground, PoolGround):
+        every = np.arange(len(points))
+        return every, every, np.ones(len(points))
+    _, first, place, counts = np.unique(points, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(first)
+    return first[order], np.argsort(order)[place], counts[order].astype(np.float64)

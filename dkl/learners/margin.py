@@ -60,14 +60,14 @@ class MarginFeatures(FeatureLearner):
         20 (the game: 100).
     steps, stride, noise : int, float, float or None
         Of the climb: steps, the length of the first one times sqrt(d)/sigma, and that of the Langevin noise relative to
-        it. None is 5, 0.2 and 0 (the game: those of `PeakFeatures`).
+        it. None is 5 (20 from 200,000 rows on), 0.2 and 0 (the game: those of `PeakFeatures`).
     sparse_share : float
         The share of the chains that live on 1 to 3 columns: main effects and interactions that a person can read.
     plain_share : float or None
         The share of plain random draws among the features of a round. None is 0, and on few rows, where a search
         follows the noise, 0.5: below 5,000 rows at most n/10 are searched for, below 1,500 n/20, and without ascent.
     search_rows : int or None
-        Rows of the sample; None is 10,000, and more where the verified potentials fall behind the sampled ones.
+        Rows of the sample; None is 10,000 or a 20th of all, and more where the verified potentials fall behind the sampled ones.
     max_norm : float or None
         No frequency becomes longer.
     projection : {"exact", "alternating"}
