@@ -246,7 +246,7 @@ def _searched(problem: CorrectiveProblem, state: CorrectiveState, rows: Searched
         X, S = sample_duals(problem, state, rows)
         count = max(wanted, int(np.ceil(problem.schedule.candidates * wanted)))
         if len(S):
-            candidates, potentials = problem.ground.search(X, S, count, seed, taken=state.points, room=room)
+            candidates, potentials = problem.ground.search(X, S, count, seed, room=room)
             sampled = pair_potentials(potentials, np.abs(S).sum(axis=0), np.square(S).sum(axis=0))
     plain = problem.ground.plain(drawn, seed)
     return replace(state, candidates=np.concatenate([candidates, plain]), sampled=sampled, plain=len(plain))

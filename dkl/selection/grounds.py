@@ -44,18 +44,11 @@ class Ground(Protocol):
         ...
 
     def search(
-        self,
-        X: Any,
-        S: np.ndarray,
-        count: int,
-        seed: int,
-        *,
-        taken: np.ndarray | None = None,
-        room: int | None = None,
+        self, X: Any, S: np.ndarray, count: int, seed: int, *, room: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Points with high potentials of weights S on scaled rows X, and these potentials; see `distinct`.
 
-        Points of a finite set that are `taken` already are left out: to repeat one is to scale it, which refitting does.
+        A point of a finite set may be found again: to repeat it is to give it more weight.
         """
         ...
 
@@ -115,14 +108,7 @@ class FourierGround:
         return np.asarray(drawn.projection.dense(), dtype=np.float32)
 
     def search(
-        self,
-        X: Any,
-        S: np.ndarray,
-        count: int,
-        seed: int,
-        *,
-        taken: np.ndarray | None = None,
-        room: int | None = None,
+        self, X: Any, S: np.ndarray, count: int, seed: int, *, room: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         chains = max(self.options.chains, int(np.ceil(self.chains_a_peak * count)))
         found = search_peaks(X, S, self.family.sigma, replace(self.options, chains=chains), seed)
@@ -169,19 +155,11 @@ class PoolGround:
         return self.none
 
     def search(
-        self,
-        X: Any,
-        S: np.ndarray,
-        count: int,
-        seed: int,
-        *,
-        taken: np.ndarray | None = None,
-        room: int | None = None,
+        self, X: Any, S: np.ndarray, count: int, seed: int, *, room: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         bare = replace(self.pool, scaler=None)
         potentials = np.sum(feature_sums(X, S, bare, self.dtype) ** 2, axis=(0, 2))
-        free = np.setdiff1d(np.arange(self.pool.n_frequencies), [] if taken is None else taken)
-        best = free[self.distinct(free, potentials[free], count, room=room)]
+        best = self.distinct(np.arange(self.pool.n_frequencies), potentials, count, room=room)
         return best, potentials[best]
 
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
