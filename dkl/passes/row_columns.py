@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,16 @@ from dkl.data.source import BlockSource
 from dkl.errors import StoreError
 
 VERSION_KEY = "dkl-version"
+_TOKEN_KEY = "dkl-token"
+
+
+@lru_cache(maxsize=64)
+def _opened(store: str, token: str, path: str) -> Any:
+    """An array of the columns with this token: opened once a process, however many blocks are read and written."""
+    array = zarr.open_group(store, mode="r+").get(path)
+    if array is None:
+        raise KeyError(f"no row column {path!r} (version/name) in {store!r}")
+    return array
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,8 @@ class RowColumns:
         Rows of each block of the source that the columns belong to.
     version : int
         The version that is read; `version + 1` is written and becomes the current one by `commit`.
+    token : str
+        Of the columns that `create` made, in whatever store.
     keeps_last : bool
         Keep the version before the current one until the next is begun: whoever saves which version a state belongs
         to may be killed between a commit and that saving.
@@ -37,6 +51,7 @@ class RowColumns:
     store: str
     block_rows: tuple[int, ...]
     version: int = 0
+    token: str = ""
     keeps_last: bool = False
 
     @classmethod
@@ -58,12 +73,13 @@ class RowColumns:
         group = zarr.open_group(store, mode="w" if overwrite else "a")
         if VERSION_KEY in group.attrs:
             raise FileExistsError(f"{store!r} holds row columns already; open them with RowColumns.open or delete it")
-        made = cls(str(store), tuple(int(rows) for rows in source.block_rows))
+        token = uuid.uuid4().hex
+        made = cls(str(store), tuple(int(rows) for rows in source.block_rows), token=token)
         for name, (dtype, shape) in columns.items():
             array = made._create_array(group, 0, name, dtype, shape)
             for index in range(source.n_blocks):
                 array[index] = 0
-        group.attrs[VERSION_KEY] = 0
+        group.attrs.update({_TOKEN_KEY: token, VERSION_KEY: 0})
         return made
 
     @classmethod
@@ -75,7 +91,8 @@ class RowColumns:
             attributes = {}
         if VERSION_KEY not in attributes:
             raise StoreError(f"{store!r} holds no complete row columns; create them again")
-        return cls(str(store), tuple(int(rows) for rows in source.block_rows), int(attributes[VERSION_KEY]))
+        block_rows = tuple(int(rows) for rows in source.block_rows)
+        return cls(str(store), block_rows, int(attributes[VERSION_KEY]), str(attributes.get(_TOKEN_KEY, "")))
 
     def at(self, version: int) -> RowColumns:
         """The columns at a version that may be the last or the one before (see `keeps_last`).
@@ -159,10 +176,7 @@ class RowColumns:
         )
 
     def _array(self, version: int, name: str) -> Any:
-        array = zarr.open_group(self.store, mode="r+").get(f"{version}/{name}")
-        if array is None:
-            raise KeyError(f"no row column {name!r} in version {version} of {self.store!r}")
-        return array
+        return _opened(self.store, self.token, f"{version}/{name}")
 
     def _drop(self, group: zarr.Group, version: int) -> None:
         if str(version) in group:
