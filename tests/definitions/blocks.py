@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cmath
+import itertools
 import math
 from fractions import Fraction
 from functools import cache
@@ -13,6 +14,7 @@ import numpy as np
 from scipy import sparse, special
 
 from dkl.blocks.block import Block
+from dkl.blocks.nufft import FrequencyGrid
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler
 from tests.definitions.refinement import expansion_gradient as expansion_gradient
@@ -184,6 +186,36 @@ def potentials_and_gradients(
                 v[j] += float(s @ t) * math.cos(z)
                 gradient[j, own] -= float(s @ t) * math.sin(z) * apart
     return v, gradient
+
+
+def scattered_sums(X: Any, S: np.ndarray, W: np.ndarray, center: np.ndarray) -> np.ndarray:
+    """sum_i S_ik cos(w.x_i) and sum_i S_ik sin(w.x_i)."""
+    rows = rows_of(X)
+    total = np.zeros((2, len(W), S.shape[1]))
+    for j, w in enumerate(W):
+        for k in range(S.shape[1]):
+            angles = [math.fsum(x * w) for x in rows]
+            total[0, j, k] = math.fsum(s * math.cos(z) for s, z in zip(S[:, k], angles, strict=True))
+            total[1, j, k] = math.fsum(s * math.sin(z) for s, z in zip(S[:, k], angles, strict=True))
+    return total
+
+
+def grid_sums(X: Any, S: np.ndarray, grid: FrequencyGrid) -> np.ndarray:
+    """Those at spacing * k, |k_j| <= reach_j, k_0 >= 0."""
+    ranges = [range(0 if axis == 0 else -reach, reach + 1) for axis, reach in enumerate(grid.reach)]
+    W = np.array([[k * h for k, h in zip(place, grid.spacing, strict=True)] for place in itertools.product(*ranges)])
+    return scattered_sums(X, S, W, np.zeros(len(grid.reach)))
+
+
+def variation_sums(X: Any, S: np.ndarray, half: np.ndarray, center: np.ndarray) -> np.ndarray:
+    """sum_i |s_i| |delta.(x_i - c)| at the corners of a cell."""
+    rows, found = rows_of(X), []
+    for signs in itertools.product((1.0, -1.0), repeat=len(half) - 1):
+        delta = np.array([1.0, *signs]) * half
+        found.append(
+            [math.fsum(abs(s) * abs(delta @ (x - center)) for x, s in zip(rows, column, strict=True)) for column in S.T]
+        )
+    return np.array(found)
 
 
 def row_tile(feature_map: FeatureMap, dtype: str = "float32") -> int:
