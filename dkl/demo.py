@@ -17,6 +17,8 @@ from dkl.events import Event, Subscriber, ignore
 from dkl.features.families import Gaussian
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.learners.margin import MarginFeatures
+from dkl.learners.peaks import PeakFeatures
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.random_features import RandomFeatures
 from dkl.plots import ComparisonDisplay
@@ -24,7 +26,7 @@ from dkl.plots import ComparisonDisplay
 BASELINE = "RandomFeatures"
 MEDIAN, NARROW = "median bandwidth", "bandwidth 3 times too narrow"
 NARROW_FACTOR = 1.0 / 3.0
-# few, so that eighteen fits end within a minute; the default takes more on so few rows
+# few, so that thirty fits end within a minute; the default takes more on so few rows
 EPOCHS = 8
 SPLITS = {"train": 0.75, "test": 0.25}
 
@@ -169,7 +171,13 @@ def learners(family: Any, n_candidates: int, seed: int) -> list[Callable[[int], 
     def posterior(size: int) -> Any:
         return PosteriorFeatures(family, n_candidates, size, **given)
 
-    return [random, aligned, posterior]
+    def peaks(size: int) -> Any:
+        return PeakFeatures(family, n_features=size, **given)
+
+    def margin(size: int) -> Any:
+        return MarginFeatures(family, n_features=size, **given)
+
+    return [random, aligned, posterior, peaks, margin]
 
 
 def _median_bandwidth(train: Dataset, seed: int) -> float:

@@ -4,8 +4,8 @@
     python examples/windmill.py --output FOLDER --frequencies 10 100 300 1000
 
 2,000 rows in the unit disc have to be told apart along twisted sails. An RBF-SVM at the paper's settings (C = 1, the
-median distance for a bandwidth) is right on 92.1 % of 50,000 others. MarginFeatures adds frequencies round by round, where
-the machine on those found so far still errs; the linear machine's C is chosen by cross-validation on the 2,000 rows.
+median distance for a bandwidth) is right on 92.1 % of 50,000 others. MarginFeatures adds frequencies round by round,
+where the machine on those found so far still errs; the linear machine's C is chosen by cross-validation.
 """
 
 from __future__ import annotations

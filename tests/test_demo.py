@@ -41,11 +41,11 @@ def test_selection_repairs_a_bandwidth_that_is_too_narrow(tmp_path: Path) -> Non
     for seed in range(3):
         found = compare(dataset, n_features=(150,), seed=seed)
         scores = {(score.learner, score.setting): score.score for score in found.scores}
-        assert len(scores) == 6
+        assert len(scores) == 10
         gains.append(scores["AlignedFeatures", NARROW] - scores[BASELINE, NARROW])
         at_median += [score for (_, setting), score in scores.items() if setting == MEDIAN]
     assert np.mean(gains) > 0.02
-    assert min(at_median) > 0.92
+    assert min(at_median) > 0.9
 
 
 def test_the_demo_on_own_rows_in_worker_processes(tmp_path: Path, cluster: object) -> None:
@@ -59,7 +59,7 @@ def test_the_demo_on_own_rows_in_worker_processes(tmp_path: Path, cluster: objec
     assert run.exit_code == 0, run.output
     facts = json.loads(run.stdout)
     assert {score["n_features"] for score in facts["scores"]} == {10}
-    assert len(facts["scores"]) == 6
+    assert len(facts["scores"]) == 10
     picture = Path(facts["picture"])
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert open_dataset(facts["store"]).n_rows == 300

@@ -11,9 +11,12 @@ import typer
 from dkl.cli.cluster import Compute
 from dkl.cli.command import Running
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Family, Gaussian, Laplacian, Matern
+from dkl.features.harmonics import SphericalHarmonics
 
-LearnerName = Literal["random", "aligned", "posterior"]
-FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", "coordinates"]
+LearnerName = Literal["random", "aligned", "posterior", "peaks", "margin"]
+FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", "coordinates", "harmonics"]
+# features that are searched for have few, strong columns: exact steps and a penalty chosen on held-out rows suit them
+SEARCHING = ("peaks", "margin")
 FEATURES, CANDIDATES, FAMILY, MACHINE = "Features", "Candidates", "Family", "Linear model"
 
 
@@ -22,7 +25,8 @@ class FeatureOptions:
     """Which features are learned."""
 
     learner: Annotated[
-        LearnerName, typer.Option(help="How features are chosen from the candidates.", rich_help_panel=FEATURES)
+        LearnerName,
+        typer.Option(help="How features are found: drawn, chosen or searched for.", rich_help_panel=FEATURES),
     ] = "aligned"
     features: Annotated[
         int, typer.Option(min=1, help="Columns of the mapped rows, at most.", rich_help_panel=FEATURES)
@@ -58,6 +62,10 @@ class FeatureOptions:
     sigma: Annotated[str, typer.Option(help="Bandwidth: a number, or 'median'.", rich_help_panel=FAMILY)] = "median"
     nu: Annotated[float, typer.Option(help="Smoothness of --family matern.", rich_help_panel=FAMILY)] = 1.5
     order: Annotated[int, typer.Option(help="Order of --family arc-cosine: 0, 1 or 2.", rich_help_panel=FAMILY)] = 1
+    degree: Annotated[
+        int | None,
+        typer.Option(min=0, help="Highest degree of --family harmonics.", rich_help_panel=FAMILY),
+    ] = None
     sampling: Annotated[
         Literal["iid", "orthogonal", "structured"],
         typer.Option(help="How frequencies are drawn; structured for large pools.", rich_help_panel=FAMILY),
@@ -79,14 +87,19 @@ class MachineOptions:
             rich_help_panel=MACHINE,
         ),
     ] = None
-    alpha: Annotated[float | None, typer.Option(help="Strength of the ridge.", rich_help_panel=MACHINE)] = None
+    alpha: Annotated[
+        str | None,
+        typer.Option(help="Strength of the ridge, or auto with --solver newton.", rich_help_panel=MACHINE),
+    ] = None
     epochs: Annotated[
         int | None, typer.Option(min=1, help="How often all rows are read for the fit.", rich_help_panel=MACHINE)
     ] = None
     solver: Annotated[
         Literal["sgd", "newton"] | None,
         typer.Option(
-            help="Stochastic steps, or exact Newton steps for a few thousand features.", rich_help_panel=MACHINE
+            help="Stochastic steps, or exact Newton steps for a few thousand features "
+            "(the default for --learner peaks and margin, with --alpha auto).",
+            rich_help_panel=MACHINE,
         ),
     ] = None
     early_stopping: Annotated[
@@ -122,6 +135,7 @@ def family_from(options: FeatureOptions) -> Family:
         "matern": Matern(options.nu, **spread),
         "arc-cosine": ArcCosine(options.order, sampling=options.sampling),
         "coordinates": Coordinates(),
+        "harmonics": SphericalHarmonics(options.degree),
     }
     return families[options.family]
 
@@ -137,11 +151,8 @@ def _bandwidth(text: str) -> Any:
 
 def learner_from(options: FeatureOptions, *, seed: int, compute: Compute, running: Running) -> Any:
     """The feature learner that the options describe, not yet fitted."""
-    from dkl.learners.aligned import AlignedFeatures
-    from dkl.learners.posterior import PosteriorFeatures
-    from dkl.learners.random_features import RandomFeatures
+    from dkl.learners.machine import LEARNERS
 
-    learners = {"random": RandomFeatures, "aligned": AlignedFeatures, "posterior": PosteriorFeatures}
     given = {
         "rho": options.rho,
         "beta": options.beta,
@@ -149,7 +160,7 @@ def learner_from(options: FeatureOptions, *, seed: int, compute: Compute, runnin
         "max_rows": options.max_rows,
         "memory_limit": compute.memory_limit,
     }
-    learner_class = learners[options.learner]
+    learner_class: Any = LEARNERS[options.learner]
     known = learner_class().get_params(deep=False)
     parameters = {name: value for name, value in given.items() if value is not None}
     for name in parameters:
@@ -175,10 +186,11 @@ def estimator_from(
 ) -> Any:
     """The kernel machine on `learner` for the dataset's task."""
     from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
+    from dkl.learners.machine import LEARNERS
 
     given = {
         "loss": options.loss,
-        "alpha": options.alpha,
+        "alpha": _penalty(options.alpha),
         "epochs": options.epochs,
         "solver": options.solver,
         "early_stopping": options.early_stopping or None,
@@ -192,7 +204,27 @@ def estimator_from(
     machine = KernelClassifier if task == "classification" else KernelRegressor
     estimator = machine(features=learner, random_state=options.seed, progress=running.progress)
     chosen = {name: value for name, value in given.items() if value is not None}
+    if isinstance(learner, tuple(LEARNERS[name] for name in SEARCHING)):
+        chosen = {**_exact_steps(chosen, task), **chosen}
     return _with_parameters(estimator, {**chosen, **_settings(options.set or [])})
+
+
+def _exact_steps(chosen: dict[str, Any], task: str) -> dict[str, Any]:
+    """Newton steps with a penalty chosen on held-out rows, unless what was asked for needs stochastic ones."""
+    loss = "squared_hinge" if task == "classification" else "squared_error"
+    stochastic = {"epochs", "early_stopping"} & set(chosen)
+    if stochastic or chosen.get("solver") == "sgd" or chosen.get("loss", loss) != loss:
+        return {}
+    return {"solver": "newton", "loss": loss, "alpha": "auto"}
+
+
+def _penalty(text: str | None) -> Any:
+    if text is None or text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"--alpha is {text!r}; it must be a positive number or 'auto'") from None
 
 
 def _with_parameters(estimator: Any, parameters: dict[str, Any]) -> Any:

@@ -33,7 +33,7 @@ from dkl.linear.newton import NEWTON_LOSSES, fit_by_newton
 from dkl.linear.pieces import HeldOut
 from dkl.progress import resolve_progress
 
-_LEARNERS: dict[str, type[FeatureLearner]] = {
+LEARNERS: dict[str, type[FeatureLearner]] = {
     "random": RandomFeatures,
     "aligned": AlignedFeatures,
     "posterior": PosteriorFeatures,
@@ -176,7 +176,7 @@ class KernelMachine(Saved, BaseEstimator):
     def _new_features(self) -> FeatureLearner:
         options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
         if isinstance(self.features, str):
-            learner = _LEARNERS[self.features](**options)
+            learner = LEARNERS[self.features](**options)
         else:
             learner = clone(self.features)
         given = learner.get_params(deep=False)
@@ -254,7 +254,7 @@ class KernelMachine(Saved, BaseEstimator):
         if not isinstance(self.features, str | FeatureLearner):
             raise ValueError(
                 f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
-                f"AlignedFeatures(), or one of {sorted(_LEARNERS)}. Got {self.features!r} instead; other transformers "
+                f"AlignedFeatures(), or one of {sorted(LEARNERS)}. Got {self.features!r} instead; other transformers "
                 "go before the machine, in a pipeline"
             )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def windmill(
-    n_rows: int = 2_000, *, sails: int = 4, twist: float = 1.4, seed: int = 0
+    n_rows: int = 2_000, *, sails: int = 4, twist: float = 1.35, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows in the unit disc, labelled by twisted sails that alternate between two classes.
 
