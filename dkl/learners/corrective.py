@@ -151,6 +151,8 @@ def _loss(learner: Any, dataset: Dataset) -> CorrectiveLoss:
 
 def _held_out(learner: Any) -> HeldOut | None:
     stops = learner.patience is not None or learner.n_features == "auto"
+    if learner._withheld is not None and not stops:
+        return learner._withheld
     return HeldOut(learner.validation_fraction, learner.seed_) if stops else None
 
 
@@ -213,11 +215,12 @@ def _steps(total_weight: float) -> int:
 
 
 def _result(problem: CorrectiveProblem, state: CorrectiveState, scale: TargetScale | None) -> CorrectiveResult:
-    points = state.points[: state.kept if problem.targets.held is not None else state.n_points]
+    points = state.points
     first, place, counts = _repeats(points, problem.ground)
     found = state.coefficients[:, :-1].reshape(problem.n_models, problem.parts, -1)[:, :, : len(points)]
-    coefficients = np.zeros((problem.n_models, problem.parts, len(first)))
-    np.add.at(coefficients, (slice(None), slice(None), place), found)
+    merged = np.zeros((len(first), problem.n_models, problem.parts))
+    np.add.at(merged, place, found.transpose(2, 0, 1))
+    coefficients = merged.transpose(1, 2, 0)
     lengths = np.sqrt(np.sum(coefficients**2, axis=(0, 1)))
     amplitudes = np.sqrt(counts / max(1, len(points)))
     feature_map = problem.ground.feature_map(points[first])
