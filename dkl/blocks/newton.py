@@ -250,9 +250,12 @@ def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     Operands: "feature_map", "trial", "options", "targets" (a `NewtonTargets`).
     """
     targets: NewtonTargets = operands["targets"]
-    values, weight = targets(block)
     seen = targets.seen(block.row_id)
-    weight = weight if seen is None else weight[:, None] * seen
+    if seen is not None:
+        some = np.flatnonzero(seen.any(axis=1))
+        block, seen = (block, seen) if len(some) == block.n_rows else (block.rows(some), seen[some])
+    values, weight = targets(block)
+    weight = weight if seen is None or seen.all() else weight[:, None] * seen
     return newton_sums(block.X, values, weight, operands["feature_map"], operands["trial"], operands["options"])
 
 
@@ -272,7 +275,7 @@ class NewtonTargets:
     kept : callable or None
         Row ids to a mask of the rows that count; None for all.
     folds : callable or None
-        Row ids (n,) to the fold of each row, -1 for none.
+        Row ids (n,) to the fold of each row, -1 for rows that all models see, -2 for rows that none does.
     fold : ndarray of shape (g,), int64, or None
         The fold whose rows a model does not see, -1 for a model that sees all.
     """
@@ -305,4 +308,4 @@ class NewtonTargets:
         if self.folds is None or self.fold is None:
             return None
         folds = self.folds(row_id)[:, None]
-        return (folds != self.fold) | (folds < 0)
+        return (folds > -2) & ((folds != self.fold) | (folds < 0))

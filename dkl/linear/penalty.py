@@ -17,9 +17,12 @@ from dkl.selection.newton import NewtonProblem, NewtonState
 # C beside loss sums on features of squared length 1, from the strongest penalty to the weakest
 PENALTIES = {"squared_hinge": (0.1, 1.0, 10.0), "squared_error": (0.1, 1.0, 10.0, 100.0, 1e3, 1e4)}
 
-# with fewer held-out rows than this, further folds of rows judge too
-_ENOUGH_ROWS = 1000
+# with fewer held-out rows than this, further folds of rows judge too; more than so many judge no better
+_ENOUGH_ROWS = 1_000
 _MOST_FOLDS = 5
+_MOST_JUDGES = 50_000
+# rows that candidates are fitted on: beside the sum of the losses, the best C hardly depends on their number
+_SEEN_A_FEATURE, _LEAST_SEEN = 20, 20_000
 # passes that a candidate takes before it is judged: from a given start, from zero, for the squared error
 _STEPS_WARM, _STEPS_COLD, _STEPS_SQUARE = 2, 3, 1
 _DECREMENT = 0.01
@@ -33,15 +36,21 @@ class Folds:
     ----------
     held_out : HeldOut
     count : int
+    seen : float
+        The share of all rows, beside the folds, that candidates are fitted on.
     """
 
     held_out: HeldOut
     count: int
+    seen: float = 1.0
 
     def __call__(self, row_id: np.ndarray) -> np.ndarray:
-        """The fold of each row, -1 for none: (n,) int64."""
-        fold = np.floor(self.held_out.fraction(row_id) / self.held_out.share).astype(np.int64)
-        return np.where(fold < self.count, fold, -1)
+        """The fold of each row, -1 for one that all candidates see, -2 for one that none does: (n,) int64."""
+        fraction = self.held_out.fraction(row_id)
+        fold = np.floor(fraction / self.held_out.share).astype(np.int64)
+        return np.where(
+            fold < self.count, fold, np.where(fraction < self.held_out.share * self.count + self.seen, -1, -2)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,9 +168,7 @@ def penalty_candidates(
     start : ndarray of shape (K, m + 1) or None
         A model that all candidates start from.
     """
-    K, few = base.n_models, held_out.share * max(n_rows, 1.0) < _ENOUGH_ROWS
-    most = min(_MOST_FOLDS, int(1.0 / held_out.share), int(np.ceil(_ENOUGH_ROWS / (held_out.share * max(n_rows, 1.0)))))
-    folds = Folds(held_out, max(1, most) if few else 1)
+    K, folds = base.n_models, _folds(held_out, max(n_rows, 1.0), base.feature_map.n_features)
     # a map of zeros has no length; any penalty will do
     length = square_length if square_length > 0.0 else 1.0
     alphas = length / (np.array(PENALTIES[base.loss]) * base.total_weight)
@@ -181,6 +188,13 @@ def penalty_candidates(
         start=None if start is None else np.repeat(start, copies, axis=0),
     )
     return Candidates(problem, folds, alphas, K)
+
+
+def _folds(held_out: HeldOut, n_rows: float, n_features: int) -> Folds:
+    share = min(held_out.share, _MOST_JUDGES / n_rows)
+    most = int(np.ceil(_ENOUGH_ROWS / (share * n_rows)))
+    count = max(1, min(most, _MOST_FOLDS, int(1.0 / share)))
+    return Folds(replace(held_out, share=share), count, max(_SEEN_A_FEATURE * n_features, _LEAST_SEEN) / n_rows)
 
 
 def _steps(base: NewtonProblem, start: Any) -> int:

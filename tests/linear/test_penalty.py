@@ -58,6 +58,27 @@ def test_folds_are_disjoint_shares_and_the_first_is_what_is_held_out() -> None:
     np.testing.assert_array_equal(Folds(HELD_OUT, 4)(row_id[7:30]), folds[7:30])
 
 
+def test_candidates_of_many_rows_see_a_share_of_them_and_are_judged_by_others() -> None:
+    base, n = base_problem("squared_hinge", 2, 1e6), 1_000_000
+    made = penalty_candidates(base, HeldOut(0.1, 0), n_rows=n, square_length=1.0, start=None)
+    folds = made.folds(np.arange(n))
+    np.testing.assert_allclose([(folds == 0).sum(), (folds == -1).sum()], [50_000, 20_000], rtol=0.05)
+    assert set(folds) == {0, -1, -2}
+    seen = made.problem.targets.seen(np.arange(n))
+    assert seen is not None
+    np.testing.assert_array_equal(seen, np.repeat(folds[:, None] == -1, 3, axis=1))
+
+
+def test_rows_that_no_model_sees_are_as_if_they_were_not_there() -> None:
+    X, codes = rows(80, 2)
+    problem = replace(base_problem("squared_hinge", 2, 80.0), alpha=1e-2)
+    thin = replace(problem.targets, folds=Folds(HELD_OUT, 1, 0.4), fold=np.array([0]))
+    seen = Folds(HELD_OUT, 1, 0.4)(np.arange(80)) == -1
+    state, _ = play(NewtonDriver(), replace(problem, targets=thin), blocks_of(X, codes, 30))
+    alone, _ = play(NewtonDriver(), problem, blocks_of(X[seen], codes[seen], 30))
+    np.testing.assert_allclose(state.coefficients, alone.coefficients, atol=1e-9)
+
+
 @pytest.mark.parametrize("n_rows", [10, 400, 900, 6_000, 1_000_000])
 def test_few_rows_are_judged_in_more_folds(n_rows: int) -> None:
     base = base_problem("squared_hinge", 2, n_rows)
