@@ -45,6 +45,8 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     _parameter_constraints: ClassVar[Constraints] = COMMON
     _supervised: ClassVar[bool] = False
+    # rows that a machine judges its penalty on: features that were searched for on them would look too good there
+    _withheld: Any = None
 
     family: Any
     n_features: int | None

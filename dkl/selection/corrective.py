@@ -156,7 +156,7 @@ def _ending(problem: CorrectiveProblem, state: CorrectiveState) -> str:
     """Why no more points are looked for; empty if they are."""
     schedule, rounds = problem.schedule, len(state.history)
     if state.is_full:
-        is_best = state.ended or problem.targets.held is None or state.kept == state.n_points
+        is_best = state.ended or schedule.patience is None or state.kept == state.n_points
         return "" if is_best or state.settled < schedule.settling else "held-out rows were best served by fewer"
     gap = state.history[-1, HISTORY.index("duality_gap")]
     if schedule.tol is not None and state.n_points and gap <= schedule.tol:

@@ -70,8 +70,8 @@ def spread(coefficients: np.ndarray, n_old: int, n_new: int, parts: int) -> np.n
 
 
 def trimmed(problem: CorrectiveProblem, state: CorrectiveState, ended: str) -> CorrectiveState:
-    """With the points of the best round on held-out rows alone (all where none are held out), and no more to find."""
-    kept = state.kept if problem.targets.held is not None else state.n_points
+    """With the points of the best round on held-out rows alone (all without `patience`), and no more to find."""
+    kept = state.n_points if problem.schedule.patience is None else state.kept
     columns = np.append(_part_columns(problem.parts, state.n_points, kept), problem.parts * state.n_points)
     return replace(
         state,
