@@ -263,7 +263,7 @@ class PeakFeatures(FeatureLearner):
         if isinstance(family, FiniteFamily):
             return PoolGround(replace(family.pool(dataset.n_columns, self.dtype), scaler=scaler), self.dtype)
         origin: FeatureMap = replace(family.draw(1, dataset.n_columns, 0, self.dtype), scaler=scaler)
-        return FourierGround(origin, family.sigma, self._options(), 0.0)
+        return FourierGround(origin, family, self._options(), 0.0)
 
     def _options(self) -> SearchOptions:
         return SearchOptions(

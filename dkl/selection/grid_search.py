@@ -16,7 +16,7 @@ from dkl.blocks.nufft import ACCURACY, FrequencyGrid, grid_sums, scattered_sums,
 from dkl.blocks.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.blocks.scale import scale_rows
 from dkl.features.feature_map import FeatureMap
-from dkl.selection.grounds import FourierGround
+from dkl.features.projections import DenseProjection
 from dkl.selection.peak_search import SearchOptions, distinct_peaks, pair_potentials, search_peaks
 from dkl.selection.peaks import PeakTargets, verification_record
 
@@ -73,8 +73,9 @@ class GridProblem:
 
     def feature_map(self, points: np.ndarray) -> FeatureMap:
         """The pairs of frequencies, amplitudes 1."""
-        # distances between peaks and verification alike are those of R^d
-        return FourierGround(self.origin, 1.0, SearchOptions()).feature_map(points.astype(self.dtype))
+        return replace(
+            self.origin, projection=DenseProjection(points.astype(self.dtype)), amplitudes=np.ones(len(points))
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,7 +56,9 @@ def blocks_of(X: np.ndarray, y: np.ndarray, weight: np.ndarray | None = None) ->
 def problem_of(
     d: int, targets: PeakTargets, n_rows: int, *, sample_rows: int, most_rows: int, **options: Any
 ) -> PeakProblem:
-    ground = FourierGround(Gaussian(2.0).draw(1, d, 0), 2.0, SearchOptions(chains=20, steps=10, **options), 0.0)
+    ground = FourierGround(
+        Gaussian(2.0).draw(1, d, 0), Gaussian(2.0), SearchOptions(chains=20, steps=10, **options), 0.0
+    )
     return PeakProblem(ground, targets, 3, 6, n_rows, sample_rows, most_rows)
 
 
