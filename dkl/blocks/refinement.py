@@ -17,9 +17,12 @@ from dkl.blocks.turns import ELEMENTWISE, cos_sin_rows
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, Projection, SparseProjection
 
-__all__ = ["expansion_gradient"]
+__all__ = ["adam_update", "expansion_gradient"]
 
 RefinedLoss = Literal["squared_hinge", "log_loss", "squared_error"]
+
+# of Adam (Kingma & Ba 2015)
+_FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
 
 _TURN = 1.0 / (2.0 * np.pi)
 # frequencies of which W, and the gradient in all its columns, exist at once
@@ -154,6 +157,27 @@ def expansion_gradient(
     return float(share @ losses) + penalty, gradient
 
 
+def adam_update(
+    values: np.ndarray, moments: tuple[np.ndarray, np.ndarray], gradient: np.ndarray, rates: np.ndarray, *, step: int
+) -> None:
+    """One step of Adam in place (Kingma & Ba 2015, algorithm 1), each number with a rate of its own.
+
+    Parameters
+    ----------
+    values : ndarray of shape (P,)
+    moments : two ndarrays of shape (P,)
+        The running means of the gradients and of their squares, zero at first.
+    gradient, rates : ndarray of shape (P,)
+    step : int
+        The number of this step, from 1 on.
+    """
+    dtype = values.dtype.type
+    mean, square = 1.0 - _FIRST_DECAY**step, 1.0 - _SECOND_DECAY**step
+    shares = dtype(1.0 - _FIRST_DECAY), dtype(1.0 - _SECOND_DECAY)
+    scales = dtype(1.0 / mean), dtype(1.0 / square)
+    _adam(values, moments, gradient, rates, shares, scales, dtype(_EPSILON))
+
+
 def _squared_hinge(y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     slack = np.maximum(0.0, 1.0 - y * f)
     return (slack**2).sum(axis=1), -2.0 * y * slack
@@ -231,3 +255,21 @@ def _at_entries(projection: SparseProjection, full: np.ndarray, chosen: slice) -
 def _write_waves(z: np.ndarray, cosines: np.ndarray, sines: np.ndarray) -> None:
     for i in range(len(z)):
         cos_sin_rows(z[i], cosines[i], sines[i])
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _adam(
+    values: np.ndarray,
+    moments: tuple[np.ndarray, np.ndarray],
+    gradient: np.ndarray,
+    rates: np.ndarray,
+    shares: tuple[float, float],
+    scales: tuple[float, float],
+    epsilon: float,
+) -> None:
+    first, second = moments
+    for i in range(len(values)):
+        g = gradient[i]
+        first[i] += shares[0] * (g - first[i])
+        second[i] += shares[1] * (g * g - second[i])
+        values[i] -= rates[i] * (first[i] * scales[0]) / (np.sqrt(second[i] * scales[1]) + epsilon)

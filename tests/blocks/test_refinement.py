@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import approx_fprime
 
 from dkl.blocks.maps import map_rows
-from dkl.blocks.refinement import LOSSES, Expansion, expansion_gradient, scaled_rows
+from dkl.blocks.refinement import LOSSES, Expansion, adam_update, expansion_gradient, scaled_rows
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, SparseProjection
 from tests.blocks.cases import SCALINGS, STORAGES, holey_rows, scaler, stored
@@ -125,6 +125,23 @@ def test_float32_is_as_near_as_its_rounding() -> None:
     )
     assert single.entries.dtype == single.coef.dtype == single.intercept.dtype == np.float32
     np.testing.assert_allclose(single.entries, double.entries, rtol=0, atol=3e-6 * np.abs(double.entries).max())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_steps_of_adam_are_their_definition(dtype: str) -> None:
+    rng = np.random.default_rng(6)
+    values, first, second, rates = (
+        rng.standard_normal(9).astype(dtype),
+        *np.zeros((2, 9), dtype),
+        np.full(9, 0.1, dtype),
+    )
+    expected = [one.astype("float64") for one in (values, first, second)]
+    for step in range(1, 6):
+        gradient = (rng.standard_normal(9) * 10.0 ** np.arange(-4, 5)).astype(dtype)
+        expected = definitions.adam_update(expected[0], (expected[1], expected[2]), gradient, rates, step=step)
+        adam_update(values, (first, second), gradient, rates, step=step)
+    for got, wanted in zip((values, first, second), expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol={"float32": 5e-6, "float64": 1e-12}[dtype])
 
 
 def test_a_model_of_another_shape_and_features_without_waves_are_named() -> None:

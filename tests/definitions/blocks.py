@@ -17,6 +17,7 @@ from dkl.blocks.block import Block
 from dkl.blocks.nufft import FrequencyGrid
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler
+from tests.definitions.refinement import adam_update as adam_update
 from tests.definitions.refinement import expansion_gradient as expansion_gradient
 
 MASK = (1 << 64) - 1

@@ -53,3 +53,15 @@ def expansion_gradient(
             dintercept[k] += share * slope
             dW += share * slope * turns[:, None] * X[i]
     return total, (dW, dcoef, dintercept)
+
+
+def adam_update(
+    values: np.ndarray, moments: tuple[np.ndarray, np.ndarray], gradient: np.ndarray, rates: np.ndarray, *, step: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Algorithm 1 of Kingma & Ba 2015, number by number: what the three arrays are after the step."""
+    out = np.array([values, *moments], dtype=np.float64)
+    for i, g in enumerate(gradient):
+        m, v = 0.9 * moments[0][i] + 0.1 * g, 0.999 * moments[1][i] + 0.001 * g**2
+        move = m / (1 - 0.9**step) / (math.sqrt(v / (1 - 0.999**step)) + 1e-8)
+        out[:, i] = values[i] - rates[i] * move, m, v
+    return out[0], out[1], out[2]

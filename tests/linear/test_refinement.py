@@ -16,19 +16,12 @@ from dkl.data.memory import ArraySource
 from dkl.events import Event
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
-from dkl.linear.fitting import Run
+from dkl.linear.descent import AdamState, RefineDriver, Refinement, RefineProblem, adam_step, refine_piece
+from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.losses import row_losses
+from dkl.linear.newton import fit_by_newton
 from dkl.linear.pieces import HeldOut, RowTargets
-from dkl.linear.refinement import (
-    AdamState,
-    Refined,
-    RefineDriver,
-    Refinement,
-    RefineProblem,
-    adam_step,
-    refine_features,
-    refine_piece,
-)
+from dkl.linear.refinement import Refined, fit_and_refine, refine_features
 from dkl.linear.scores import decision_values
 from dkl.passes.checkpoint import Checkpoint
 from tests.linear.problems import blocks_of, feature_map, rows
@@ -120,7 +113,7 @@ def test_the_best_epoch_is_kept_and_a_descent_that_harms_changes_nothing() -> No
         options=Refinement(held_out=HELD_OUT, rate=30.0, epochs=8, patience=2),
     )
     assert np.argmin(losses_of(again)) == 0
-    assert len(again.history) == 4
+    assert len(again.history) == 3
     np.testing.assert_array_equal(again.feature_map.projection.dense(), good.feature_map.projection.dense())
     np.testing.assert_array_equal(again.coef, good.coef)
 
@@ -241,6 +234,36 @@ def test_a_run_that_was_broken_off_goes_on_to_the_same_bits(tmp_path: Path) -> N
     assert got.coef.tobytes() == expected.coef.tobytes()
 
 
+@pytest.mark.parametrize("loss", ["squared_hinge", "log_loss", "squared_error"])
+def test_a_fit_without_the_held_out_rows_comes_first(loss: str) -> None:
+    X, codes = rows(1000, 2)
+    is_error = loss == "squared_error"
+    y = 50.0 + 4.0 * np.sin(2.0 * X[:, 0]) * X[:, 1] if is_error else codes
+    problem = LinearProblem(
+        feature_map(D_IN, M),
+        loss,
+        alpha=1e-3,
+        classes=None if is_error else np.arange(2),
+        held_out=HELD_OUT,
+        dtype="float64",
+    )
+    source = source_of(X, y, None if is_error else 2)
+    result = fit_and_refine(problem, source, epochs=6)
+    assert min(losses_of(result)) < losses_of(result)[0]
+    out = HELD_OUT.mask(np.arange(1000))
+    scores = decision_values(X[out], result.feature_map, result.coef, result.intercept)
+    scale = y[~out].std() if is_error else 1.0
+    losses = row_losses(scores / scale, y[out] / scale, loss=loss)
+    np.testing.assert_allclose(losses.mean(), min(losses_of(result)), rtol=1e-4)
+    if loss != "log_loss":
+        first = fit_by_newton(problem, source, Run()).model
+        scores = decision_values(
+            X[out], problem.feature_map, np.atleast_2d(first.coef_), np.atleast_1d(first.intercept_)
+        )
+        losses = row_losses(scores / scale, y[out] / scale, loss=loss)
+        np.testing.assert_allclose(losses.mean(), losses_of(result)[0], rtol=1e-4)
+
+
 def test_weights_of_one_size_change_nothing() -> None:
     X, codes = rows(400, 2)
     results = []
@@ -257,7 +280,7 @@ def test_a_plan_counts_the_epochs_and_the_looks() -> None:
         feature_map(D_IN, M), np.zeros((1, 2 * M)), np.zeros(1), RowTargets(np.arange(2)), np.array([100, 50])
     )
     looks, epochs = RefineDriver().plan(problem)
-    assert (looks[1], epochs[1]) == (3, 2)
+    assert (looks[1], epochs[1]) == (4, 3)
     assert epochs[0][0].state_bytes == 3 * 4 * (M * D_IN + 2 * M + 1)
     assert epochs[0][0].cost(100, D_IN).serial_flops > 100 * 4 * D_IN * M
 
