@@ -13,6 +13,8 @@ from dkl.blocks.block import Block
 from dkl.blocks.newton import NewtonTargets, design_tiles
 from dkl.features.feature_map import FeatureMap
 
+__all__ = ["corrective_sums", "dual_values", "row_curvatures", "row_duals", "row_losses"]
+
 CorrectiveLoss = Literal["squared_hinge", "log_loss", "squared_error"]
 
 
@@ -164,7 +166,8 @@ def _tile_sums(phi: np.ndarray, targets: tuple[np.ndarray, ...], round_: Correct
         "dual": weight @ dual_values(duals, y, round_.loss),
         "curvature": weight @ curvatures,
         "absolutes": np.abs(pull).sum(axis=0),
-        "squares": (pull**2).sum(axis=0),
+        # a row of weight w is w rows, each of which meets itself
+        "squares": weight @ duals**2,
         "support": weight @ (duals != 0.0),
         "held_out": np.array([(held @ losses).sum(), held.sum()]),
     }
