@@ -121,6 +121,21 @@ def test_fit_uses_train_and_score_uses_test(folder: Path) -> None:
     assert facts["r2"] > 0.95
 
 
+@pytest.mark.parametrize(("learner", "at_least"), [("peaks", 0.75), ("margin", 0.85)])
+def test_features_that_are_searched_for_take_exact_steps_unless_told_otherwise(
+    folder: Path, tmp_path: Path, learner: str, at_least: float
+) -> None:
+    rows, options = folder / "labels.zarr", ("--learner", learner, "--features", "40", "--set", "features__steps=5")
+    facts = facts_of("fit", rows, tmp_path / "exact.model", *options)
+    assert facts["features"] <= 40
+    assert facts_of("score", tmp_path / "exact.model", rows)["accuracy"] > at_least
+    exact = load_model(str(tmp_path / "exact.model"))
+    assert (exact.solver, exact.loss, exact.alpha) == ("newton", "squared_hinge", "auto")
+    facts_of("fit", rows, tmp_path / "sgd.model", *options, "--epochs", "2")
+    stochastic = load_model(str(tmp_path / "sgd.model"))
+    assert (stochastic.solver, stochastic.loss) == ("sgd", "hinge")
+
+
 def test_the_same_seed_gives_the_same_model(folder: Path) -> None:
     facts = facts_of("fit", folder / "labels.zarr", folder / "again.model", *SMALL, "--calibrate")
     assert (facts["split"], facts["rows"]) == ("train", pytest.approx(720, abs=2))
@@ -218,10 +233,12 @@ def test_a_failure_is_one_message_and_exit_code_1(
         (["ingest", "a.csv", "b.zarr", "--split", "train:0.8"], "train=0.8"),
         (["ingest", "a.csv", "b.zarr", "--memory-limit", "much"], "500000000 or '2 GiB'"),
         (["fit", "rows.zarr"], "Missing argument"),
-        (["fit", "a.zarr", "b.zarr", "--learner", "peak"], "aligned"),
+        (["fit", "a.zarr", "b.zarr", "--learner", "peak"], "margin"),
         (["fit", "{labels.zarr}", "m.zarr", "--learner", "random", "--rho", "1"], "--rho has no meaning"),
         (["fit", "{labels.zarr}", "m.zarr", "--set", "colour=red"], "no parameter 'colour'"),
         (["fit", "{labels.zarr}", "m.zarr", "--sigma", "wide"], "median"),
+        (["fit", "{labels.zarr}", "m.zarr", "--alpha", "strong"], "number or 'auto'"),
+        (["fit", "{labels.zarr}", "m.zarr", "--learner", "margin", "--candidates", "9"], "--candidates has no meaning"),
         (["info", "rows.zarr", "--verbose"], "No such option"),
         (["score", "{labels.model}", "{labels.zarr}", "--workers", "1", "--scheduler", "x"], "give one"),
         (["demo", "--target", "label"], "--data"),

@@ -17,6 +17,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from dkl.features.families import Gaussian, Laplacian
 from dkl.learners.aligned import AlignedFeatures
+from dkl.learners.margin import MarginFeatures
+from dkl.learners.peaks import PeakFeatures
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.random_features import RandomFeatures
 
@@ -24,7 +26,11 @@ LEARNERS = [
     RandomFeatures(n_features=40, random_state=0),
     AlignedFeatures(n_candidates=200, n_features=40, random_state=0),
     PosteriorFeatures(n_candidates=200, n_features=40, random_state=0),
+    PeakFeatures(n_features=40, chains=60, steps=5, random_state=0),
+    MarginFeatures(n_features=40, random_state=0),
 ]
+_CLIMBING = "a climb on rows with weights and on repeated rows ends at one peak, to rounding times its steps"
+SAMPLED = dict.fromkeys((PeakFeatures, MarginFeatures), {"check_sample_weight_equivalence_on_dense_data": _CLIMBING})
 every_learner = pytest.mark.parametrize("learner", LEARNERS, ids=lambda learner: type(learner).__name__)
 
 
@@ -37,7 +43,7 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.filterwarnings("ignore")
 @every_learner
 def test_the_checks_of_scikit_learn_pass(learner: Any) -> None:
-    results = check_estimator(learner, on_fail=None)
+    results = check_estimator(learner, on_fail=None, expected_failed_checks=SAMPLED.get(type(learner), {}))
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
     assert not failed
     assert len(results) > 45
