@@ -216,9 +216,9 @@ class DualStep:
     coefficients : ndarray of shape (n_features, K)
         Of the round's response f_i = sum_j coefficients[j] phi_j(x_i); the gradient is 1 - y_i f_i - ridge alpha_i.
     size : float
-        eta: of the step, and the weight of the round in the means.
-    total : float
-        Sum of the sizes of all rounds up to this one.
+        eta.
+    share : float
+        Of the round in the means over all rounds so far.
     ridge : float
         1/C' of the squared hinge, 0 of the hinge.
     dtype : {"float32", "float64"}
@@ -227,7 +227,7 @@ class DualStep:
     feature_map: FeatureMap
     coefficients: np.ndarray
     size: float
-    total: float
+    share: float
     ridge: float = 0.0
     dtype: str = "float32"
 
@@ -328,7 +328,7 @@ def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
 
 
 def sum_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The projected weights' sums of features, and their mixture with the mean, written to a column of its own.
+    """The projected weights' sums, and of their mixture with the mean, which is written to a column of its own.
 
     Operands: "targets", "feasible", "candidates", "dtype", "share", "target".
     """
@@ -354,10 +354,9 @@ def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
     step: DualStep = operands["step"]
     alpha = operands["feasible"](block.columns["dual"], signs)
     values, scores = step(block.X, alpha, signs)
-    share = step.size / step.total
     played = alpha * (weight > 0.0)[:, None]
-    mean = (1.0 - share) * block.columns["mean"] + share * played
-    total = (1.0 - share) * block.columns["score"] + share * scores
+    mean = (1.0 - step.share) * block.columns["mean"] + step.share * played
+    total = (1.0 - step.share) * block.columns["score"] + step.share * scores
     trials: Trials = operands["trials"]
     first = trials.scales[0] * total + trials.intercepts[:, 0]
     return {

@@ -278,10 +278,11 @@ def _measured(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str,
     norm = max(float(np.linalg.eigvalsh(sums["gram"])[-1]), np.finfo(np.float64).tiny)
     classes = sums["classes"]
     total = float(classes[:, 0].sum())
-    # halves of the largest |alpha|^2 and |w|^2: the latter from the value of w = 0 with the best intercept
-    squares = 0.5 * problem.rules.unit**2 * total * problem.n_blocks
-    lengths = max(2.0 * problem.rules.C * float(classes.min(axis=0).sum()), np.finfo(np.float64).tiny)
-    second = np.sqrt(norm * lengths / squares)
+    # |alpha|^2 at its largest, and |w|^2 of machines whose scores are of size two on a feature of the mean length: any
+    # ratio keeps the excessive gap, and bounds of |w| that hold for all rows are hundreds of times too large
+    squares = problem.rules.unit**2 * total * problem.n_blocks
+    length = float(np.trace(sums["gram"])) / (total * _pool(problem).n_frequencies)
+    second = np.sqrt(norm * 4.0 * problem.n_blocks / max(length, np.finfo(np.float64).tiny) / squares)
     first = norm / (second + problem.rules.ridge)
     return replace(state, phase="score", norm=norm, total=total, smoothing=np.array([first, second]))
 

@@ -93,7 +93,7 @@ class GameDriver:
             many = np.zeros((2 * problem.n_candidates, problem.n_columns), np.float32)
             state = replace(state, candidates=many)
         k = min(problem.rules.per_round, problem.rules.most)
-        state = replace(state, shifts=np.zeros((1, problem.n_blocks)), step_size=1.0)
+        state = replace(state, shifts=np.zeros((1, problem.n_blocks)), step_size=1.0, step_weight=1.0)
         chosen = replace(state, chosen=np.arange(k), answer=np.zeros((k, state.pull.shape[1], problem.n_blocks)))
         reductions = ALTERNATIONS if problem.rules.projection == "alternating" else 3
         second: list[Record] = [step_record(problem, chosen)]
@@ -166,14 +166,17 @@ def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) ->
         lower = max(lower, _value(problem, float(sums["alpha"][K:].sum()), float(sums["squares"][K:].sum()), of_mean))
     state = _regrown(problem, state, potentials, (sums["alpha"][:K], sums["squares"][:K]))
     size = _step_size(problem, state, features[chosen])
+    # later rounds count more: those before the dual weights have found their scale have steps and say of no use
+    weight = size * (len(state.history) + 1)
     state = replace(
         state,
         phase="step",
         chosen=chosen,
         answer=features[chosen],
         step_size=size,
+        step_weight=weight,
         lower=max(state.lower, lower),
-        mean_dual=state.mean_dual + size * np.array([alpha, squares]),
+        mean_dual=state.mean_dual + weight * np.array([alpha, squares]),
         pending={
             **state.pending,
             "potential": float(potentials[chosen].mean()),
@@ -183,7 +186,7 @@ def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) ->
         },
     )
     if state.mean_sums is not None:
-        state = replace(state, mean_sums=state.mean_sums + size * features)
+        state = replace(state, mean_sums=state.mean_sums + weight * features)
     return _with_step_edges(problem, state)
 
 
@@ -231,7 +234,7 @@ def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> 
     """Book the round: the dual measure, the machine, the gap; then search again or end."""
     sums = results[0]
     previous = state
-    state = _booked(state, float(sums["gradient"][0]))
+    state = _booked(state)
     state, upper = _bounded(problem, state, sums["losses"])
     state = _recorded(problem, state, sums, upper)
     ended = _ending(problem, state)
@@ -243,16 +246,15 @@ def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> 
         alpha = feasible_of(problem, previous)(block.columns["dual"], signs)
         step = dual_step(problem, previous)
         values, _ = step(block.X, alpha, signs)
-        share = step.size / step.total
-        state = _searched(problem, state, block, values, (1.0 - share) * block.columns["mean"] + share * alpha)
+        mean = (1.0 - step.share) * block.columns["mean"] + step.share * alpha
+        state = _searched(problem, state, block, values, mean)
     return _begin_projection(problem, state, sums)
 
 
-def _booked(state: GameState, steepness: float) -> GameState:
-    """The answer joins the dual measure with the weight of its step."""
-    eta, answer = state.step_size, np.asarray(state.answer)
-    share = eta / len(answer)
-    played = state.played + np.array([eta, eta * eta * steepness])
+def _booked(state: GameState) -> GameState:
+    """The answer joins the dual measure with the weight of its round."""
+    answer, played = np.asarray(state.answer), state.played + state.step_weight
+    share = state.step_weight / len(answer)
     if state.frequencies is None:
         mass, pull = state.mass.copy(), state.pull.copy()
         mass[state.chosen] += share
@@ -297,6 +299,7 @@ def _recorded(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndar
         "support": float(np.count_nonzero(state.mass)),
         "error": float(errors[0]) / state.total,
         "step": state.step_size,
+        "weight": state.step_weight,
         "gradient": float(sums["gradient"][0]),
         "sample_rows": float(state.sample_rows),
         **state.pending,
@@ -310,8 +313,8 @@ def _lower_bound(problem: GameProblem, state: GameState) -> float:
     """The largest of all rounds' bounds, and on a pool of that of the mean dual weights."""
     if state.mean_sums is None:
         return state.lower
-    alpha, squares = state.mean_dual / state.played[0]
-    potentials = np.square(state.mean_sums / state.played[0]).sum(axis=(1, 2))
+    alpha, squares = state.mean_dual / state.played
+    potentials = np.square(state.mean_sums / state.played).sum(axis=(1, 2))
     return max(state.lower, _value(problem, float(alpha), float(squares), potentials))
 
 

@@ -151,16 +151,16 @@ class GameState:
         What the next pass does.
     frequencies : ndarray of shape (m, d) or None
         Those answered so far, in R^d.
+    played : float
+        Sum over rounds of their weights p = t eta, eta the step of round t.
     mass : ndarray of shape (m,)
-        Of each frequency (of the pool, or of those answered): the sum of eta / k over the rounds that answered it.
+        Of each frequency (of the pool, or of those answered): the sum of p / k over the rounds that answered it.
     pull : ndarray of shape (m, parts, K)
-        The same sum of eta / k times (C, Q), the frequency's sums at that round's dual weights.
-    played : ndarray of shape (2,)
-        Sums over rounds of eta and of eta^2 |gradient|^2.
+        The same sum of p / k times (C, Q), the frequency's sums at that round's dual weights.
     mean_sums : ndarray of shape (D, parts, K) or None
-        Of the pool at the mean dual weights, times sum of eta.
+        Of the pool at the mean dual weights, times `played`.
     mean_dual : ndarray of shape (2,)
-        Sums over rounds of eta times sum alpha and of eta times sum alpha^2.
+        Sums over rounds of p times sum alpha and of p times sum alpha^2.
     lower : float
         The largest lower bound of the value.
     shifts : ndarray of shape (J, K)
@@ -193,7 +193,7 @@ class GameState:
     found: np.ndarray
     sample_rows: int
     frequencies: np.ndarray | None = None
-    played: np.ndarray = field(default_factory=lambda: np.zeros(2))
+    played: float = 0.0
     mean_sums: np.ndarray | None = None
     mean_dual: np.ndarray = field(default_factory=lambda: np.zeros(2))
     lower: float = -np.inf
@@ -203,6 +203,7 @@ class GameState:
     answer: np.ndarray | None = None
     scale: float = 1.0
     step_size: float = 0.0
+    step_weight: float = 0.0
     total: float = 0.0
     pending: dict[str, float] = field(default_factory=dict)
     history: tuple[dict[str, float], ...] = ()
@@ -216,7 +217,7 @@ class GameState:
     @property
     def coefficients(self) -> np.ndarray:
         """The mean response, (m, parts, K): on features without amplitudes, before the best scale."""
-        return self.pull / self.played[0]
+        return self.pull / self.played
 
 
 def row_columns(problem: GameProblem, names: Sequence[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -352,9 +353,9 @@ def dual_step(problem: GameProblem, state: GameState) -> DualStep:
     """The step along this round's answer: all cosines, then all sines, equally weighted."""
     answer = _known(state.answer)
     coefficients = answer.transpose(1, 0, 2).reshape(-1, problem.n_blocks) / len(answer)
-    total = float(state.played[0]) + state.step_size
+    share = state.step_weight / (state.played + state.step_weight)
     chosen = answer_map(problem, state)
-    return DualStep(chosen, coefficients, state.step_size, total, problem.rules.ridge, problem.dtype)
+    return DualStep(chosen, coefficients, state.step_size, share, problem.rules.ridge, problem.dtype)
 
 
 def trials_of(state: GameState) -> Trials:

@@ -66,12 +66,14 @@ def guaranteed_regret(
     return float(1.5 * C * root * (1.0 + C * n_rows) * root / np.sqrt(rounds))
 
 
-def played_regret(steps: Sequence[float], gradients: Sequence[float], diameter: float) -> float:
-    """The same after the rounds, for any steps, from the gradients that occurred.
+def played_regret(
+    steps: Sequence[float], gradients: Sequence[float], diameter: float, weights: Sequence[float] | None = None
+) -> float:
+    """The same after the rounds, for any steps and weights, from the gradients that occurred.
 
-    (D^2 + sum eta^2 |g|^2) / (2 sum eta). lambda and the mean of F(alpha_t, lambda_t) weigh round t by its step eta_t,
-    as `dkl.selection.game` does: large gradients of the first rounds then cost little, where the bound above takes them
-    for all rounds.
+    (D^2 W + sum p eta |g|^2) / (2 sum p) for rounds of weight p in lambda and in the mean of F(alpha_t, lambda_t). W
+    sums up the increases of p / eta (T for the weights t eta_t of `dkl.selection.game`): large gradients of the first
+    rounds then cost little, where the bound above takes them for all rounds.
 
     Parameters
     ----------
@@ -81,9 +83,13 @@ def played_regret(steps: Sequence[float], gradients: Sequence[float], diameter: 
         |g_t|^2, summed over rows with their weights.
     diameter : float
         D, of the feasible set: C sqrt(n) for the hinge, C' n for the squared hinge with its box.
+    weights : sequence of float or None
+        p_t; None weighs all rounds alike.
     """
     eta = np.asarray(steps, dtype=np.float64)
-    return float((diameter**2 + eta**2 @ np.asarray(gradients, dtype=np.float64)) / (2.0 * eta.sum()))
+    p = np.ones_like(eta) if weights is None else np.asarray(weights, dtype=np.float64)
+    increases = np.diff(p / eta, prepend=0.0).clip(0.0).sum()
+    return float((diameter**2 * increases + (p * eta) @ np.asarray(gradients, dtype=np.float64)) / (2.0 * p.sum()))
 
 
 def margin_ratio(lower: float, upper: float) -> float:

@@ -94,7 +94,7 @@ def by_definition(problem: GameProblem, X: np.ndarray, y: np.ndarray, rounds: in
         best = int((sums**2).sum(axis=0).argmax())
         response = sums[0, best] * phi[0, :, best] + sums[1, best] * phi[1, :, best]
         eta = 0.3 * C / ((1.0 + np.sqrt((sums[:, best] ** 2).sum())) * np.sqrt(t))
-        mass[best] += eta
+        mass[best] += t * eta
         alpha = project(alpha + eta * (1.0 - signs * response))
     return alpha, mass / max(mass.sum(), 1e-300)
 
@@ -122,8 +122,7 @@ def test_the_mean_dual_is_that_of_the_rounds() -> None:
     table = table_of(problem, X, y)
     state = play(GameDriver(), problem, table)
     alphas = [by_definition(problem, X, y, t)[0] for t in range(5)]
-    sizes = np.array([entry["step"] for entry in state.history])
-    expected = np.average(alphas, axis=0, weights=sizes)
+    expected = np.average(alphas, axis=0, weights=[entry["weight"] for entry in state.history])
     np.testing.assert_allclose(table.column("mean")[:, 0], expected, rtol=0, atol=1e-12)
 
 

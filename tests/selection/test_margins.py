@@ -35,10 +35,10 @@ def test_the_regret_that_was_played_bounds_the_machine_on_the_features(loss: str
     X, y = rows(n=20)
     problem = game(n=20, loss=loss, rounds=25)
     state = play(GameDriver(), problem, table_of(problem, X, y))
-    steps = np.array([entry["step"] for entry in state.history])
-    response = np.average([entry["response"] for entry in state.history], weights=steps)
+    steps, weights = (np.array([entry[name] for entry in state.history]) for name in ("step", "weight"))
+    response = np.average([entry["response"] for entry in state.history], weights=weights)
     diameter = problem.upper * np.sqrt(20.0)
-    regret = played_regret(steps, [entry["gradient"] for entry in state.history], diameter)
+    regret = played_regret(steps, [entry["gradient"] for entry in state.history], diameter, weights)
     value = machine_value(state.weights, X, signs_of(problem, y), 1.0, loss)
     assert value <= response + regret
     if loss == "hinge":
@@ -48,11 +48,21 @@ def test_the_regret_that_was_played_bounds_the_machine_on_the_features(loss: str
 def test_the_guaranteed_steps_keep_the_guarantee_and_the_printed_gradient_bound_does_not_hold() -> None:
     X, y = rows(n=20)
     problem = game(n=20, rounds=25, rate=None)
-    state = play(GameDriver(), problem, table_of(problem, X, y))
-    steps = np.array([entry["step"] for entry in state.history])
-    response = np.average([entry["response"] for entry in state.history], weights=steps)
-    value = machine_value(state.weights, X, signs_of(problem, y), 1.0, "hinge")
+    table, driver = table_of(problem, X, y), GameDriver()
+    state, counts = driver.init(problem), np.zeros(D)
+    while records := driver.request(problem, state):
+        if state.phase == "step":
+            counts[state.chosen] += 1
+        state = driver.step(problem, state, table.run(records))
+    # the theorem weighs all rounds alike
+    weights = counts / 25
+    response = np.mean([entry["response"] for entry in state.history])
+    value = machine_value(weights, X, signs_of(problem, y), 1.0, "hinge")
     assert value <= response + guaranteed_regret(1.0, 20, 25)
+    steps = [entry["step"] for entry in state.history]
+    tighter = played_regret(steps, [entry["gradient"] for entry in state.history], np.sqrt(20.0))
+    assert value <= response + tighter
+    assert tighter < guaranteed_regret(1.0, 20, 25)
     n = 50
     aligned = 1.0 - np.ones(n) * n
     assert np.linalg.norm(aligned) > (1 + 2 * 1.0) * np.sqrt(n)
