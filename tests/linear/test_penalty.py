@@ -19,6 +19,8 @@ from tests.definitions import linear as definition
 from tests.linear.problems import blocks_of, feature_map, play, rows
 
 HELD_OUT = HeldOut(0.2, 3)
+ENOUGH = 900
+A_HINGE = len(PENALTIES["squared_hinge"])
 
 
 def base_problem(loss: str, K: int, n: float) -> NewtonProblem:
@@ -66,7 +68,7 @@ def test_candidates_of_many_rows_see_a_share_of_them_and_are_judged_by_others() 
     assert set(folds) == {0, -1, -2}
     seen = made.problem.targets.seen(np.arange(n))
     assert seen is not None
-    np.testing.assert_array_equal(seen, np.repeat(folds[:, None] == -1, 3, axis=1))
+    np.testing.assert_array_equal(seen, np.repeat(folds[:, None] == -1, A_HINGE, axis=1))
 
 
 def test_rows_that_no_model_sees_are_as_if_they_were_not_there() -> None:
@@ -85,8 +87,8 @@ def test_few_rows_are_judged_in_more_folds(n_rows: int) -> None:
     made = penalty_candidates(base, HeldOut(0.1, 0), n_rows=n_rows, square_length=1.0, start=None)
     judged = made.folds.count * 0.1 * n_rows
     assert 1 <= made.folds.count <= 5
-    assert judged >= 1_000 or made.folds.count == 5
-    assert (made.folds.count - 1) * 0.1 * n_rows < 1_000
+    assert judged >= ENOUGH or made.folds.count == 5
+    assert (made.folds.count - 1) * 0.1 * n_rows < ENOUGH
 
 
 @pytest.mark.parametrize(("loss", "K"), [("squared_hinge", 2), ("squared_hinge", 3), ("squared_error", 2)])
@@ -125,25 +127,30 @@ def test_scores_are_counted_row_by_row(loss: str, K: int) -> None:
     shares = shares / expected["weight"].reshape(len(candidates.alphas), -1).sum(axis=1)
     scores = np.max(shares if loss == "squared_hinge" else 1.0 - shares, axis=0)
     np.testing.assert_allclose(choice.scores, scores, rtol=1e-10)
-    assert choice.alpha == candidates.alphas[np.argmax(scores)]
+    best = int(np.argmax(scores))
+    doubt = np.sqrt(scores[best] * (1 - scores[best]) / expected["weight"][: candidates.folds.count].sum())
+    near = scores[best] - (0.5 * doubt if loss == "squared_hinge" else 0.0)
+    assert choice.alpha == next(alpha for alpha, score in zip(candidates.alphas, scores, strict=True) if score >= near)
 
 
-def test_of_equal_scores_the_strongest_penalty_is_taken() -> None:
+def test_the_strongest_penalty_that_is_as_good_as_the_best_is_taken() -> None:
+    """Of 1,000 rows half a standard error of 0.8 is 0.0063."""
     base = base_problem("squared_hinge", 2, 60.0)
     candidates = penalty_candidates(base, HELD_OUT, n_rows=60, square_length=2.0, start=None)
     np.testing.assert_allclose(candidates.alphas, 2.0 / (60.0 * np.array(PENALTIES["squared_hinge"])))
     state, F = NewtonDriver().init(candidates.problem), candidates.folds.count
-    right = np.repeat([[3.0, 4.0, 4.0], [1.0, 4.0, 2.0]], F, axis=1)
-    choice = candidates.choose(state, {"right": right, "weight": np.full(3 * F, 5.0)})
-    assert choice.alpha == candidates.alphas[1]
-    np.testing.assert_allclose(choice.scores, [0.6, 0.8, 0.8])
+    for shares, best in (((0.7, 0.795, 0.8, 0.8), 1), ((0.7, 0.793, 0.8, 0.8), 2), ((0.8, 0.1, 0.8, 0.8), 0)):
+        right = np.repeat([np.array(shares), np.zeros(A_HINGE)], F, axis=1) * 1000.0 / F
+        choice = candidates.choose(state, {"right": right, "weight": np.full(A_HINGE * F, 1000.0 / F)})
+        assert choice.alpha == candidates.alphas[best]
+        np.testing.assert_allclose(choice.scores, shares)
 
 
 def test_without_a_held_out_row_there_is_nothing_to_choose_by() -> None:
     candidates = penalty_candidates(
         base_problem("squared_hinge", 2, 3.0), HELD_OUT, n_rows=3, square_length=1.0, start=None
     )
-    nothing = {"right": np.zeros((2, 15)), "weight": np.zeros(15)}
+    nothing = {"right": np.zeros((2, 5 * A_HINGE)), "weight": np.zeros(5 * A_HINGE)}
     with pytest.raises(ValueError, match=r"validation_fraction=0\.2 of so few rows holds out none"):
         candidates.choose(NewtonDriver().init(candidates.problem), nothing)
 
