@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.explain import effects
 from dkl.plots.figure import CLASS_COLOURS, Display, diverging, panels, quiet
-from dkl.plots.working import in_memory_rows
+from dkl.plots.working import in_memory_rows, near_rows
 
 _RESOLUTION = 120
 # the picture ends where rows become rare
@@ -141,13 +141,19 @@ class EffectsDisplay(Display):
     def _draw_map(self, ax: Any, place: int) -> None:
         first, second = self.grids[place]
         values = self.values[place][..., 0]
-        limit = max(float(np.abs(values).max()), 1e-12)
+        near = near_rows(np.stack(np.meshgrid(first, second), axis=-1), self.rows[place])
+        # what the model says where there are no rows decides no colours, and is veiled
+        limit = max(float(np.abs(values[near > 0.5]).max(initial=0.0)), 1e-12)
         drawn = ax.contourf(
             first, second, values, levels=np.linspace(-limit, limit, 17), cmap=diverging(0.72), extend="both"
         )
         drawn.set_edgecolor("face")
+        veil = np.ones((*near.shape, 4))
+        veil[..., 3] = 1.0 - near
+        extent = (first[0], first[-1], second[0], second[-1])
+        ax.imshow(veil, extent=extent, origin="lower", interpolation="bilinear", aspect="auto", zorder=2)
         points = self.rows[place][:600]
-        ax.scatter(points[:, 0], points[:, 1], s=3, color="black", alpha=0.35, linewidth=0)
+        ax.scatter(points[:, 0], points[:, 1], s=3, color="black", alpha=0.35, linewidth=0, zorder=3)
         ax.figure.colorbar(drawn, ax=ax, ticks=[-limit, 0.0, limit], format="%.2g", pad=0.02)
         ax.set(xlim=(first[0], first[-1]), ylim=(second[0], second[-1]), ylabel=self.names[place][1])
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from scipy.spatial import cKDTree
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Display, bare, diverging, pyplot
-from dkl.plots.working import in_memory_rows, working_dual
+from dkl.plots.working import in_memory_rows, near_rows, working_dual
 
 _MOST_POINTS = 4_000
 _MARGIN = 0.05
@@ -190,7 +189,7 @@ class DecisionDisplay(Display):
         codes = np.unique(y, return_inverse=True)[1]
         decision = values.reshape(*grid.shape[:2], *values.shape[1:])
         kept = slice(None) if draw_rows else slice(0)
-        return cls(horizontal, vertical, decision, X[kept], codes[kept], _near(grid, X), names, title)
+        return cls(horizontal, vertical, decision, X[kept], codes[kept], near_rows(grid, X), names, title)
 
     def _draw(self, axes: Sequence[Any]) -> None:
         ax = axes[0]
@@ -246,15 +245,6 @@ class DecisionDisplay(Display):
             ax.contour(
                 self.horizontal, self.vertical, self.decision[..., code] - others, [0.0], colors="black", linewidths=0.8
             )
-
-
-def _near(grid: np.ndarray, X: np.ndarray) -> np.ndarray:
-    """How near each point of the grid is to the rows: 1 among them, 0 from twice as far off as rows are apart."""
-    spread = np.maximum(np.ptp(X, axis=0), 1e-300)
-    tree = cKDTree(X / spread)
-    apart = np.quantile(tree.query(X / spread, k=min(10, len(X)))[0][:, -1], 0.9)
-    away = tree.query(grid.reshape(-1, 2) / spread)[0].reshape(grid.shape[:2])
-    return np.clip(2.0 - away / max(float(apart), 1e-300), 0.0, 1.0)
 
 
 def _rgb(code: int) -> tuple[float, float, float]:

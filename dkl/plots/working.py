@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from scipy.spatial import cKDTree
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
@@ -73,3 +74,22 @@ def signed_classes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """-1 and +1, one column for two classes (the second is +1), else one a class; float64 of shape (n, K)."""
     columns = np.asarray(y)[:, None] == np.asarray(classes)[None, 1 if len(classes) == 2 else 0 :]
     return np.where(columns, 1.0, -1.0)
+
+
+def near_rows(grid: np.ndarray, X: np.ndarray) -> np.ndarray:
+    """How near each point of a grid is to the rows: 1 among them, 0 from twice as far off as rows are apart.
+
+    Parameters
+    ----------
+    grid : ndarray of shape (v, h, d)
+    X : ndarray of shape (n, d)
+
+    Returns
+    -------
+    ndarray of shape (v, h)
+    """
+    spread = np.maximum(np.ptp(X, axis=0), 1e-300)
+    tree = cKDTree(X / spread)
+    apart = np.quantile(tree.query(X / spread, k=min(10, len(X)))[0][:, -1], 0.9)
+    away = tree.query(grid.reshape(-1, grid.shape[-1]) / spread)[0].reshape(grid.shape[:2])
+    return np.clip(2.0 - away / max(float(apart), 1e-300), 0.0, 1.0)

@@ -30,7 +30,7 @@ LEARNERS = [
     MarginFeatures(n_features=40, random_state=0),
 ]
 _CLIMBING = "a climb on rows with weights and on repeated rows ends at one peak, to rounding times its steps"
-SAMPLED = dict.fromkeys((PeakFeatures, MarginFeatures), {"check_sample_weight_equivalence_on_dense_data": _CLIMBING})
+SAMPLED = {one: {"check_sample_weight_equivalence_on_dense_data": _CLIMBING} for one in (PeakFeatures, MarginFeatures)}
 every_learner = pytest.mark.parametrize("learner", LEARNERS, ids=lambda learner: type(learner).__name__)
 
 

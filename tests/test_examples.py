@@ -1,0 +1,66 @@
+"""The examples run as they stand, here in small: what they print is true, what they write are pictures."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pyplot = pytest.importorskip("matplotlib.pyplot")
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def example(name: str) -> dict[str, Any]:
+    """The names that an example defines."""
+    pyplot.switch_backend("agg")
+    return runpy.run_path(str(EXAMPLES / name), run_name="example")
+
+
+def is_picture(path: Path) -> bool:
+    return path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_windmill_is_learned_and_drawn(tmp_path: Path) -> None:
+    scores = example("windmill.py")["run"](tmp_path, [5, 20], n_rows=1_000, n_test=2_000)
+    assert list(scores) == ["RBF-SVM", "T = 5", "T = 20"]
+    assert scores["T = 20"] > scores["RBF-SVM"] + 1.0
+    assert all(is_picture(tmp_path / f"{name}.png") for name in ("windmill", "potential", "history"))
+    assert pyplot.get_fignums() == []
+
+
+def test_effects_that_are_known_are_read(tmp_path: Path) -> None:
+    names = example("read_effects.py")
+    score, found = names["known_effects"](tmp_path, n_rows=1_500, n_features=100)
+    assert score > 0.8
+    assert {effect.columns for effect in found[:3]} == set(names["ADDITIVE_EFFECTS"])
+    assert is_picture(tmp_path / "effects.png")
+    assert pyplot.get_fignums() == []
+
+
+def test_effects_of_few_rows_are_read_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = example("read_effects.py")
+    score, found = names["diabetes"](tmp_path, n_features=20)
+    names["show"](found, most=2)
+    assert score > 0.25
+    assert "strength" in capsys.readouterr().out
+    assert is_picture(tmp_path / "diabetes.png")
+
+
+def test_the_globes_of_figure_1_are_drawn(tmp_path: Path) -> None:
+    names = example("papers/figure_1.py")
+    assert is_picture(names["globes"](tmp_path))
+    sizes = {"windmill": names["FREQUENCIES"], "checkerboard": names["HARMONICS"]}
+    found = {name: [{"svm": 92.0, **{str(size): 98.0 for size in own}}] for name, own in sizes.items()}
+    assert is_picture(names["accuracies"](found, tmp_path))
+
+
+@pytest.mark.slow
+def test_figure_1_is_reached_with_defaults() -> None:
+    """The paper: 98.6, 99.1 and 99.3 at T = 100, 300 and 1,000 on the windmill; 99.1 with 29 harmonics."""
+    names = example("papers/figure_1.py")
+    windmill, checkerboard = names["windmill_scores"](0), names["checkerboard_scores"](0)
+    assert windmill["T = 100"] > 98.3
+    assert windmill["T = 1000"] > 99.0
+    assert checkerboard["30 harmonics"] > 99.1
