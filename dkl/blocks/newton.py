@@ -56,6 +56,9 @@ class NewtonOptions:
         The columns of the Hessians to sum, or None for no Hessian.
     hessian_of : tuple of int
         The models (rows of the trial) whose Hessian is summed: one of those that share it.
+    change : bool
+        What the Hessians change by from those at the trial's coefficients, instead of the whole: only rows that have
+        got or lost their curvature count.
     first_order : bool
         Loss and gradient too (one record of a pass has them, the others are further panels of the Hessians).
     dtype : {"float32", "float64"}
@@ -67,6 +70,7 @@ class NewtonOptions:
     loss: NewtonLoss
     columns: tuple[int, int] | None = None
     hessian_of: tuple[int, ...] = (0,)
+    change: bool = False
     first_order: bool = True
     dtype: str = "float32"
     exact: bool = True
@@ -90,7 +94,7 @@ def newton_tile(n_features: int, dtype: str) -> int:
 def loss_sums(
     phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial: Trial, options: NewtonOptions
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sums over rows of the loss at every step and of its gradient, and which rows have curvature.
+    """Sums over rows of the loss at every step and of its gradient, and the curvature of the rows.
 
     The squared hinge is ``max(0, 1 - y f)^2`` for targets in {-1, +1}, the squared error ``(y - f)^2 / 2``.
 
@@ -108,17 +112,19 @@ def loss_sums(
     -------
     loss : ndarray of shape (g, T), float64
     gradient : ndarray of shape (g, m + 1), float64
-    active : ndarray of shape (n, g), bool
+    curvature : ndarray of shape (n, g), int8
+        1 where a row has curvature at the first step, less 1 where it had some before, with `change`.
     """
     wide = phi.astype(np.float64) if options.exact else phi
     start, move = (
         wide @ models[:, :-1].T.astype(wide.dtype) + models[:, -1] for models in (trial.coefficients, trial.directions)
     )
     weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, targets.shape)
-    losses, pull, active = np.zeros(trial.steps.shape), np.empty(targets.shape), np.empty(targets.shape, bool)
-    _line_losses(start, move, targets, weight, trial.steps, options.loss == "squared_hinge", (losses, pull, active))
+    losses, pull, curvature = np.zeros(trial.steps.shape), np.empty(targets.shape), np.empty(targets.shape, np.int8)
+    flags = options.loss == "squared_hinge", options.change
+    _line_losses(start, move, targets, weight, trial.steps, flags, (losses, pull, curvature))
     gradient = np.concatenate([pull.T.astype(wide.dtype) @ wide, pull.sum(axis=0)[:, None]], axis=1)
-    return losses, -gradient, active
+    return losses, -gradient, curvature
 
 
 @numba.njit(nogil=True, cache=True)
@@ -128,11 +134,12 @@ def _line_losses(
     targets: np.ndarray,
     weight: np.ndarray,
     steps: np.ndarray,
-    hinge: bool,
+    flags: tuple[bool, bool],
     out: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> None:
     """Add the losses at scores ``start + step * move``; write minus the slopes, and the curvatures, at the first."""
-    losses, pull, active = out
+    losses, pull, curvature = out
+    hinge, change = flags
     for i in range(targets.shape[0]):
         for k in range(targets.shape[1]):
             y, w = targets[i, k], weight[i, k]
@@ -142,7 +149,8 @@ def _line_losses(
                 losses[k, t] += w * slack * slack if hinge else 0.5 * w * slack * slack
                 if t == 0:
                     pull[i, k] = 2.0 * w * slack * y if hinge else w * slack
-                    active[i, k] = w > 0.0 and (slack > 0.0 or not hinge)
+                    before = change and w > 0.0 and (y * start[i, k] < 1.0 or not hinge)
+                    curvature[i, k] = np.int8(w > 0.0 and (slack > 0.0 or not hinge)) - np.int8(before)
 
 
 def packed_size(start: int, stop: int) -> int:
@@ -157,18 +165,20 @@ def add_hessian(phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], o
     ----------
     phi : ndarray of shape (n, m)
     weight : ndarray of shape (n,)
+        Of either sign.
     columns : (int, int)
         Columns start .. stop - 1 of the m + 1 columns; the last one belongs to the intercept.
     out : ndarray of shape (packed_size(start, stop),), float64
     """
     start, stop = columns
     m = phi.shape[1]
-    weighted = phi if np.all(weight == 1.0) else phi * np.sqrt(weight).astype(phi.dtype)[:, None]
-    if start == 0 and stop > m:
+    plain = bool(np.all(weight == 1.0))
+    if start == 0 and stop > m and plain:
         rank_k = blas.ssyrk if phi.dtype == np.float32 else blas.dsyrk
-        _add_packed(rank_k(1.0, weighted.T).T, start, out)
+        _add_packed(rank_k(1.0, phi.T).T, start, out)
     elif start < m:
-        _add_packed(weighted[:, start : min(stop, m)].T @ weighted[:, : min(stop, m)], start, out)
+        weighted = phi if plain else phi * weight.astype(phi.dtype)[:, None]
+        _add_packed(weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)], start, out)
     if stop > m:
         border = weight.astype(phi.dtype) @ phi
         out[-m - 1 : -1] += border
@@ -229,19 +239,17 @@ def _add_tile(
     options: NewtonOptions,
     sums: dict[str, np.ndarray],
 ) -> None:
-    losses, gradient, active = loss_sums(phi, targets, weight, trial, options)
+    losses, gradient, curvature = loss_sums(phi, targets, weight, trial, options)
     if options.first_order:
         sums["loss"] += losses
         sums["gradient"] += gradient
     if options.columns is None:
         return
     for model, out in zip(options.hessian_of, sums["hessian"], strict=True):
-        rows = np.flatnonzero(active[:, model])
-        own = weight if weight.ndim == 1 else weight[:, model]
-        if len(rows) == len(phi):
-            add_hessian(phi, own, options.columns, out)
-        elif len(rows):
-            add_hessian(phi[rows], own[rows], options.columns, out)
+        rows = np.flatnonzero(curvature[:, model])
+        own = (weight if weight.ndim == 1 else weight[:, model])[rows] * curvature[rows, model]
+        if len(rows):
+            add_hessian(phi if len(rows) == len(phi) else phi[rows], own, options.columns, out)
 
 
 def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

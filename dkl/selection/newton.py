@@ -123,8 +123,10 @@ class NewtonState:
         Steps tried.
     stalled : ndarray of shape (g,), bool
         No step lowers the objective any more: rounding is reached.
-    hessian : ndarray of shape (folds, size) or None
-        Of the squared error, which never changes, packed.
+    hessian : ndarray of shape (h, size) or None
+        Packed: of the squared error, one a fold, which never change; of the squared hinge those of the models `held` at
+        their accepted points, of which the next pass sums the change alone.
+    held : ndarray of shape (h,), int64, or None
     """
 
     coefficients: np.ndarray
@@ -137,6 +139,7 @@ class NewtonState:
     counts: np.ndarray
     stalled: np.ndarray
     hessian: np.ndarray | None = None
+    held: np.ndarray | None = None
 
     @property
     def fresh(self) -> np.ndarray:
@@ -193,13 +196,16 @@ class NewtonDriver:
         """Accept or shorten the step of each model of the pass, and find the next direction."""
         models = _next_models(problem, state)
         _, hessian_of = _sharing(problem, state, models)
-        hessians = _assemble(state, results)
+        hessians = _assemble(state, models, results)
         state = _copied(state)
         sums = results[0]
         accepted = np.flatnonzero([_accept(problem, state, *one) for one in zip(models, sums["loss"], strict=True)])
         gradients = _gradients(problem, state, models[accepted], sums["gradient"][accepted])
         _turn(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]))
-        return replace(state, hessian=hessians) if problem.loss == "squared_error" else state
+        if problem.loss == "squared_error":
+            return replace(state, hessian=hessians)
+        own = accepted if len(hessians) == len(models) else accepted[:0]
+        return replace(state, hessian=hessians[own], held=models[own])
 
     def plan(self, problem: NewtonProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
         """The first pass, and an upper bound of the later ones."""
@@ -246,15 +252,16 @@ def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
     standing, _ = _sharing(problem, state, models)
     need_hessian = problem.loss == "squared_hinge" or state.hessian is None
     panels: list[tuple[int, int] | None] = list(_panels(problem.width, len(standing)))
+    options = NewtonOptions(problem.loss, None, standing, _changes(state, models), True, problem.dtype, problem.exact)
     return [
-        _record(
-            problem,
-            trial,
-            models,
-            NewtonOptions(problem.loss, panel, standing, position == 0, problem.dtype, problem.exact),
-        )
+        _record(problem, trial, models, replace(options, columns=panel, first_order=position == 0))
         for position, panel in enumerate(panels if need_hessian else [None])
     ]
+
+
+def _changes(state: NewtonState, models: np.ndarray) -> bool:
+    """Whether the Hessians of all these models are known at their accepted points."""
+    return state.held is not None and bool(np.isin(models, state.held).all())
 
 
 def _record(problem: NewtonProblem, trial: Trial, models: np.ndarray, options: NewtonOptions) -> BlockSum:
@@ -305,16 +312,21 @@ def _panels(width: int, n_hessians: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def _assemble(state: NewtonState, results: Sequence[Any]) -> np.ndarray:
+def _assemble(state: NewtonState, models: np.ndarray, results: Sequence[Any]) -> np.ndarray:
     """The packed Hessians (h, size) of a pass from their panels, or those that never change."""
-    if state.hessian is not None:
+    pieces = [result["hessian"] for result in results if "hessian" in result]
+    if state.hessian is not None and not pieces:
         return state.hessian
-    return np.concatenate([result["hessian"] for result in results], axis=1)
+    hessians = np.concatenate(pieces, axis=1)
+    if state.hessian is not None and state.held is not None and _changes(state, models):
+        hessians += state.hessian[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
+    return hessians
 
 
 def _copied(state: NewtonState) -> NewtonState:
-    """With arrays of its own, but for the Hessian, which nobody writes to."""
-    values = {field.name: getattr(state, field.name) for field in fields(state) if field.name != "hessian"}
+    """With arrays of its own, but for the Hessians, which nobody writes to."""
+    shared = ("hessian", "held")
+    values = {field.name: getattr(state, field.name) for field in fields(state) if field.name not in shared}
     return replace(state, **{name: value.copy() for name, value in values.items()})
 
 

@@ -53,12 +53,13 @@ def play(driver: Any, problem: Any, blocks: Sequence[Block]) -> tuple[Any, int]:
     """The last state of a driver and its passes, without passes: every block in turn, here and now."""
     state, passes = driver.init(problem), 0
     while (records := driver.request(problem, state)) is not None:
-        state = driver.step(problem, state, [_result(record, blocks) for record in records])
+        state = driver.step(problem, state, [summed(record, blocks) for record in records])
         passes += 1
     return state, passes
 
 
-def _result(record: BlockSum | Fold, blocks: Sequence[Block]) -> Any:
+def summed(record: BlockSum | Fold, blocks: Sequence[Block]) -> Any:
+    """What a pass over the blocks returns for a record."""
     if isinstance(record, Fold):
         state = record.initial
         for index in record.order:

@@ -14,7 +14,7 @@ from dkl.blocks.maps import map_rows
 from dkl.blocks.newton import NewtonOptions, NewtonTargets, Trial, add_hessian, loss_sums, newton_sums, packed_size
 from dkl.selection.newton import NewtonDriver, NewtonProblem
 from tests.definitions import linear as definition
-from tests.linear.problems import blocks_of, feature_map, play, rows
+from tests.linear.problems import blocks_of, feature_map, play, rows, summed
 
 LOSSES = ("squared_hinge", "squared_error")
 
@@ -54,16 +54,21 @@ def test_sums_are_their_definitions(loss: str, own_weights: bool, exact: bool) -
     np.testing.assert_allclose(found[1], expected[1], rtol=tolerance, atol=tolerance * np.abs(expected[1]).max())
     counted = (weight if own_weights else weight[:, None]) > 0
     np.testing.assert_array_equal(found[2], expected[2] & counted)
+    before = definition.loss_sums(phi, targets, weight, replace(trial, directions=0 * trial.directions), loss)[2]
+    changed = loss_sums(phi[:, :-1], targets, weight, trial, NewtonOptions(loss, change=True, dtype=dtype, exact=exact))
+    np.testing.assert_array_equal(changed[2], (expected[2].astype(int) - before) * counted)
 
 
 @pytest.mark.parametrize("columns", [(0, 17), (0, 6), (6, 17), (6, 11), (16, 17)])
 @pytest.mark.parametrize(("dtype", "rtol"), [("float64", 1e-12), ("float32", 2e-6)])
+@pytest.mark.parametrize("signs", [False, True])
 @pytest.mark.parametrize("largest", [0, 3])
 def test_every_panel_of_the_hessian_is_that_of_the_outer_products(
-    columns: tuple[int, int], dtype: str, rtol: float, largest: int
+    columns: tuple[int, int], dtype: str, rtol: float, largest: int, signs: bool
 ) -> None:
     X, _ = rows(50, 2)
     phi, weight = mapped(X, feature_map(4), dtype), np.random.default_rng(1).uniform(1.0, 1.0 + largest, 50)
+    weight[::3] *= -1.0 if signs else 1.0
     found = np.ones(packed_size(*columns))
     add_hessian(phi[:, :-1], weight, columns, found)
     expected = packed(definition.hessian_sum(phi, weight), columns)
@@ -149,6 +154,29 @@ def test_a_hessian_cut_into_panels_gives_the_same_steps(models: int, monkeypatch
     assert all(record.accumulators["hessian"].nbytes <= 8 * 17 * 3 for record in records)
     cut, _ = play(NewtonDriver(), problem, blocks_of(X, codes, 64))
     np.testing.assert_allclose(cut.coefficients, whole.coefficients, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_hessians_are_kept_up_by_the_rows_that_change(dtype: str) -> None:
+    """Each pass from the second on sums changes only, and what is held is the whole at the accepted point."""
+    X, codes = rows(300, 3)
+    blocks = blocks_of(X, codes, 100)
+    problem = problem_for("squared_hinge", feature_map(4), 300.0, 1e-3, dtype, 3)
+    driver = NewtonDriver()
+    state, changes = driver.init(problem), []
+    while (records := driver.request(problem, state)) is not None:
+        changes.append(records[0].operands["options"].change)
+        state = driver.step(problem, state, [summed(record, blocks) for record in records])
+        if state.held is None or len(state.held) == 0:
+            continue
+        for model, hessian in zip(state.held, state.hessian, strict=True):  # type: ignore[arg-type]
+            phi, y = mapped(X, problem.feature_map, dtype), np.where(codes == model, 1.0, -1.0)
+            active = (y * (phi @ state.coefficients[model]) < 1.0).astype(float)
+            whole = 2.0 * packed(definition.hessian_sum(phi, active), (0, 17))
+            np.testing.assert_allclose(hessian, whole, atol=1e-9 if dtype == "float64" else 1e-3)
+    assert changes[:2] == [False, False]
+    assert len(changes) > 3
+    assert all(changes[2:])
 
 
 def test_weight_two_is_the_row_twice_and_class_weights_multiply() -> None:
