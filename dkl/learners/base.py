@@ -45,6 +45,8 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     _parameter_constraints: ClassVar[Constraints] = COMMON
     _supervised: ClassVar[bool] = False
+    # whether frequencies are climbed to, where a draw from a pool is blind enough to be judged on its own rows
+    _searches: ClassVar[bool] = False
     # rows that a machine judges its penalty on: features that were searched for on them would look too good there
     _withheld: Any = None
 

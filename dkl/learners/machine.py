@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import dask
@@ -29,9 +30,12 @@ from dkl.learners.random_features import RandomFeatures
 from dkl.learners.rows import check_columns, dask_rows, encoded_frame, rows_to_fit
 from dkl.learners.saving import Saved
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
-from dkl.linear.newton import NEWTON_LOSSES, fit_by_newton
+from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton
+from dkl.linear.penalty import PenaltyChoice, judging_rows
 from dkl.linear.pieces import HeldOut
 from dkl.progress import resolve_progress
+
+_PILOT_FEATURES = 100
 
 LEARNERS: dict[str, type[FeatureLearner]] = {
     "random": RandomFeatures,
@@ -94,9 +98,11 @@ class KernelMachine(Saved, BaseEstimator):
         self.encoding_ = dataset.encoding
         fingerprint = run_fingerprint(self, dataset)
         self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
-        self.features_ = self._new_features().fit(dataset)
-        problem = self._problem(dataset.classes, dataset.schema.n_targets or 1, weights)
         run = self._run(fingerprint)
+        choice = self._piloted_choice(dataset, weights, run)
+        self.features_ = self._new_features("features").fit(dataset)
+        problem = self._problem(self.features_, dataset.classes, dataset.schema.n_targets or 1, weights)
+        problem = replace(problem, choice=choice)
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
         return self
@@ -128,7 +134,7 @@ class KernelMachine(Saved, BaseEstimator):
         if classes is not None and not np.array_equal(np.unique(classes), known):
             raise ValueError(f"classes is {list(classes)}, but fit has found the classes {known}; fit all rows again")
         dataset = self._rows(X, y, sample_weight)
-        problem = replace(self._problem(known, 1, self._class_weights(dataset)), held_out=HeldOut())
+        problem = replace(self._problem(self.features_, known, 1, self._class_weights(dataset)), held_out=HeldOut())
         self._keep(fit_further(problem, self._fit, dataset.source, self._run("")))
         return self
 
@@ -173,7 +179,31 @@ class KernelMachine(Saved, BaseEstimator):
         patience = self.patience if self.early_stopping else None
         return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
 
-    def _new_features(self) -> FeatureLearner:
+    def _piloted_choice(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> PenaltyChoice | None:
+        """The penalty that a few features prefer, searched for without the rows that judge it.
+
+        Features that were searched for on all rows look too good on each of them, and a penalty chosen there is too
+        light. None where there is no search, or further folds must judge.
+        """
+        pilot = self._pilot(dataset)
+        if pilot is None:
+            return None
+        problem = self._problem(pilot.fit(dataset), dataset.classes, dataset.schema.n_targets or 1, weights)
+        return chosen_penalty(problem, dataset.source, run)
+
+    def _pilot(self, dataset: Dataset) -> FeatureLearner | None:
+        if self.alpha != "auto" or self.solver != "newton":
+            return None
+        pilot = self._new_features("pilot")
+        withheld = judging_rows(HeldOut(self.validation_fraction, self.seed_), dataset.total_weight)
+        if withheld is None or not pilot._searches:
+            return None
+        most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
+        pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
+        pilot._withheld = withheld
+        return pilot
+
+    def _new_features(self, stage: str) -> FeatureLearner:
         options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
         if isinstance(self.features, str):
             learner = LEARNERS[self.features](**options)
@@ -183,13 +213,15 @@ class KernelMachine(Saved, BaseEstimator):
         if given.get("random_state") is None:
             learner.set_params(random_state=self.seed_)
         if self.checkpoint is not None and given.get("checkpoint") is None:
-            learner.set_params(checkpoint=f"{str(self.checkpoint).rstrip('/')}/features")
+            learner.set_params(checkpoint=f"{str(self.checkpoint).rstrip('/')}/{stage}")
         return learner
 
-    def _problem(self, classes: Any, n_targets: int, weights: np.ndarray | None) -> LinearProblem:
+    def _problem(
+        self, features: FeatureLearner, classes: Any, n_targets: int, weights: np.ndarray | None
+    ) -> LinearProblem:
         holds_out = self.early_stopping or getattr(self, "calibrate", False)
         problem = LinearProblem(
-            feature_map=self.features_.feature_map_,
+            feature_map=features.feature_map_,
             loss=self.loss,
             alpha=self.alpha,
             classes=classes,
@@ -199,9 +231,9 @@ class KernelMachine(Saved, BaseEstimator):
             held_out=HeldOut(self.validation_fraction if holds_out else 0.0, self.seed_),
             validation=HeldOut(self.validation_fraction, self.seed_),
             seed=self.seed_,
-            dtype=self.features_.dtype,
+            dtype=features.dtype,
         )
-        return replace(problem, start=_working_model(self.features_, problem.n_models))
+        return replace(problem, start=_working_model(features, problem.n_models))
 
     def _run(self, fingerprint: str) -> Run:
         return Run(

@@ -37,11 +37,14 @@ def machine_passes(machine: Any, dataset: Dataset) -> Passes:
     """
     unfitted = clone(machine)
     unfitted.seed_ = 0
-    learner = unfitted._new_features()
-    passes = list(learner.planned_passes(dataset))
-    unfitted.features_ = SimpleNamespace(feature_map_=learner.planned_map(dataset), dtype=learner.dtype)
     weights = unfitted._class_weights(dataset)
-    problem = unfitted._problem(dataset.classes, dataset.schema.n_targets or 1, weights)
+    passes: list[Any] = []
+    if (pilot := unfitted._pilot(dataset)) is not None:
+        passes.extend(pilot.planned_passes(dataset))
+        passes.extend(newton_passes(_problem(unfitted, pilot, dataset, weights), dataset.n_rows))
+    learner = unfitted._new_features("features")
+    passes.extend(learner.planned_passes(dataset))
+    problem = _problem(unfitted, learner, dataset, weights)
     if machine.solver == "newton":
         passes.extend(newton_passes(problem, dataset.n_rows))
     else:
@@ -49,6 +52,12 @@ def machine_passes(machine: Any, dataset: Dataset) -> Passes:
     if getattr(machine, "calibrate", False):
         passes.append((_calibration(problem), 1))
     return passes
+
+
+def _problem(machine: Any, learner: Any, dataset: Dataset, weights: np.ndarray | None) -> LinearProblem:
+    """The linear problem on a map of the learner's largest size."""
+    features: Any = SimpleNamespace(feature_map_=learner.planned_map(dataset), dtype=learner.dtype)
+    return machine._problem(features, dataset.classes, dataset.schema.n_targets or 1, weights)
 
 
 def _summary(problem: LinearProblem) -> Sequence[Record]:

@@ -67,7 +67,8 @@ class MarginFeatures(FeatureLearner):
         The share of plain random draws among the features of a round. None is 0, and on few rows, where a search
         follows the noise, 0.5: below 5,000 rows at most n/10 are searched for, below 1,500 n/20, and without ascent.
     search_rows : int or None
-        Rows of the sample; None is 10,000 or a 20th of all, and more where the verified potentials fall behind the sampled ones.
+        Rows of the sample; None is 10,000 or a 20th of all, and more where the verified potentials fall behind the
+        sampled ones.
     max_norm : float or None
         No frequency becomes longer.
     projection : {"exact", "alternating"}
@@ -124,6 +125,7 @@ class MarginFeatures(FeatureLearner):
 
     _parameter_constraints: ClassVar[Constraints] = {**COMMON, **MARGIN}
     _supervised: ClassVar[bool] = True
+    _searches: ClassVar[bool] = True
 
     n_features: Any
     solver: Solver
@@ -146,7 +148,7 @@ class MarginFeatures(FeatureLearner):
         steps: int | None = None,
         stride: float | None = None,
         noise: float | None = None,
-        sparse_share: float = 0.5,
+        sparse_share: float = 0.25,
         plain_share: float | None = None,
         search_rows: int | None = None,
         max_norm: float | None = None,

@@ -57,6 +57,8 @@ class LinearProblem:
         Rows that ``alpha="auto"`` is chosen on, and fitted in the end.
     start : ndarray of shape (K, m + 1) or None
         A model in the targets' own units that Newton steps with ``alpha="auto"`` start from, the intercept last.
+    choice : PenaltyChoice or None
+        What ``alpha="auto"`` has chosen already, elsewhere.
     seed : int
     dtype : {"float32", "float64"}
     """
@@ -71,6 +73,7 @@ class LinearProblem:
     held_out: HeldOut = field(default_factory=HeldOut)
     validation: HeldOut = field(default_factory=HeldOut)
     start: np.ndarray | None = None
+    choice: Any = None
     seed: int = 0
     dtype: str = "float32"
 

@@ -55,9 +55,9 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         summary, choice = summarise_targets(_passed(newton_target_record(problem), source, run)), None
         task = newton_problem(problem, summary)
         if problem.alpha == "auto":
-            candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run))
-            choice = _choose(candidates, source, run)
-            task = replace(_refitted(task), alpha=choice.alpha, start=choice.start)
+            choice = problem.choice or _chosen(problem, task, summary, source, run)
+            start = choice.start if problem.choice is None else _start(problem, summary)
+            task = replace(_refitted(task), alpha=choice.alpha, start=start)
         state = _run(task, source, run, run.checkpoint)
     message = newton_message(state, task)
     if not state.converged(task.tol, task.decrement).all():
@@ -65,6 +65,13 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
     model = _linear_model(problem, task, state, summary)
     fit = LinearFit(model, summary.target_center, summary.target_scale, int(state.counts.max()), (), message)
     return replace(fit, alpha=task.alpha, choice=choice)
+
+
+def chosen_penalty(problem: LinearProblem, source: BlockSource, run: Run) -> PenaltyChoice:
+    """The penalty that ``alpha="auto"`` chooses for these features, without fitting all rows with it."""
+    with one_blas_thread():
+        summary = summarise_targets(_passed(newton_target_record(problem), source, run))
+        return _chosen(problem, newton_problem(problem, summary), summary, source, run)
 
 
 def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:
@@ -126,14 +133,20 @@ def newton_problem(problem: LinearProblem, summary: TargetSummary) -> NewtonProb
     return NewtonProblem(problem.feature_map, targets, summary.total_weight, alpha, loss, dtype=problem.dtype)
 
 
+def _start(problem: LinearProblem, summary: TargetSummary) -> np.ndarray | None:
+    """The model to start from, for standardised targets."""
+    start = problem.start
+    if start is None or problem.classes is not None:
+        return start
+    coef, intercept = start[:, :-1], start[:, -1] - summary.target_center
+    return np.concatenate([coef, intercept[:, None]], axis=1) / summary.target_scale[:, None]
+
+
 def penalty_problem(
     problem: LinearProblem, task: NewtonProblem, summary: TargetSummary, square_length: float
 ) -> Candidates:
     """All penalties that ``alpha="auto"`` chooses from, for mapped rows of a mean squared length."""
-    start = problem.start
-    if start is not None and problem.classes is None:
-        coef, intercept = start[:, :-1], start[:, -1] - summary.target_center
-        start = np.concatenate([coef, intercept[:, None]], axis=1) / summary.target_scale[:, None]
+    start = _start(problem, summary)
     validation = replace(problem.validation, share=min(problem.validation.share, 0.5))
     return penalty_candidates(
         replace(task, targets=replace(task.targets, kept=None)),
@@ -144,7 +157,10 @@ def penalty_problem(
     )
 
 
-def _choose(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
+def _chosen(
+    problem: LinearProblem, task: NewtonProblem, summary: TargetSummary, source: BlockSource, run: Run
+) -> PenaltyChoice:
+    candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run))
     checkpoint = None if run.checkpoint is None else Checkpoint(f"{run.checkpoint.store}/penalty")
     state = _run(candidates.problem, source, run, checkpoint)
     return candidates.choose(state, _passed(candidates.judged(state), source, run))

@@ -15,10 +15,10 @@ from dkl.linear.pieces import HeldOut
 from dkl.selection.newton import NewtonProblem, NewtonState
 
 # C beside loss sums on features of squared length 1, from the strongest penalty to the weakest
-PENALTIES = {"squared_hinge": (0.1, 1.0, 10.0), "squared_error": (0.1, 1.0, 10.0, 100.0, 1e3, 1e4)}
+PENALTIES = {"squared_hinge": (0.03, 0.3, 3.0, 30.0), "squared_error": (0.1, 1.0, 10.0, 100.0, 1e3, 1e4)}
 
 # with fewer held-out rows than this, further folds of rows judge too; more than so many judge no better
-_ENOUGH_ROWS = 1_000
+_ENOUGH_ROWS = 900
 _MOST_FOLDS = 5
 _MOST_JUDGES = 50_000
 # rows that candidates are fitted on: beside the sum of the losses, the best C hardly depends on their number
@@ -188,6 +188,12 @@ def penalty_candidates(
         start=None if start is None else np.repeat(start, copies, axis=0),
     )
     return Candidates(problem, folds, alphas, K)
+
+
+def judging_rows(held_out: HeldOut, n_rows: float) -> HeldOut | None:
+    """The one fold that judges where rows are many; None where further folds do, which no learner can do without."""
+    folds = _folds(held_out, max(n_rows, 1.0), 1)
+    return folds.held_out if folds.count == 1 else None
 
 
 def _folds(held_out: HeldOut, n_rows: float, n_features: int) -> Folds:
