@@ -23,9 +23,12 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 
 import dkl
+from dkl.blocks.maps import map_rows
 from dkl.data.coerce import as_dataset
 from dkl.errors import CorruptChunkError, StoreError
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Gaussian, Laplacian, Matern
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import SparseProjection
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.learners.posterior import PosteriorFeatures
@@ -385,3 +388,16 @@ def test_values_come_back_as_they_were(tmp_path: Path) -> None:
 def test_an_unfitted_model_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(NotFittedError):
         classifier().save(tmp_path / "model.zarr")
+
+
+def test_sparse_frequencies_are_saved_as_their_entries(tmp_path: Path) -> None:
+    supports = np.random.default_rng(0).random((30, 50)) < 0.05
+    projection = SparseProjection.from_rows(np.random.default_rng(1).normal(size=(30, 50)), supports)
+    saved_map = FeatureMap("cos-sin", projection, np.ones(30))
+    rows_of_map = np.random.default_rng(2).normal(size=(20, 50))
+    before = map_rows(rows_of_map, saved_map)
+    save(saved_map, tmp_path / "map.zarr")
+    loaded = load_model(tmp_path / "map.zarr")
+    assert isinstance(loaded.projection, SparseProjection)
+    np.testing.assert_array_equal(loaded.projection.indices, projection.indices)
+    np.testing.assert_array_equal(map_rows(rows_of_map, loaded), before)
