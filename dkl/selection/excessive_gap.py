@@ -371,7 +371,7 @@ def _after_ascent(problem: GameProblem, state: ExcessiveGapState, answer: np.nda
 def _step(problem: GameProblem, state: ExcessiveGapState) -> float:
     """The largest tau with tau^2 / (1 - tau) <= mu_1 (mu_2 + ridge) / |A|^2: the excessive gap stays."""
     q = float(state.smoothing[0] * (state.smoothing[1] + problem.rules.ridge)) / state.norm
-    return 0.5 * (np.sqrt(q * q + 4.0 * q) - q)
+    return float(0.5 * (np.sqrt(q * q + 4.0 * q) - q))
 
 
 def _dual_value(problem: GameProblem, state: ExcessiveGapState) -> float:
@@ -395,7 +395,7 @@ def _recorded(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapSta
         "potential": float(np.square(state.dual_sums).sum(axis=(1, 2)).max()),
         "margin": 1.0 / max(float(lengths.sum()), 1e-300),
         "error": state.error,
-        "step": state.step,
+        "step": float(state.step),
         "at_zero": float(state.bounds[0]) / blocks,
         "at_bound": float(state.bounds[1]) / blocks,
     }
