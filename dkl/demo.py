@@ -21,7 +21,7 @@ from dkl.learners.margin import MarginFeatures
 from dkl.learners.peaks import PeakFeatures
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.random_features import RandomFeatures
-from dkl.plots import ComparisonDisplay
+from dkl.plots.comparison import ComparisonDisplay
 
 BASELINE = "RandomFeatures"
 MEDIAN, NARROW = "median bandwidth", "bandwidth 3 times too narrow"
