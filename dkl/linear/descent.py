@@ -27,6 +27,8 @@ from dkl.linear.pieces import HeldOut, RowTargets
 from dkl.linear.scores import scoring_cost
 
 _PIECE_BYTES, _PIECE_ROWS = 1 << 24, 4096
+# polynomial-decay averaging (Shamir & Zhang 2013, section 4)
+_AVERAGING = 8.0
 # each number of the model takes a step some three nanoseconds: five arrays are read and three written
 _ADAM_FLOPS = 300.0
 
@@ -41,12 +43,11 @@ class Refinement:
     alpha : float
         Of the penalty ``alpha/2 |w|^2`` beside the mean loss.
     epochs : int
-        At most; the step length falls to 0 by the end of the last one, so that more of them are also longer steps in
-        all. Frequencies over-fit when they are left alone: a few epochs gain, many lose.
+        At most. Frequencies over-fit when they are left alone: a few epochs gain, many lose.
     patience : int
-        Epochs without a lower held-out loss. The first ones often raise it, while the steps are long.
+        Epochs without a lower held-out loss.
     rate : float
-        The first step of Adam, relative to the root mean square of a frequency's entries and of a model's coefficients.
+        The step of Adam, relative to the root mean square of a frequency's entries and of a model's coefficients.
     batch_rows : int
         Rows of a step.
     held_out : HeldOut
@@ -59,9 +60,9 @@ class Refinement:
 
     loss: RefinedLoss = "squared_hinge"
     alpha: float = 1e-5
-    epochs: int = 3
-    patience: int = 3
-    rate: float = 0.01
+    epochs: int = 4
+    patience: int = 2
+    rate: float = 0.007
     batch_rows: int = 64
     held_out: HeldOut = field(default_factory=lambda: HeldOut(0.1))
     seed: int = 0
@@ -102,7 +103,7 @@ class RefineProblem:
 
     def model(self, state: Mapping[str, Any]) -> Expansion:
         """The model of the fields of an `AdamState`."""
-        return _split(state["values"], self.coef.shape, self.feature_map)
+        return _split(state["average"], self.coef.shape, self.feature_map)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,15 +114,17 @@ class AdamState:
     ----------
     values, first, second : ndarray of shape (P,)
         The numbers, and the running means of their gradients and of these squared.
-    steps, rows : int
-        Steps taken, and rows stepped on.
+    average : ndarray of shape (P,)
+        What the model is: the average of `values` over the steps, later ones counting more.
+    steps : int
+        Steps taken.
     """
 
     values: np.ndarray
     first: np.ndarray
     second: np.ndarray
+    average: np.ndarray
     steps: int = 0
-    rows: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +153,7 @@ class RefineDriver:
     def init(self, problem: RefineProblem) -> EpochState:
         """The given model, nothing read."""
         values = _values(problem.expansion)
-        return EpochState(_fields(AdamState(values, np.zeros_like(values), np.zeros_like(values))))
+        return EpochState(_fields(AdamState(values, np.zeros_like(values), np.zeros_like(values), values)))
 
     def request(self, problem: RefineProblem, state: EpochState) -> Sequence[Record] | None:
         """The next look or the next epoch, or None."""
@@ -199,11 +202,11 @@ def refine_piece(block: Block, operands: Mapping[str, Any], number: int) -> Refi
 def adam_step(state: AdamState, piece: RefinePiece, operands: Mapping[str, Any]) -> AdamState:
     """The state after the batches of a piece; `state` stays as it is.
 
-    Operands: "feature_map", "rates" (P,), "shape" (K, n_features), "loss", "alpha", "batch_rows", "all_rows".
+    Operands: "feature_map", "rates" (P,), "shape" (K, n_features), "loss", "alpha", "batch_rows".
     """
     feature_map, rates = operands["feature_map"], operands["rates"]
-    values, first, second = state.values.copy(), state.first.copy(), state.second.copy()
-    steps, seen = state.steps, state.rows
+    values, first, second, average = (one.copy() for one in (state.values, state.first, state.second, state.average))
+    steps = state.steps
     for start in range(0, piece.rows.n_rows, operands["batch_rows"]):
         batch = slice(start, min(start + operands["batch_rows"], piece.rows.n_rows))
         weight = None if piece.weight is None else piece.weight[batch]
@@ -218,10 +221,11 @@ def adam_step(state: AdamState, piece: RefinePiece, operands: Mapping[str, Any])
             alpha=operands["alpha"],
         )
         steps += 1
-        left = max(0.0, 1.0 - seen / operands["all_rows"])
-        adam_update(values, (first, second), _values(gradient), (rates * left).astype(values.dtype), step=steps)
-        seen += batch.stop - batch.start
-    return AdamState(values, first, second, steps, seen)
+        adam_update(values, (first, second), _values(gradient), rates, step=steps)
+        share = (1.0 + _AVERAGING) / (steps + _AVERAGING)
+        average *= 1.0 - share
+        average += share * values
+    return AdamState(values, first, second, average, steps)
 
 
 def _signed(block: Block, targets: RowTargets) -> np.ndarray:
@@ -293,11 +297,10 @@ def _epoch(problem: RefineProblem, state: EpochState) -> Fold:
             "loss": options.loss,
             "alpha": options.alpha,
             "batch_rows": options.batch_rows,
-            "all_rows": options.epochs * (1.0 - options.held_out.share) * float(np.sum(problem.block_rows)),
         },
         order=order,
         piece_bytes=2 * size * feature_map.n_columns * values.itemsize,
-        state_bytes=3 * values.nbytes,
+        state_bytes=4 * values.nbytes,
         cost=cost,
     )
 

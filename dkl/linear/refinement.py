@@ -116,7 +116,7 @@ def refine_features(
     return Refined(refined, expansion.coef.astype(float), expansion.intercept.astype(float), history)
 
 
-def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None = None, *, epochs: int = 3) -> Refined:
+def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None = None, *, epochs: int = 4) -> Refined:
     """Fit a linear model on mapped rows without the held-out ones, then refine it and its frequencies.
 
     Parameters
@@ -144,7 +144,6 @@ def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None 
     options = Refinement(
         problem.loss,  # type: ignore[arg-type]
         epochs=epochs,
-        patience=epochs,
         held_out=problem.held_out,
         seed=problem.seed,
         dtype=problem.dtype,
