@@ -82,6 +82,33 @@ def multi_indices(n_columns: int, degree: int, first: int | None = None) -> np.n
     return index
 
 
+def random_indices(n_columns: int, degrees: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """For each degree one harmonic, uniform on all N(d, l) of it, without enumerating them.
+
+    l_(k-1) = m has probability N(k, m) / N(k + 1, l_k): so many harmonics go on from there.
+
+    Parameters
+    ----------
+    n_columns : int
+        d >= 2.
+    degrees : ndarray of shape (m,), int64
+    generator : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray of shape (m, d - 1), int16
+    """
+    index = np.empty((len(degrees), n_columns - 1), dtype=np.int16)
+    index[:, -1] = degrees
+    for column in range(n_columns - 3, -1, -1):
+        ways = np.array([float(dimension(column + 2, m)) for m in range(int(index[:, column + 1].max(initial=0)) + 1)])
+        edges = np.cumsum(ways)
+        points = generator.random(len(index)) * edges[index[:, column + 1]]
+        index[:, column] = np.searchsorted(edges, points, side="right")
+    index[:, 0] *= generator.choice(np.array([-1, 1], dtype=np.int16), len(index))
+    return index
+
+
 def _children(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each child of items with so many children: whose it is, and which of its."""
     parent = np.repeat(np.arange(len(counts)), counts)
@@ -211,6 +238,10 @@ class SphericalHarmonics:
         """
         return sum(self._counts(n_columns))
 
+    def is_enumerable(self, n_columns: int) -> bool:
+        """Whether the harmonics in `n_columns` dimensions are few enough for `pool`."""
+        return self.size(n_columns) * (2 * n_columns + 54) <= _MOST_BYTES
+
     def pool(self, n_columns: int, dtype: Any = np.float32) -> FeatureMap:
         """Every harmonic of the family once, with amplitudes of 1.
 
@@ -227,7 +258,7 @@ class SphericalHarmonics:
             If the family is too large to enumerate in d dimensions, or has no whole block.
         """
         counts = self._counts(n_columns)
-        if sum(counts) * (2 * n_columns + 54) > _MOST_BYTES:
+        if not self.is_enumerable(n_columns):
             raise ValueError(
                 f"{self!r} has {sum(counts):,} harmonics in {n_columns} dimensions, more than can be enumerated; lower "
                 "max_degree, or set n_harmonics"
@@ -245,10 +276,14 @@ class SphericalHarmonics:
             return self.pool(n_columns, dtype)
         if not isinstance(n_frequencies, Integral) or isinstance(n_frequencies, bool) or n_frequencies < 1:
             raise ValueError(f"n_frequencies is {n_frequencies!r}; it must be a whole number of at least 1")
-        pool = self.pool(n_columns, dtype)
-        shares = self._law(self._counts(n_columns))
-        drawn = stream(seed, "frequencies").choice(len(shares), int(n_frequencies), p=shares)
-        index = pool.projection.dense()[drawn]
+        generator, counts = stream(seed, "frequencies"), self._counts(n_columns)
+        if self.is_enumerable(n_columns):
+            drawn = generator.choice(sum(counts), int(n_frequencies), p=self._law(counts))
+            index = self.pool(n_columns, dtype).projection.dense()[drawn]
+        else:
+            sizes = np.ones(len(counts)) if self.blocks == "degree" else np.array(counts, dtype=np.float64)
+            degrees = generator.choice(len(counts), int(n_frequencies), p=sizes / sizes.sum())
+            index = random_indices(n_columns, degrees, generator)
         projection = HarmonicProjection(index, "single", bool(self.project))
         return FeatureMap("harmonics", projection, np.ones(len(index)))
 

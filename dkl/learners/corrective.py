@@ -18,6 +18,7 @@ from dkl.linear.targets import TargetScale, target_scale
 from dkl.selection.corrective import CorrectiveDriver
 from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState, Schedule
 from dkl.selection.grounds import FourierGround, Ground, PoolGround
+from dkl.selection.harmonic_search import finite_ground
 from dkl.selection.peak_search import SearchOptions
 
 FIRST_SAMPLE, SAMPLED_SHARE, MOST_SAMPLED = 10_000, 0.05, 400_000
@@ -188,7 +189,7 @@ def _ground(learner: Any, dataset: Dataset, scaler: Any) -> Ground:
     """
     family, d = learner.family_, dataset.n_columns
     if isinstance(family, FiniteFamily):
-        return PoolGround(replace(family.pool(d, learner.dtype), scaler=scaler), learner.dtype)
+        return finite_ground(family, d, scaler, learner.dtype)
     drawn = family.draw(1, d, learner.seed_, learner.dtype)
     if drawn.activation != "cos-sin":
         raise ValueError(
@@ -245,9 +246,9 @@ def _repeats(points: np.ndarray, ground: Ground) -> tuple[np.ndarray, np.ndarray
 
     A feature of a finite set that is found again is scaled, not appended (Bullins, Zhang & Zhang 2018, appendix A.3).
     """
-    if not isinstance(ground, PoolGround):
+    if isinstance(ground, FourierGround):
         every = np.arange(len(points))
         return every, every, np.ones(len(points))
-    _, first, place, counts = np.unique(points, return_index=True, return_inverse=True, return_counts=True)
+    _, first, place, counts = np.unique(points, True, True, True, axis=0)
     order = np.argsort(first)
-    return first[order], np.argsort(order)[place], counts[order].astype(np.float64)
+    return first[order], np.argsort(order)[place.reshape(-1)], counts[order].astype(np.float64)

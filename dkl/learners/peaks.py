@@ -21,8 +21,9 @@ from dkl.learners.preparation import preparation_problem
 from dkl.linear.targets import target_record, target_scale
 from dkl.selection.grid_search import GridDriver
 from dkl.selection.grounds import FourierGround, Ground, PoolGround
+from dkl.selection.harmonic_search import finite_ground
 from dkl.selection.peak_search import Method, SearchOptions, distinct_peaks, sample_size
-from dkl.selection.peaks import PeakDriver, PeakProblem, PeakState, PeakTargets, chosen_peaks
+from dkl.selection.peaks import PeakDriver, PeakProblem, PeakState, PeakTargets, chosen_points, distinct_points, filled
 from dkl.selection.preparation import PreparationDriver
 
 # chains without a number of their own: at least so many, and so many for each peak; candidates for each peak
@@ -38,6 +39,7 @@ class PeakFeatures(FeatureLearner):
     The potential v(w) = sum_k |sum_i s_ik exp(i w.x_i)|^2 has s = y less its mean (the shares of the classes, one
     column a class; standardised numbers). Many chains climb it on a row sample, all candidates are verified on all
     rows, and the best that differ from each other are kept. A sample whose peaks do not hold on all rows is enlarged.
+    Peaks of one potential say much the same, so half of the features are plain draws, unless `plain_share` is 0.
     A fit takes a pass for scaler and bandwidth (where either is asked for), one for the sample, one for verification,
     and one more for each larger sample; of a finite family, one pass weighs all features.
 
@@ -47,7 +49,7 @@ class PeakFeatures(FeatureLearner):
         Of cosine-sine pairs: its bandwidth is the scale of starts and steps; None is ``Gaussian()`` with the median
         bandwidth. Or a finite one, such as ``SphericalHarmonics(...)``, whose best features are taken.
     n_features : int
-        Output columns, an upper bound: a pair takes two, and there may be fewer peaks that differ.
+        Output columns, an upper bound: a pair takes two.
     method : {"langevin", "quasi-newton", "grid"}
         Noisy gradient steps, as in the paper, or limited-memory BFGS steps, which come as high in half as many. "grid":
         for rows of at most 3 columns (and with finufft), a global search on all rows that bounds what it missed: one
@@ -66,6 +68,11 @@ class PeakFeatures(FeatureLearner):
         Further evaluations, of plain ascent from the best point of each chain.
     held_out : float
         Share of the sample that no chain climbs on; it tells the best point of each chain. 0 takes all rows for both.
+    plain_share : float
+        Share of the features that are drawn from the family instead of searched, and fill up what too few peaks leave;
+        with 0, the paper's algorithm, there may be fewer features than asked for.
+    cosine : float
+        Two peaks are one if their directions are at least so near (and their lengths within 20 %).
     tol : float
         Of the grid: no root of a potential in its box is higher than the best found by more, unless the result says so.
     max_norm : float or None
@@ -81,12 +88,14 @@ class PeakFeatures(FeatureLearner):
     ----------
     feature_map_ : FeatureMap
     frequencies_ : ndarray or csr_array of shape (m, d)
-        Highest peak first; sparse where some live on a few columns.
+        Highest peak first, then plain ones; sparse where some live on a few columns.
     potentials_ : ndarray of shape (m,)
         Of `frequencies_` on all rows, normalised over pairs of different rows: 1 is the most.
     candidates_ : ndarray or csr_array of shape (D, d)
         All points that were verified.
     candidate_potentials_ : ndarray of shape (D,)
+    n_peaks_ : int
+        How many of `frequencies_` were found by search.
     weights_ : ndarray of shape (D,)
         1 / m for the candidates that are kept, else 0.
     sample_rows_ : int
@@ -131,6 +140,8 @@ class PeakFeatures(FeatureLearner):
         sparse_share: float = 0.5,
         polish: int = 5,
         held_out: float = 0.25,
+        plain_share: float = 0.5,
+        cosine: float = 0.7,
         tol: float = 0.05,
         max_norm: float | None = None,
         search_rows: int | None = None,
@@ -154,6 +165,8 @@ class PeakFeatures(FeatureLearner):
         self.sparse_share = sparse_share
         self.polish = polish
         self.held_out = held_out
+        self.plain_share = plain_share
+        self.cosine = cosine
         self.tol = tol
         self.max_norm = max_norm
         self.search_rows = search_rows
@@ -220,20 +233,23 @@ class PeakFeatures(FeatureLearner):
         ground = self._ground(self.family_, dataset, scaler)
         problem = self._problem(ground, targets, dataset, seed=self.seed_)
         state = self._run(PeakDriver(), problem, dataset, "peaks")
-        kept = chosen_peaks(problem, state)
+        kept = chosen_points(problem, state)
+        self.n_peaks_ = _n_found(problem, state, kept)
         self._keep(ground.feature_map(state.points), state.verified, kept)
         self.certificate_ = None
         self.sample_rows_ = 0 if isinstance(ground, PoolGround) else min(state.sample_rows, problem.n_rows)
-        self.message_ = _message(problem, state, kept)
+        self.message_ = _message(problem, state, kept[: self.n_peaks_])
 
     def _search_grid(self, targets: PeakTargets, scaler: Any, dataset: Dataset) -> None:
         problem = grid_problem(self, self.family_, dataset, targets, scaler)
         state = self._run(GridDriver(), problem, dataset, "grid")
-        kept = distinct_peaks(state.points, state.verified, problem.n_peaks)
+        peaks = distinct_peaks(state.points, state.verified, problem.n_peaks, cosine=self.cosine)
+        kept = filled(peaks, 0 if problem.plain is None else len(problem.plain), self._counts()[1])
+        self.n_peaks_ = len(peaks)
         self._keep(problem.feature_map(state.points), state.verified, kept)
         self.certificate_ = min(1.0, state.bound**2)
         self.sample_rows_ = min(problem.sample_rows, dataset.n_rows)
-        self.message_ = grid_message(problem, state, len(kept))
+        self.message_ = grid_message(problem, state, len(peaks))
 
     def _keep(self, pool: FeatureMap, potentials: np.ndarray, kept: np.ndarray) -> None:
         """All candidates, with their potentials, and which of them make the features."""
@@ -261,7 +277,7 @@ class PeakFeatures(FeatureLearner):
 
     def _ground(self, family: Any, dataset: Dataset, scaler: Any) -> Ground:
         if isinstance(family, FiniteFamily):
-            return PoolGround(replace(family.pool(dataset.n_columns, self.dtype), scaler=scaler), self.dtype)
+            return finite_ground(family, dataset.n_columns, scaler, self.dtype)
         origin: FeatureMap = replace(family.draw(1, dataset.n_columns, 0, self.dtype), scaler=scaler)
         return FourierGround(origin, family, self._options(), 0.0)
 
@@ -282,27 +298,40 @@ class PeakFeatures(FeatureLearner):
     def _n_chains(self) -> int:
         return max(_LEAST_CHAINS, _CHAINS_A_PEAK * (self.n_features // 2)) if self.chains is None else self.chains
 
+    def _counts(self) -> tuple[int, int]:
+        """Frequencies to search, and to keep in all."""
+        n_points = self.n_features // 2
+        return int(np.ceil((1.0 - self.plain_share) * n_points)), n_points
+
     def _problem(self, ground: Ground, targets: PeakTargets, dataset: Dataset, *, seed: int) -> PeakProblem:
-        n_peaks = max(1, self.n_features // ground.columns_a_point)
+        n_peaks, n_points = self._counts()
+        if not ground.draws_plainly:
+            n_peaks = n_points = max(1, self.n_features // ground.columns_a_point)
         source = dataset.source
         row_bytes = max(1, source.block_nbytes // max(1, int(np.max(source.block_rows, initial=1))))
         most = min(dataset.n_rows, max(1_000, _SAMPLE_BYTES // row_bytes))
         wanted = sample_size(self._n_chains(), _ACCURACY) if self.search_rows is None else self.search_rows
         first = min(dataset.n_rows, wanted if self.search_rows is not None else min(wanted, most))
-        n_candidates = _CANDIDATES_A_PEAK * n_peaks
-        if isinstance(ground, PoolGround):
-            n_candidates = ground.pool.n_frequencies
+        n_candidates = ground.pool.n_frequencies if isinstance(ground, PoolGround) else _CANDIDATES_A_PEAK * n_peaks
         return PeakProblem(
             ground=ground,
             targets=targets,
-            n_peaks=min(n_peaks, n_candidates),
+            n_peaks=n_peaks,
             n_candidates=n_candidates,
             n_rows=dataset.n_rows,
             sample_rows=first,
             most_rows=max(first, most),
+            n_points=n_points,
+            n_plain=n_points if self.plain_share and ground.draws_plainly else 0,
+            cosine=self.cosine,
             seed=seed,
             dtype=self.dtype,
         )
+
+
+def _n_found(problem: PeakProblem, state: PeakState, kept: np.ndarray) -> int:
+    """How many of those kept were chosen as peaks."""
+    return len(distinct_points(problem, state.points, state.verified, problem.n_peaks)) if len(kept) else 0
 
 
 def _message(problem: PeakProblem, state: PeakState, kept: np.ndarray) -> str:
