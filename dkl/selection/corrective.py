@@ -51,6 +51,7 @@ class CorrectiveDriver:
             gram=np.zeros((width, width)),
             gram_at=np.zeros((0, 0)),
             history=np.zeros((0, len(HISTORY))),
+            searches=np.zeros((0, 3), np.int64),
             sample_rows=problem.sample_rows,
             kept=len(points),
             limit=max(problem.n_points, len(points)),
@@ -69,9 +70,9 @@ class CorrectiveDriver:
     def step(self, problem: CorrectiveProblem, state: CorrectiveState, results: Sequence[Any]) -> CorrectiveState:
         """Choose among the verified candidates, refit, and search the next ones."""
         with one_blas_thread():
-            sums = results[0]
+            sums, sample = results[0], sample_record(problem, state)
             if len(results) > 1:
-                self._rows.keep(sample_record(problem, state), results[1])
+                self._rows.keep(sample, results[1])
             state = replace(state, passes=state.passes + 1)
             state = with_gram(problem, state, sums)
             if _went_up(problem, state, sums):
@@ -81,7 +82,7 @@ class CorrectiveDriver:
                 return trimmed(problem, state, ended)
             if state.is_full and state.settled >= problem.schedule.settling:
                 return replace(state, message=_message(state))
-            return _searched(problem, _extended(problem, state, sums), self._rows)
+            return _searched(problem, _extended(problem, state, sums), self._rows, sample)
 
     def plan(self, problem: CorrectiveProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """Rounds of half the final size, and the last ones."""
@@ -234,7 +235,9 @@ def _chosen(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, 
     return np.concatenate([best, np.arange(n_searched, len(state.candidates))])
 
 
-def _searched(problem: CorrectiveProblem, state: CorrectiveState, rows: SearchedRows) -> CorrectiveState:
+def _searched(
+    problem: CorrectiveProblem, state: CorrectiveState, rows: SearchedRows, sample: RowSample
+) -> CorrectiveState:
     """With new candidates: from the duals of the refitted model on the rows of the sample, and plain draws."""
     room = state.limit - state.n_points
     if room <= 0:
@@ -243,27 +246,36 @@ def _searched(problem: CorrectiveProblem, state: CorrectiveState, rows: Searched
     wanted, drawn = _wanted(problem, state)
     candidates, sampled = problem.ground.none, np.zeros(0)
     if wanted:
-        X, S = sample_duals(problem, state, rows)
+        state = replace(state, searches=np.vstack([state.searches, [sample.k, sample.round, state.n_points]]))
+        X, S, squares = sample_duals(problem, state, rows)
         count = max(wanted, int(np.ceil(problem.schedule.candidates * wanted)))
         if len(S):
             candidates, potentials = problem.ground.search(X, S, count, seed, room=room)
-            sampled = pair_potentials(potentials, np.abs(S).sum(axis=0), np.square(S).sum(axis=0))
+            sampled = pair_potentials(potentials, np.abs(S).sum(axis=0), squares)
     plain = problem.ground.plain(drawn, seed)
     return replace(state, candidates=np.concatenate([candidates, plain]), sampled=sampled, plain=len(plain))
 
 
-def sample_duals(problem: CorrectiveProblem, state: CorrectiveState, rows: SearchedRows) -> tuple[Any, np.ndarray]:
-    """Scaled rows of the sample and their duals (r, K), of the rows that have one: only these pull."""
+def sample_duals(
+    problem: CorrectiveProblem, state: CorrectiveState, rows: SearchedRows
+) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Scaled rows of the sample that have a dual, the weights (r, K) by which they pull, and these squared, (K,)."""
     sample = rows.block
     targets, weight, _ = problem.targets(sample)
-    coefficients = state.coefficients[:, :-1].reshape(problem.n_models, problem.parts, -1)
-    scores = rows.scores(state.points, coefficients, problem.ground.feature_map, problem.dtype)
-    # rows were drawn by their own weights already
-    S = row_duals(scores + state.coefficients[:, -1], targets, problem.loss) * (weight / sample.weights)[:, None]
+    on_these = np.all(state.searches[:, :2] == state.searches[-1, :2], axis=1)
+    scores = rows.scores(
+        state.coefficients[:, :-1].reshape(problem.n_models, problem.parts, -1),
+        lambda span: problem.ground.feature_map(state.points[span]),
+        state.searches[on_these, 2],
+        problem.dtype,
+    )
+    duals = row_duals(scores + state.coefficients[:, -1], targets, problem.loss)
+    repeats = rows.repeats * (weight / sample.weights)
+    S = duals * repeats[:, None]
     pulling = np.flatnonzero(np.any(S != 0.0, axis=1))
-    S, total = S[pulling], np.abs(S).sum()
+    total = np.abs(S).sum() or 1.0
     scaled = rows.scaled(problem.ground.feature_map(problem.ground.none), problem.dtype)
-    return scaled[pulling], S / (total if total > 0.0 else 1.0)
+    return scaled[pulling], S[pulling] / total, repeats @ duals**2 / total**2
 
 
 def _planned(problem: CorrectiveProblem, size: int) -> list[Record]:

@@ -157,6 +157,8 @@ class CorrectiveState:
     gram_at : ndarray of shape (1, parts m + 1), or (0, 0)
         The model whose rows these are; (0, 0) where `gram` is not known.
     history : ndarray of shape (rounds, len(HISTORY))
+    searches : ndarray of shape (s, 3), int64
+        Rows and age of the sample of each search, and how many points there were.
     plain : int
         Plain draws among the candidates, the last ones: taken without being looked at.
     n_searched : int
@@ -181,6 +183,7 @@ class CorrectiveState:
     gram: np.ndarray
     gram_at: np.ndarray
     history: np.ndarray
+    searches: np.ndarray
     sample_rows: int
     plain: int = 0
     n_searched: int = 0

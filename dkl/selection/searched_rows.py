@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,15 @@ _KEPT_BYTES = 256 << 20
 
 
 class SearchedRows:
-    """The last sample of rows. What it holds follows from the record alone, so a resumed run has the same."""
+    """The last sample of rows.
+
+    What it holds follows from the record and from the sizes of the searches on it, so a resumed run has the same bits.
+    """
 
     def __init__(self) -> None:
         self._key: tuple[int, int, int] | None = None
         self.block: Any = None
+        self.repeats = np.zeros(0)
         self._scaled: Any = None
         self._features: list[np.ndarray] = []
 
@@ -36,6 +41,8 @@ class SearchedRows:
     def keep(self, record: RowSample, block: Block) -> None:
         """Take the rows of a record in place of the former ones."""
         self._key, self.block = _key(record), block
+        # fewer rows than were asked for are all that there are; a smaller sample was drawn by the rows' weights already
+        self.repeats = block.weights if block.n_rows < record.k else np.ones(block.n_rows)
         self._scaled, self._features = None, []
 
     def scaled(self, feature_map: FeatureMap, dtype: str) -> Any:
@@ -45,31 +52,33 @@ class SearchedRows:
         return self._scaled
 
     def scores(
-        self, points: np.ndarray, coefficients: np.ndarray, mapped: Callable[[np.ndarray], FeatureMap], dtype: str
+        self, coefficients: np.ndarray, mapped: Callable[[slice], FeatureMap], sizes: np.ndarray, dtype: str
     ) -> np.ndarray:
         """A linear model on points, (r, K); only the features of points that are new are formed.
 
         Parameters
         ----------
-        points : ndarray of shape (m, ...)
-            Those of the last call, in the same order, and further ones.
         coefficients : ndarray of shape (K, parts, m)
         mapped : callable
-            Points -> FeatureMap.
+            A range of the points -> FeatureMap.
+        sizes : ndarray of shape (s,)
+            How many points there were at each search on these rows, this one included. What one of them added is
+            formed by one product, whether it is still known or formed again.
         dtype : {"float32", "float64"}
         """
-        K, parts, _ = coefficients.shape
-        known = sum(group.shape[1] for group in self._features) // parts
-        if len(points) > known:
-            self._features.append(self._map(mapped(points[known:]), dtype))
-        out, start = np.zeros((self.block.n_rows, K)), 0
-        for group in self._features:
-            stop = start + group.shape[1] // parts
-            out += group @ coefficients[:, :, start:stop].reshape(K, -1).T.astype(dtype)
-            start = stop
-        if sum(group.nbytes for group in self._features) > _KEPT_BYTES:
-            self._features = []
+        K = len(coefficients)
+        out = np.zeros((self.block.n_rows, K))
+        for number, (start, stop) in enumerate(pairwise(np.unique([0, *sizes]))):
+            span = slice(start, stop)
+            group = self._features[number] if number < len(self._features) else self._map(mapped(span), dtype)
+            out += group @ coefficients[:, :, span].reshape(K, -1).T.astype(dtype)
+            if number == len(self._features) and self._kept_bytes + group.nbytes <= _KEPT_BYTES:
+                self._features.append(group)
         return out
+
+    @property
+    def _kept_bytes(self) -> int:
+        return sum(group.nbytes for group in self._features)
 
     def _map(self, feature_map: FeatureMap, dtype: str) -> np.ndarray:
         X = self.block.X
