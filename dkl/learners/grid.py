@@ -43,7 +43,8 @@ def grid_problem(learner: Any, family: Any, dataset: Dataset, targets: PeakTarge
     d = dataset.n_columns
     origin = replace(family.draw(1, d, 0, learner.dtype), scaler=scaler)
     width = _WIDTH / family.sigma if learner.max_norm is None else learner.max_norm
-    n_peaks = learner.n_features // 2
+    n_peaks, n_points = learner._counts()
+    plain = family.draw(n_points, d, getattr(learner, "seed_", 0), np.float32).projection.dense()
     return GridProblem(
         origin=origin,
         targets=targets,
@@ -56,6 +57,7 @@ def grid_problem(learner: Any, family: Any, dataset: Dataset, targets: PeakTarge
         tol=learner.tol,
         seed=getattr(learner, "seed_", 0),
         dtype=learner.dtype,
+        plain=np.asarray(plain) if learner.plain_share else None,
     )
 
 

@@ -83,6 +83,8 @@ PEAKS: Constraints = {
     "noise": [Interval(Real, 0, None, closed="left")],
     "polish": [Interval(Integral, 0, None, closed="left")],
     "held_out": [Interval(Real, 0, 1, closed="left")],
+    "plain_share": [Interval(Real, 0, 1, closed="left")],
+    "cosine": [Interval(Real, 0, 1, closed="right")],
 }
 
 MACHINE: Constraints = {

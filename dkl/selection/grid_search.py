@@ -52,6 +52,8 @@ class GridProblem:
     seed : int
     dtype : {"float32", "float64"}
         Of the verification.
+    plain : ndarray of shape (p, d) or None
+        Plain draws: candidates that are verified as they are.
     """
 
     origin: FeatureMap
@@ -66,6 +68,7 @@ class GridProblem:
     refinements: int = 6
     seed: int = 0
     dtype: str = "float32"
+    plain: np.ndarray | None = None
 
     @property
     def n_columns(self) -> int:
@@ -128,7 +131,8 @@ class GridDriver:
     def init(self, problem: GridProblem) -> GridState:
         """Nothing evaluated."""
         nothing = np.zeros((0, problem.n_columns))
-        return GridState(nothing, np.zeros(0), nothing)
+        points = nothing if problem.plain is None else problem.plain.astype(np.float64)
+        return GridState(points, np.zeros(0), nothing)
 
     def request(self, problem: GridProblem, state: GridState) -> Sequence[Record] | None:
         """The sums of the grid, of the cells that are left, or of the candidates."""
@@ -157,7 +161,8 @@ class GridDriver:
         sample = RowSample("rows to polish on", problem.sample_rows, problem.seed)
         cells = np.ones((1 << 10, problem.n_columns)) * problem.grid.spacing
         refined = cell_record(problem, replace(start, cells=cells, level=1))
-        points = np.zeros((3 * problem.n_candidates, problem.n_columns))
+        n_plain = 0 if problem.plain is None else len(problem.plain)
+        points = np.zeros((n_plain + 3 * problem.n_candidates, problem.n_columns))
         last = verification_record(problem, problem.feature_map(points))
         return [((cell_record(problem, start), sample), 1), ((refined, sample), problem.refinements), ((last,), 1)]
 
@@ -236,7 +241,8 @@ def _polished(problem: GridProblem, state: GridState, sample: Block) -> GridStat
     # steps of a few first cells in all
     options = SearchOptions(chains=0, steps=1, stride=0.25, polish=_POLISH)
     sigma = float(np.sqrt(problem.n_columns) / np.linalg.norm(problem.grid.spacing))
-    found = search_peaks(X, S / (np.abs(S).sum() or 1.0), sigma, options, problem.seed, extra_starts=state.points)
+    tops = state.points[0 if problem.plain is None else len(problem.plain) :]
+    found = search_peaks(X, S / (np.abs(S).sum() or 1.0), sigma, options, problem.seed, extra_starts=tops)
     inside = np.all(np.abs(found.frequencies) <= problem.grid.spacing * (np.array(problem.grid.reach) + 0.5), axis=1)
     points = np.concatenate([state.points, found.frequencies[inside].astype(np.float64)])
     return replace(state, points=points, cells=state.cells[:0], searched=True)

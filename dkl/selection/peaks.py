@@ -15,8 +15,8 @@ from dkl.blocks.scale import scale_rows
 from dkl.blocks.sums import feature_sums
 from dkl.blocks.targets import encode_targets
 from dkl.features.feature_map import FeatureMap
-from dkl.selection.grounds import Ground, PoolGround
-from dkl.selection.peak_search import grown_sample, pair_potentials
+from dkl.selection.grounds import FourierGround, Ground, PoolGround
+from dkl.selection.peak_search import distinct_peaks, grown_sample, pair_potentials
 
 # peaks whose verified potentials decide whether a sample was large enough
 _JUDGED = 10
@@ -75,6 +75,12 @@ class PeakProblem:
     n_rows : int
     sample_rows, most_rows : int
         Rows that are searched on: at first, and at most.
+    n_points : int
+        Points to keep in all: what the peaks leave is filled with plain draws, where `n_plain` allows.
+    n_plain : int
+        Points drawn plainly, candidates too.
+    cosine : float
+        Peaks whose directions are nearer than that, and whose lengths are alike, are one.
     seed : int
     dtype : {"float32", "float64"}
     """
@@ -86,6 +92,9 @@ class PeakProblem:
     n_rows: int
     sample_rows: int
     most_rows: int
+    n_points: int = 0
+    n_plain: int = 0
+    cosine: float = 0.9
     seed: int = 0
     dtype: str = "float32"
 
@@ -136,12 +145,13 @@ class PeakDriver:
     """
 
     def init(self, problem: PeakProblem) -> PeakState:
-        """Nothing looked at; of a finite pool everything is a candidate."""
+        """Nothing looked at but plain draws; of a finite pool everything is a candidate."""
         nothing = np.zeros(0)
         if isinstance(problem.ground, PoolGround):
             points = problem.ground.start(problem.n_candidates, problem.seed)
             return PeakState(points, np.zeros(len(points)), nothing, problem.most_rows, passes=1)
-        return PeakState(problem.ground.none, nothing, nothing, problem.sample_rows)
+        plain = problem.ground.plain(problem.n_plain, problem.seed)
+        return PeakState(plain, np.zeros(len(plain)), nothing, problem.sample_rows)
 
     def request(self, problem: PeakProblem, state: PeakState) -> Sequence[Record] | None:
         """The sample of the next search, the sums of the candidates of the last one, or both."""
@@ -160,7 +170,7 @@ class PeakDriver:
         if state.passes > 0:
             first = len(state.verified)
             state = _verified(problem, state, results[0])
-            judged = first + problem.ground.distinct(state.points[first:], state.verified[first:], _JUDGED)
+            judged = first + distinct_points(problem, state.points[first:], state.verified[first:], _JUDGED)
             last = state.sampled[judged], state.verified[judged]
             rows = grown_sample(state.sample_rows, *last, most=problem.most_rows)
             if len(results) == 1 or rows == state.sample_rows:
@@ -170,7 +180,7 @@ class PeakDriver:
 
     def plan(self, problem: PeakProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The first sample, and a verification for each search that may be needed."""
-        points = problem.ground.start(problem.n_candidates, problem.seed)
+        points = problem.ground.start(problem.n_candidates + problem.n_plain, problem.seed)
         verification = verification_record(problem, problem.ground.feature_map(points))
         if isinstance(problem.ground, PoolGround):
             return [((verification,), 1)]
@@ -181,10 +191,23 @@ class PeakDriver:
         return [((first,), 1), ((verification, last), problem.most_searches)]
 
 
-def chosen_peaks(problem: PeakProblem, state: PeakState) -> np.ndarray:
-    """Positions of the best verified candidates that differ from each other, at most `n_peaks`."""
+def chosen_points(problem: PeakProblem, state: PeakState) -> np.ndarray:
+    """Positions of the best verified candidates that differ from each other, then of plain draws up to `n_points`."""
     points = state.points[: len(state.verified)]
-    return problem.ground.distinct(points, state.verified, problem.n_peaks)
+    return filled(distinct_points(problem, points, state.verified, problem.n_peaks), problem.n_plain, problem.n_points)
+
+
+def distinct_points(problem: PeakProblem, points: np.ndarray, potentials: np.ndarray, k: int) -> np.ndarray:
+    """Positions of the k best that differ from each other."""
+    if isinstance(problem.ground, FourierGround):
+        return distinct_peaks(points, potentials, k, cosine=problem.cosine)
+    return problem.ground.distinct(points, potentials, k)
+
+
+def filled(peaks: np.ndarray, n_plain: int, n_points: int) -> np.ndarray:
+    """Positions of peaks, followed by those of the first plain draws (which come first of all) that make `n_points`."""
+    plain = np.setdiff1d(np.arange(n_plain), peaks)[: max(0, n_points - len(peaks))]
+    return np.concatenate([peaks, plain])
 
 
 def peak_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -21,7 +21,7 @@ from dkl.learners.peaks import PeakFeatures
 from dkl.learners.random_features import RandomFeatures
 from dkl.testing.learners import check_learner
 
-QUICK = {"chains": 40, "steps": 10, "random_state": 0, "progress": False}
+QUICK = {"chains": 40, "steps": 10, "random_state": 0, "progress": False, "plain_share": 0.0}
 
 
 def rows(n: int = 3_000, d: int = 6) -> tuple[np.ndarray, np.ndarray]:
@@ -40,7 +40,7 @@ def test_it_is_a_feature_learner() -> None:
 
 def test_main_effects_and_interactions_are_read_off_the_sparse_frequencies() -> None:
     X, y = rows()
-    learner = PeakFeatures(n_features=8, random_state=0, chains=300).fit(X, y)
+    learner = PeakFeatures(n_features=8, random_state=0, chains=300, plain_share=0.0).fit(X, y)
     frequencies = learner.frequencies_
     assert sparse.issparse(frequencies)
     dense = np.asarray(frequencies.toarray())
@@ -82,6 +82,17 @@ def test_fewer_distinct_peaks_than_asked_for_are_said_so() -> None:
     learner = PeakFeatures(n_features=400, **QUICK).fit(X, y)
     assert learner.feature_map_.n_features < 400
     assert "200 were asked for: more chains" in learner.message_
+
+
+def test_plain_draws_fill_up_what_peaks_leave() -> None:
+    X, y = rows(500)
+    learner = PeakFeatures(n_features=60, **{**QUICK, "plain_share": 0.5}).fit(X, y)
+    assert learner.feature_map_.n_features == 60
+    assert 1 <= learner.n_peaks_ <= 15
+    W = learner.feature_map_.projection.dense()
+    plain = learner.family_.draw(30, 6, learner.seed_).projection.dense()
+    assert {row.tobytes() for row in W[learner.n_peaks_ :]} <= {row.tobytes() for row in plain}
+    assert learner.potentials_[0] > 2 * learner.potentials_[learner.n_peaks_ :].max()
 
 
 @pytest.mark.parametrize("method", ["langevin", "quasi-newton"])
@@ -194,6 +205,7 @@ def test_the_plan_has_every_pass_of_the_fit() -> None:
         ({"held_out": 1.0}, "held_out"),
         ({"method": "annealing"}, "method"),
         ({"stride": 0.0}, "stride"),
+        ({"plain_share": 1.0}, "plain_share"),
         ({"class_weight": {"maybe": 2.0}}, "class_weight names the class 'maybe'"),
     ],
 )

@@ -17,7 +17,7 @@ from dkl.features.harmonics import SphericalHarmonics
 from dkl.passes.states import decode_state, encode_state
 from dkl.selection.grounds import FourierGround, PoolGround
 from dkl.selection.peak_search import SearchOptions
-from dkl.selection.peaks import PeakDriver, PeakProblem, PeakState, PeakTargets, chosen_peaks, peak_sums
+from dkl.selection.peaks import PeakDriver, PeakProblem, PeakState, PeakTargets, chosen_points, peak_sums
 from tests.definitions import selection as definition
 
 
@@ -111,7 +111,7 @@ def test_a_pattern_takes_two_passes_and_the_best_peak_is_its_frequency() -> None
     state, passes = play(problem, blocks_of(X, y))
     assert passes == [["rows to search on"], ["verification", "rows to search on"]]
     assert state.sample_rows == 1_000
-    best = state.points[chosen_peaks(problem, state)[0]]
+    best = state.points[chosen_points(problem, state)[0]]
     np.testing.assert_allclose(np.abs(best), [0.0, 2.0, 0.0], atol=0.2)
 
 
@@ -125,7 +125,7 @@ def test_noise_makes_the_sample_grow_until_all_rows_are_searched() -> None:
     # the last search has nothing larger to draw
     assert passes[-1] == ["verification"]
     assert len(state.verified) == len(state.points) > len(state.unverified)
-    assert chosen_peaks(problem, state).max() < len(state.points)
+    assert chosen_points(problem, state).max() < len(state.points)
 
 
 def test_the_plan_counts_the_passes_that_may_be_needed() -> None:
@@ -149,7 +149,7 @@ def test_a_finite_pool_is_weighed_as_a_whole_in_one_pass() -> None:
     assert passes == [["verification"]]
     assert PeakDriver().plan(problem)[0][1] == 1
     # sin 2 phi, of degree 2
-    best = ground.pool.projection.dense()[chosen_peaks(problem, state)[0]]
+    best = ground.pool.projection.dense()[chosen_points(problem, state)[0]]
     np.testing.assert_array_equal(best, [-2, 2])
 
 
