@@ -89,11 +89,12 @@ def walk(
 def _proposals(index: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """A symmetric move of each chain: its reverse has the same probability."""
     count, width = index.shape
-    kind, first = generator.integers(0, 4, count), generator.integers(0, width, count)
+    kind = generator.integers(0, 4, size=(count,))
+    first = generator.integers(0, width, size=(count,))
     columns = np.arange(width)
     tail = (kind == 1) & (first > 0)
     moved = np.where(tail[:, None], columns >= first[:, None], columns == first[:, None])
-    steps = 2 * generator.integers(0, 2, count) - 1
+    steps = 2 * generator.integers(0, 2, size=(count,)) - 1
     proposed = (index + moved * steps[:, None]).astype(np.int16)
     turned = kind == 3
     proposed[turned] = index[turned]

@@ -225,3 +225,18 @@ def pair_potentials(angles: np.ndarray, s: np.ndarray) -> float:
         value += float(s[i] @ s[j]) * math.cos(angles[i] - angles[j])
         size += float(np.abs(s[i]) @ np.abs(s[j]))
     return value / size
+
+
+def block_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    return np.array(
+        [np.mean([v for v, g in zip(values, groups, strict=True) if g == one]) for one in sorted(set(groups))]
+    )
+
+
+def largest_blocks(weights: np.ndarray, sizes: np.ndarray, room: int) -> list[int]:
+    """Blocks in the order of their weights, each taken if it still fits."""
+    chosen: list[int] = []
+    for block in sorted(range(len(weights)), key=lambda b: -weights[b]):
+        if weights[block] > 0.0 and sum(sizes[one] for one in chosen) + sizes[block] <= room:
+            chosen.append(block)
+    return sorted(chosen)

@@ -55,7 +55,7 @@ def test_there_are_as_many_harmonics_as_polynomials_less_those_two_degrees_below
     assert {tuple(row) for row in index.tolist()} == every
 
 
-@pytest.mark.parametrize(("d", "degree"), [(2, 4), (3, 9), (6, 4), (784, 2)])
+@pytest.mark.parametrize(("d", "degree"), [(2, 4), (3, 9), (6, 4), (90, 2)])
 def test_the_first_harmonics_of_a_degree_need_not_the_others(d: int, degree: int) -> None:
     np.testing.assert_array_equal(multi_indices(d, degree, 7), multi_indices(d, degree)[:7])
 

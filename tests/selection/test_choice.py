@@ -67,3 +67,40 @@ def test_a_named_estimator_is_taken_whatever_the_sizes(weights: np.ndarray) -> N
     np.testing.assert_array_equal(largest.index, np.sort(np.argsort(-weights)[:7]))
     assert (largest.amplitudes**2).sum() == pytest.approx(1.0)
     assert len(choice.choose_features(weights, None, seed=1).index) == 32
+
+
+def test_block_means_are_their_definition() -> None:
+    groups = np.array([0, 1, 0, 2, 2, 2])
+    values = np.random.default_rng(0).standard_normal(6)
+    np.testing.assert_allclose(choice.block_means(values, groups), definition.block_means(values, groups), rtol=1e-15)
+
+
+def test_blocks_of_one_candidate_are_chosen_as_candidates_are(weights: np.ndarray) -> None:
+    singles = np.arange(len(weights))
+    for estimator in ("auto", "draw", "support"):
+        for kept in (None, 5, 12, 40):
+            expected = choice.choose_features(weights, kept, 3, estimator=estimator)  # type: ignore[arg-type]
+            found = choice.choose_blocks(weights, singles, kept, 3, estimator=estimator)  # type: ignore[arg-type]
+            np.testing.assert_array_equal(found.index, expected.index)
+            np.testing.assert_allclose(found.amplitudes, expected.amplitudes, rtol=1e-14)
+
+
+def test_blocks_are_kept_whole_and_fit() -> None:
+    """The weights of the blocks are those of the draws or the support, divided evenly within a block."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(12), rng.integers(1, 7, 12))
+    sizes, weights = np.bincount(groups), rng.dirichlet(np.ones(12))
+    weights[3] = 0.0
+    for room in range(int(sizes.max()), len(groups) + 3):
+        for estimator in ("auto", "draw", "support"):
+            found = choice.choose_blocks(weights, groups, room, 1, estimator=estimator)  # type: ignore[arg-type]
+            of_blocks = np.bincount(groups[found.index], minlength=12)
+            assert set(zip(of_blocks, sizes, strict=True)) <= {(0, size) for size in sizes} | {(s, s) for s in sizes}
+            assert len(found.index) <= room
+            assert of_blocks[3] == 0
+            assert np.sum(found.amplitudes**2) == pytest.approx(1.0)
+            if estimator == "support":
+                expected = definition.largest_blocks(weights, sizes, room)
+                np.testing.assert_array_equal(np.flatnonzero(of_blocks), expected)
+    with pytest.raises(ValueError, match="no block of candidates fits into 1 columns: the smallest that counts has 2"):
+        choice.choose_blocks(np.ones(2), np.array([0, 0, 1, 1, 1]), 1, 0)
