@@ -144,6 +144,7 @@ def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None 
     options = Refinement(
         problem.loss,  # type: ignore[arg-type]
         epochs=epochs,
+        patience=epochs,
         held_out=problem.held_out,
         seed=problem.seed,
         dtype=problem.dtype,
