@@ -25,7 +25,7 @@ REACH = {1: 1_000, 2: 200, 3: 50}
 _MOST_CELLS = 200_000
 _POLISH = 30
 # measured on one thread: what one row costs in a transform, in operations of a matrix product, beside its grid
-_ROW_FLOPS = {1: 2e3, 2: 8e3, 3: 3e4}
+_ROW_FLOPS = {1: 3e3, 2: 1.5e4, 3: 4e4}
 _POINT_FLOPS = 200.0
 
 
@@ -126,6 +126,12 @@ class GridDriver:
     bound is below the best root and the tolerance hold nothing of interest; the others are cut into 2^d and evaluated
     by another pass, until none is left or `refinements` passes were made. Local maxima are polished on a row sample
     and verified on all rows by the last pass.
+
+    Notes
+    -----
+    Measured on one thread: a row costs 0.03, 0.2 and 0.45 microseconds in the first grids of 1, 2 and 3 columns (1,001,
+    80,601 and 520,251 frequencies), and 0.2 to 0.35 where a pass refines 500 to 20,000 cells in 3 columns. A pass over
+    1e9 rows of 3 columns then takes 450 seconds of one core, beside reading them.
     """
 
     def init(self, problem: GridProblem) -> GridState:
