@@ -44,10 +44,8 @@ def machine_on(learner: dkl.MarginFeatures, rows: Rows) -> Pipeline:
 
 def draw_stage(axes: Any, learner: dkl.MarginFeatures, machine: Pipeline, rows: Rows, title: str) -> None:
     """One column of the figure: the weight of each row, the features on the potential, the decision."""
-    sizes = [0, *(int(entry["n_features"]) // 2 for entry in learner.history_)]
     WeightedRowsDisplay.from_estimator(learner, *rows, title=title).plot(axes[0])
-    landscape = LandscapeDisplay.from_estimator(learner, *rows, newest=sizes[-1] - sizes[-2], limit=LIMIT)
-    landscape.plot(axes[1])
+    LandscapeDisplay.from_estimator(learner, *rows, limit=LIMIT).plot(axes[1])
     DecisionDisplay.from_estimator(machine, *rows).plot(axes[2])
 
 

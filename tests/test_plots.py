@@ -91,6 +91,15 @@ def test_frequencies_on_other_columns_are_not_drawn(kind: Any) -> None:
     assert drawn.horizontal[-1] > 2.9
 
 
+def test_the_newest_features_are_those_of_the_last_round_that_added(
+    rows: tuple[np.ndarray, np.ndarray], machine: dkl.KernelClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LandscapeDisplay.from_estimator(machine, *rows, resolution=5).newest == 0
+    history = [{"n_features": size} for size in (40, 52, 60, 60)]
+    monkeypatch.setattr(machine.features_, "history_", history, raising=False)
+    assert LandscapeDisplay.from_estimator(machine, *rows, resolution=5).newest == 4
+
+
 def test_what_cannot_be_a_landscape_is_a_clear_error(rows: tuple[np.ndarray, np.ndarray]) -> None:
     X, y = rows
     with pytest.raises(ValueError, match="two different columns of the 2"):
@@ -181,9 +190,9 @@ def test_columns_of_a_feature_map_are_globes() -> None:
 
 
 def test_a_history_has_a_panel_for_what_it_says() -> None:
-    history = [
-        {"round": 1, "potential": 0.4, "loss": 1.0, "held_out_loss": float("nan"), "note": "first"},
-        {"round": 2, "potential": 0.1, "loss": 0.5, "held_out_loss": None},
+    history: list[dict[str, Any]] = [
+        {"round": 1, "sample_rows": 10, "potential": 0.4, "loss": 1.0, "held_out_loss": float("nan"), "note": "first"},
+        {"round": 2, "sample_rows": 10, "potential": 0.1, "loss": 0.5, "held_out_loss": None},
     ]
     drawn = HistoryDisplay(history).plot()
     assert [ax.get_title() for ax in drawn.axes_] == ["loss", "potential"]

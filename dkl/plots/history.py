@@ -38,7 +38,8 @@ class HistoryDisplay(Display):
     history : sequence of dict of str to number
         One a round; what a round does not say is a gap in its curve.
     quantities : sequence of str, or None
-        Which to draw, one panel each; None draws all that are known, together where they belong together.
+        Which to draw, one panel each; None draws all that are known
+        and change, together where they belong together.
     title : str
 
     Attributes
@@ -94,7 +95,7 @@ class HistoryDisplay(Display):
                 raise ValueError(f"the history has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
             return [(name.replace("_", " "), False, (name,)) for name in self.quantities]
         chosen = [(title, log, tuple(n for n in names if n in known)) for title, log, names in _PANELS]
-        return [panel for panel in chosen if panel[2]]
+        return [panel for panel in chosen if any(self._changes(name) for name in panel[2])]
 
     @property
     def _n_panels(self) -> int:
@@ -135,6 +136,10 @@ class HistoryDisplay(Display):
             linewidth=1.4,
             label=name.replace("_", " "),
         )
+
+    def _changes(self, name: str) -> bool:
+        values = self._values(name)
+        return len(values) == 1 or bool(np.ptp(values[np.isfinite(values)]) > 0.0)
 
     def _values(self, name: str) -> np.ndarray:
         return np.array([_number(entry.get(name)) for entry in self.history])

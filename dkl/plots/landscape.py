@@ -130,7 +130,7 @@ class LandscapeDisplay(Display):
         y: Any,
         *,
         reweighted: bool = True,
-        newest: int = 0,
+        newest: int | None = None,
         columns: tuple[int, int] = (0, 1),
         limit: float | None = None,
         resolution: int = 201,
@@ -146,7 +146,9 @@ class LandscapeDisplay(Display):
             Rows; at most 20,000 of them are used.
         reweighted : bool
             By the dual of the model's decision values (a learner's `machine_`), where it has them; else by the labels.
-        newest, columns, limit, resolution, title
+        newest : int or None
+            How many of the last frequencies are the newest; None takes those of the last round, by ``history_``.
+        columns, limit, resolution, title
             As of `from_rows`.
 
         Returns
@@ -172,7 +174,7 @@ class LandscapeDisplay(Display):
             X,
             working_dual(model, X, y, reweighted=reweighted),
             frequencies=feature_map.projection.dense(),
-            newest=newest,
+            newest=_added_last(model) if newest is None else newest,
             columns=columns,
             limit=limit,
             resolution=resolution,
@@ -199,6 +201,15 @@ class LandscapeDisplay(Display):
         _scatter(ax, self.frequencies[old:], color="#35f0ff", size=30)
         ax.set(xlim=(-limit_x, limit_x), ylim=(-limit_y, limit_y), xlabel=self.names[0], ylabel=self.names[1])
         ax.set_title(self.title, fontsize="medium")
+
+
+def _added_last(model: Any) -> int:
+    """How many frequencies the last round added that added any, by the learner's history."""
+    learner = getattr(model, "features_", model)
+    sizes = [entry.get("n_features", 0) for entry in getattr(learner, "history_", [])]
+    added = np.diff(sizes)
+    columns = learner.feature_map_.columns_a_frequency
+    return int(added[added > 0][-1]) // columns if (added > 0).any() else 0
 
 
 def _square_root(highest: float) -> Any:

@@ -3,7 +3,7 @@
     python examples/papers/figure_1.py                    # five seeds: means and deviations of test accuracy
     python examples/papers/figure_1.py --seeds 1 --output FOLDER     # also globes.png and accuracy.png
 
-2,000 rows for training, 50,000 for testing. The paper publishes no generators; these are calibrated on its baselines: an
+2,000 rows train, 50,000 test. The paper publishes no generators; these are calibrated on its baselines: an
 RBF-SVM with C = 1 and the median distance for a bandwidth on the windmill (the paper 92.1), an arc-cosine SVM of order
 0 with C = 1,000 on the checkerboard (the paper 95.1). The linear machine's C is chosen by cross-validation among
 0.1 to 1,000 on the training rows. T frequencies are 2T columns.
