@@ -213,7 +213,8 @@ def newton_sums(
     Returns
     -------
     dict of ndarray
-        "loss" (g, T) and "gradient" (g, m + 1); "hessian" (h, size) with the packed columns of h Hessians.
+        "loss" (g, T) and "gradient" (g, m + 1); "hessian" (h, size) with the packed columns of h Hessians, divided by
+        the loss's curvature.
     """
     g, width = trial.coefficients.shape
     sums: dict[str, np.ndarray] = {}
@@ -226,8 +227,6 @@ def newton_sums(
         rows = slice(start, min(start + step, X.shape[0]))
         phi = on_host(map_rows(X[rows], feature_map, options.dtype))
         _add_tile(phi, targets[rows], weight[rows], trial, options, sums)
-    if options.columns is not None and options.loss == "squared_hinge":
-        sums["hessian"] *= 2.0
     return sums
 
 

@@ -31,7 +31,7 @@ from dkl.learners.rows import check_columns, dask_rows, encoded_frame, rows_to_f
 from dkl.learners.saving import Saved
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton
-from dkl.linear.penalty import PenaltyChoice, judging_rows
+from dkl.linear.penalty import PenaltyChoice, agreed, judging_folds
 from dkl.linear.pieces import HeldOut
 from dkl.progress import resolve_progress
 
@@ -183,24 +183,27 @@ class KernelMachine(Saved, BaseEstimator):
         """The penalty that a few features prefer, searched for without the rows that judge it.
 
         Features that were searched for on all rows look too good on each of them, and a penalty chosen there is too
-        light. None where there is no search, or further folds must judge.
+        light. None where there is no search.
         """
-        pilot = self._pilot(dataset)
-        if pilot is None:
-            return None
-        problem = self._problem(pilot.fit(dataset), dataset.classes, dataset.schema.n_targets or 1, weights)
-        return chosen_penalty(problem, dataset.source, run)
+        choices = []
+        for fold in self._pilot_folds(dataset):
+            pilot = self._pilot(fold)
+            problem = self._problem(pilot.fit(dataset), dataset.classes, dataset.schema.n_targets or 1, weights)
+            own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{fold.first:g}"))
+            choices.append(chosen_penalty(replace(problem, validation=fold), dataset.source, own))
+        return agreed(choices) if choices else None
 
-    def _pilot(self, dataset: Dataset) -> FeatureLearner | None:
-        if self.alpha != "auto" or self.solver != "newton":
-            return None
-        pilot = self._new_features("pilot")
-        withheld = judging_rows(HeldOut(self.validation_fraction, self.seed_), dataset.total_weight)
-        if withheld is None or not pilot._searches:
-            return None
+    def _pilot_folds(self, dataset: Dataset) -> list[HeldOut]:
+        """The rows that judge the penalty: one share of many rows, several random shares of few."""
+        if self.alpha != "auto" or self.solver != "newton" or not self._new_features("pilot")._searches:
+            return []
+        return judging_folds(HeldOut(self.validation_fraction, self.seed_), dataset.total_weight)
+
+    def _pilot(self, fold: HeldOut) -> FeatureLearner:
+        pilot = self._new_features(f"pilot-{fold.first:g}")
         most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
         pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
-        pilot._withheld = withheld
+        pilot._withheld = fold
         return pilot
 
     def _new_features(self, stage: str) -> FeatureLearner:

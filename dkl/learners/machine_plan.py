@@ -39,7 +39,8 @@ def machine_passes(machine: Any, dataset: Dataset) -> Passes:
     unfitted.seed_ = 0
     weights = unfitted._class_weights(dataset)
     passes: list[Any] = []
-    if (pilot := unfitted._pilot(dataset)) is not None:
+    for fold in unfitted._pilot_folds(dataset):
+        pilot = unfitted._pilot(fold)
         passes.extend(pilot.planned_passes(dataset))
         passes.extend(newton_passes(_problem(unfitted, pilot, dataset, weights), dataset.n_rows))
     learner = unfitted._new_features("features")

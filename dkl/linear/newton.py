@@ -19,6 +19,7 @@ from dkl.data.source import BlockSource
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
 from dkl.linear.penalty import Candidates, PenaltyChoice, penalty_candidates
 from dkl.linear.pieces import HeldOut
+from dkl.linear.rough import rough_problem
 from dkl.linear.summary import TargetSummary, summarise_targets, target_record
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
@@ -55,9 +56,13 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         summary, choice = summarise_targets(_passed(newton_target_record(problem), source, run)), None
         task = newton_problem(problem, summary)
         if problem.alpha == "auto":
-            choice = problem.choice or _chosen(problem, task, summary, source, run)
+            choice = problem.choice
+            if choice is None:
+                candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run))
+                choice = _chosen(candidates, source, run)
             start = choice.start if problem.choice is None else _start(problem, summary)
             task = replace(_refitted(task), alpha=choice.alpha, start=start)
+            task = _begun(task, rough_problem(task, summary.n_rows, problem.seed), source, run)
         state = _run(task, source, run, run.checkpoint)
     message = newton_message(state, task)
     if not state.converged(task.tol, task.decrement).all():
@@ -68,10 +73,12 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
 
 
 def chosen_penalty(problem: LinearProblem, source: BlockSource, run: Run) -> PenaltyChoice:
-    """The penalty that ``alpha="auto"`` chooses for these features, without fitting all rows with it."""
+    """The penalty that one share of the rows, `validation`, prefers for these features."""
     with one_blas_thread():
         summary = summarise_targets(_passed(newton_target_record(problem), source, run))
-        return _chosen(problem, newton_problem(problem, summary), summary, source, run)
+        task = newton_problem(problem, summary)
+        candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=True)
+        return _chosen(candidates, source, run)
 
 
 def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:
@@ -86,11 +93,22 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
         passes.append(([record], 1))
     candidates = penalty_problem(problem, task, summary, square_length=1.0)
     judged = candidates.judged(driver.init(candidates.problem))
-    return [*passes, *driver.plan(candidates.problem), ([judged], 1), *driver.plan(_refitted(task))]
+    passes += [*driver.plan(candidates.problem), ([judged], 1)]
+    refit = _refitted(task)
+    rough = rough_problem(refit, n_rows, problem.seed)
+    return [*passes, *([] if rough is None else driver.plan(rough)), *driver.plan(refit)]
 
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:
     return replace(task, decrement=_DECREMENT, max_steps=_REFIT_STEPS)
+
+
+def _begun(task: NewtonProblem, rough: NewtonProblem | None, source: BlockSource, run: Run) -> NewtonProblem:
+    """The problem with the start that steps on a share of the rows lead to."""
+    if rough is None:
+        return task
+    checkpoint = None if run.checkpoint is None else Checkpoint(f"{run.checkpoint.store}/rough")
+    return replace(task, start=_run(rough, source, run, checkpoint).solution(rough))
 
 
 def newton_target_record(problem: LinearProblem) -> Record:
@@ -143,7 +161,7 @@ def _start(problem: LinearProblem, summary: TargetSummary) -> np.ndarray | None:
 
 
 def penalty_problem(
-    problem: LinearProblem, task: NewtonProblem, summary: TargetSummary, square_length: float
+    problem: LinearProblem, task: NewtonProblem, summary: TargetSummary, square_length: float, *, single: bool = False
 ) -> Candidates:
     """All penalties that ``alpha="auto"`` chooses from, for mapped rows of a mean squared length."""
     start = _start(problem, summary)
@@ -154,13 +172,11 @@ def penalty_problem(
         n_rows=summary.n_rows,
         square_length=square_length,
         start=start,
+        single=single,
     )
 
 
-def _chosen(
-    problem: LinearProblem, task: NewtonProblem, summary: TargetSummary, source: BlockSource, run: Run
-) -> PenaltyChoice:
-    candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run))
+def _chosen(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
     checkpoint = None if run.checkpoint is None else Checkpoint(f"{run.checkpoint.store}/penalty")
     state = _run(candidates.problem, source, run, checkpoint)
     return candidates.choose(state, _passed(candidates.judged(state), source, run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,10 @@ from dkl.linear.pieces import HeldOut
 from dkl.selection.newton import NewtonProblem, NewtonState
 
 # C beside loss sums on features of squared length 1, from the strongest penalty to the weakest
-PENALTIES = {"squared_hinge": (0.03, 0.3, 3.0, 30.0), "squared_error": (0.1, 1.0, 10.0, 100.0, 1e3, 1e4)}
+PENALTIES = {
+    "squared_hinge": (0.03, 0.3, 3.0, 30.0),
+    "squared_error": tuple(10.0 ** (0.5 * step) for step in range(-4, 9)),
+}
 
 # with fewer held-out rows than this, further folds of rows judge too; more than so many judge no better
 _ENOUGH_ROWS = 900
@@ -152,7 +156,13 @@ class _JudgingCost:
 
 
 def penalty_candidates(
-    base: NewtonProblem, held_out: HeldOut, *, n_rows: float, square_length: float, start: np.ndarray | None
+    base: NewtonProblem,
+    held_out: HeldOut,
+    *,
+    n_rows: float,
+    square_length: float,
+    start: np.ndarray | None,
+    single: bool = False,
 ) -> Candidates:
     """All penalties for one problem, on folds of its rows.
 
@@ -167,8 +177,11 @@ def penalty_candidates(
         The mean squared length of mapped rows, which the penalties are relative to.
     start : ndarray of shape (K, m + 1) or None
         A model that all candidates start from.
+    single : bool
+        No further folds, however few rows are held out.
     """
     K, folds = base.n_models, _folds(held_out, max(n_rows, 1.0), base.feature_map.n_features)
+    folds = replace(folds, count=1) if single else folds
     # a map of zeros has no length; any penalty will do
     length = square_length if square_length > 0.0 else 1.0
     alphas = length / (np.array(PENALTIES[base.loss]) * base.total_weight)
@@ -190,10 +203,19 @@ def penalty_candidates(
     return Candidates(problem, folds, alphas, K)
 
 
-def judging_rows(held_out: HeldOut, n_rows: float) -> HeldOut | None:
-    """The one fold that judges where rows are many; None where further folds do, which no learner can do without."""
+def judging_folds(held_out: HeldOut, n_rows: float) -> list[HeldOut]:
+    """The rows that judge: one share of many rows, the five folds of a cross-validation of few."""
     folds = _folds(held_out, max(n_rows, 1.0), 1)
-    return folds.held_out if folds.count == 1 else None
+    if folds.count == 1:
+        return [folds.held_out]
+    return [replace(held_out, share=1.0 / _MOST_FOLDS, first=number / _MOST_FOLDS) for number in range(_MOST_FOLDS)]
+
+
+def agreed(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
+    """The penalty with the best mean score over choices among the same candidates; of equals the strongest."""
+    scores = np.mean([choice.scores for choice in choices], axis=0)
+    best = int(np.argmax(scores))
+    return replace(choices[0], alpha=float(choices[0].alphas[best]), scores=scores)
 
 
 def _folds(held_out: HeldOut, n_rows: float, n_features: int) -> Folds:

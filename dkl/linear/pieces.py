@@ -47,19 +47,22 @@ class HeldOut:
     share : float
         0 holds out nothing.
     seed : int
+    first : float
+        Where the share begins on the circle of hashes: 0, 0.2, 0.4, ... are the folds of a cross-validation.
     """
 
     share: float = 0.0
     seed: int = 0
+    first: float = 0.0
 
     def mask(self, row_id: np.ndarray) -> np.ndarray:
         """Which rows are held out: (n,) bool, the same whatever the blocks are."""
         return self.fraction(row_id) < self.share
 
     def fraction(self, row_id: np.ndarray) -> np.ndarray:
-        """The number in [0, 1) that each row hashes to: (n,) float64."""
+        """How far behind the beginning of the share each row hashes to, in [0, 1): (n,) float64."""
         hashed = hash_rows(row_id, self.seed, _HELD_OUT_ROUND)
-        return (hashed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return ((hashed >> np.uint64(11)).astype(np.float64) * 2.0**-53 - self.first) % 1.0
 
 
 @dataclass(frozen=True, eq=False)

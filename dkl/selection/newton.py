@@ -124,7 +124,8 @@ class NewtonState:
     stalled : ndarray of shape (g,), bool
         No step lowers the objective any more: rounding is reached.
     hessian : ndarray of shape (h, size) or None
-        Packed: of the squared error, one a fold, which never change; of the squared hinge those of the models `held` at
+        Packed, divided by the loss's curvature: of the squared error, one a fold, which never change; of the squared
+        hinge those of the models `held` at
         their accepted points, of which the next pass sums the change alone.
     held : ndarray of shape (h,), int64, or None
     """
@@ -380,9 +381,10 @@ def _solve(problem: NewtonProblem, packed: np.ndarray, alpha: float, gradients: 
             "the squares of the mapped rows are too large for their sum: it is not finite. Scale the rows "
             "(scaling='standard' of the feature learner), or use dtype='float64'"
         )
+    curvature = 2.0 if problem.loss == "squared_hinge" else 1.0
     extra = 0.0
     while True:
-        system, _ = lapack.dtpttr(problem.width, packed / problem.total_weight)
+        system, _ = lapack.dtpttr(problem.width, packed * (curvature / problem.total_weight))
         diagonal = np.einsum("ii->i", system)
         diagonal[:-1] += alpha
         scale = diagonal.mean()
