@@ -79,17 +79,22 @@ class CorrectiveDriver:
                 return replace(state, coefficients=(state.base + state.coefficients) / 2.0)
             state = _noted(problem, state, sums)
             if ended := _ending(problem, state):
-                return trimmed(problem, state, ended)
-            if state.is_full and state.settled >= problem.schedule.settling:
+                before, state = state, trimmed(problem, state, ended)
+                if state.n_points < before.n_points:
+                    return state
+            elif state.is_full and state.settled >= problem.schedule.settling:
                 return replace(state, message=_message(state))
             return _searched(problem, _extended(problem, state, sums), self._rows, sample)
 
     def plan(self, problem: CorrectiveProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """Rounds of half the final size, and the last ones."""
+        """Rounds up to half the final size, and the last ones; steps that have to be halved come on top."""
         counts = planned_sizes(problem)
         half, last = counts[: len(counts) // 2], counts[len(counts) // 2 :]
-        passes = [(half[-1] if half else 0, len(half)), (last[-1], len(last) + 1 + problem.schedule.settling)]
-        return [(_planned(problem, size), count) for size, count in passes if count]
+        settling = 1 + problem.schedule.settling
+        # the best round on held-out rows may be one with fewer points, and these settle again
+        tail = settling * (1 if problem.schedule.patience is None else 2)
+        kinds = [(half, len(half)), (last, len(last) + tail)]
+        return [(_planned(problem, sizes), calls) for sizes, calls in kinds if sizes]
 
 
 def planned_sizes(problem: CorrectiveProblem) -> list[int]:
@@ -164,7 +169,8 @@ def _ending(problem: CorrectiveProblem, state: CorrectiveState) -> str:
         return f"the estimated duality gap fell to {gap:.1e}"
     if schedule.patience is not None and rounds - 1 - _best_round(state.history) >= schedule.patience:
         return f"no lower loss on held-out rows in {schedule.patience} rounds"
-    if schedule.rounds is not None and rounds > schedule.rounds:
+    # the first pass adds nothing yet
+    if schedule.rounds is not None and rounds - 1 > schedule.rounds:
         return f"ended after {schedule.rounds} rounds"
     if len(state.candidates) == 0:
         return "there are no more points to choose from"
@@ -197,6 +203,10 @@ def _extended(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str
     return replace(
         state,
         points=points,
+        # those that were not chosen still bound what no feature may exceed
+        candidates=np.delete(state.candidates, chosen, axis=0),
+        sampled=np.delete(state.sampled, searched),
+        plain=0,
         coefficients=coefficients,
         base=base,
         gram=gram,
@@ -278,12 +288,11 @@ def sample_duals(
     return scaled[pulling], S[pulling] / total, repeats @ duals**2 / total**2
 
 
-def _planned(problem: CorrectiveProblem, size: int) -> list[Record]:
-    """The records of a round that has `size` points, by points nobody searched for."""
+def _planned(problem: CorrectiveProblem, sizes: list[int]) -> list[Record]:
+    """The records of the largest of the rounds that begin with so many points, by points nobody searched for."""
     ground = problem.ground
-    wanted = max(1, problem.schedule.addition(size, problem.n_points))
-    points = ground.start(size, problem.seed)
-    candidates = ground.start(max(2, int(np.ceil(problem.schedule.candidates * wanted))), problem.seed)
+    points = ground.start(sizes[-1], problem.seed)
+    candidates = ground.start(max(_most_candidates(problem, size) for size in sizes), problem.seed)
     width = problem.parts * len(points) + 1
     coefficients = np.zeros((problem.n_models, width))
     state = replace(
@@ -295,3 +304,12 @@ def _planned(problem: CorrectiveProblem, size: int) -> list[Record]:
     )
     sample = RowSample("rows to search on", problem.sample_rows, problem.seed)
     return [round_record(problem, state), sample]
+
+
+def _most_candidates(problem: CorrectiveProblem, size: int) -> int:
+    """Points that a round may verify beside `size` chosen ones: where none is searched for, all that are missing."""
+    schedule, missing = problem.schedule, problem.n_points - size
+    wanted = max(schedule.first, schedule.addition(size, problem.n_points))
+    searched = int(np.ceil(schedule.candidates * wanted))
+    draws_all = problem.ground.draws_plainly and (schedule.most_searched is not None or schedule.plain_share == 1.0)
+    return max(searched, missing) if draws_all else searched

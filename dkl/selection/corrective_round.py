@@ -80,7 +80,7 @@ def trimmed(problem: CorrectiveProblem, state: CorrectiveState, ended: str) -> C
         base=state.base[:, columns],
         gram=state.gram[np.ix_(columns, columns)],
         gram_at=state.gram_at[:, columns],
-        base_loss=np.inf,
+        base_loss=state.base_loss if kept == state.n_points else np.inf,
         limit=kept,
         settled=0,
         ended=ended,
