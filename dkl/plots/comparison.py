@@ -67,7 +67,8 @@ class ComparisonDisplay(Display):
             self._draw_setting(panel, setting)
         axes[0].set_ylabel(self.measure)
         for panel in axes if self.references else axes[-1:]:
-            panel.legend(frameon=False, loc="lower right", fontsize="small")
+            place = "best" if self.references else "lower right"
+            panel.legend(frameon=False, loc=place, fontsize="small")
 
     def _draw_setting(self, panel: Any, setting: str) -> None:
         for learner, values in self.scores[setting].items():
@@ -75,7 +76,9 @@ class ComparisonDisplay(Display):
         for place, (name, value) in enumerate(self.references.get(setting, {}).items()):
             panel.axhline(value, color="0.6", linewidth=1.0, linestyle=(":", "-.", "--")[place % 3], label=name)
         panel.set_xscale("log")
-        panel.set_xticks(list(self.n_features), [f"{n:,}" for n in self.n_features])
+        scored = np.isfinite(np.array(list(self.scores[setting].values()), dtype=float)).any(axis=0)
+        sizes = [size for size, there in zip(self.n_features, scored, strict=True) if there]
+        panel.set_xticks(sizes, [f"{n:,}" for n in sizes])
         panel.minorticks_off()
         panel.set_xlabel("features")
         panel.set_title(setting, fontsize="medium")
