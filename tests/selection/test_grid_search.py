@@ -56,7 +56,7 @@ def test_the_certificate_holds_everywhere_in_the_box(d: int, reach: int, refinem
     X, y = rows(d)
     problem = problem_of(X, y, reach, refinements=refinements, tol=0.03)
     state, passes = play(problem, blocks_of(X, y))
-    W = np.random.default_rng(1).uniform(-6.0, 6.0, (20_000, d))
+    W = np.random.default_rng(1).uniform(-6.0, 6.0, (4_000, d))
     assert roots(X, y, W).max() <= state.bound
     assert state.bound <= 1.0 or refinements == 0
     assert len(passes) <= refinements + 2
@@ -73,7 +73,7 @@ def test_the_highest_peak_is_the_global_one(d: int, reach: int) -> None:
     assert passes[0] == "frequency grid"
     assert passes[-1] == "verification"
     best = state.points[np.argmax(state.verified)]
-    W = np.random.default_rng(1).uniform(-6.0, 6.0, (40_000, d))
+    W = np.random.default_rng(1).uniform(-6.0, 6.0, (6_000, d))
     assert roots(X, y, best[None])[0] >= roots(X, y, W).max() - 1e-3
     np.testing.assert_allclose(np.abs(best), [4.0, 3.0, 2.0][:d], atol=0.15)
 
@@ -83,7 +83,7 @@ def test_several_classes_have_one_potential() -> None:
     y = y + (X[:, 1] > 1.5)
     problem = problem_of(X, y, 20, refinements=6)
     state, _ = play(problem, blocks_of(X, y))
-    W = np.random.default_rng(1).uniform(-6.0, 6.0, (20_000, 2))
+    W = np.random.default_rng(1).uniform(-6.0, 6.0, (4_000, 2))
     assert roots(X, y, W).max() <= state.bound
 
 
@@ -92,7 +92,7 @@ def test_rows_far_out_loosen_the_certificate_and_nothing_else() -> None:
     X[:3] = 1e4
     problem = problem_of(X, y, 20, refinements=2)
     state, _ = play(problem, blocks_of(X, y))
-    W = np.random.default_rng(1).uniform(-6.0, 6.0, (20_000, 2))
+    W = np.random.default_rng(1).uniform(-6.0, 6.0, (4_000, 2))
     assert roots(X, y, W).max() <= state.bound
     assert state.verified.max() > 0.3
 
