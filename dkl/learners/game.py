@@ -20,6 +20,7 @@ from dkl.learners.parameters import class_weights, family_of, kept_frequencies
 from dkl.linear.pieces import HeldOut
 from dkl.passes.loop import ColumnStore
 from dkl.passes.row_columns import RowColumns
+from dkl.selection.choice import choose_blocks
 from dkl.selection.excessive_gap import ExcessiveGapDriver, ExcessiveGapState, norm_machine
 from dkl.selection.game import GameDriver, dual_measure, machine_coefficients
 from dkl.selection.game_problem import GameProblem, GameRules, GameState
@@ -173,7 +174,9 @@ def game_problem(learner: Any, dataset: Dataset, scaler: Any) -> GameProblem:
         scaler=scaler,
         seed=learner.seed_,
         search_rows=learner.search_rows or _FIRST_SAMPLE,
-        most_rows=max(learner.search_rows or _FIRST_SAMPLE, min(100_000, _SAMPLE_BYTES // row_bytes)),
+        most_rows=min(
+            dataset.n_rows, max(learner.search_rows or _FIRST_SAMPLE, min(100_000, _SAMPLE_BYTES // row_bytes))
+        ),
         n_candidates=options.chains,
         dtype=learner.dtype,
     )
@@ -242,7 +245,7 @@ def _result(problem: GameProblem, state: GameState | ExcessiveGapState, kept: Ke
         coef, intercept = machine_coefficients(state)
     message = state.message
     if len(weights) > problem.rules.most:
-        heaviest = np.sort(np.argsort(-weights, kind="stable")[: problem.rules.most])
+        heaviest = _heaviest(feature_map.groups, weights, problem.rules.most)
         share = float(weights[heaviest].sum())
         message += f"; {len(heaviest)} of {len(weights)} frequencies are kept, with {100 * share:.1f} % of the measure"
         weights = weights[heaviest] / share
@@ -261,3 +264,8 @@ def _result(problem: GameProblem, state: GameState | ExcessiveGapState, kept: Ke
         coef=coef,
         intercept=intercept,
     )
+
+
+def _heaviest(groups: np.ndarray, weights: np.ndarray, room: int) -> np.ndarray:
+    """Positions of the heaviest features that fit into `room`, those of one block together."""
+    return choose_blocks(np.bincount(groups, weights), groups, room, 0, estimator="support").index

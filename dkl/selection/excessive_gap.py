@@ -183,6 +183,11 @@ def _pool(problem: GameProblem) -> FeatureMap:
             "dynamics='excessive-gap' needs a finite set of features (SphericalHarmonics, Coordinates, ArcCosine); in "
             "R^d use dynamics='no-regret'"
         )
+    if len(np.unique(problem.pool.groups)) < problem.pool.n_frequencies:
+        raise ValueError(
+            "dynamics='excessive-gap' weighs single features, and this pool has blocks of several; use blocks='single' "
+            "or dynamics='no-regret'"
+        )
     if problem.pool.n_features > _MOST_COLUMNS:
         raise ValueError(
             f"dynamics='excessive-gap' forms the Gram matrix of the whole pool, of at most {_MOST_COLUMNS} columns; "

@@ -15,6 +15,7 @@ import numpy as np
 
 from dkl.blocks.block import Block
 from dkl.blocks.records import Record
+from dkl.selection.choice import block_means
 from dkl.selection.game_problem import (
     ALTERNATIONS,
     GameProblem,
@@ -157,12 +158,12 @@ def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) ->
     """Choose the answer among the verified candidates, bound the value from below, and fix the step."""
     sums, K = results[0], problem.n_blocks
     both = sums["features"].transpose(1, 0, 2)
-    features, potentials = both[..., :K], np.square(both[..., :K]).sum(axis=(1, 2))
+    features, potentials = both[..., :K], _potentials(problem, both[..., :K])
     chosen = _answer(problem, state, potentials)
     alpha, squares = float(sums["alpha"][:K].sum()), float(sums["squares"][:K].sum())
     lower = _value(problem, alpha, squares, potentials)
     if both.shape[2] > K:
-        of_mean = np.square(both[..., K:]).sum(axis=(1, 2))
+        of_mean = _potentials(problem, both[..., K:])
         lower = max(lower, _value(problem, float(sums["alpha"][K:].sum()), float(sums["squares"][K:].sum()), of_mean))
     state = _regrown(problem, state, potentials, (sums["alpha"][:K], sums["squares"][:K]))
     size = _step_size(problem, state, features[chosen])
@@ -190,11 +191,27 @@ def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) ->
     return _with_step_edges(problem, state)
 
 
+def _potentials(problem: GameProblem, sums: np.ndarray) -> np.ndarray:
+    """v of each candidate from its sums (m, parts, K); in a pool with blocks that of the mean of a block's kernels."""
+    potentials = np.square(sums).sum(axis=(1, 2))
+    if problem.pool is None:
+        return potentials
+    groups = _pool_groups(problem, len(potentials))
+    return block_means(potentials, groups)[groups]
+
+
+def _pool_groups(problem: GameProblem, size: int) -> np.ndarray:
+    return np.arange(size) if problem.pool is None else problem.pool.groups
+
+
 def _answer(problem: GameProblem, state: GameState, potentials: np.ndarray) -> np.ndarray:
-    """The highest distinct peaks in R^d, the highest potentials of a pool."""
+    """The highest distinct peaks in R^d, the blocks of highest potential of a pool."""
     k = problem.rules.per_round
     if problem.pool is not None or state.candidates is None:
-        return np.argsort(-potentials, kind="stable")[:k].astype(np.int64)
+        groups = _pool_groups(problem, len(potentials))
+        _, first = np.unique(groups, return_index=True)
+        best = np.argsort(-potentials[first], kind="stable")[:k]
+        return np.concatenate([np.flatnonzero(groups == block) for block in best]).astype(np.int64)
     return distinct_peaks(state.candidates, potentials, min(k, problem.rules.most - len(state.mass)))
 
 
@@ -281,7 +298,7 @@ def _bounded(problem: GameProblem, state: GameState, losses: np.ndarray) -> tupl
     moved = np.abs(np.take_along_axis(trials.intercepts, best[:, s, None], axis=1)[:, 0] - state.intercepts)
     intercepts = np.take_along_axis(trials.intercepts, best[:, s, None], axis=1)[:, 0]
     spread = np.clip(np.where(moved > 0.0, 1.5 * moved, 0.25 * state.spread), 1e-9, 1e9)
-    pending = {**state.pending, "margin": 1.0 / max(float(trials.scales[s]) * np.sqrt(norm), 1e-300)}
+    pending = {**state.pending, "margin": 1.0 / max(float(trials.scales[s] * np.sqrt(norm)), 1e-300)}
     scale = float(trials.scales[s])
     return replace(state, scale=scale, intercepts=intercepts, spread=spread, pending=pending), float(values[s])
 
@@ -314,7 +331,7 @@ def _lower_bound(problem: GameProblem, state: GameState) -> float:
     if state.mean_sums is None:
         return state.lower
     alpha, squares = state.mean_dual / state.played
-    potentials = np.square(state.mean_sums / state.played).sum(axis=(1, 2))
+    potentials = _potentials(problem, state.mean_sums / state.played)
     return max(state.lower, _value(problem, float(alpha), float(squares), potentials))
 
 
