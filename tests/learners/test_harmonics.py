@@ -9,7 +9,9 @@ import dask.array as da
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.optimize import minimize
 
+from dkl.blocks.maps import map_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.create import create_dataset
 from dkl.features.families import Family
@@ -113,6 +115,46 @@ def test_rounds_take_whole_blocks_and_end(blocks: Any) -> None:
     assert fitted.feature_map_.n_features <= 50
 
 
+def game_value(pool: Any, rows: np.ndarray, signs: np.ndarray, C: float) -> float:
+    """max over 0 <= alpha <= C, y.alpha = 0 of 1.alpha - max over blocks of v / 2, by a general solver."""
+    mapped = map_rows(rows, pool, "float64") * signs[:, None]
+    kernels = [mapped[:, pool.groups == one] @ mapped[:, pool.groups == one].T for one in np.unique(pool.groups)]
+    kernels = [kernel / size for kernel, size in zip(kernels, np.bincount(pool.groups), strict=True)]
+    n = len(rows)
+    above: Any = {
+        "type": "ineq",
+        "fun": lambda z: np.array([z[n] - z[:n] @ kernel @ z[:n] / 2 for kernel in kernels]),
+        "jac": lambda z: np.array([np.append(-kernel @ z[:n], 1.0) for kernel in kernels]),
+    }
+    balance: Any = {"type": "eq", "fun": lambda z: signs @ z[:n], "jac": lambda z: np.append(signs, 0.0)}
+    found = minimize(
+        lambda z: z[n] - z[:n].sum(),
+        np.append(np.full(n, 0.1), 1e3),
+        jac=lambda z: np.append(-np.ones(n), 1.0),
+        bounds=[(0.0, C)] * n + [(0.0, None)],
+        constraints=[above, balance],
+        method="SLSQP",
+        options={"maxiter": 500, "ftol": 1e-10},
+    )
+    return -float(found.fun)
+
+
+@pytest.mark.parametrize("blocks", ["pair", "degree"])
+def test_the_game_on_blocks_is_certified_around_its_value(blocks: Any) -> None:
+    rows, labels = sphere_checkerboard(40, bands=2, sectors=2, seed=4)
+    family = SphericalHarmonics(4, blocks)
+    learner = MarginFeatures(family, n_features=25, solver="game", rounds=40, dtype="float64", random_state=0)
+    fitted = learner.fit(rows, labels)
+    value = game_value(family.pool(3), rows, labels.astype(float), 1.0)
+    history = fitted.history_
+    assert fitted.certified_
+    assert all(line["lower"] <= value * (1 + 1e-6) and line["upper"] >= value * (1 - 1e-6) for line in history)
+    assert history[-1]["upper"] - history[-1]["lower"] < 0.6 * value
+    groups = fitted.feature_map_.groups
+    for one in np.unique(groups):
+        assert np.ptp(fitted.weights_[groups == one]) < 1e-12
+
+
 def test_peaks_of_a_pool_are_its_largest_potentials() -> None:
     fitted = PeakFeatures(SphericalHarmonics(12), n_features=10, random_state=0).fit(X, Y)
     best = np.argsort(-aligned("single", n_features=10, center=False).fit(X, Y).alignment_)[:10]
@@ -162,6 +204,9 @@ def test_rows_off_the_sphere_are_named_or_projected_when_asked() -> None:
     aligned("single", n_features=10, scaling="unit").fit(3.0 * X, Y)
 
 
-def test_what_needs_waves_refuses_harmonics() -> None:
+def test_what_needs_waves_or_single_features_refuses_harmonics() -> None:
+    blocks = MarginFeatures(SphericalHarmonics(4, "degree"), solver="game", dynamics="excessive-gap", n_features=25)
+    with pytest.raises(ValueError, match="weighs single features, and this pool has blocks of several"):
+        blocks.fit(X, Y)
     with pytest.raises(ValueError, match="PosteriorFeatures needs a family of Fourier features"):
         PosteriorFeatures(SphericalHarmonics(4)).fit(X, Y)
