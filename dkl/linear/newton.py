@@ -33,7 +33,7 @@ _SAMPLE_ROWS = 1024
 # Newton steps from where the best candidate stands
 _REFIT_STEPS = 12
 # with a chosen penalty, the share of the objective that a last step may still promise
-_DECREMENT = 1e-3
+_DECREMENT = 1e-2
 
 
 def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> LinearFit:

@@ -10,8 +10,8 @@ from dkl.linear.pieces import HeldOut
 from dkl.selection.newton import NewtonProblem
 
 _ROWS_A_FEATURE, _LEAST_ROWS = 20, 20_000
-# of more than this share of the rows there is no point in taking a share
-_MOST = 0.5
+# a larger share of the rows costs more than it saves
+_MOST = 0.1
 _DECREMENT = 1e-2
 
 
@@ -31,7 +31,7 @@ class Share:
 
 
 def rough_problem(task: NewtonProblem, n_rows: float, seed: int) -> NewtonProblem | None:
-    """The problem on 20 rows a feature, which ends near the optimum of all rows; None where that is half of them.
+    """The problem on 20 rows a feature, which ends near the optimum of all rows; None where these are not many more.
 
     Parameters
     ----------
