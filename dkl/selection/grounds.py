@@ -105,7 +105,11 @@ class FourierGround:
         if count == 0:
             return self.none
         drawn = self.family.draw(count, self.origin.n_columns, seed, np.float32)
-        return np.asarray(drawn.projection.dense(), dtype=np.float32)
+        frequencies = np.asarray(drawn.projection.dense(), dtype=np.float32)
+        if self.options.max_norm is None:
+            return frequencies
+        norms = np.linalg.norm(frequencies, axis=1, keepdims=True)
+        return frequencies * (self.options.max_norm / np.maximum(norms, self.options.max_norm))
 
     def search(
         self, X: Any, S: np.ndarray, count: int, seed: int, *, room: int | None = None

@@ -70,12 +70,12 @@ def test_two_worker_processes_play_the_game_of_one_thread(tmp_path: Path, client
         assert_same(on_cluster, undisturbed(dataset))
 
 
-def killed_once(folder: Path, delay: float) -> bool:
-    """Whether a fit in a process of its own was killed before its end."""
+def killed_once(folder: Path, delay: float, program: str = PROGRAM, stage: str = "game") -> bool:
+    """Whether a fit in a process of its own was killed before its end, so long after its first checkpoint."""
     root = Path(__file__).parents[2]
-    fit = subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder)], cwd=root)
+    fit = subprocess.Popen([sys.executable, "-c", program, str(folder)], cwd=root)
     began = time.monotonic()
-    while not (folder / "checkpoint" / "game").exists() and fit.poll() is None and time.monotonic() - began < 60:
+    while not (folder / "checkpoint" / stage).exists() and fit.poll() is None and time.monotonic() - began < 60:
         time.sleep(0.005)
     time.sleep(delay)
     alive = fit.poll() is None

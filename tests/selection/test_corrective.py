@@ -221,7 +221,7 @@ def test_the_gap_on_a_finite_set_is_a_bound_that_closes_as_features_are_found_ag
     gaps = line(state, "duality_gap")
     # an intercept that is not at its optimum yet takes off a little
     assert gaps.min() > -1e-4
-    assert gaps[1] > 1.0
+    assert gaps[1] > 5 * gaps[-1]
     assert gaps[-1] < 0.04
     assert np.unique(state.points).size <= 8
 
