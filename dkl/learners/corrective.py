@@ -31,6 +31,9 @@ _LONG_STEPS, _MANY_ROWS = 20, 200_000
 # an ascent follows the noise of few rows: there half of the features are plain draws, the searched ones are bounded by
 # a share of the rows, and below the second number they are only the best of many starts
 _FEW_ROWS, _VERY_FEW_ROWS = 5_000, 1_500
+# in few columns there is little noise to follow: as many rows a column are enough there, and peaks lie further apart
+_FEW_A_COLUMN, _VERY_FEW_A_COLUMN = 500, 150
+_LEAST_STRIDE, _LOW_DIMENSION = 1.4, 10
 _FEW_SHARE, _VERY_FEW_SHARE = 1 / 10, 1 / 20
 _STARTS = 200
 _ENOUGH_ROWS = 10_000
@@ -122,7 +125,7 @@ def corrective_problem(
         loss=_loss(learner, dataset),
         ridge=light if learner.n_features == "auto" else ridge,
         last_ridge=light,
-        schedule=_schedule(learner, ground, total),
+        schedule=_schedule(learner, ground, dataset),
         sample_rows=first,
         most_rows=max(first, most),
         seed=learner.seed_,
@@ -151,7 +154,7 @@ def _loss(learner: Any, dataset: Dataset) -> CorrectiveLoss:
 
 
 def _held_out(learner: Any) -> HeldOut | None:
-    stops = learner.patience is not None or learner.n_features == "auto"
+    stops = learner.patience is not None or learner.n_features == "auto" or learner.refine > 0
     if learner._withheld is not None and not stops:
         return learner._withheld
     return HeldOut(learner.validation_fraction, learner.seed_) if stops else None
@@ -165,13 +168,21 @@ def _n_points(learner: Any, ground: Ground) -> int:
     return min(most, ground.pool.n_frequencies) if isinstance(ground, PoolGround) else most
 
 
-def _schedule(learner: Any, ground: Ground, total_weight: float) -> Schedule:
-    few = total_weight < _FEW_ROWS
+def _are_few(dataset: Dataset) -> bool:
+    return dataset.total_weight < min(_FEW_ROWS, _FEW_A_COLUMN * dataset.n_columns)
+
+
+def _are_very_few(dataset: Dataset) -> bool:
+    return dataset.total_weight < min(_VERY_FEW_ROWS, _VERY_FEW_A_COLUMN * dataset.n_columns)
+
+
+def _schedule(learner: Any, ground: Ground, dataset: Dataset) -> Schedule:
+    few = _are_few(dataset)
     share = (0.5 if few else 0.0) if learner.plain_share is None else learner.plain_share
     schedule = Schedule(rounds=learner.rounds, patience=learner.patience, tol=learner.tol, plain_share=share)
     if few and learner.plain_share is None:
-        part = _VERY_FEW_SHARE if total_weight < _VERY_FEW_ROWS else _FEW_SHARE
-        schedule = replace(schedule, most_searched=max(1, int(part * total_weight)))
+        part = _VERY_FEW_SHARE if _are_very_few(dataset) else _FEW_SHARE
+        schedule = replace(schedule, most_searched=max(1, int(part * dataset.total_weight)))
     if learner.n_features == "auto" and learner.patience is None:
         schedule = replace(schedule, patience=_AUTO_PATIENCE)
     if learner.features_per_round is None:
@@ -196,11 +207,11 @@ def _ground(learner: Any, dataset: Dataset, scaler: Any) -> Ground:
             f"{type(learner).__name__} looks for cosine-sine pairs, or among the features of a finite family, and "
             f"{family!r} has neither; use Gaussian(), or SphericalHarmonics(...) for rows on the unit sphere"
         )
-    very_few = dataset.total_weight < _VERY_FEW_ROWS
+    very_few = _are_very_few(dataset)
     options = SearchOptions(
         chains=(_STARTS if very_few else _CHAINS) if learner.chains is None else learner.chains,
-        steps=_steps(dataset.total_weight) if learner.steps is None else learner.steps,
-        stride=_STRIDE if learner.stride is None else learner.stride,
+        steps=_steps(dataset) if learner.steps is None else learner.steps,
+        stride=max(_STRIDE, _LEAST_STRIDE / np.sqrt(d)) if learner.stride is None else learner.stride,
         noise=0.0 if learner.noise is None else learner.noise,
         sparse_share=learner.sparse_share,
         max_norm=learner.max_norm,
@@ -209,10 +220,11 @@ def _ground(learner: Any, dataset: Dataset, scaler: Any) -> Ground:
     return FourierGround(replace(drawn, scaler=scaler), family, options, spread)
 
 
-def _steps(total_weight: float) -> int:
-    if total_weight < _VERY_FEW_ROWS:
+def _steps(dataset: Dataset) -> int:
+    if _are_very_few(dataset):
         return 1
-    return _STEPS if total_weight < _MANY_ROWS else _LONG_STEPS
+    is_long = dataset.total_weight >= _MANY_ROWS or dataset.n_columns <= _LOW_DIMENSION
+    return _LONG_STEPS if is_long else _STEPS
 
 
 def _result(problem: CorrectiveProblem, state: CorrectiveState, scale: TargetScale | None) -> CorrectiveResult:

@@ -203,6 +203,8 @@ class KernelMachine(Saved, BaseEstimator):
         pilot = self._new_features(f"pilot-{fold.first:g}")
         most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
         pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
+        if "refine" in pilot.get_params(deep=False):
+            pilot.set_params(refine=0)
         pilot._withheld = fold
         return pilot
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -16,6 +16,7 @@ from dkl.learners.corrective import AUTO_FEATURES, corrective_problem, fit_corre
 from dkl.learners.game import check_game, game_driver, game_problem, play_game
 from dkl.learners.parameters import COMMON, MARGIN, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.learners.preparation import preparation_problem
+from dkl.learners.refining import refine_learner, refining_passes
 from dkl.linear.targets import target_record
 from dkl.selection.corrective import CorrectiveDriver
 from dkl.selection.preparation import PreparationDriver
@@ -98,6 +99,8 @@ class MarginFeatures(FeatureLearner):
     duality_gap_ : float
         Of the last round, relative; an estimate unless `certified_`, since a search bounds potentials from below only.
     certified_ : bool
+    refinement_ : list of float
+        The held-out loss of each epoch, with `refine`.
     dual_ : dask.array.Array
         The dual weights of all rows, lazily (game only).
     points_ : ndarray of shape (m, ...)
@@ -216,15 +219,16 @@ class MarginFeatures(FeatureLearner):
         """The preparation, the targets' moments where they are numbers, and the rounds as they grow."""
         check_parameters(self)
         self._check_rest()
-        unfitted = copy.copy(self)
-        unfitted.seed_, unfitted.family_ = 0, self._planned_family()
+        problem = self._planned_problem(dataset)
         preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
         passes: list[tuple[Any, int]] = list(PreparationDriver().plan(preparation))
         if self.solver == "game":
-            return [*passes, *game_driver(self).plan(game_problem(unfitted, dataset, None))]
-        if dataset.classes is None:
-            passes.append(([target_record(dataset.schema.n_targets or 1)], 1))
-        return [*passes, *CorrectiveDriver().plan(corrective_problem(unfitted, dataset, None))]
+            passes.extend(game_driver(self).plan(problem))
+        else:
+            if dataset.classes is None:
+                passes.append(([target_record(dataset.schema.n_targets or 1)], 1))
+            passes.extend(CorrectiveDriver().plan(problem))
+        return passes + (refining_passes(self._unfitted(), dataset, self.planned_map(dataset)) if self.refine else [])
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn."""
@@ -237,14 +241,39 @@ class MarginFeatures(FeatureLearner):
     def _check_rest(self) -> None:
         if self.solver == "game":
             check_game(self)
+        if self.refine and self._planned_family().draw(1, 2, 0).activation != "cos-sin":
+            raise ValueError(
+                f"refine={self.refine} moves the frequencies of cosine-sine pairs, and {family_of(self)!r} has none; "
+                "set refine=0"
+            )
         if self.n_features != "auto":
             kept_frequencies(type(self).__name__, self.n_features, family_of(self))
         elif self.solver == "game":
             raise ValueError("n_features='auto' needs solver='corrective': the game plays a number of rounds")
 
+    def _planned_problem(self, dataset: Dataset) -> Any:
+        """What would be solved on these rows, with some bandwidth.
+
+        Raises
+        ------
+        ValueError
+            For parameters that have no meaning for these rows.
+        """
+        if self.class_weight is not None and dataset.classes is None:
+            raise ValueError("class_weight has a meaning for class labels only; these targets are numbers")
+        describe = game_problem if self.solver == "game" else corrective_problem
+        return describe(self._unfitted(), dataset, None)
+
+    def _unfitted(self) -> Self:
+        """A copy with some seed and bandwidth."""
+        unfitted = copy.copy(self)
+        unfitted.seed_, unfitted.family_ = 0, self._planned_family()
+        return unfitted
+
     def _learn(self, dataset: Dataset) -> None:
-        scaler = self._prepare(dataset)
         start = self._start(dataset)
+        self._planned_problem(dataset)
+        scaler = self._prepare(dataset)
         if dataset.task == "classification":
             self.classes_ = dataset.classes
         if self.solver == "game":
@@ -257,6 +286,9 @@ class MarginFeatures(FeatureLearner):
         self.coef_, self.intercept_ = result.coef, result.intercept
         self.history_, self.message_ = result.history, result.message
         self.duality_gap_, self.certified_ = result.duality_gap, result.certified
+        if self.refine:
+            refine_learner(self, dataset)
+            self.points_ = np.asarray(self.feature_map_.projection.dense(), dtype=np.float32)
 
     def _start(self, dataset: Dataset) -> np.ndarray | None:
         """The points of the last fit, with `warm_start`.

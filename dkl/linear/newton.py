@@ -31,7 +31,7 @@ NEWTON_LOSSES = {"squared_hinge", "squared_error"}
 # rows that tell how long mapped rows are
 _SAMPLE_ROWS = 1024
 # Newton steps from where the best candidate stands
-_REFIT_STEPS = 12
+_REFIT_STEPS = 50
 # with a chosen penalty, the share of the objective that a last step may still promise
 _DECREMENT = 1e-2
 

@@ -17,7 +17,7 @@ from dkl.selection.newton import NewtonProblem, NewtonState
 
 # C beside loss sums on features of squared length 1, from the strongest penalty to the weakest
 PENALTIES = {
-    "squared_hinge": (0.03, 0.3, 3.0, 30.0),
+    "squared_hinge": (0.03, 0.3, 3.0, 30.0, 300.0),
     "squared_error": tuple(10.0 ** (0.5 * step) for step in range(-4, 9)),
 }
 
