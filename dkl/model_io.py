@@ -252,7 +252,12 @@ def _parameters(estimator: BaseEstimator) -> dict[str, Any]:
 
 
 def _fitted_attributes(estimator: BaseEstimator) -> dict[str, Any]:
-    return {name: value for name, value in vars(estimator).items() if _is_attribute(type(estimator), name)}
+    return {
+        name: value
+        for name, value in vars(estimator).items()
+        # what is lazy belongs to the rows of the fit (the dual weights of a game), and stays with them
+        if _is_attribute(type(estimator), name) and not hasattr(value, "__dask_graph__")
+    }
 
 
 def _is_attribute(cls: type, name: str) -> bool:

@@ -31,6 +31,8 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.learners.margin import MarginFeatures
+from dkl.learners.peaks import PeakFeatures
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.random_features import RandomFeatures
 from dkl.model_io import FORMAT, load_model, save
@@ -61,6 +63,12 @@ MODELS: dict[str, Callable[[], Any]] = {
     "log loss, posterior": lambda: classifier(
         features=PosteriorFeatures(n_candidates=50, n_features=20), loss="log_loss"
     ),
+    "peaks": lambda: classifier(features=PeakFeatures(n_features=20, chains=20, steps=5)),
+    "margin": lambda: classifier(features=MarginFeatures(n_features=20, chains=20)),
+    "regressor, margin": lambda: KernelRegressor(
+        MarginFeatures(n_features=20, sparse_share=1.0, plain_share=0.0), solver="newton", random_state=0
+    ),
+    "game": lambda: classifier(features=MarginFeatures(n_features=8, solver="game", chains=20, steps=5)),
     "newton": lambda: classifier(solver="newton", loss="squared_hinge", alpha=1e-2),
     "regressor": lambda: KernelRegressor(RandomFeatures(n_features=20), epochs=2, random_state=0),
     "ridge": lambda: KernelRegressor(RandomFeatures(n_features=20), solver="newton", random_state=0),
