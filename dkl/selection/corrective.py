@@ -257,10 +257,11 @@ def _searched(
     candidates, sampled = problem.ground.none, np.zeros(0)
     if wanted:
         state = replace(state, searches=np.vstack([state.searches, [sample.k, sample.round, state.n_points]]))
-        X, S, squares = sample_duals(problem, state, rows)
+        X, S, weight = sample_duals(problem, state, rows)
         count = max(wanted, int(np.ceil(problem.schedule.candidates * wanted)))
         if len(S):
-            candidates, potentials = problem.ground.search(X, S, count, seed, room=room)
+            candidates, potentials = problem.ground.search(X, S, count, seed, room=room, weight=weight)
+            squares = np.sum(S**2 if weight is None else S**2 / weight[:, None], axis=0)
             sampled = pair_potentials(potentials, np.abs(S).sum(axis=0), squares)
     plain = problem.ground.plain(drawn, seed)
     return replace(state, candidates=np.concatenate([candidates, plain]), sampled=sampled, plain=len(plain))
@@ -268,8 +269,11 @@ def _searched(
 
 def sample_duals(
     problem: CorrectiveProblem, state: CorrectiveState, rows: SearchedRows
-) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Scaled rows of the sample that have a dual, the weights (r, K) by which they pull, and these squared, (K,)."""
+) -> tuple[Any, np.ndarray, np.ndarray | None]:
+    """Scaled rows of the sample that have a dual, the weights S (r, K) by which they pull, and how often they repeat.
+
+    None means that each counts once.
+    """
     sample = rows.block
     targets, weight, _ = problem.targets(sample)
     on_these = np.all(state.searches[:, :2] == state.searches[-1, :2], axis=1)
@@ -285,7 +289,7 @@ def sample_duals(
     pulling = np.flatnonzero(np.any(S != 0.0, axis=1))
     total = np.abs(S).sum() or 1.0
     scaled = rows.scaled(problem.ground.feature_map(problem.ground.none), problem.dtype)
-    return scaled[pulling], S[pulling] / total, repeats @ duals**2 / total**2
+    return scaled[pulling], S[pulling] / total, None if np.all(repeats == 1.0) else repeats[pulling]
 
 
 def _planned(problem: CorrectiveProblem, sizes: list[int]) -> list[Record]:

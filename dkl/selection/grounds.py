@@ -44,9 +44,18 @@ class Ground(Protocol):
         ...
 
     def search(
-        self, X: Any, S: np.ndarray, count: int, seed: int, *, room: int | None = None
+        self,
+        X: Any,
+        S: np.ndarray,
+        count: int,
+        seed: int,
+        *,
+        room: int | None = None,
+        weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Points with high potentials of weights S on scaled rows X, and these potentials; see `distinct`.
+
+        Rows repeat by `weight`, which S has already.
 
         A point of a finite set may be found again: to repeat it is to give it more weight.
         """
@@ -112,10 +121,17 @@ class FourierGround:
         return frequencies * (self.options.max_norm / np.maximum(norms, self.options.max_norm))
 
     def search(
-        self, X: Any, S: np.ndarray, count: int, seed: int, *, room: int | None = None
+        self,
+        X: Any,
+        S: np.ndarray,
+        count: int,
+        seed: int,
+        *,
+        room: int | None = None,
+        weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         chains = max(self.options.chains, int(np.ceil(self.chains_a_peak * count)))
-        found = search_peaks(X, S, self.family.sigma, replace(self.options, chains=chains), seed)
+        found = search_peaks(X, S, self.family.sigma, replace(self.options, chains=chains), seed, weight=weight)
         best = distinct_peaks(found.frequencies, found.potentials, count)
         return found.frequencies[best], found.potentials[best]
 
@@ -159,7 +175,14 @@ class PoolGround:
         return self.none
 
     def search(
-        self, X: Any, S: np.ndarray, count: int, seed: int, *, room: int | None = None
+        self,
+        X: Any,
+        S: np.ndarray,
+        count: int,
+        seed: int,
+        *,
+        room: int | None = None,
+        weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         bare = replace(self.pool, scaler=None)
         potentials = np.sum(feature_sums(X, S, bare, self.dtype) ** 2, axis=(0, 2))

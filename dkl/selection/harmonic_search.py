@@ -155,7 +155,14 @@ class HarmonicGround:
         return random_indices(self.origin.n_columns, generator.integers(0, self.max_degree + 1, count), generator)
 
     def search(
-        self, X: Any, S: np.ndarray, count: int, seed: int, *, room: int | None = None
+        self,
+        X: Any,
+        S: np.ndarray,
+        count: int,
+        seed: int,
+        *,
+        room: int | None = None,
+        weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         chains = max(self.options.chains, 2 * count)
         chance = float(np.square(S).sum()) or 1.0

@@ -98,7 +98,14 @@ class Peaks:
 
 
 def search_peaks(
-    X: Any, S: Any, sigma: float, options: SearchOptions, seed: int, *, extra_starts: np.ndarray | None = None
+    X: Any,
+    S: Any,
+    sigma: float,
+    options: SearchOptions,
+    seed: int,
+    *,
+    extra_starts: np.ndarray | None = None,
+    weight: np.ndarray | None = None,
 ) -> Peaks:
     """The highest point of v(w) = sum_k |sum_i S[i, k] exp(i w.x_i)|^2 that each of many chains visits.
 
@@ -114,6 +121,8 @@ def search_peaks(
     seed : int
     extra_starts : ndarray of shape (e, d) or None
         Further chains, which start from these frequencies.
+    weight : ndarray of shape (n,) or None
+        Repetitions of each row, which S has already: columns are standardised by them. None means one each.
 
     Returns
     -------
@@ -137,7 +146,7 @@ def search_peaks(
     >>> np.abs(found.frequencies[best]).round(0)
     array([[0., 3., 0.]], dtype=float32)
     """
-    rows = _Rows.split(rows_on(X, options.device), S, options.held_out)
+    rows = _Rows.split(rows_on(X, options.device), S, options.held_out, weight)
     few = _few_columns(rows, options, seed)
     n_dense = options.chains - (0 if few is None else len(few.W))
     groups = [_all_columns(rows, sigma, options, seed, n_dense, extra_starts), few]
@@ -258,17 +267,19 @@ class _Rows:
     S: Any
     judges: tuple[Any, Any] | None
     scale: float = 1.0
+    weight: np.ndarray | None = None
 
     @classmethod
-    def split(cls, X: Any, S: Any, held_out: float) -> _Rows:
+    def split(cls, X: Any, S: Any, held_out: float, weight: np.ndarray | None) -> _Rows:
         """The last rows judge; potentials there are put on the scale of all rows."""
         S = np.asarray(S, dtype=np.float64)
         n_climbed = len(S) - round(held_out * len(S))
         if n_climbed == len(S):
-            return cls(X, S, None)
+            return cls(X, S, None, weight=weight)
         theirs = np.abs(S[n_climbed:]).sum()
         scale = float(np.abs(S).sum() / theirs) ** 2 if theirs > 0.0 else 1.0
-        return cls(X[:n_climbed], S[:n_climbed], (X[n_climbed:], S[n_climbed:]), scale)
+        climbed = None if weight is None else weight[:n_climbed]
+        return cls(X[:n_climbed], S[:n_climbed], (X[n_climbed:], S[n_climbed:]), scale, climbed)
 
     def judge(self, columns: np.ndarray | None = None) -> Judge | None:
         """W -> potentials on the held-out rows."""
@@ -326,7 +337,7 @@ def _all_columns(
 def _few_columns(rows: _Rows, options: SearchOptions, seed: int) -> _Group | None:
     """Chains that live on 1 to 3 columns that are not constant; None where there are none."""
     n_chains = round(options.chains * options.sparse_share)
-    scales = column_scales(rows.X) if n_chains else np.zeros(0)
+    scales = column_scales(rows.X, rows.weight) if n_chains else np.zeros(0)
     free = np.flatnonzero(scales > 0.0)
     if len(free) == 0:
         return None
@@ -346,9 +357,13 @@ def _few_columns(rows: _Rows, options: SearchOptions, seed: int) -> _Group | Non
     return _Group(look, judge, xp.asarray(W), 2.0 * options.stride, moving, xp.asarray(scale), columns)
 
 
-def column_scales(X: Any) -> np.ndarray:
-    """Standard deviations of the columns of rows, (d,), float64; 0 for columns that rounding alone moves."""
-    if sparse.issparse(X) or hasattr(X, "toarray"):
+def column_scales(X: Any, weight: np.ndarray | None = None) -> np.ndarray:
+    """Standard deviations of the columns of (weighted) rows, (d,), float64; 0 for columns that rounding alone moves."""
+    if weight is not None:
+        share = array_module(X).asarray(weight / weight.sum())
+        squares = X.multiply(X) if hasattr(X, "multiply") else X * X
+        mean, square = on_host(X.T @ share), on_host(squares.T @ share)
+    elif sparse.issparse(X) or hasattr(X, "toarray"):
         mean = np.asarray(on_host(X.mean(axis=0)), dtype=np.float64).ravel()
         square = np.asarray(on_host(X.multiply(X).mean(axis=0)), dtype=np.float64).ravel()
     else:

@@ -262,12 +262,14 @@ def _verified(problem: PeakProblem, state: PeakState, sums: Mapping[str, np.ndar
 def _searched(problem: PeakProblem, state: PeakState, sample: Block) -> PeakState:
     """With the candidates that a search on a sample proposes."""
     # a smaller sample than all rows was drawn by their weights already
-    repeats = sample.weights[:, None] if state.sample_rows >= problem.n_rows else np.ones((sample.n_rows, 1))
+    weight = sample.weight if state.sample_rows >= problem.n_rows else None
+    repeats = np.ones((sample.n_rows, 1)) if weight is None else weight[:, None]
     S = problem.targets(sample) * (repeats / sample.weights[:, None])
     squares = np.sum(S**2 / repeats, axis=0)
     X = scale_rows(sample.X, problem.ground.feature_map(problem.ground.none).scaler, problem.dtype)
     scale = np.abs(S).sum() or 1.0
-    points, heights = problem.ground.search(X, S / scale, problem.n_candidates, problem.seed + state.passes)
+    seed = problem.seed + state.passes
+    points, heights = problem.ground.search(X, S / scale, problem.n_candidates, seed, weight=weight)
     normal = pair_potentials(heights * scale**2, np.abs(S).sum(axis=0), squares)
     return replace(
         state,

@@ -134,14 +134,14 @@ def test_a_weight_is_that_many_rows() -> None:
     X, y = rows(600)
     weight = np.random.default_rng(1).integers(0, 4, 600)
     repeats = np.repeat(np.arange(600), weight)
-    one = learner(dtype="float64", sparse_share=0.0)
+    one = learner(dtype="float64")
     weighted = clone(one).fit(X, y, sample_weight=weight.astype(float))
     assert_same_model(weighted, clone(one).fit(X[repeats], y[repeats]))
 
 
 def test_a_class_weight_is_a_weight_of_its_rows() -> None:
     X, y = rows(600)
-    one = learner(dtype="float64", sparse_share=0.0)
+    one = learner(dtype="float64")
     by_class = clone(one).set_params(class_weight={"yes": 3.0}).fit(X, y)
     by_row = clone(one).fit(X, y, sample_weight=np.where(y == "yes", 3.0, 1.0))
     assert_same_model(by_class, by_row)
@@ -380,7 +380,7 @@ def test_parameters_without_meaning_are_refused(parameters: dict[str, Any], targ
         learner(**parameters).fit(X, y if target == "labels" else X[:, 0])
 
 
-@pytest.mark.parametrize("task", ["classes", "numbers"])
+@pytest.mark.parametrize("task", [pytest.param("classes", marks=pytest.mark.slow), "numbers"])
 def test_on_few_rows_it_is_not_worse_than_plain_features(task: str) -> None:
     """Five splits of rows at defaults: at most a standard error below plain features of the same number."""
     is_labels = task == "classes"

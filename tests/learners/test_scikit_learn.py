@@ -30,7 +30,8 @@ LEARNERS = [
     MarginFeatures(n_features=40, random_state=0),
 ]
 _CLIMBING = "a climb on rows with weights and on repeated rows ends at one peak, to rounding times its steps"
-SAMPLED = {one: {"check_sample_weight_equivalence_on_dense_data": _CLIMBING} for one in (PeakFeatures, MarginFeatures)}
+_CHECKS = [f"check_sample_weight_equivalence_on_{storage}_data" for storage in ("dense", "sparse")]
+SAMPLED = {one: dict.fromkeys(_CHECKS, _CLIMBING) for one in (PeakFeatures, MarginFeatures)}
 every_learner = pytest.mark.parametrize("learner", LEARNERS, ids=lambda learner: type(learner).__name__)
 
 

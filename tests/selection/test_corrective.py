@@ -388,8 +388,7 @@ def test_weights_are_repetitions_of_rows(sample_rows: int) -> None:
     X, y = rows()
     weight = np.random.default_rng(1).integers(1, 4, N).astype(float)
     repeats = np.repeat(np.arange(N), weight.astype(int))
-    options = replace(OPTIONS, sparse_share=0.0)
-    problem = problem_of(total_weight=weight.sum(), sample_rows=sample_rows, ground=replace(fourier(), options=options))
+    problem = problem_of(total_weight=weight.sum(), sample_rows=sample_rows)
     weighted = play(CorrectiveDriver(), problem, Table(blocks_of(X, y, weight)))
     repeated = play(CorrectiveDriver(), problem, Table(blocks_of(X[repeats], y[repeats])))
     if sample_rows == 10_000:

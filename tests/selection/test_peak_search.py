@@ -97,6 +97,10 @@ def test_column_scales_are_standard_deviations_of_dense_and_sparse_rows() -> Non
     X = np.where(rows(400, 6) > 0.5, rows(400, 6, seed=1), 0.0)
     np.testing.assert_allclose(peak_search.column_scales(X), definition.column_scales(X), rtol=1e-6)
     np.testing.assert_allclose(peak_search.column_scales(sparse.csr_array(X)), definition.column_scales(X), rtol=1e-6)
+    weight = np.random.default_rng(3).integers(1, 4, len(X)).astype(float)
+    repeated = definition.column_scales(np.repeat(X, weight.astype(int), axis=0))
+    for stored in (X, sparse.csr_array(X)):
+        np.testing.assert_allclose(peak_search.column_scales(stored, weight), repeated, rtol=1e-6)
 
 
 def test_steps_follow_the_scale_of_the_columns() -> None:
