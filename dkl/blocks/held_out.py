@@ -23,8 +23,8 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     Returns
     -------
     dict of ndarray
-        "right" (v, c): for classes the weight of the rows that are given their class, for targets the weighted squared
-        errors (their mean over the K outputs); "weight" (c,).
+        "loss" (v, c): the weighted squared hinge of classes, or squared errors of targets, a mean over the K outputs;
+        "weight" (c,).
     """
     folds = operands["folds"](block.row_id)
     chosen = np.flatnonzero(folds >= 0)
@@ -32,18 +32,21 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     feature_map, models, targets = operands["feature_map"], operands["models"], operands["targets"]
     values, weight = targets(block)
     judged = weight[:, None] * (folds[:, None] == operands["fold"])
-    right = np.zeros((models.shape[0], models.shape[2]))
+    losses = np.zeros((models.shape[0], models.shape[2]))
     step = newton_tile(feature_map.n_features, operands["dtype"])
     for start in range(0, block.n_rows, step):
         rows = slice(start, min(start + step, block.n_rows))
         phi = on_host(map_rows(block.X[rows], feature_map, operands["dtype"]))
-        found = row_scores(phi, values[rows], models, classes=targets.n_classes is not None)
-        right += np.einsum("vnc,nc->vc", found, judged[rows])
-    return {"right": right, "weight": judged.sum(axis=0)}
+        found = candidate_losses(phi, values[rows], models, classes=targets.n_classes is not None)
+        losses += np.einsum("vnc,nc->vc", found, judged[rows])
+    return {"loss": losses, "weight": judged.sum(axis=0)}
 
 
-def row_scores(phi: np.ndarray, targets: np.ndarray, models: np.ndarray, *, classes: bool) -> np.ndarray:
-    """Whether each candidate gives a row its class (1 or 0), or its mean squared error there.
+def candidate_losses(phi: np.ndarray, targets: np.ndarray, models: np.ndarray, *, classes: bool) -> np.ndarray:
+    """The loss of each candidate on a row, a mean over outputs: the squared hinge of classes, or the squared error.
+
+    For classes it is the loss that the models minimise, not the share of rows given their class: that one jumps by a
+    row, so that among a thousand rows it cannot tell penalties a decade apart.
 
     Parameters
     ----------
@@ -60,10 +63,6 @@ def row_scores(phi: np.ndarray, targets: np.ndarray, models: np.ndarray, *, clas
     v, K, c, width = models.shape
     flat = models.reshape(-1, width)
     scores = (phi @ flat[:, :-1].T.astype(phi.dtype) + flat[:, -1]).reshape(len(phi), v, K, c)
-    if not classes:
-        return np.mean((scores - targets[:, None, :, None]) ** 2, axis=2).transpose(1, 0, 2)
-    if K == 1:
-        given = (scores[:, :, 0] > 0) == (targets[:, 0] > 0)[:, None, None]
-    else:
-        given = scores.argmax(axis=2) == targets.argmax(axis=1)[:, None, None]
-    return given.transpose(1, 0, 2).astype(np.float64)
+    known = targets[:, None, :, None]
+    slack = np.maximum(0.0, 1.0 - known * scores) if classes else scores - known
+    return np.mean(slack**2, axis=2).transpose(1, 0, 2)

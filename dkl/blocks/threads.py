@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TypeVar
 
 from dkl.blocks.blas import one_blas_thread
@@ -23,17 +24,19 @@ def usable_cores() -> int:
 class Crew:
     """As many threads as there are cores, for functions that release the interpreter's lock; one BLAS thread each.
 
-    The threads end with the object.
+    All crews of a process share their threads, which wait for the next piece of work.
     """
-
-    def __init__(self) -> None:
-        self._cores = usable_cores()
-        self._pool = ThreadPoolExecutor(self._cores, thread_name_prefix="dkl") if self._cores > 1 else None
 
     def map(self, function: Callable[[T], R], pieces: Iterable[T]) -> list[R]:
         """`function` of each piece, in their order; an error of one is raised."""
         pieces = list(pieces)
         with one_blas_thread():
-            if self._pool is None or len(pieces) < 2:
+            if usable_cores() == 1 or len(pieces) < 2:
                 return [function(piece) for piece in pieces]
-            return list(self._pool.map(function, pieces))
+            return list(_threads(os.getpid()).map(function, pieces))
+
+
+@cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    """Those of this process: a forked one has none of its parent's."""
+    return ThreadPoolExecutor(usable_cores(), thread_name_prefix="dkl")

@@ -71,7 +71,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     alpha_ : float
         As given, or as chosen.
     alphas_, validation_scores_ : ndarray of shape (A,)
-        The penalties that were tried, and the share of the held-out rows given their class; with ``alpha="auto"`` only.
+        The penalties that were tried, and one minus their mean squared hinge on held-out rows; ``alpha="auto"`` only.
     temperature_ : float
         Decision values are divided by it; with `calibrate` only.
     seed_ : int

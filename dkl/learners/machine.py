@@ -35,7 +35,7 @@ from dkl.linear.penalty import PenaltyChoice, agreed, judging_folds
 from dkl.linear.pieces import HeldOut
 from dkl.progress import resolve_progress
 
-_PILOT_FEATURES = 100
+_PILOT_FEATURES = 500
 
 LEARNERS: dict[str, type[FeatureLearner]] = {
     "random": RandomFeatures,
@@ -99,8 +99,9 @@ class KernelMachine(Saved, BaseEstimator):
         fingerprint = run_fingerprint(self, dataset)
         self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
-        choice = self._piloted_choice(dataset, weights, run)
-        self.features_ = self._new_features("features").fit(dataset)
+        folds = self._judging_folds(dataset)
+        choice = self._piloted_choice(folds, dataset, weights, run)
+        self.features_ = self._withholding("features", folds[0] if len(folds) == 1 else None).fit(dataset)
         problem = self._problem(self.features_, dataset.classes, dataset.schema.n_targets or 1, weights)
         problem = replace(problem, choice=choice)
         self._keep(self._fit_linear(problem, dataset, run))
@@ -179,34 +180,43 @@ class KernelMachine(Saved, BaseEstimator):
         patience = self.patience if self.early_stopping else None
         return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
 
-    def _piloted_choice(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> PenaltyChoice | None:
-        """The penalty that a few features prefer, searched for without the rows that judge it.
+    def _judging_folds(self, dataset: Dataset) -> list[HeldOut]:
+        """The rows that the penalty of searched features is judged on: a share of many rows, five folds of few.
 
         Features that were searched for on all rows look too good on each of them, and a penalty chosen there is too
-        light. None where there is no search.
+        light: those that judge are kept out of the search.
         """
-        choices = []
-        for fold in self._pilot_folds(dataset):
-            pilot = self._pilot(fold)
-            problem = self._problem(pilot.fit(dataset), dataset.classes, dataset.schema.n_targets or 1, weights)
-            own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{fold.first:g}"))
-            choices.append(chosen_penalty(replace(problem, validation=fold), dataset.source, own))
-        return agreed(choices) if choices else None
-
-    def _pilot_folds(self, dataset: Dataset) -> list[HeldOut]:
-        """The rows that judge the penalty: one share of many rows, several random shares of few."""
-        if self.alpha != "auto" or self.solver != "newton" or not self._new_features("pilot")._searches:
+        if self.alpha != "auto" or self.solver != "newton" or not self._new_features("features")._searches:
             return []
         return judging_folds(HeldOut(self.validation_fraction, self.seed_), dataset.total_weight)
 
+    def _piloted_choice(
+        self, folds: list[HeldOut], dataset: Dataset, weights: np.ndarray | None, run: Run
+    ) -> PenaltyChoice | None:
+        """The penalty that the folds agree on, each with a search of its own; None for a single one."""
+        if len(folds) < 2:
+            return None
+        choices = []
+        for fold in folds:
+            pilot = self._pilot(fold).fit(dataset)
+            problem = self._problem(pilot, dataset.classes, dataset.schema.n_targets or 1, weights)
+            own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{fold.first:g}"))
+            choices.append(chosen_penalty(replace(problem, validation=fold), dataset.source, own))
+        return agreed(choices)
+
     def _pilot(self, fold: HeldOut) -> FeatureLearner:
-        pilot = self._new_features(f"pilot-{fold.first:g}")
+        pilot = self._withholding(f"pilot-{fold.first:g}", fold)
         most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
         pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
         if "refine" in pilot.get_params(deep=False):
             pilot.set_params(refine=0)
-        pilot._withheld = fold
         return pilot
+
+    def _withholding(self, stage: str, fold: HeldOut | None) -> FeatureLearner:
+        """A new learner that does not see the rows of a fold."""
+        learner = self._new_features(stage)
+        learner._withheld = fold
+        return learner
 
     def _new_features(self, stage: str) -> FeatureLearner:
         options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}

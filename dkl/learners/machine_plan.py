@@ -39,10 +39,12 @@ def machine_passes(machine: Any, dataset: Dataset) -> Passes:
     unfitted.seed_ = 0
     weights = unfitted._class_weights(dataset)
     passes: list[Any] = []
-    for fold in unfitted._pilot_folds(dataset):
-        pilot = unfitted._pilot(fold)
-        passes.extend(pilot.planned_passes(dataset))
-        passes.extend(newton_passes(_problem(unfitted, pilot, dataset, weights), dataset.n_rows))
+    folds = unfitted._judging_folds(dataset)
+    if len(folds) > 1:
+        pilot = unfitted._pilot(folds[0])
+        once = [*pilot.planned_passes(dataset)]
+        once += newton_passes(_problem(unfitted, pilot, dataset, weights), dataset.n_rows)
+        passes.extend((records, calls * len(folds)) for records, calls in once)
     learner = unfitted._new_features("features")
     passes.extend(learner.planned_passes(dataset))
     problem = _problem(unfitted, learner, dataset, weights)

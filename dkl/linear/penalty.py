@@ -17,7 +17,7 @@ from dkl.selection.newton import NewtonProblem, NewtonState
 
 # C beside loss sums on features of squared length 1, from the strongest penalty to the weakest
 PENALTIES = {
-    "squared_hinge": (0.03, 0.3, 3.0, 30.0, 300.0),
+    "squared_hinge": (0.01, 0.1, 1.0, 10.0, 100.0),
     "squared_error": tuple(10.0 ** (0.5 * step) for step in range(-4, 9)),
 }
 
@@ -86,7 +86,7 @@ class Candidates:
         return BlockSum(
             name="held-out scores",
             function=held_out_block,
-            accumulators={"right": Accumulator(models.shape[::2][:2]), "weight": Accumulator((shape[1],))},
+            accumulators={"loss": Accumulator(models.shape[::2][:2]), "weight": Accumulator((shape[1],))},
             operands={
                 "feature_map": self.problem.feature_map,
                 "models": models,
@@ -113,8 +113,7 @@ class Candidates:
                 f"alpha='auto' is chosen on held-out rows, and validation_fraction={self.folds.held_out.share:g} of so "
                 "few rows holds out none; use a larger fraction, or give alpha a number"
             )
-        shares = sums["right"].reshape(2, A, F).sum(axis=2) / weight
-        scores = shares if self.problem.loss == "squared_hinge" else 1.0 - shares
+        scores = 1.0 - sums["loss"].reshape(2, A, F).sum(axis=2) / weight
         best = int(np.argmax(scores.max(axis=0)))
         version = state.proposal if scores[1, best] >= scores[0, best] else state.coefficients
         start = version.reshape(self.n_outputs, A, F, -1)[:, best].mean(axis=1)
@@ -131,7 +130,7 @@ class PenaltyChoice:
     alphas : ndarray of shape (A,)
         All candidates, from the strongest to the weakest.
     scores : ndarray of shape (A,)
-        The share of held-out rows given their class, or one minus the mean squared error of standardised targets.
+        One minus the mean loss on held-out rows: the squared hinge, or the squared error of standardised targets.
     start : ndarray of shape (K, m + 1)
         Where the chosen models stand.
     """

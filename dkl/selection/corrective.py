@@ -126,6 +126,8 @@ def _noted(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, n
     objective = loss + _penalty(state.coefficients, ridge)
     potentials = _potentials(problem, state, sums)
     dual = float(np.sum(sums["dual"])) - potentials.max(initial=0.0) / (2.0 * problem.ridge_of(state.is_full))
+    # at this intercept, which only in the end is the one at which the duals sum to zero
+    dual -= float(np.sum(state.coefficients[:, -1] * sums["gradient"][:, -1]))
     normal = pair_potentials(potentials, sums["absolutes"], sums["squares"])
     judged, weight = sums["held_out"]
     held = judged / weight if weight > 0.0 else np.nan
@@ -167,7 +169,11 @@ def _ending(problem: CorrectiveProblem, state: CorrectiveState) -> str:
     gap = state.history[-1, HISTORY.index("duality_gap")]
     if schedule.tol is not None and state.n_points and gap <= schedule.tol:
         return f"the estimated duality gap fell to {gap:.1e}"
-    if schedule.patience is not None and rounds - 1 - _best_round(state.history) >= schedule.patience:
+    if (
+        schedule.patience is not None
+        and state.n_points
+        and rounds - 1 - _best_round(state.history) >= schedule.patience
+    ):
         return f"no lower loss on held-out rows in {schedule.patience} rounds"
     # the first pass adds nothing yet
     if schedule.rounds is not None and rounds - 1 > schedule.rounds:
@@ -263,6 +269,9 @@ def _searched(
             candidates, potentials = problem.ground.search(X, S, count, seed, room=room, weight=weight)
             squares = np.sum(S**2 if weight is None else S**2 / weight[:, None], axis=0)
             sampled = pair_potentials(potentials, np.abs(S).sum(axis=0), squares)
+        elif state.n_points == 0:
+            # nothing to learn, and a map has at least one feature
+            candidates, sampled = problem.ground.start(1, seed), np.zeros(1)
     plain = problem.ground.plain(drawn, seed)
     return replace(state, candidates=np.concatenate([candidates, plain]), sampled=sampled, plain=len(plain))
 

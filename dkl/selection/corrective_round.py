@@ -9,7 +9,7 @@ import numpy as np
 from dkl.blocks.corrective import CorrectiveRound, corrective_block
 from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, RowSample
 from dkl.features.feature_map import FeatureMap
-from dkl.selection.corrective_problem import CorrectiveProblem, CorrectiveState
+from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState
 
 _PANEL_BYTES = 1 << 26
 
@@ -71,7 +71,9 @@ def spread(coefficients: np.ndarray, n_old: int, n_new: int, parts: int) -> np.n
 
 def trimmed(problem: CorrectiveProblem, state: CorrectiveState, ended: str) -> CorrectiveState:
     """With the points of the best round on held-out rows alone (all without `patience`), and no more to find."""
-    kept = state.n_points if problem.schedule.patience is None else state.kept
+    sizes = state.history[:, HISTORY.index("n_features")] // problem.parts
+    best = state.kept or int(sizes[sizes > 0].min(initial=state.n_points))
+    kept = state.n_points if problem.schedule.patience is None else best
     columns = np.append(_part_columns(problem.parts, state.n_points, kept), problem.parts * state.n_points)
     return replace(
         state,

@@ -64,7 +64,10 @@ def _check_map(fitted: Any, X: np.ndarray) -> None:
     mapped = fitted.transform(X)
     require(mapped.shape == (len(X), fitted.feature_map_.n_features), f"{name}.transform has shape {mapped.shape}")
     asked = fitted.get_params()["n_features"]
-    require(not isinstance(asked, int) or mapped.shape[1] <= asked, f"{name}: {mapped.shape[1]} columns for n_features={asked}")
+    require(
+        not isinstance(asked, int) or mapped.shape[1] <= asked,
+        f"{name}: {mapped.shape[1]} columns for n_features={asked}",
+    )
     expected = map_rows(X, fitted.feature_map_, fitted.dtype)
     require(same_bits(mapped, expected), f"{name}.transform applies feature_map_")
     require(bool(np.isfinite(mapped).all()), f"{name}.transform is finite")

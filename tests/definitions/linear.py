@@ -130,7 +130,7 @@ def held_out_scores(phi: np.ndarray, y: np.ndarray, weight: np.ndarray, candidat
     """What the rows of each fold say of the candidates that have not seen them, where they stand and a step on."""
     K, A, F = candidates.n_outputs, len(candidates.alphas), candidates.folds.count
     folds = candidates.folds(np.arange(len(phi)))
-    right, total = np.zeros((2, A * F)), np.zeros(A * F)
+    loss, total = np.zeros((2, A * F)), np.zeros(A * F)
     for i, row in enumerate(phi):
         for a in range(A):
             if folds[i] < 0:
@@ -141,9 +141,8 @@ def held_out_scores(phi: np.ndarray, y: np.ndarray, weight: np.ndarray, candidat
                 scores = [float(row @ models[k * A * F + c]) for k in range(K)]
                 if np.ndim(y[i]):
                     found = float(np.mean([(scores[k] - y[i, k]) ** 2 for k in range(K)]))
-                elif K == 1:
-                    found = float((scores[0] > 0) == (y[i] == 1))
                 else:
-                    found = float(int(np.argmax(scores)) == y[i])
-                right[version, c] += weight[i] * found
-    return {"right": right, "weight": total}
+                    signs = [1.0 if y[i] == (1 if K == 1 else k) else -1.0 for k in range(K)]
+                    found = float(np.mean([max(0.0, 1.0 - signs[k] * scores[k]) ** 2 for k in range(K)]))
+                loss[version, c] += weight[i] * found
+    return {"loss": loss, "weight": total}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.svm import LinearSVC
 
-from dkl.blocks.held_out import held_out_block, row_scores
+from dkl.blocks.held_out import candidate_losses, held_out_block
 from dkl.blocks.maps import map_rows
 from dkl.blocks.newton import NewtonTargets, packed_size
 from dkl.linear.penalty import PENALTIES, Candidates, Folds, penalty_candidates
@@ -121,12 +121,12 @@ def test_scores_are_counted_row_by_row(loss: str, K: int) -> None:
     sums = judgement(candidates, state, blocks)
     phi = np.hstack([map_rows(X, base.feature_map, "float64"), np.ones((90, 1))])
     expected = definition.held_out_scores(phi, y, weight, candidates, state)
-    np.testing.assert_allclose(sums["right"], expected["right"], rtol=1e-10)
+    np.testing.assert_allclose(sums["loss"], expected["loss"], rtol=1e-10)
     np.testing.assert_allclose(sums["weight"], expected["weight"])
     choice = candidates.choose(state, sums)
-    shares = expected["right"].reshape(2, len(candidates.alphas), -1).sum(axis=2)
-    shares = shares / expected["weight"].reshape(len(candidates.alphas), -1).sum(axis=1)
-    scores = np.max(shares if loss == "squared_hinge" else 1.0 - shares, axis=0)
+    losses = expected["loss"].reshape(2, len(candidates.alphas), -1).sum(axis=2)
+    losses = losses / expected["weight"].reshape(len(candidates.alphas), -1).sum(axis=1)
+    scores = np.max(1.0 - losses, axis=0)
     np.testing.assert_allclose(choice.scores, scores, rtol=1e-10)
     assert choice.alpha == candidates.alphas[np.argmax(scores)]
 
@@ -136,19 +136,19 @@ def test_of_equal_scores_the_strongest_penalty_is_taken() -> None:
     candidates = penalty_candidates(base, HELD_OUT, n_rows=60, square_length=2.0, start=None)
     np.testing.assert_allclose(candidates.alphas, 2.0 / (60.0 * np.array(PENALTIES["squared_hinge"])))
     state, F = NewtonDriver().init(candidates.problem), candidates.folds.count
-    shares = np.full(A_HINGE, 0.8)
-    shares[0] = 0.6
-    right = np.repeat([shares, np.full(A_HINGE, 0.2)], F, axis=1) * 5.0
-    choice = candidates.choose(state, {"right": right, "weight": np.full(A_HINGE * F, 5.0)})
+    losses = np.full(A_HINGE, 0.2)
+    losses[0] = 0.4
+    total = np.repeat([losses, np.full(A_HINGE, 0.8)], F, axis=1) * 5.0
+    choice = candidates.choose(state, {"loss": total, "weight": np.full(A_HINGE * F, 5.0)})
     assert choice.alpha == candidates.alphas[1]
-    np.testing.assert_allclose(choice.scores, shares)
+    np.testing.assert_allclose(choice.scores, 1.0 - losses)
 
 
 def test_without_a_held_out_row_there_is_nothing_to_choose_by() -> None:
     candidates = penalty_candidates(
         base_problem("squared_hinge", 2, 3.0), HELD_OUT, n_rows=3, square_length=1.0, start=None
     )
-    nothing = {"right": np.zeros((2, 5 * A_HINGE)), "weight": np.zeros(5 * A_HINGE)}
+    nothing = {"loss": np.zeros((2, 5 * A_HINGE)), "weight": np.zeros(5 * A_HINGE)}
     with pytest.raises(ValueError, match=r"validation_fraction=0\.2 of so few rows holds out none"):
         candidates.choose(NewtonDriver().init(candidates.problem), nothing)
 
@@ -203,10 +203,11 @@ def test_wide_heads_of_many_classes_ask_for_small_sums_only(K: int, width: int, 
         assert sum(one.shape[1] for one in hessians) == packed_size(0, width)
 
 
-def test_a_tie_of_scores_between_classes_goes_to_the_first() -> None:
+def test_losses_of_candidates_are_means_over_outputs() -> None:
     models = np.zeros((1, 3, 1, 3))
-    found = row_scores(np.ones((2, 2)), np.array([[1.0, -1.0, -1.0], [-1.0, 1.0, -1.0]]), models, classes=True)
-    np.testing.assert_array_equal(found[0, :, 0], [1.0, 0.0])
+    models[0, 0, 0] = [0.0, 0.0, 3.0]
+    found = candidate_losses(np.ones((2, 2)), np.array([[1.0, -1.0, -1.0], [-1.0, 1.0, -1.0]]), models, classes=True)
+    np.testing.assert_allclose(found[0, :, 0], [(0.0 + 1.0 + 1.0) / 3.0, (16.0 + 1.0 + 1.0) / 3.0])
 
 
 def test_blocks_without_held_out_rows_add_nothing() -> None:
@@ -217,7 +218,7 @@ def test_blocks_without_held_out_rows_add_nothing() -> None:
     record = candidates.judged(NewtonDriver().init(candidates.problem))
     (block,) = blocks_of(X, codes, 5)
     sums = held_out_block(block, record.operands)
-    assert not sums["right"].any()
+    assert not sums["loss"].any()
     assert not sums["weight"].any()
 
 
