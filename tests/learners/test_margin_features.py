@@ -398,3 +398,25 @@ def test_on_few_rows_it_is_not_worse_than_plain_features(task: str) -> None:
             scores.append(machine.fit(X[train], y[train]).score(X[test], y[test]))
         differences.append(scores[0] - scores[1])
     assert np.mean(differences) >= -np.std(differences, ddof=1) / np.sqrt(5)
+
+
+@pytest.mark.parametrize(
+    "task", ["constant target", "n_features='auto' on five rows", "constant columns", "a rare class"]
+)
+def test_rows_from_which_little_is_learned_give_a_model_all_the_same(task: str) -> None:
+    X, y = rows(300)
+    parameters: dict[str, Any] = {"n_features": 10}
+    if task == "constant target":
+        y = np.full(300, 3.25)
+    elif task == "constant columns":
+        X = np.ones_like(X)
+    elif task == "a rare class":
+        y = np.where(np.arange(300) < 3, "yes", "no")
+    else:
+        X, y, parameters = X[:5], y[:5], {"n_features": "auto"}
+    fitted = learner(**parameters).fit(X, y)
+    assert fitted.feature_map_.n_features > 0
+    assert np.isfinite(fitted.coef_).all()
+    assert fitted.machine_.predict(X).shape == y.shape
+    if task == "constant target":
+        np.testing.assert_allclose(fitted.machine_.predict(X), 3.25)
