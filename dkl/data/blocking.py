@@ -10,8 +10,9 @@ from scipy import sparse
 
 MAX_BLOCK_ROWS = 65_536
 TARGET_BLOCK_BYTES = 32 * 2**20
-# rows in memory cost nothing to read: smaller blocks, so that few of them still keep all cores busy
-MEMORY_BLOCK_BYTES = 8 * 2**20
+# rows in memory cost nothing to read: smaller blocks, so that few rows still keep all cores busy
+LEAST_BLOCK_BYTES = 8 * 2**20
+_MEMORY_BLOCKS = 8
 
 
 def block_rows(row_bytes: float, n_rows: int | None = None, target: int = TARGET_BLOCK_BYTES) -> int:
@@ -40,6 +41,12 @@ def block_rows(row_bytes: float, n_rows: int | None = None, target: int = TARGET
     if n_rows is None:
         return most
     return max(1, math.ceil(n_rows / max(1, math.ceil(n_rows / most))))
+
+
+def memory_block_rows(row_bytes: float, n_rows: int) -> int:
+    """Rows of each block but the last of rows in memory: 8 blocks of 8 to 32 MiB, and more of many rows."""
+    target = np.clip(n_rows * row_bytes / _MEMORY_BLOCKS, LEAST_BLOCK_BYTES, TARGET_BLOCK_BYTES)
+    return block_rows(row_bytes, n_rows, int(target))
 
 
 def row_bytes(X: Any) -> float:

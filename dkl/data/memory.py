@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.blocks.block import Block
-from dkl.data.blocking import MEMORY_BLOCK_BYTES, block_bounds, block_rows, row_bytes
+from dkl.data.blocking import block_bounds, memory_block_rows, row_bytes
 from dkl.data.counts import RowCounts
 from dkl.data.digests import rows_digest
 from dkl.data.rows import PARTS, drop_weightless, nbytes_of, without_x
@@ -55,7 +55,7 @@ class ArraySource:
         self._X, self._y, self._weight = X, y, weight
         self.row_id = np.arange(X.shape[0], dtype=np.int64) if row_id is None else row_id
         self._n_classes = n_classes
-        self.rows_a_block = rows_a_block or block_rows(row_bytes(X), X.shape[0], MEMORY_BLOCK_BYTES)
+        self.rows_a_block = rows_a_block or memory_block_rows(row_bytes(X), X.shape[0])
         self._bounds = block_bounds(X.shape[0], self.rows_a_block)
         self.n_blocks = len(self._bounds) - 1
         self.n_columns = X.shape[1]

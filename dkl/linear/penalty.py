@@ -114,6 +114,9 @@ class Candidates:
                 "few rows holds out none; use a larger fraction, or give alpha a number"
             )
         scores = 1.0 - sums["loss"].reshape(2, A, F).sum(axis=2) / weight
+        if self.problem.loss == "squared_error":
+            # one step leads to the optimum; where it starts is no candidate's
+            scores[0] = -np.inf
         best = int(np.argmax(scores.max(axis=0)))
         version = state.proposal if scores[1, best] >= scores[0, best] else state.coefficients
         start = version.reshape(self.n_outputs, A, F, -1)[:, best].mean(axis=1)
