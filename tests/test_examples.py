@@ -64,3 +64,10 @@ def test_figure_1_is_reached_with_defaults() -> None:
     assert windmill["T = 100"] > 98.3
     assert windmill["T = 1000"] > 98.6
     assert checkerboard["30 harmonics"] > 99.1
+
+
+def test_table_1_is_measured_on_digits() -> None:
+    names = example("papers/table_1.py")
+    scores, seconds = names["measure"](names["digits"](None), 50, seeds=1)
+    assert scores[0] > 95.0
+    assert seconds > 0.0
