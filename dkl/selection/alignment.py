@@ -194,10 +194,26 @@ def _weights_by_root(heights: np.ndarray, rho: float, k: float) -> np.ndarray:
     if excess(low) <= 0.0:
         return _powers(heights, math.exp(low), k)
     root = brentq(excess, low, high, xtol=1e-14, rtol=1e-15)
-    step = 1e-14
-    while excess(root) > 0.0:
-        root, step = root + step, 2.0 * step
-    return _powers(heights, math.exp(root), k)
+    inside, outside, step = root, root, 1e-14
+    while excess(inside) > 0.0 or excess(outside) <= 0.0:
+        inside, outside = (inside + step if excess(inside) > 0.0 else inside), max(low, outside - step)
+        step *= 2.0
+    return _mixed(_powers(heights, math.exp(inside), k), _powers(heights, math.exp(outside), k), rho, k)
+
+
+def _mixed(inside: np.ndarray, outside: np.ndarray, rho: float, k: float) -> np.ndarray:
+    """The mixture of two neighbouring weights that lies on the ball.
+
+    Where eta comes close to one of the values, the next float of eta is far away on the ball.
+    """
+
+    def excess(share: float) -> float:
+        return divergence((1.0 - share) * inside + share * outside, k) - rho
+
+    if excess(0.0) >= 0.0 or excess(1.0) <= 0.0:
+        return inside
+    share = brentq(excess, 0.0, 1.0, xtol=1e-12)
+    return (1.0 - share) * inside + share * outside
 
 
 def _powers(heights: np.ndarray, gap: float, k: float) -> np.ndarray:

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dkl.selection import alignment
@@ -69,6 +69,7 @@ def test_regression_sums_give_the_alignment_and_its_diagonal(n_targets: int) -> 
     np.testing.assert_allclose(diagonal, definition.regression_diagonal(features, y, weights), rtol=1e-10)
 
 
+@example(v=[0.0, 0.0, 0.0, 0.0, 0.0, 860813.0, -621640.0, -621640.0], share=0.4375, k=6.0)
 @settings(max_examples=150, deadline=None)
 @given(
     v=st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40),
