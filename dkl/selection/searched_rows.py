@@ -32,7 +32,7 @@ class SearchedRows:
         self.block: Any = None
         self.repeats = np.zeros(0)
         self._scaled: Any = None
-        self._features: list[np.ndarray] = []
+        self._features: list[list[np.ndarray]] = []
 
     def has(self, record: RowSample) -> bool:
         """Whether these are the rows of a record."""
@@ -70,23 +70,31 @@ class SearchedRows:
         out = np.zeros((self.block.n_rows, K))
         for number, (start, stop) in enumerate(pairwise(np.unique([0, *sizes]))):
             span = slice(start, stop)
-            group = self._features[number] if number < len(self._features) else self._map(mapped(span), dtype)
-            out += group @ coefficients[:, :, span].reshape(K, -1).T.astype(dtype)
-            if number == len(self._features) and self._kept_bytes + group.nbytes <= _KEPT_BYTES:
-                self._features.append(group)
+            weights = coefficients[:, :, span].reshape(K, -1).T.astype(dtype)
+            if number < len(self._features):
+                out += np.concatenate([tile @ weights for tile in self._features[number]])
+            else:
+                out += self._formed(mapped(span), weights, is_next=number == len(self._features))
         return out
+
+    def _formed(self, feature_map: FeatureMap, weights: np.ndarray, *, is_next: bool) -> np.ndarray:
+        """Features times weights, a tile of rows at a time; the features are kept where they are not too large."""
+        X, dtype = self.block.X, weights.dtype
+        nbytes = X.shape[0] * feature_map.n_features * dtype.itemsize
+        keeps = is_next and self._kept_bytes + nbytes <= _KEPT_BYTES
+
+        def of_tile(rows: slice) -> tuple[np.ndarray | None, np.ndarray]:
+            tile = map_rows(X[rows], feature_map, dtype)
+            return tile if keeps else None, tile @ weights
+
+        tiles, products = zip(*Crew().map(of_tile, spans(X.shape[0], _TILE_ROWS)), strict=True)
+        if keeps:
+            self._features.append(list(tiles))
+        return np.concatenate(products)
 
     @property
     def _kept_bytes(self) -> int:
-        return sum(group.nbytes for group in self._features)
-
-    def _map(self, feature_map: FeatureMap, dtype: str) -> np.ndarray:
-        X = self.block.X
-
-        def of_tile(rows: slice) -> np.ndarray:
-            return map_rows(X[rows], feature_map, dtype)
-
-        return np.concatenate(Crew().map(of_tile, spans(X.shape[0], _TILE_ROWS)))
+        return sum(tile.nbytes for group in self._features for tile in group)
 
 
 def _key(record: RowSample) -> tuple[int, int, int]:
