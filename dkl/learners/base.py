@@ -178,6 +178,20 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     def _learn(self, dataset: Dataset) -> None:
         raise TypeError(f"{type(self).__name__} does not say how it learns")
 
+    def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
+        """The factor of each class, (K,); None for none.
+
+        Raises
+        ------
+        ValueError
+            If factors are given for targets that are numbers.
+        """
+        if dataset.classes is not None and dataset.class_weights is not None:
+            return class_weights(self.class_weight, dataset.classes, np.asarray(dataset.class_weights))
+        if self.class_weight is not None:
+            raise ValueError("class_weight has a meaning for class labels only; these targets are numbers")
+        return None
+
     def _prepare(self, dataset: Dataset) -> Any:
         """The scaler of the rows, and `family_` with its bandwidth, in one pass where either needs it."""
         family = family_of(self)
@@ -266,13 +280,6 @@ class SelectingLearner(FeatureLearner):
     def _draw(self, family: Any, dataset: Dataset, *, seed: int) -> FeatureMap:
         factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
         return draw_pool(family, self.n_candidates, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
-
-    def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
-        if dataset.classes is not None and dataset.class_weights is not None:
-            return class_weights(self.class_weight, dataset.classes, dataset.class_weights)
-        if self.class_weight is not None:
-            raise ValueError("class_weight has a meaning for class labels only; these targets are numbers")
-        return None
 
     def _check_task(self, dataset: Dataset) -> None:
         """Raise ValueError where the targets are not what the method is for."""

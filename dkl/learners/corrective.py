@@ -10,15 +10,14 @@ import numpy as np
 from dkl.blocks.corrective import CorrectiveLoss, HeldTargets
 from dkl.blocks.newton import NewtonTargets
 from dkl.data.dataset import Dataset
-from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
-from dkl.learners.parameters import class_weights, kept_frequencies
+from dkl.learners.parameters import kept_frequencies
+from dkl.learners.searching import ground_of, rows_within, weight_of
 from dkl.linear.pieces import HeldOut
 from dkl.linear.targets import TargetScale, target_scale
 from dkl.selection.corrective import CorrectiveDriver
 from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState, Schedule
 from dkl.selection.grounds import FourierGround, Ground, PoolGround
-from dkl.selection.harmonic_search import finite_ground
 from dkl.selection.peak_search import SearchOptions
 
 FIRST_SAMPLE, SAMPLED_SHARE, MOST_SAMPLED = 10_000, 0.05, 400_000
@@ -98,10 +97,8 @@ def corrective_problem(
     """The rounds that a learner's parameters describe."""
     ground = _ground(learner, dataset, scaler)
     classes, held_out = dataset.classes, _held_out(learner)
-    weights, total = None, dataset.total_weight
-    if classes is not None:
-        weights = class_weights(learner.class_weight, classes, np.asarray(dataset.class_weights))
-        total = total if weights is None else float(weights @ np.asarray(dataset.class_weights))
+    weights = learner._class_weights(dataset)
+    total = weight_of(dataset, weights)
     n_models = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
     targets = NewtonTargets(
         models=np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models),
@@ -110,8 +107,7 @@ def corrective_problem(
         center=None if scale is None else scale.center,
         scale=None if scale is None else scale.scale,
     )
-    row_bytes = max(1, dataset.source.block_nbytes // max(1, int(np.max(dataset.source.block_rows, initial=1))))
-    most = max(1_000, min(MOST_SAMPLED, _SAMPLE_BYTES // row_bytes))
+    most = max(1_000, min(MOST_SAMPLED, rows_within(_SAMPLE_BYTES, dataset.source)))
     first = learner.search_rows or min(max(FIRST_SAMPLE, int(SAMPLED_SHARE * dataset.n_rows)), most)
     ridge = 1.0 / (2.0 * (_C if learner.C is None else learner.C))
     # heavy while features are looked for, since that keeps them diverse; on few rows too heavy to predict with
@@ -191,23 +187,7 @@ def _schedule(learner: Any, ground: Ground, dataset: Dataset) -> Schedule:
 
 
 def _ground(learner: Any, dataset: Dataset, scaler: Any) -> Ground:
-    """All of R^d for families of pairs, and the pool of a finite family.
-
-    Raises
-    ------
-    ValueError
-        For a family that has neither.
-    """
-    family, d = learner.family_, dataset.n_columns
-    if isinstance(family, FiniteFamily):
-        return finite_ground(family, d, scaler, learner.dtype)
-    drawn = family.draw(1, d, learner.seed_, learner.dtype)
-    if drawn.activation != "cos-sin":
-        raise ValueError(
-            f"{type(learner).__name__} looks for cosine-sine pairs, or among the features of a finite family, and "
-            f"{family!r} has neither; use Gaussian(), or SphericalHarmonics(...) for rows on the unit sphere"
-        )
-    very_few = _are_very_few(dataset)
+    d, very_few = dataset.n_columns, _are_very_few(dataset)
     options = SearchOptions(
         chains=(_STARTS if very_few else _CHAINS) if learner.chains is None else learner.chains,
         steps=_steps(dataset) if learner.steps is None else learner.steps,
@@ -217,7 +197,7 @@ def _ground(learner: Any, dataset: Dataset, scaler: Any) -> Ground:
         max_norm=learner.max_norm,
     )
     spread = _CHAINS_A_CANDIDATE if learner.chains is None else 0.0
-    return FourierGround(replace(drawn, scaler=scaler), family, options, spread)
+    return ground_of(learner, learner.family_, d, scaler, options, spread)
 
 
 def _steps(dataset: Dataset) -> int:

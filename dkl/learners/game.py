@@ -14,9 +14,10 @@ import numpy as np
 from dkl.blocks.game import GameTargets
 from dkl.blocks.scale import scale_rows
 from dkl.data.dataset import Dataset
-from dkl.features.families import Coordinates
+from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
-from dkl.learners.parameters import class_weights, family_of, kept_frequencies
+from dkl.learners.parameters import family_of, kept_frequencies
+from dkl.learners.searching import rows_within, weight_of
 from dkl.linear.pieces import HeldOut
 from dkl.passes.loop import ColumnStore
 from dkl.passes.row_columns import RowColumns
@@ -159,24 +160,20 @@ def game_problem(learner: Any, dataset: Dataset, scaler: Any) -> GameProblem:
     family = learner.family_
     pool = _pool_of(family, dataset.n_columns, learner)
     held_out = HeldOut(learner.validation_fraction, learner.seed_) if learner.patience is not None else None
-    weights = class_weights(learner.class_weight, dataset.classes, np.asarray(dataset.class_weights))
+    weights = learner._class_weights(dataset)
     targets = GameTargets(len(dataset.classes), weights, None if held_out is None else held_out.mask)
-    row_bytes = max(1, dataset.source.block_nbytes // max(1, int(np.max(dataset.source.block_rows, initial=1))))
-    total = dataset.total_weight if weights is None else float(weights @ np.asarray(dataset.class_weights))
-    options = _search_options(learner)
+    options, first = _search_options(learner), learner.search_rows or _FIRST_SAMPLE
     return GameProblem(
         targets=targets,
         rules=_rules(learner, pool),
-        total_weight=total,
+        total_weight=weight_of(dataset, weights),
         n_columns=dataset.n_columns,
         pool=None if pool is None else replace(pool, scaler=scaler),
         search=None if pool is not None else partial(_search, scaler=scaler, sigma=family.sigma, options=options),
         scaler=scaler,
         seed=learner.seed_,
-        search_rows=learner.search_rows or _FIRST_SAMPLE,
-        most_rows=min(
-            dataset.n_rows, max(learner.search_rows or _FIRST_SAMPLE, min(100_000, _SAMPLE_BYTES // row_bytes))
-        ),
+        search_rows=first,
+        most_rows=min(dataset.n_rows, max(first, min(100_000, rows_within(_SAMPLE_BYTES, dataset.source)))),
         n_candidates=options.chains,
         dtype=learner.dtype,
     )
@@ -184,10 +181,8 @@ def game_problem(learner: Any, dataset: Dataset, scaler: Any) -> GameProblem:
 
 def _pool_of(family: Any, n_columns: int, learner: Any) -> FeatureMap | None:
     """The finite set of features of a family; None for cosine-sine pairs, whose frequencies are searched for in R^d."""
-    if hasattr(family, "pool"):
-        return family.pool(n_columns)
-    if isinstance(family, Coordinates):
-        return family.draw(None, n_columns, 0, learner.dtype)
+    if isinstance(family, FiniteFamily):
+        return family.pool(n_columns, learner.dtype)
     if hasattr(family, "pairing"):
         return None
     return family.draw(_POOL_SIZE, n_columns, learner.seed_, learner.dtype)

@@ -259,8 +259,6 @@ class MarginFeatures(FeatureLearner):
         ValueError
             For parameters that have no meaning for these rows.
         """
-        if self.class_weight is not None and dataset.classes is None:
-            raise ValueError("class_weight has a meaning for class labels only; these targets are numbers")
         describe = game_problem if self.solver == "game" else corrective_problem
         return describe(self._unfitted(), dataset, None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,12 +15,12 @@ from dkl.features.projections import formed
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import FeatureLearner
 from dkl.learners.grid import check_grid, grid_message, grid_problem
-from dkl.learners.parameters import PEAKS, Constraints, check_parameters, class_weights, family_of, kept_frequencies
+from dkl.learners.parameters import PEAKS, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.learners.preparation import preparation_problem
+from dkl.learners.searching import check_searchable, ground_of, rows_within
 from dkl.linear.targets import target_record, target_scale
 from dkl.selection.grid_search import GridDriver
-from dkl.selection.grounds import FourierGround, Ground, PoolGround
-from dkl.selection.harmonic_search import finite_ground
+from dkl.selection.grounds import Ground, PoolGround
 from dkl.selection.peak_search import Method, SearchOptions, distinct_peaks, sample_size
 from dkl.selection.peaks import PeakDriver, PeakProblem, PeakState, PeakTargets, chosen_points, distinct_points, filled
 from dkl.selection.preparation import PreparationDriver
@@ -205,13 +204,8 @@ class PeakFeatures(FeatureLearner):
         family = family_of(self)
         if self.method == "grid":
             check_grid(family)
+        check_searchable(type(self).__name__, family)
         if not isinstance(family, FiniteFamily):
-            kind = family.with_bandwidth(1.0).draw(1, 1, 0).activation
-            if kind != "cos-sin":
-                raise ValueError(
-                    f"PeakFeatures looks for cosine-sine pairs, or among the features of a finite family, and "
-                    f"{family!r} has neither; use Gaussian(), or SphericalHarmonics(...) for rows on the unit sphere"
-                )
             kept_frequencies(type(self).__name__, self.n_features, family)
 
     def _check_dataset(self, dataset: Dataset) -> None:
@@ -262,13 +256,11 @@ class PeakFeatures(FeatureLearner):
 
     def _targets(self, dataset: Dataset, *, planned: bool = False) -> PeakTargets:
         """What is climbed: class indicators less their shares, or standardised targets."""
+        factors = self._class_weights(dataset)
         if dataset.classes is not None:
             totals = np.asarray(dataset.class_weights, dtype=np.float64)
-            factors = class_weights(self.class_weight, dataset.classes, totals)
             totals = totals if factors is None else totals * factors
             return PeakTargets(len(totals), factors, totals / totals.sum())
-        if self.class_weight is not None:
-            raise ValueError("class_weight has a meaning for class labels only; these targets are numbers")
         n_targets = dataset.schema.n_targets or 1
         if planned:
             return PeakTargets(None, None, np.zeros(n_targets), np.ones(n_targets))
@@ -276,10 +268,7 @@ class PeakFeatures(FeatureLearner):
         return PeakTargets(None, None, found.center, found.scale)
 
     def _ground(self, family: Any, dataset: Dataset, scaler: Any) -> Ground:
-        if isinstance(family, FiniteFamily):
-            return finite_ground(family, dataset.n_columns, scaler, self.dtype)
-        origin: FeatureMap = replace(family.draw(1, dataset.n_columns, 0, self.dtype), scaler=scaler)
-        return FourierGround(origin, family, self._options(), 0.0)
+        return ground_of(self, family, dataset.n_columns, scaler, self._options(), 0.0)
 
     def _options(self) -> SearchOptions:
         return SearchOptions(
@@ -307,9 +296,7 @@ class PeakFeatures(FeatureLearner):
         n_peaks, n_points = self._counts()
         if not ground.draws_plainly:
             n_peaks = n_points = max(1, self.n_features // ground.columns_a_point)
-        source = dataset.source
-        row_bytes = max(1, source.block_nbytes // max(1, int(np.max(source.block_rows, initial=1))))
-        most = min(dataset.n_rows, max(1_000, _SAMPLE_BYTES // row_bytes))
+        most = min(dataset.n_rows, max(1_000, rows_within(_SAMPLE_BYTES, dataset.source)))
         wanted = sample_size(self._n_chains(), _ACCURACY) if self.search_rows is None else self.search_rows
         first = min(dataset.n_rows, wanted if self.search_rows is not None else min(wanted, most))
         n_candidates = ground.pool.n_frequencies if isinstance(ground, PoolGround) else _CANDIDATES_A_PEAK * n_peaks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from dkl.features.families import Laplacian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
 from dkl.features.harmonics import SphericalHarmonics
-from dkl.features.projections import DenseProjection
 from dkl.features.scaling import ScalingKind
 from dkl.selection.preparation import PreparationProblem
 
@@ -101,17 +100,4 @@ def draw_pool(
         for factor, size, part_seed in zip(factors, sizes, seeds, strict=True)
         if size
     ]
-    return _joined(parts)
-
-
-def _joined(parts: list[FeatureMap]) -> FeatureMap:
-    """One map with the frequencies of several, in order."""
-    phases = None
-    if parts[0].phases is not None:
-        phases = np.concatenate([part.phases for part in parts if part.phases is not None])
-    return replace(
-        parts[0],
-        projection=DenseProjection(np.concatenate([part.projection.dense() for part in parts])),
-        amplitudes=np.ones(sum(part.n_frequencies for part in parts)),
-        phases=phases,
-    )
+    return reduce(FeatureMap.joined, parts)

@@ -14,6 +14,7 @@ from dkl.blocks.records import Accumulator, BlockSum, Record, RowSample
 from dkl.blocks.targets import encode_targets
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.pieces import HeldOut
+from dkl.linear.targets import deviations
 
 _SAMPLE_ROWS = 1024
 
@@ -149,9 +150,7 @@ def summarise_targets(sums: Mapping[str, np.ndarray]) -> TargetSummary:
         raise ValueError("no row is left to fit on: all are held out; use a smaller validation_fraction, or more rows")
     center = sums["sum"] / weight
     variance = np.maximum(sums["squares"] / weight - center**2, 0.0)
-    # what is left of a constant target is rounding
-    scale = np.where(variance > 1e-20 * center**2, np.sqrt(variance), 1.0)
-    scale[scale == 0.0] = 1.0
+    scale = deviations(center, variance)
     between = np.maximum(sums["between"] / weight - center**2, 0.0)
     spare_blocks = float(sums["blocks"][0]) - 1.0
     return TargetSummary(rows, weight, center, scale, _unevenness(between.sum(), variance.sum(), spare_blocks, rows))

@@ -26,10 +26,14 @@ class TargetScale:
 def target_scale(source: BlockSource, n_targets: int) -> TargetScale:
     """Of all rows of a source, in one pass over targets and weights."""
     moments = moments_of(run_pass(source, [target_record(n_targets)]).results[0])
-    # what is left of a constant target is rounding
-    deviation = np.where(moments.variance > 1e-20 * moments.mean**2, np.sqrt(moments.variance), 1.0)
-    deviation[deviation == 0.0] = 1.0
-    return TargetScale(moments.mean, deviation)
+    return TargetScale(moments.mean, deviations(moments.mean, moments.variance))
+
+
+def deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """What targets are divided by; 1 where they are constant, of which rounding leaves a little variance."""
+    found = np.where(variance > 1e-20 * mean**2, np.sqrt(variance), 1.0)
+    found[found == 0.0] = 1.0
+    return found
 
 
 def target_record(n_targets: int) -> BlockSum:
