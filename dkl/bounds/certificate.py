@@ -1,0 +1,63 @@
+"""Bound: a number that a theorem gives, with the terms that it is made of and what it covers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """What a theorem says of one quantity.
+
+    Parameters
+    ----------
+    theorem : str
+        Paper and number, and "corrected" or "as printed" where the two differ.
+    value : float or ndarray
+        The bound; an array where the theorem gives one number for each of many things at once.
+    terms : mapping of str to float or ndarray
+        What the value is made of, with the constants that were chosen.
+    probability : float
+        That the bound holds, over the draw of the rows; 1 for what is certain.
+    vacuous_from : float or None
+        A value from which on it says nothing that was not known.
+    covers : str
+        Of what, and under which conditions.
+    excludes : str
+        What a reader might take it to cover, and it does not.
+    """
+
+    theorem: str
+    value: Any
+    terms: Mapping[str, Any]
+    probability: float
+    vacuous_from: float | None
+    covers: str
+    excludes: str
+
+    @property
+    def is_vacuous(self) -> bool:
+        """Whether none of the values says anything."""
+        return self.vacuous_from is not None and bool(np.all(np.asarray(self.value) >= self.vacuous_from))
+
+    def __repr__(self) -> str:
+        said = "; vacuous" if self.is_vacuous else ""
+        lines = [f"{self.theorem}: {_shown(self.value)} with probability {self.probability:g}{said}"]
+        lines += [f"  {name} = {_shown(term)}" for name, term in self.terms.items()]
+        return "\n".join([*lines, f"  covers: {self.covers}", f"  does not cover: {self.excludes}"])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+def _shown(value: Any) -> str:
+    """A number, or the range of many."""
+    if np.ndim(value) == 0:
+        return f"{float(value):.4g}"
+    values = np.asarray(value)
+    return f"{values.min():.4g} to {values.max():.4g} ({values.size} values)"

@@ -1,0 +1,85 @@
+"""PAC-Bayesian bounds on the alignment loss of similarities that pseudo-posteriors define (Letarte et al. 2019)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import xlogy
+
+from dkl.bounds.certificate import Bound
+
+
+def landmark_bound(
+    losses: np.ndarray, weights: np.ndarray, *, n_rows: float, t: float, eps: float = 0.05, as_printed: bool = False
+) -> Bound:
+    """For all landmarks at once: the expected loss of each one's learned similarity.
+
+    ``L_l <= Q_l.L^_l + (KL(Q_l || uniform) + t^2 / (8 (n - 1)) + ln(n_L / eps)) / t``. The printed form has
+    ``t^2 / (2 (n - 1))``: losses are in [0, 1], so Hoeffding's lemma gives 8.
+
+    Parameters
+    ----------
+    losses : ndarray of shape (n_landmarks, D)
+        Empirical losses of the candidates, each landmark left out of its own.
+    weights : ndarray of shape (n_landmarks, D)
+        The posterior Q of each landmark; the prior is uniform.
+    n_rows : float
+        n, the rows that the losses were computed on, the landmark among them.
+    t : float
+        Chosen before the rows were seen; ``beta sqrt(n)`` is what the pseudo-posterior minimises.
+    eps : float
+        The bound fails with this probability at most.
+    as_printed : bool
+
+    Returns
+    -------
+    Bound
+        Of shape (n_landmarks,); vacuous from 1/2, the loss of a similarity that is 0 everywhere.
+
+    Raises
+    ------
+    ValueError
+        If `t` is not positive, `eps` not between 0 and 1, or there are no two rows.
+
+    References
+    ----------
+    Letarte, Morvant & Germain 2019, theorem 1 and section 4.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.bounds.similarity import landmark_bound
+    >>> losses = np.array([[0.3, 0.5], [0.4, 0.4]])
+    >>> landmark_bound(losses, np.full((2, 2), 0.5), n_rows=10_001, t=100.0).value.round(3)
+    array([0.438, 0.438])
+    """
+    if not (math.isfinite(t) and t > 0.0):
+        raise ValueError(f"t must be a positive finite number, got {t!r}; a posterior with beta = 0 is the prior")
+    if not 0.0 < eps < 1.0:
+        raise ValueError(f"eps is a probability of failure between 0 and 1, got {eps!r}")
+    if not n_rows > 1.0:
+        raise ValueError(f"the loss around a landmark needs other rows, but n_rows is {n_rows:g}")
+    loss = np.sum(weights * losses, axis=1)
+    divergence = np.log(weights.shape[1]) + xlogy(weights, weights).sum(axis=1)
+    variance = t / ((2.0 if as_printed else 8.0) * (n_rows - 1.0))
+    confidence = math.log(len(weights) / eps) / t
+    return Bound(
+        theorem=f"Letarte et al. 2019, section 4.2 ({'as printed' if as_printed else 'tightened'})",
+        value=loss + divergence / t + variance + confidence,
+        terms={
+            "loss": loss,
+            "KL": divergence,
+            "KL / t": divergence / t,
+            "variance": variance,
+            "confidence": confidence,
+            "t": t,
+            "n": n_rows,
+        },
+        probability=1.0 - eps,
+        vacuous_from=0.5,
+        covers="the expected loss of every landmark's similarity, for rows and landmarks drawn independently from one "
+        "law, with candidates, bandwidth and t chosen before the rows were seen",
+        excludes="k-means landmarks; a bandwidth, scaling or beta chosen on the same rows; weights of rows that are no "
+        "repetitions of independent draws; the error of a machine on the features",
+    )
