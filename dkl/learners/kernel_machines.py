@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -13,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.dataset import Dataset
 from dkl.learners.machine import KernelMachine
 from dkl.learners.parameters import CLASSIFIER, REGRESSOR, Constraints, class_weights
-from dkl.learners.prediction import blockwise, chosen_codes, probabilities, with_row_id
-from dkl.learners.scoring import accuracy, r_squared
+from dkl.learners.predicting import ClassPredictions, NumberPredictions
+from dkl.learners.prediction import blockwise, probabilities, with_row_id
 from dkl.linear.fitting import (
     LinearProblem,
     Run,
@@ -22,7 +21,7 @@ from dkl.linear.fitting import (
 )
 
 
-class KernelClassifier(ClassifierMixin, KernelMachine):
+class KernelClassifier(ClassPredictions, KernelMachine):
     """A classifier on learned features: any feature learner, and a linear model by stochastic or Newton steps.
 
     Minimises ``alpha/2 |w|^2`` plus the mean loss over the rows, one class against the rest, on rows mapped by the
@@ -130,40 +129,6 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         self.progress = progress
         self.memory_limit = memory_limit
 
-    def predict(self, X: Any) -> Any:
-        """The label of each row.
-
-        Parameters
-        ----------
-        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            For a Dask collection a lazy dask.array.Array; for a Dataset a lazy Dask Series indexed by row id.
-        """
-        check_is_fitted(self, "linear_")
-        return with_row_id(self._labels(X), X, "prediction")
-
-    def decision_function(self, X: Any) -> Any:
-        """Decision values.
-
-        Parameters
-        ----------
-        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
-
-        Returns
-        -------
-        ndarray of shape (n,) for two classes, else (n, K)
-            For a Dask collection a lazy dask.array.Array; for a Dataset a lazy Dask Series or DataFrame that is
-            indexed by row id.
-        """
-        check_is_fitted(self, "linear_")
-        scores = self._scores(X)
-        if scores.shape[1] == 1:
-            return with_row_id(blockwise(_first, scores, dtype=np.float64), X, "decision")
-        return with_row_id(scores, X, self.classes_)
-
     @available_if(lambda self: self.calibrate or self.loss == "log_loss")
     def predict_proba(self, X: Any) -> Any:
         """Class probabilities; there is none for a loss other than "log_loss" unless `calibrate` is set.
@@ -186,22 +151,6 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         )
         return with_row_id(shares, X, self.classes_)
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Accuracy: the weighted share of rows whose label is predicted.
-
-        Parameters
-        ----------
-        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
-        y, sample_weight : array of shape (n,) or None
-            Those of a Dataset are its own.
-        """
-        check_is_fitted(self, "linear_")
-        return accuracy(self._labels(X), X, y, sample_weight)
-
-    def _labels(self, X: Any) -> Any:
-        classes = self.classes_
-        return blockwise(lambda part: classes[chosen_codes(part)], self._scores(X), dtype=classes.dtype)
-
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
         return class_weights(self.class_weight, np.asarray(dataset.classes), np.asarray(dataset.class_weights))
 
@@ -219,7 +168,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
             self.temperature_ = 1.0 / calibrate(problem, self.linear_, dataset.source, run)
 
 
-class KernelRegressor(RegressorMixin, KernelMachine):
+class KernelRegressor(NumberPredictions, KernelMachine):
     """A regressor on learned features: any feature learner, and a linear model by stochastic or Newton steps.
 
     Minimises ``alpha/2 |w|^2`` plus the mean loss of standardised targets on rows mapped by the learned features;
@@ -304,44 +253,13 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         self.progress = progress
         self.memory_limit = memory_limit
 
-    def predict(self, X: Any) -> Any:
-        """The target of each row, in its own units.
-
-        Parameters
-        ----------
-        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
-
-        Returns
-        -------
-        ndarray of shape (n,), or (n, t) for several targets
-            For a Dask collection a lazy dask.array.Array; for a Dataset a lazy Dask Series or DataFrame indexed by row
-            id.
-        """
-        check_is_fitted(self, "linear_")
-        values = self._values(X)
-        names = "prediction" if values.ndim == 1 else [f"prediction_{t}" for t in range(values.shape[1])]
-        return with_row_id(values, X, names)
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """R^2, the share of the targets' variance that is predicted; its mean for several targets.
-
-        Parameters
-        ----------
-        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
-        y, sample_weight : array of shape (n,) or None
-            Those of a Dataset are its own.
-        """
-        check_is_fitted(self, "linear_")
-        return r_squared(self._values(X), X, y, sample_weight)
-
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = self.solver == "newton"
         return tags
 
-    def _values(self, X: Any) -> Any:
-        scores = self._scores(X)
-        return blockwise(_first, scores, dtype=np.float64) if self.linear_.coef_.ndim == 1 else scores
+    def _has_one_target(self) -> bool:
+        return self.linear_.coef_.ndim == 1
 
     def _check_targets(self, dataset: Dataset) -> None:
         several = dataset.schema.n_targets or 1
@@ -349,7 +267,3 @@ class KernelRegressor(RegressorMixin, KernelMachine):
             raise ValueError(
                 f"solver='sgd' fits one target, y has {several} columns; use solver='newton', which fits all at once"
             )
-
-
-def _first(scores: np.ndarray) -> np.ndarray:
-    return scores[:, 0]

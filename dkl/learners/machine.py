@@ -10,7 +10,7 @@ import dask
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import Tags, column_or_1d
+from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 
 from dkl.blocks.device import resolve_device
@@ -27,7 +27,7 @@ from dkl.learners.peaks import PeakFeatures
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.prediction import Scorer, score_rows
 from dkl.learners.random_features import RandomFeatures
-from dkl.learners.rows import check_columns, dask_rows, encoded_frame, rows_to_fit
+from dkl.learners.rows import check_columns, dask_rows, encoded_frame, one_dimensional, rows_to_fit
 from dkl.learners.saving import Saved
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton
@@ -51,6 +51,7 @@ class KernelMachine(Saved, BaseEstimator):
 
     _parameter_constraints: ClassVar[Constraints]
     _task: ClassVar[Any]
+    _fitted_by: ClassVar[str] = "linear_"
 
     features: Any
     loss: str
@@ -90,7 +91,7 @@ class KernelMachine(Saved, BaseEstimator):
         check_constraints(self)
         self._check_features()
         self._check_solver()
-        dataset = rows_to_fit(self, X, self._target(y), sample_weight, supervised=True, task=self._task)
+        dataset = rows_to_fit(self, X, one_dimensional(y), sample_weight, supervised=True, task=self._task)
         # the views of a store have been warned of once
         dataset = Dataset(dataset.source, dataset.schema, store=dataset.store, name=dataset.name)
         self._check_targets(dataset)
@@ -271,11 +272,6 @@ class KernelMachine(Saved, BaseEstimator):
 
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
         return None
-
-    def _target(self, y: Any) -> Any:
-        """y in one dimension; a column gets scikit-learn's warning."""
-        is_column = isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1
-        return column_or_1d(y, warn=True) if is_column else y
 
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
         """Further rows, encoded as those of `fit`."""

@@ -8,6 +8,7 @@ import dask
 import dask.array as da
 import numpy as np
 from scipy import sparse
+from sklearn.utils import column_or_1d
 from sklearn.utils.validation import validate_data
 
 from dkl.blocks.maps import map_rows
@@ -50,6 +51,12 @@ def rows_to_fit(
     if not _is_plain(X):
         _record_names(estimator, dataset)
     return dataset
+
+
+def one_dimensional(y: Any) -> Any:
+    """y in one dimension; a column gets scikit-learn's warning."""
+    is_column = isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1
+    return column_or_1d(y, warn=True) if is_column else y
 
 
 def _record_names(estimator: Any, dataset: Dataset) -> None:
