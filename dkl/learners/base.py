@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.blocks.device import resolve_device
 from dkl.data.dataset import Dataset
+from dkl.data.labels import TaskChoice
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingKind
@@ -45,6 +46,9 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     _parameter_constraints: ClassVar[Constraints] = COMMON
     _supervised: ClassVar[bool] = False
+    _task: ClassVar[TaskChoice] = "auto"
+    # parameters that are objects with parameters of their own, such as ``family__sigma``
+    _parts: ClassVar[tuple[str, ...]] = ("family",)
     # whether frequencies are climbed to, where a draw from a pool is blind enough to be judged on its own rows
     _searches: ClassVar[bool] = False
     # rows that a machine judges its penalty on: features that were searched for on them would look too good there
@@ -85,7 +89,7 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         """
         check_parameters(self)
         self._check_rest()
-        dataset = rows_to_fit(self, X, y, sample_weight, supervised=self._supervised)
+        dataset = rows_to_fit(self, X, y, sample_weight, supervised=self._supervised, task=self._task)
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset)
         self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint)
@@ -113,8 +117,10 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters; with `deep` those of the family too, as ``family__sigma``."""
         given = super().get_params(deep=deep)
-        of_family = family_parameters(family_of(self)) if deep else {}
-        return {**given, **{f"family__{name}": value for name, value in of_family.items()}}
+        for part in self._parts if deep else ():
+            of_part = family_parameters(self._part(part))
+            given.update({f"{part}__{name}": value for name, value in of_part.items()})
+        return given
 
     def set_params(self, **parameters: Any) -> Self:
         """Set parameters; ``family__sigma=2.0`` gives the learner a changed copy of its family.
@@ -124,11 +130,13 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         ValueError
             For a name that is no parameter.
         """
-        of_family = {name: value for name, value in parameters.items() if name.startswith("family__")}
-        super().set_params(**{name: value for name, value in parameters.items() if name not in of_family})
-        if of_family:
-            changed = {name.removeprefix("family__"): value for name, value in of_family.items()}
-            self.family = with_parameters(family_of(self), changed)
+        own = dict(parameters)
+        for part in self._parts:
+            of_part = {name: own.pop(name) for name in parameters if name.startswith(f"{part}__")}
+            if of_part:
+                changed = {name.removeprefix(f"{part}__"): value for name, value in of_part.items()}
+                own[part] = with_parameters(own.get(part) or self._part(part), changed)
+        super().set_params(**own)
         return self
 
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
@@ -164,9 +172,17 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         tags.transformer_tags.preserves_dtype = []
         return tags
 
+    def _part(self, name: str) -> Any:
+        """The object that a parameter of `_parts` stands for."""
+        return family_of(self) if name == "family" else getattr(self, name)
+
+    def _prior(self) -> Any:
+        """The law of the frequencies."""
+        return family_of(self)
+
     def _planned_family(self) -> Any:
         """The family, with some bandwidth."""
-        family = family_of(self)
+        family = self._prior()
         return family.with_bandwidth(1.0) if family.needs_bandwidth else family
 
     def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
@@ -194,7 +210,7 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def _prepare(self, dataset: Dataset) -> Any:
         """The scaler of the rows, and `family_` with its bandwidth, in one pass where either needs it."""
-        family = family_of(self)
+        family = self._prior()
         problem = preparation_problem(dataset, family, self.scaling, self.seed_)
         state = self._run(PreparationDriver(), problem, dataset, "preparation")
         self.family_ = copy.copy(family) if state.sigma is None else family.with_bandwidth(state.sigma)
