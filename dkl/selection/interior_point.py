@@ -107,7 +107,7 @@ def _stepped(A: np.ndarray, b: np.ndarray, at: BoundedMinimum) -> BoundedMinimum
 
 
 def _factor(A: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Cholesky of I + R A R, R = diag(root): no eigenvalue is below 1 but for rounding, which is outweighed if it is."""
+    """Cholesky of I + R A R, R = diag(root): no eigenvalue is below 1 but by rounding, which is outweighed."""
     scaled = root[:, None] * A * root
     diagonal = scaled.diagonal().copy()
     for added in (0.0, *(_EPS * len(root) * 100.0**k for k in range(7))):
