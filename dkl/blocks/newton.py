@@ -158,6 +158,17 @@ def packed_size(start: int, stop: int) -> int:
     return (stop * (stop + 1) - start * (start + 1)) // 2
 
 
+def packed_panels(width: int, nbytes: int) -> Iterator[tuple[int, int]]:
+    """Columns of a packed triangle of float64, cut so that a panel has at most so many bytes, or one column."""
+    start = 0
+    while start < width:
+        stop = start + 1
+        while stop < width and 8 * packed_size(start, stop + 1) <= nbytes:
+            stop += 1
+        yield start, stop
+        start = stop
+
+
 def add_hessian(phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], out: np.ndarray) -> None:
     """Add columns of the upper triangle of sum_i weight_i (phi_i, 1) (phi_i, 1)^T to `out`, packed.
 

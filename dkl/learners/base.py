@@ -242,14 +242,8 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         return state
 
 
-class SelectingLearner(FeatureLearner):
-    """A learner that weighs a pool of candidates by one pass over the rows and keeps a few of them.
-
-    A subclass names its driver, says what is asked of the pass and what becomes of the values that it returns.
-    """
-
-    _supervised: ClassVar[bool] = True
-    _driver: ClassVar[Driver[PotentialProblem, PotentialState]]
+class PoolLearner(FeatureLearner):
+    """A learner that weighs a pool of candidates, `pool_`, and keeps a few of them; a subclass says how it weighs."""
 
     n_candidates: int | None
     sigma_factors: Any
@@ -266,47 +260,17 @@ class SelectingLearner(FeatureLearner):
             raise AttributeError(f"{self.family_!r} has no phases")
         return self.pool_.phases
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The preparation, where it is needed, and the pass for the class sums of all candidates."""
-        check_parameters(self)
-        self._check_rest()
-        self._check_task(dataset)
-        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
-        pool = self._planned_pool(self._planned_family(), dataset)
-        return [*PreparationDriver().plan(preparation), *self._driver.plan(self._problem(pool, dataset))]
-
     def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
         return self._draw(family, dataset, seed=0)
 
-    def _learn(self, dataset: Dataset) -> None:
-        self._check_task(dataset)
-        if dataset.task == "classification":
-            self.classes_ = dataset.classes
-        problem_weights = self._class_weights(dataset)
-        scaler = self._prepare(dataset)
-        self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
-        problem = replace(
-            self._problem(self.pool_, dataset), class_weight=problem_weights, pivot=first_targets(dataset)
-        )
-        state = self._run(self._driver, problem, dataset, "potentials")
-        self.total_weight_ = state.total
-        self._keep_values(state.values)
-        self._choose()
-
     def _draw(self, family: Any, dataset: Dataset, *, seed: int) -> FeatureMap:
         factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
-        return draw_pool(family, self.n_candidates, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
+        size = self._pool_size(family)
+        return draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
 
-    def _check_task(self, dataset: Dataset) -> None:
-        """Raise ValueError where the targets are not what the method is for."""
-
-    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
-        n_classes = None if dataset.classes is None else len(dataset.classes)
-        n_outputs = dataset.schema.n_targets or 1
-        return PotentialProblem(pool, n_classes, n_outputs=n_outputs, dtype=self.dtype)
-
-    def _keep_values(self, values: np.ndarray) -> None:
-        raise TypeError(f"{type(self).__name__} does not say what the values of its pass are")
+    def _pool_size(self, family: Any) -> int | None:
+        """How many candidates are drawn; None is each feature of a finite family once."""
+        return self.n_candidates
 
     def _choose(self) -> None:
         raise TypeError(f"{type(self).__name__} does not say how it chooses")
@@ -325,3 +289,48 @@ class SelectingLearner(FeatureLearner):
         other._check_rest()
         other._choose()
         return other
+
+
+class SelectingLearner(PoolLearner):
+    """A learner that weighs its candidates by class sums, of one pass over the rows.
+
+    A subclass names its driver, says what is asked of the pass and what becomes of the values that it returns.
+    """
+
+    _supervised: ClassVar[bool] = True
+    _driver: ClassVar[Driver[PotentialProblem, PotentialState]]
+
+    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The preparation, where it is needed, and the pass for the class sums of all candidates."""
+        check_parameters(self)
+        self._check_rest()
+        self._check_task(dataset)
+        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
+        pool = self._planned_pool(self._planned_family(), dataset)
+        return [*PreparationDriver().plan(preparation), *self._driver.plan(self._problem(pool, dataset))]
+
+    def _learn(self, dataset: Dataset) -> None:
+        self._check_task(dataset)
+        if dataset.task == "classification":
+            self.classes_ = dataset.classes
+        problem_weights = self._class_weights(dataset)
+        scaler = self._prepare(dataset)
+        self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+        problem = replace(
+            self._problem(self.pool_, dataset), class_weight=problem_weights, pivot=first_targets(dataset)
+        )
+        state = self._run(self._driver, problem, dataset, "potentials")
+        self.total_weight_ = state.total
+        self._keep_values(state.values)
+        self._choose()
+
+    def _check_task(self, dataset: Dataset) -> None:
+        """Raise ValueError where the targets are not what the method is for."""
+
+    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+        n_classes = None if dataset.classes is None else len(dataset.classes)
+        n_outputs = dataset.schema.n_targets or 1
+        return PotentialProblem(pool, n_classes, n_outputs=n_outputs, dtype=self.dtype)
+
+    def _keep_values(self, values: np.ndarray) -> None:
+        raise TypeError(f"{type(self).__name__} does not say what the values of its pass are")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from dkl.blocks.newton import (
     Trial,
     newton_block,
     newton_tile,
+    packed_panels,
     packed_size,
 )
 from dkl.blocks.records import Accumulator, BlockSum, Cost
@@ -252,7 +253,7 @@ def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
     trial = Trial(state.coefficients[models], state.directions[models], steps)
     standing, _ = _sharing(problem, state, models)
     need_hessian = problem.loss == "squared_hinge" or state.hessian is None
-    panels: list[tuple[int, int] | None] = list(_panels(problem.width, len(standing)))
+    panels: list[tuple[int, int] | None] = list(packed_panels(problem.width, _HESSIAN_BYTES // len(standing)))
     options = NewtonOptions(problem.loss, None, standing, _changes(state, models), True, problem.dtype, problem.exact)
     return [
         _record(problem, trial, models, replace(options, columns=panel, first_order=position == 0))
@@ -300,17 +301,6 @@ class _NewtonCost:
         itemsize = np.dtype(self.options.dtype).itemsize
         tile = newton_tile(width - 1, self.options.dtype) * width * (2 * itemsize + (8 if self.options.exact else 0))
         return Cost(rows * (mapping + scores + hessians), tile + itemsize * width * min(width, 2 * packed // width + 1))
-
-
-def _panels(width: int, n_hessians: int) -> Iterator[tuple[int, int]]:
-    """Columns of the packed Hessians cut so that no accumulator exceeds 64 MiB."""
-    start = 0
-    while start < width:
-        stop = start + 1
-        while stop < width and 8 * n_hessians * packed_size(start, stop + 1) <= _HESSIAN_BYTES:
-            stop += 1
-        yield start, stop
-        start = stop
 
 
 def _assemble(state: NewtonState, models: np.ndarray, results: Sequence[Any]) -> np.ndarray:
