@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from dkl.events import Event, Subscriber, fan_out
@@ -58,6 +59,11 @@ def log_event(event: Event) -> None:
     LOG.log(level, "%s %s: %s in %.2f s %s", event.name, event.kind, of_all, event.seconds, figures)
 
 
+def shown_figures(detail: Mapping[str, Any]) -> str:
+    """The real numbers of an event as text, three digits each: counts are in the event itself."""
+    return "  ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in detail.items() if type(value) is float)
+
+
 def _somebody_looks_on() -> bool:
     return sys.stderr.isatty() or _in_notebook()
 
@@ -98,13 +104,20 @@ class ProgressBar:
         bar = self._started()
         if event.name not in self._lines:
             self._make_room()
-            # work without a known end (rounds) holds the lines of its passes together, and says nothing itself
-            visible = bool(event.total or event.done)
-            self._lines[event.name] = bar.add_task(event.name, total=event.total or None, visible=visible)
+            self._lines[event.name] = bar.add_task(event.name, total=event.total or None, figures="")
         elif event.name not in self._under_way:
             bar.reset(self._lines[event.name])
         self._under_way.add(event.name)
-        bar.update(self._lines[event.name], completed=event.done, total=event.total or None)
+        # work without a known end (rounds) holds the lines of its passes together, and is seen once it has figures
+        visible = bool(event.total or event.done)
+        figures = shown_figures(event.detail)
+        bar.update(
+            self._lines[event.name],
+            completed=event.done,
+            total=event.total or None,
+            visible=visible,
+            **({"figures": figures} if figures else {}),
+        )
 
     def _make_room(self) -> None:
         """Drop the oldest line that has ended: many epochs must not fill the screen."""
@@ -139,6 +152,7 @@ class ProgressBar:
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+                TextColumn("{task.fields[figures]}", markup=False),
             )
             self._bar = Progress(*columns, console=self._target(), refresh_per_second=4)
             self._bar.start()

@@ -38,6 +38,18 @@ def test_a_failed_stretch_of_work_ends_its_bar():
     assert bar._bar is None
 
 
+def test_rounds_show_where_they_stand_once_they_know_it():
+    rounds = [
+        Event("advanced", "rounds", 3, detail={"duality_gap": 0.25, "loss": 0.123456}),
+        Event("finished", "rounds", 3),
+    ]
+    text = drawn([Event("started", "rounds"), *told(2), *rounds])[1]
+    assert "duality gap 0.25  loss 0.123" in text
+    # counts that a pass keeps are for the history
+    hits = [Event("started", "potentials", 0, 2), Event("advanced", "potentials", 1, 2, detail={"cache_hits": 7})]
+    assert "hits" not in drawn([*hits, Event("finished", "potentials", 2, 2)])[1]
+
+
 def test_many_epochs_do_not_fill_the_screen():
     events = [Event("started", "rounds")]
     for epoch in range(30):

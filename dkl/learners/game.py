@@ -57,6 +57,8 @@ class GameResult:
     message : str
     coef, intercept : ndarray of shape (K, n_features) and (K,)
         The primal machine on `feature_map` that bounds the objective from above.
+    played : PlayedGame
+        What another game may go on from.
     """
 
     feature_map: FeatureMap
@@ -68,6 +70,7 @@ class GameResult:
     message: str
     coef: np.ndarray
     intercept: np.ndarray
+    played: PlayedGame
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,56 @@ class KeptColumns:
         return da.concatenate(parts)
 
 
-def play_game(learner: Any, dataset: Dataset, scaler: Any) -> GameResult:
+@dataclass(frozen=True, eq=False)
+class PlayedGame:
+    """The end of a game, with the dual weights of its rows.
+
+    Attributes
+    ----------
+    state : GameState or ExcessiveGapState
+    columns : KeptColumns
+    seed : int
+    terms : dict
+        What must be as it was for the game to go on, by name.
+    """
+
+    state: Any
+    columns: KeptColumns
+    seed: int
+    terms: dict[str, Any]
+
+
+def game_to_resume(learner: Any, dataset: Dataset) -> PlayedGame:
+    """The game of a learner's last fit, which a warm start goes on with.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or if its dual weights are not feasible for these rows and parameters.
+    """
+    played: PlayedGame | None = getattr(learner, "_played", None)
+    if played is None:
+        raise ValueError(
+            "warm_start=True of solver='game' goes on with the dual weights of the last fit's rows, and there are "
+            "none: that fit was no game, or was loaded from a file; set warm_start=False"
+        )
+    now = _terms(learner, dataset)
+    if changed := [name for name, value in played.terms.items() if now[name] != value]:
+        raise ValueError(
+            "warm_start=True of solver='game' goes on with the dual weights of the last fit, and since then these have "
+            f"changed: {', '.join(changed)}; set warm_start=False to begin anew"
+        )
+    return played
+
+
+def _terms(learner: Any, dataset: Dataset) -> dict[str, str]:
+    """What the dual weights of a game belong to."""
+    names = ["family", "loss", "C", "projection", "dynamics", "scaling", "class_weight", "dtype"]
+    names += ["patience", "validation_fraction"] if learner.patience is not None else []
+    return {"the rows": dataset.fingerprint, **{name: repr(getattr(learner, name)) for name in names}}
+
+
+def play_game(learner: Any, dataset: Dataset, scaler: Any, start: PlayedGame | None = None) -> GameResult:
     """Algorithm 2 (or the excessive gap technique) on all rows of a dataset.
 
     Parameters
@@ -102,6 +154,8 @@ def play_game(learner: Any, dataset: Dataset, scaler: Any) -> GameResult:
     dataset : Dataset
         Of class labels.
     scaler : Scaler or None
+    start : PlayedGame or None
+        On these rows; its rounds count beside those to be played.
 
     Returns
     -------
@@ -116,12 +170,13 @@ def play_game(learner: Any, dataset: Dataset, scaler: Any) -> GameResult:
     ----------
     Bullins, Zhang & Zhang 2018, "Not-so-random features", Algorithms 2 and 3, appendix A.
     """
-    problem, driver = game_problem(learner, dataset, scaler), game_driver(learner)
+    problem, driver = game_problem(learner, dataset, scaler, start), game_driver(learner)
     driver.init(problem)
     place, folder = _column_place(learner)
-    state = learner._run(driver, problem, dataset, "game", ColumnStore(place, driver.columns(problem)))
+    columns = ColumnStore(place, driver.columns(problem), None if start is None else start.columns.columns)
+    state = learner._run(driver, problem, dataset, "game", columns)
     kept = KeptColumns(RowColumns.open(place, dataset.source), folder)
-    return _result(problem, state, kept)
+    return _result(problem, PlayedGame(state, kept, learner.seed_, _terms(learner, dataset)))
 
 
 def check_game(learner: Any) -> None:
@@ -149,7 +204,7 @@ def game_driver(learner: Any) -> Any:
     return ExcessiveGapDriver() if learner.dynamics == "excessive-gap" else GameDriver()
 
 
-def game_problem(learner: Any, dataset: Dataset, scaler: Any) -> GameProblem:
+def game_problem(learner: Any, dataset: Dataset, scaler: Any, start: PlayedGame | None = None) -> GameProblem:
     """The game that a learner's parameters describe."""
     if dataset.classes is None:
         raise ValueError(
@@ -165,7 +220,7 @@ def game_problem(learner: Any, dataset: Dataset, scaler: Any) -> GameProblem:
     options, first = _search_options(learner), learner.search_rows or _FIRST_SAMPLE
     return GameProblem(
         targets=targets,
-        rules=_rules(learner, pool),
+        rules=_rules(learner, pool, None if start is None else start.state),
         total_weight=weight_of(dataset, weights),
         n_columns=dataset.n_columns,
         pool=None if pool is None else replace(pool, scaler=scaler),
@@ -176,6 +231,7 @@ def game_problem(learner: Any, dataset: Dataset, scaler: Any) -> GameProblem:
         most_rows=min(dataset.n_rows, max(first, min(100_000, rows_within(_SAMPLE_BYTES, dataset.source)))),
         n_candidates=options.chains,
         dtype=learner.dtype,
+        start=None if start is None else start.state,
     )
 
 
@@ -188,19 +244,21 @@ def _pool_of(family: Any, n_columns: int, learner: Any) -> FeatureMap | None:
     return family.draw(_POOL_SIZE, n_columns, learner.seed_, learner.dtype)
 
 
-def _rules(learner: Any, pool: FeatureMap | None) -> GameRules:
+def _rules(learner: Any, pool: FeatureMap | None, start: GameState | None) -> GameRules:
     most = kept_frequencies(type(learner).__name__, learner.n_features, learner.family_)
+    before, missing = (0, most) if start is None else (len(start.history), max(0, most - len(start.weights)))
     rounds, per_round = learner.rounds, learner.features_per_round
     if per_round is not None:
         per_round = kept_frequencies(type(learner).__name__, per_round, learner.family_)
     if pool is not None:
         rounds, per_round = rounds or _POOL_ROUNDS, per_round or 1
     elif per_round is None:
-        per_round = -(-most // rounds) if rounds else int(np.clip(most // _FEWEST_ROUNDS, 1, _MOST_PER_ROUND))
+        shared = -(-missing // rounds) if rounds else int(np.clip(most // _FEWEST_ROUNDS, 1, _MOST_PER_ROUND))
+        per_round = max(1, shared)
     return GameRules(
         C=1.0 if learner.C is None else learner.C,
         loss=learner.loss or "hinge",
-        rounds=rounds or -(-most // per_round),
+        rounds=before + (rounds or -(-missing // per_round)),
         per_round=per_round,
         most=most,
         tol=learner.tol,
@@ -231,7 +289,8 @@ def _read_column(kept: KeptColumns, name: str, index: int) -> np.ndarray:
     return kept.columns.values(name, index)
 
 
-def _result(problem: GameProblem, state: GameState | ExcessiveGapState, kept: KeptColumns) -> GameResult:
+def _result(problem: GameProblem, played: PlayedGame) -> GameResult:
+    state = played.state
     if isinstance(state, ExcessiveGapState):
         feature_map, weights, coef = norm_machine(problem, state)
         intercept = state.intercepts
@@ -247,7 +306,7 @@ def _result(problem: GameProblem, state: GameState | ExcessiveGapState, kept: Ke
         parts = coef.reshape(len(coef), feature_map.columns_a_frequency, -1)[:, :, heaviest]
         coef = parts.reshape(len(coef), -1) * np.sqrt(share)
         feature_map = feature_map.take(heaviest, np.sqrt(weights))
-    dual = kept.lazy("mean")
+    dual = played.columns.lazy("mean")
     return GameResult(
         feature_map=feature_map,
         weights=weights,
@@ -258,6 +317,7 @@ def _result(problem: GameProblem, state: GameState | ExcessiveGapState, kept: Ke
         message=message,
         coef=coef,
         intercept=intercept,
+        played=played,
     )
 
 

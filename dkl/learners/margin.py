@@ -13,7 +13,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import FeatureLearner
 from dkl.learners.corrective import AUTO_FEATURES, corrective_problem, fit_correctively
-from dkl.learners.game import check_game, game_driver, game_problem, play_game
+from dkl.learners.game import check_game, game_driver, game_problem, game_to_resume, play_game
 from dkl.learners.parameters import COMMON, MARGIN, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.refining import refine_learner, refining_passes
@@ -79,7 +79,8 @@ class MarginFeatures(FeatureLearner):
     refine : int
         Epochs of joint descent on frequencies and weights at the end, stopped early on held-out rows.
     warm_start : bool
-        Begin with the features of the last fit and add to them.
+        Begin with the features of the last fit and add to them. The game goes on with the dual weights of the same
+        rows: `rounds` more, or as many as further features take (a finite family: 200).
     scaling, max_rows
         As of `RandomFeatures`; `max_rows` bounds the rows of all passes.
     class_weight : dict, "balanced" or None
@@ -272,11 +273,13 @@ class MarginFeatures(FeatureLearner):
         start = self._start(dataset)
         self._planned_problem(dataset)
         scaler = self._prepare(dataset)
+        for name in ("points_", "dual_", "_played"):
+            vars(self).pop(name, None)
         if dataset.task == "classification":
             self.classes_ = dataset.classes
         if self.solver == "game":
-            result: Any = play_game(self, dataset, scaler)
-            self.dual_ = result.dual
+            result: Any = play_game(self, dataset, scaler, start)
+            self.dual_, self._played = result.dual, result.played
         else:
             result = fit_correctively(self, dataset, scaler, start)
             self.points_ = result.points
@@ -288,19 +291,25 @@ class MarginFeatures(FeatureLearner):
             refine_learner(self, dataset)
             self.points_ = np.asarray(self.feature_map_.projection.dense(), dtype=np.float32)
 
-    def _start(self, dataset: Dataset) -> np.ndarray | None:
-        """The points of the last fit, with `warm_start`.
+    def _start(self, dataset: Dataset) -> Any:
+        """The points of the last fit, or the game that it played, with `warm_start`.
 
         Raises
         ------
         ValueError
-            If they are of rows with other columns.
+            If they are of rows with other columns, or the game of other rows.
         """
-        if not (self.warm_start and hasattr(self, "points_")):
+        if not (self.warm_start and hasattr(self, "feature_map_")):
             return None
         if self.feature_map_.n_columns != dataset.n_columns:
             raise ValueError(
                 f"warm_start=True adds to features of {self.feature_map_.n_columns} columns, and these rows have "
                 f"{dataset.n_columns}; set warm_start=False"
             )
-        return self.points_
+        # a checkpoint of the last fit does not hold this one
+        self._fingerprint += f" after {len(self.history_)} rounds" if self._fingerprint else ""
+        if self.solver == "corrective":
+            return getattr(self, "points_", None)
+        played = game_to_resume(self, dataset)
+        self.seed_ = played.seed
+        return played

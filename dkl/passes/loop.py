@@ -32,14 +32,18 @@ class ColumnStore:
         A local path or a URL that every worker process can reach.
     columns : mapping of str to (str, tuple of int)
         The dtype and the shape of one row's value, by name; all zeros at first.
+    start : RowColumns or None
+        Of the same rows: their values take the place of the zeros, and they stay as they are.
     """
 
     store: str
     columns: Mapping[str, tuple[str, tuple[int, ...]]]
+    start: RowColumns | None = None
 
     def create(self, source: BlockSource) -> RowColumns:
         """New columns, in the place of those of a run that was killed before its first checkpoint."""
-        return replace(RowColumns.create(self.store, source, self.columns, overwrite=True), keeps_last=True)
+        made = RowColumns.create(self.store, source, self.columns, overwrite=True, start=self.start)
+        return replace(made, keeps_last=True)
 
     def open(self, source: BlockSource, version: int) -> RowColumns:
         """The columns at the version of a checkpoint."""
@@ -73,11 +77,12 @@ def run_driver(
     Parameters
     ----------
     driver : Driver
+        May have a function ``figures(problem, state)`` too: numbers by name that say where the method stands.
     problem : object
         What the driver's functions take first.
     source : BlockSource
     publish : callable
-        Told of every round (name "rounds") and of the passes within.
+        Told of every round (name "rounds", the driver's figures as detail) and of the passes within.
     checkpoint : Checkpoint or None
         Where the state is kept after each round. A run that was broken off resumes with the same bits, a finished one
         returns at once.
@@ -99,6 +104,7 @@ def run_driver(
     state, rounds, kept = _start(driver, problem, checkpoint, fingerprint, (columns, source))
     stats: list[PassStats] = []
     started = time.perf_counter()
+    figures: Any = getattr(driver, "figures", lambda problem, state: {})
 
     def tell(kind: Kind, **detail: Any) -> None:
         publish(Event(kind, "rounds", rounds, seconds=time.perf_counter() - started, detail=detail))
@@ -113,7 +119,7 @@ def run_driver(
             stats.append(result.stats)
             if checkpoint is not None:
                 _save(checkpoint, state, kept, fingerprint=fingerprint, rounds=rounds)
-            tell("advanced")
+            tell("advanced", **figures(problem, state))
         finished = True
     finally:
         tell("finished", **({} if finished else {"failed": True}))

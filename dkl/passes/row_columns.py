@@ -62,8 +62,9 @@ class RowColumns:
         columns: Mapping[str, tuple[str, tuple[int, ...]]],
         *,
         overwrite: bool = False,
+        start: RowColumns | None = None,
     ) -> RowColumns:
-        """New columns of zeros: `columns` maps names to (dtype, shape of one row's value).
+        """New columns, of zeros or of the values of `start`: `columns` maps names to (dtype, shape of a row's value).
 
         Raises
         ------
@@ -78,7 +79,7 @@ class RowColumns:
         for name, (dtype, shape) in columns.items():
             array = made._create_array(group, 0, name, dtype, shape)
             for index in range(source.n_blocks):
-                array[index] = 0
+                array[index] = 0 if start is None else start._array(start.version, name)[index]
         group.attrs.update({_TOKEN_KEY: token, VERSION_KEY: 0})
         return made
 

@@ -86,6 +86,14 @@ class CorrectiveDriver:
                 return replace(state, message=_message(state))
             return _searched(problem, _extended(problem, state, sums), self._rows, sample)
 
+    def figures(self, problem: CorrectiveProblem, state: CorrectiveState) -> dict[str, float]:
+        """Features, losses and gap of the last round."""
+        if len(state.history) == 0:
+            return {}
+        last = dict(zip(HISTORY, map(float, state.history[-1]), strict=True))
+        names = ("n_features", "loss", "held_out_loss", "duality_gap")
+        return {name: last[name] for name in names if np.isfinite(last[name])}
+
     def plan(self, problem: CorrectiveProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """Rounds up to half the final size, and the last ones; steps that have to be halved come on top."""
         counts = planned_sizes(problem)

@@ -15,7 +15,8 @@ class Driver(Protocol[P, S]):
     """The four functions that `dkl.passes.loop` needs of a method.
 
     The state is a small frozen dataclass of plain arrays, numbers, strings and None: a checkpoint is the state, and
-    resuming is loading it.
+    resuming is loading it. A method of many rounds has a fifth, ``figures(problem, state) -> dict of float``: where it
+    stands, by name, for the progress line.
     """
 
     def init(self, problem: P) -> S:

@@ -24,6 +24,7 @@ from dkl.selection.game_problem import (
     GameProblem,
     break_accumulators,
     intercept_trials,
+    last_figures,
     multiplier_record,
     row_columns,
 )
@@ -130,7 +131,10 @@ class ExcessiveGapDriver:
         return row_columns(problem, ("dual", "mean", "hat"))
 
     def init(self, problem: GameProblem) -> ExcessiveGapState:
-        """Nothing read."""
+        """Nothing read, or the end of the run that goes on: it left the next iteration begun."""
+        if problem.start is not None:
+            more = len(problem.start.history) < problem.rules.rounds
+            return replace(problem.start, phase="score", message="") if more else problem.start
         pool, K = _pool(problem), problem.n_blocks
         zero = np.zeros((pool.n_frequencies, pool.columns_a_frequency, K))
         edges = first_edges(np.zeros(K), np.full(K, 2.0 * problem.upper))
@@ -163,6 +167,10 @@ class ExcessiveGapDriver:
         """What the pass of the phase has found."""
         after = {"norm": _measured, "score": _scored, "project": _narrowed, "sum": _summed}
         return after[state.phase](problem, state, results[0])
+
+    def figures(self, problem: GameProblem, state: ExcessiveGapState) -> dict[str, float]:
+        """Rounds, objective and gap of the last round."""
+        return last_figures(state.history)
 
     def plan(self, problem: GameProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The Gram matrix, then three pairs of reads an iteration, with reductions between."""

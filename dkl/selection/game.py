@@ -24,8 +24,10 @@ from dkl.selection.game_problem import (
     checks_mean,
     dual_step,
     feasible_of,
+    last_figures,
     opening_records,
     projection_record,
+    resuming_records,
     row_columns,
     sample_record,
     step_record,
@@ -49,7 +51,9 @@ class GameDriver:
         return row_columns(problem, ("dual", "mean", "score"))
 
     def init(self, problem: GameProblem) -> GameState:
-        """Nothing played."""
+        """Nothing played, or the end of the game that goes on."""
+        if problem.start is not None:
+            return _resumed(problem, problem.start)
         K = problem.n_blocks
         size, parts = (0, 2) if problem.pool is None else _pool_shape(problem)
         unit = problem.rules.unit
@@ -71,6 +75,8 @@ class GameDriver:
         """The records of the phase that the game is in."""
         if state.phase == "open":
             return opening_records(problem, state)
+        if state.phase == "resume":
+            return resuming_records(problem, state)
         if state.phase == "project":
             return [projection_record(problem, state)]
         if state.phase == "verify":
@@ -83,8 +89,18 @@ class GameDriver:
 
     def step(self, problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
         """What the pass of the phase has found."""
-        after = {"open": _opened, "project": _projected, "verify": _verified, "step": _stepped}
+        after = {
+            "open": _opened,
+            "resume": _continued,
+            "project": _projected,
+            "verify": _verified,
+            "step": _stepped,
+        }
         return after[state.phase](problem, state, results)
+
+    def figures(self, problem: GameProblem, state: GameState) -> dict[str, float]:
+        """Rounds, objective and gap of the last round."""
+        return last_figures(state.history)
 
     def plan(self, problem: GameProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The opening, the reductions, and the two passes of a round."""
@@ -119,6 +135,23 @@ def _opened(problem: GameProblem, state: GameState, results: Sequence[Any]) -> G
         block: Block = results[1]
         ones = np.full((block.n_rows, problem.n_blocks), problem.rules.unit)
         state = _searched(problem, state, block, ones, ones)
+    return _begin_projection(problem, state, results[0])
+
+
+def _resumed(problem: GameProblem, state: GameState) -> GameState:
+    """Back in play, where rounds and features leave room."""
+    no_room = problem.pool is None and len(state.mass) >= problem.rules.most
+    if no_room or len(state.history) >= problem.rules.rounds:
+        return state
+    return replace(state, phase="resume", message="")
+
+
+def _continued(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
+    if problem.pool is None:
+        block: Block = results[1]
+        state = _searched(problem, state, block, block.columns["dual"], block.columns["mean"])
+    if problem.rules.projection == "alternating":
+        return _projected(problem, replace(state, shifts=np.zeros((0, problem.n_blocks))), results)
     return _begin_projection(problem, state, results[0])
 
 

@@ -27,7 +27,7 @@ from dkl.selection.peak_search import Peaks
 from dkl.selection.projection import N_EDGES, Projection
 
 GameLoss = Literal["hinge", "squared_hinge"]
-Phase = Literal["open", "project", "verify", "step", "done"]
+Phase = Literal["open", "resume", "project", "verify", "step", "done"]
 
 N_SCALES, N_INTERCEPTS = 5, 9
 ALTERNATIONS = 10
@@ -116,6 +116,8 @@ class GameProblem:
     n_candidates : int
         Peaks that one search returns at most.
     dtype : {"float32", "float64"}
+    start : GameState or None
+        The end of a game on the same rows, with their columns, that goes on.
     """
 
     targets: GameTargets
@@ -130,6 +132,7 @@ class GameProblem:
     most_rows: int = 100_000
     n_candidates: int = 100
     dtype: str = "float32"
+    start: Any = None
 
     @property
     def n_blocks(self) -> int:
@@ -244,6 +247,12 @@ def opening_records(problem: GameProblem, state: GameState) -> list[Any]:
         "game: start", start_block, accumulators, operands, writes={"dual": "float64"}, light=problem.pool is not None
     )
     return [start] if problem.pool is not None else [start, sample_record(problem, state, 0, reads=())]
+
+
+def resuming_records(problem: GameProblem, state: GameState) -> list[Any]:
+    """What the step of the last round would have found as well, had it not been the last."""
+    reduction = projection_record(problem, replace(state, shifts=np.zeros((0, problem.n_blocks))))
+    return [reduction] if problem.pool is not None else [reduction, sample_record(problem, state, len(state.history))]
 
 
 def sample_record(
@@ -368,6 +377,14 @@ def intercept_trials(intercepts: np.ndarray, spread: np.ndarray) -> Trials:
     """The machine as it is with its intercepts, first, and with others around them."""
     moves = np.array([0.0, -0.25, 0.25, -1.0, 1.0, -4.0, 4.0, -0.0625, 0.0625])
     return Trials(np.ones(1), intercepts[:, None] + spread[:, None] * moves)
+
+
+def last_figures(history: Sequence[dict[str, float]]) -> dict[str, float]:
+    """What a person who waits wants to know of the last round."""
+    if not history:
+        return {}
+    last = history[-1]
+    return {"round": last["round"], "objective": last["upper"], "duality_gap": last["relative_gap"]}
 
 
 def _known(value: np.ndarray | None) -> np.ndarray:

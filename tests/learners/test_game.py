@@ -134,6 +134,15 @@ def test_the_machine_of_a_game_predicts() -> None:
     assert fitted.machine_.score(X, y) > 0.9
 
 
+@pytest.mark.parametrize("solver", ["game", "corrective"])
+def test_every_round_tells_the_gap(solver: str) -> None:
+    seen: list[Any] = []
+    fitted = learner(progress=seen.append).set_params(solver=solver, features_per_round=4).fit(*rows())
+    told = [event.detail["duality_gap"] for event in seen if event.name == "rounds" and "duality_gap" in event.detail]
+    assert told[-1] == fitted.duality_gap_
+    assert len(set(told)) == len({entry.get("relative_gap", entry.get("duality_gap")) for entry in fitted.history_})
+
+
 def test_three_classes_share_one_set_of_features() -> None:
     X = rows()[0]
     y = np.digitize(X[:, 0], [-0.5, 0.5])
@@ -182,3 +191,75 @@ def test_what_a_game_is_not_for_is_refused(parameters: dict[str, Any], y: Any, m
     X, labels = rows()
     with pytest.raises(ValueError, match=message):
         learner(**parameters).fit(X, labels if y is None else y)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"family": Coordinates(), "rounds": 12},
+        {"family": Coordinates(), "rounds": 12, "projection": "alternating"},
+        {"family": Coordinates(), "rounds": 6, "dynamics": "excessive-gap"},
+    ],
+)
+def test_a_warm_start_on_a_finite_family_gives_the_bits_of_one_longer_game(parameters: dict[str, Any]) -> None:
+    X, y = rows(300)
+    more = {**parameters, "n_features": 4, "solver": "game", "random_state": 0}
+    in_turn = MarginFeatures(**more).fit(X, y)
+    in_turn.set_params(warm_start=True).fit(X, y)
+    at_once = MarginFeatures(**{**more, "rounds": 2 * parameters["rounds"]}).fit(X, y)
+    assert len(in_turn.history_) == 2 * parameters["rounds"]
+    assert_same(learned(in_turn), learned(at_once))
+
+
+def test_a_warm_start_adds_frequencies_to_a_game_and_plays_on() -> None:
+    X, y = rows()
+    fitted = learner().fit(X, y)
+    frequencies, lower = np.asarray(fitted.frequencies_).copy(), fitted.history_[-1]["lower"]
+    first_dual = fitted.dual_
+    before = first_dual.compute()
+    # the seed that is drawn anew is not the game's: rows held out must stay the same ones
+    fitted.set_params(warm_start=True, n_features=24, random_state=None).fit(X, y)
+    np.testing.assert_array_equal(np.asarray(fitted.frequencies_)[:8], frequencies)
+    assert fitted.feature_map_.n_features == 24
+    assert [entry["round"] for entry in fitted.history_] == list(range(1, 13))
+    assert fitted.history_[-1]["lower"] >= lower
+    assert fitted.seed_ == 0
+    signs = np.where(y == "yes", 1.0, -1.0)
+    assert abs(signs @ fitted.dual_.compute()) < 1e-9 * 600
+    # the dual weights of the first fit are still its own, and its features are all that were asked for
+    np.testing.assert_array_equal(first_dual.compute(), before)
+    fitted.fit(X, y)
+    assert len(fitted.history_) == 12
+    fitted.set_params(rounds=2, n_features=26).fit(X, y)
+    assert fitted.feature_map_.n_features == 26
+
+
+def test_a_warm_start_refuses_what_the_dual_weights_do_not_belong_to(tmp_path: Path) -> None:
+    X, y = rows()
+    fitted = learner().fit(X, y)
+    fitted.save(str(tmp_path / "model"))
+    fitted.set_params(warm_start=True, n_features=24)
+    with pytest.raises(ValueError, match="have changed: the rows, C; set warm_start=False"):
+        fitted.set_params(C=2.0).fit(X[1:], y[1:])
+    with pytest.raises(ValueError, match="there are none"):
+        dkl.load_model(str(tmp_path / "model")).set_params(warm_start=True).fit(X, y)
+    assert fitted.set_params(warm_start=False).fit(X[1:], y[1:]).feature_map_.n_features == 24
+
+
+def test_a_warm_start_that_was_broken_off_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    X, y = rows()
+    whole = learner().fit(X, y).set_params(warm_start=True, n_features=24).fit(X, y)
+    seen: list[Any] = []
+
+    def stop(event: Any) -> None:
+        seen.append(event)
+        if event.name == "rounds" and event.kind == "advanced" and event.done == 5:
+            raise KeyboardInterrupt
+
+    broken = learner(checkpoint=str(tmp_path / "first")).fit(X, y)
+    broken.set_params(warm_start=True, n_features=24, checkpoint=str(tmp_path / "second"), progress=stop)
+    with pytest.raises(KeyboardInterrupt):
+        broken.fit(X, y)
+    again = learner(checkpoint=str(tmp_path / "first")).fit(X, y)
+    again.set_params(warm_start=True, n_features=24, checkpoint=str(tmp_path / "second")).fit(X, y)
+    assert_same(learned(again), learned(whole))
