@@ -196,7 +196,7 @@ def refine_piece(block: Block, operands: Mapping[str, Any], number: int) -> Refi
         return None
     part, targets = block.rows(chosen), operands["targets"]
     rows = scaled_rows(part.X, operands["feature_map"], operands["dtype"])
-    return RefinePiece(rows, _signed(part, targets).astype(operands["dtype"]), targets.weights(part))
+    return RefinePiece(rows, targets.signed(part).astype(operands["dtype"]), targets.weights(part))
 
 
 def adam_step(state: AdamState, piece: RefinePiece, operands: Mapping[str, Any]) -> AdamState:
@@ -226,14 +226,6 @@ def adam_step(state: AdamState, piece: RefinePiece, operands: Mapping[str, Any])
         average *= 1.0 - share
         average += share * values
     return AdamState(values, first, second, average, steps)
-
-
-def _signed(block: Block, targets: RowTargets) -> np.ndarray:
-    """(n, K): -1 and +1 for classes, one model for two of them; standardised targets for regression."""
-    if targets.classes is None:
-        return np.asarray(targets.targets(block), dtype=np.float64).reshape(block.n_rows, -1)
-    codes = np.ones(1) if len(targets.classes) == 2 else np.arange(len(targets.classes))
-    return np.where(np.asarray(block.y)[:, None] == codes, 1.0, -1.0)
 
 
 def _values(expansion: Expansion) -> np.ndarray:

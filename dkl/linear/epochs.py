@@ -34,7 +34,7 @@ class EpochProblem:
     step_operands : mapping
         What `step` needs.
     first : frozen dataclass
-        The state before the first epoch.
+        The state before the first epoch; with early stopping it has `average_coef` and `average_intercept`.
     feature_map : FeatureMap or None
     targets : RowTargets
     n_blocks : int
@@ -51,6 +51,8 @@ class EpochProblem:
         When to stop early; None goes through all epochs.
     dtype : {"float32", "float64"}
         Of mapped rows.
+    row_flops : float or None
+        Of stepping through one row; None is what scikit-learn's estimators take.
     """
 
     step: Callable[[Any, Any, Mapping[str, Any]], Any]
@@ -66,6 +68,7 @@ class EpochProblem:
     held_out: HeldOut = field(default_factory=HeldOut)
     stopping: Stopping | None = None
     dtype: str = "float32"
+    row_flops: float | None = None
 
 
 @dataclass(frozen=True)
@@ -166,14 +169,14 @@ def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
         rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
     )
     targets = operands["targets"]
-    y = rows.y if targets.classes is not None else targets.targets(rows)
+    y = rows.y if targets.classes is not None and operands["loss"] != "squared_error" else targets.signed(rows)
     weight = targets.weights(rows)
     weight = np.ones(rows.n_rows) if weight is None else weight
     losses = row_losses(scores, np.asarray(y), loss=operands["loss"], epsilon=operands["epsilon"])
     return {"loss": np.array([weight @ losses]), "weight": np.array([weight.sum()])}
 
 
-def uncentred(state: SGDState, center: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def uncentred(state: Any, center: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Coefficients and intercepts for rows as they are mapped: ``w.(phi - c) + b = w.phi + (b - w.c)``."""
     return state.average_coef, state.average_intercept - state.average_coef @ center.astype(np.float64)
 
@@ -202,9 +205,11 @@ def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
     if problem.shuffle_blocks:
         order = np.random.default_rng([problem.seed, state.epoch]).permutation(problem.n_blocks)
 
+    row_flops = _step_flops(state) if problem.row_flops is None else problem.row_flops
+
     def cost(rows: int, columns: int) -> Cost:
         mapping = 0.0 if feature_map is None else mapping_flops(columns, feature_map)
-        return Cost(rows * mapping, 2 * mapped, rows * _step_flops(state))
+        return Cost(rows * mapping, 2 * mapped, rows * row_flops)
 
     return Fold(
         name=f"epoch {state.epoch + 1}",
@@ -233,7 +238,7 @@ def _look(problem: EpochProblem, state: EpochState) -> BlockSum:
     stopping, center, feature_map = problem.stopping, problem.center, problem.feature_map
     if stopping is None or center is None or feature_map is None:
         raise ValueError("early stopping needs a model of mapped, centred rows")
-    coef, intercept = uncentred(SGDState(**state.model), center)
+    coef, intercept = uncentred(type(problem.first)(**state.model), center)
     operands = {
         "feature_map": feature_map,
         "coef": coef,

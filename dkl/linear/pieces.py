@@ -96,6 +96,18 @@ class RowTargets:
         """Labels, or standardised targets."""
         return self.classes[block.y] if self.classes is not None else (block.y - self.center) / self.scale
 
+    def signed(self, block: Block) -> np.ndarray:
+        """The targets of each linear model, (n, K): `signs` of classes, else standardised targets."""
+        if self.classes is not None:
+            return signs(np.asarray(block.y), len(self.classes))
+        return np.asarray(self.targets(block), dtype=np.float64).reshape(block.n_rows, -1)
+
+
+def signs(codes: np.ndarray, n_classes: int) -> np.ndarray:
+    """-1 and +1 of class codes (n,): (n, K) one class against the rest, or (n, 1) of two classes."""
+    models = np.ones(1) if n_classes == 2 else np.arange(n_classes)
+    return np.where(codes[:, None] == models, 1.0, -1.0)
+
 
 def shuffled_piece(block: Block, operands: Mapping[str, Any], number: int) -> Piece | None:
     """Tile `number` of the rows of a block that are not held out, in an order drawn for this block and epoch.
