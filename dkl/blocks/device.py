@@ -212,7 +212,7 @@ def _tiles(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[s
     """Dense row tiles of a block on a GPU, raw: sparse rows are written out there, a tile at a time."""
     if X.shape[1] != feature_map.n_columns:
         raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")
-    widest = max(feature_map.n_columns, feature_map.n_frequencies)
+    widest = max(feature_map.n_columns, feature_map.n_angles)
     step = max(_PARTIAL_ROWS, _TILE_BYTES // (widest * dtype.itemsize) // _PARTIAL_ROWS * _PARTIAL_ROWS)
     for rows in spans(X.shape[0], step):
         part = X[rows]

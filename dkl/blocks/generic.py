@@ -9,8 +9,10 @@ from scipy import special
 
 from dkl.blocks.activations import activate
 from dkl.blocks.harmonics import harmonic_values
+from dkl.blocks.landmarks import cosine_map, similarity_values
 from dkl.blocks.scale import linear_part
 from dkl.features.feature_map import FeatureMap
+from dkl.features.landmark_projection import LandmarkProjection
 from dkl.features.projections import ColumnProjection, Projection, StructuredProjection
 from dkl.features.scaling import Scaler
 
@@ -29,7 +31,11 @@ def mapped(xp: Any, X: Any, feature_map: FeatureMap, dtype: Any) -> list[Any]:
     if feature_map.activation == "harmonics":
         rows = scaled(xp, X, feature_map.scaler, xp.float64)
         return [harmonic_values(xp, rows, feature_map, dtype) * amplitudes]
-    z = angles(xp, scaled(xp, X, feature_map.scaler, dtype), feature_map, dtype)
+    rows = scaled(xp, X, feature_map.scaler, dtype)
+    if isinstance(feature_map.projection, LandmarkProjection):
+        z = angles(xp, rows, cosine_map(feature_map), dtype)
+        return [similarity_values(xp, z, feature_map.projection, dtype) * amplitudes]
+    z = angles(xp, rows, feature_map, dtype)
     return [phi * amplitudes for phi in activate(xp, z, feature_map)]
 
 

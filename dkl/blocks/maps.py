@@ -10,6 +10,7 @@ import numpy as np
 from dkl.blocks import device
 from dkl.blocks.activations import activate
 from dkl.blocks.harmonics import HARMONIC_FLOPS, harmonic_maps
+from dkl.blocks.landmarks import cosine_map, similarity_maps
 from dkl.blocks.products import Product
 from dkl.blocks.records import SINCOS_FLOPS
 from dkl.blocks.tiles import checked_dtype, checked_rows, row_tile, spans
@@ -46,6 +47,8 @@ def map_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndar
         return device.map_rows(X, feature_map, dtype)
     if feature_map.activation == "harmonics":
         return harmonic_maps(checked_rows(X, feature_map), feature_map, dtype)
+    if feature_map.activation == "landmarks":
+        return similarity_maps(checked_rows(X, feature_map), feature_map, dtype)
     is_fourier = feature_map.activation in ("cos-sin", "cos")
     product = Product(X, feature_map, dtype, factor=1.0 / (2.0 * np.pi) if is_fourier else 1.0)
     out = np.empty((product.tiles.X.shape[0], feature_map.n_features), dtype)
@@ -65,6 +68,8 @@ def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
     """Of mapping one row of so many columns."""
     if feature_map.activation == "harmonics":
         return HARMONIC_FLOPS * feature_map.n_features
+    if feature_map.activation == "landmarks":
+        return mapping_flops(columns, cosine_map(feature_map))
     projection = feature_map.projection
     entries = len(projection.data) if isinstance(projection, SparseProjection) else columns * projection.n_frequencies
     return 2.0 * entries + SINCOS_FLOPS * feature_map.n_features

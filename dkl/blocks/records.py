@@ -97,7 +97,7 @@ class RowSample:
 
     A row of weight w comes with the key of an exponential race, -log(u)/w, so that weights act as repetitions in
     expectation. The result is a `Block` of at most k rows in ascending order of the key, with the row columns that
-    `reads` names.
+    `reads` names. With `n_classes` it is k rows of each of so many classes, of a smaller class all.
     """
 
     name: str
@@ -105,6 +105,12 @@ class RowSample:
     seed: int
     round: int = 0
     reads: tuple[str, ...] = ()
+    n_classes: int | None = None
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the result at most."""
+        return self.k * (self.n_classes or 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,14 +43,20 @@ def sample_keys(row_id: np.ndarray, weight: np.ndarray | None, seed: int, round:
     return keys if weight is None else keys / weight
 
 
-def smallest_keys(block: Block, k: int, seed: int, round: int = 0) -> Block:
+def smallest_keys(block: Block, k: int, seed: int, round: int = 0, *, each_class: bool = False) -> Block:
     """The (at most) k rows of a block that arrive first, in the order of arrival; ties by row id.
+
+    With `each_class` k rows of each class of y: those of class 0, then those of class 1, and so on.
 
     Samples merge: the sample of two blocks together is the sample of their samples, put into one block.
     """
     keys = sample_keys(block.row_id, block.weight, seed, round)
-    order = np.lexsort((block.row_id, keys))[:k]
-    return block.rows(order)
+    if not each_class:
+        return block.rows(np.lexsort((block.row_id, keys))[:k])
+    order = np.lexsort((block.row_id, keys, np.asarray(block.y)))
+    codes = np.asarray(block.y)[order]
+    place = np.arange(len(codes)) - np.searchsorted(codes, codes)
+    return block.rows(order[place < k])
 
 
 def _mix(z: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 from dkl.blocks import device
 from dkl.blocks.activations import activate
 from dkl.blocks.harmonics import harmonic_sums
+from dkl.blocks.landmarks import similarity_sums
 from dkl.blocks.pair_sums import pair_sums
 from dkl.blocks.products import Product
 from dkl.blocks.tiles import RowTiles, checked_dtype, checked_rows, checked_weights, spans
@@ -69,6 +70,8 @@ def feature_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any = "float32"
         sums = pair_sums(X, S, feature_map, dtype)[:1]
     elif feature_map.activation == "harmonics":
         sums = harmonic_sums(X, S, feature_map, dtype, power=1)
+    elif feature_map.activation == "landmarks":
+        return similarity_sums(X, S, feature_map, dtype, power=1)
     else:
         sums = _power_sums(X, S, feature_map, dtype, power=1)
     return sums * feature_map.amplitudes[:, None]
@@ -100,6 +103,8 @@ def feature_squares(X: Any, s: Any, feature_map: FeatureMap, dtype: Any = "float
         squares = squares[: feature_map.columns_a_frequency]
     elif feature_map.activation == "harmonics":
         squares = harmonic_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
+    elif feature_map.activation == "landmarks":
+        return similarity_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     else:
         squares = _power_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     return squares * feature_map.amplitudes**2

@@ -8,10 +8,11 @@ from typing import Literal
 import numpy as np
 
 from dkl.features.harmonic_projection import HarmonicProjection
+from dkl.features.landmark_projection import LandmarkProjection
 from dkl.features.projections import Projection
 from dkl.features.scaling import Scaler, same_scaling
 
-Activation = Literal["cos-sin", "cos", "arc-cosine", "identity", "harmonics"]
+Activation = Literal["cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,11 +21,13 @@ class FeatureMap:
 
     Parameters
     ----------
-    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics"}
+    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks"}
         "cos-sin": two columns a frequency, all cosines first, then all sines. "cos": cos(w.x + b).
         "arc-cosine": H(w.x) (w.x)^order. "identity": w.x itself. "harmonics": a spherical harmonic, one column each.
+        "landmarks": a similarity to a landmark, one column each.
     projection : Projection
-        m frequencies on d columns; for "harmonics" a HarmonicProjection, which holds multi-indices.
+        m frequencies on d columns; for "harmonics" a HarmonicProjection, which holds multi-indices, for
+        "landmarks" a LandmarkProjection, which holds the frequencies of each similarity.
     amplitudes : ndarray of shape (m,), float64
         The factor of each frequency (of both columns of a pair).
     phases : ndarray of shape (m,), float64, or None
@@ -45,6 +48,13 @@ class FeatureMap:
     @property
     def n_frequencies(self) -> int:
         return self.projection.n_frequencies
+
+    @property
+    def n_angles(self) -> int:
+        """Linear forms of a row that are computed: a similarity takes several."""
+        if isinstance(self.projection, LandmarkProjection):
+            return self.projection.frequencies.n_frequencies
+        return self.n_frequencies
 
     @property
     def n_columns(self) -> int:

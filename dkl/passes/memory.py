@@ -145,7 +145,7 @@ def result_bytes(source: BlockSource, record: Record, level: int) -> int:
     if isinstance(record, RowSample):
         longest = int(source.block_rows.max(initial=0))
         row = source.block_nbytes / max(longest, 1) + ROW_OBJECT_BYTES
-        return math.ceil(row * min(record.k, longest << level, int(source.block_rows.sum())))
+        return math.ceil(row * min(record.most_rows, longest << level, int(source.block_rows.sum())))
     return record.state_bytes
 
 

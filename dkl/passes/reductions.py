@@ -90,7 +90,8 @@ class SampleReduction:
         return aligned(value)
 
     def _sample(self, block: Block) -> Block:
-        return smallest_keys(block, self.record.k, self.record.seed, self.record.round)
+        record = self.record
+        return smallest_keys(block, record.k, record.seed, record.round, each_class=record.n_classes is not None)
 
 
 def stack_rows(left: Block, right: Block) -> Block:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,26 @@ from scipy import sparse
 
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Family, Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
+from dkl.features.landmark_projection import LandmarkProjection
 from dkl.features.scaling import Scaler
 
-FAMILIES: dict[str, Family] = {
+
+@dataclass(frozen=True)
+class Landmarks:
+    """Similarities around random points, each with one frequency or a few of another family."""
+
+    family: Any
+
+    def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: Any = np.float32) -> FeatureMap:
+        rng = np.random.default_rng(seed)
+        starts = np.concatenate([[0], np.cumsum(rng.integers(1, 12, n_frequencies))])
+        drawn = self.family.draw(int(starts[-1]), n_columns, seed, dtype).projection
+        phases = rng.uniform(-9.0, 9.0, starts[-1])
+        projection = LandmarkProjection(drawn, phases, rng.dirichlet(np.ones(starts[-1])) * n_frequencies, starts)
+        return FeatureMap("landmarks", projection, np.ones(n_frequencies))
+
+
+FAMILIES: dict[str, Any] = {
     "gaussian": Gaussian(1.5),
     "orthogonal": Gaussian(1.5, sampling="orthogonal"),
     "structured": Gaussian(1.5, sampling="structured"),
@@ -28,6 +45,7 @@ FAMILIES: dict[str, Family] = {
     "coordinates": Coordinates(),
 }
 FOURIER = {name: family for name, family in FAMILIES.items() if not isinstance(family, ArcCosine | Coordinates)}
+FAMILIES |= {f"landmarks, {name}": Landmarks(FOURIER[name]) for name in ("gaussian", "structured")}
 STORAGES = ("dense", "sparse")
 DTYPES = ("float32", "float64")
 SCALINGS = (None, "standard", "minmax", "unit", "quantile")

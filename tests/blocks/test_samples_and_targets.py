@@ -60,11 +60,24 @@ def test_a_sample_is_its_definition(k: int) -> None:
     np.testing.assert_array_equal(found.weight, expected.weight)
 
 
-def test_samples_of_parts_merge_to_the_sample_of_the_whole() -> None:
-    whole = block_of(np.arange(200))
-    parts = [smallest_keys(whole.rows(slice(start, start + 50)), 20, 9) for start in (0, 50, 100, 150)]
-    together = block_of(np.concatenate([part.row_id for part in parts]))
-    np.testing.assert_array_equal(smallest_keys(together, 20, 9).row_id, smallest_keys(whole, 20, 9).row_id)
+@pytest.mark.parametrize("k", [0, 3, 40])
+def test_a_sample_of_each_class_is_its_definition(k: int) -> None:
+    rng = np.random.default_rng(0)
+    block = block_of(np.arange(100) * 7, rng.random(100) + 0.1, rng.choice([0, 2, 3], 100, p=[0.1, 0.3, 0.6]))
+    found = smallest_keys(block, k, 3, 1, each_class=True)
+    expected = definitions.smallest_keys(block, k, 3, 1, each_class=True)
+    np.testing.assert_array_equal(found.row_id, expected.row_id)
+    np.testing.assert_array_equal(found.y, expected.y)
+
+
+@pytest.mark.parametrize("each_class", [False, True])
+def test_samples_of_parts_merge_to_the_sample_of_the_whole(each_class: bool) -> None:
+    whole = block_of(np.arange(200), None, np.random.default_rng(0).integers(0, 3, 200))
+    cut = [slice(start, start + 50) for start in (0, 50, 100, 150)]
+    parts = [smallest_keys(whole.rows(part), 20, 9, each_class=each_class) for part in cut]
+    together = whole.rows(np.concatenate([part.row_id for part in parts]))
+    expected = smallest_keys(whole, 20, 9, each_class=each_class)
+    np.testing.assert_array_equal(smallest_keys(together, 20, 9, each_class=each_class).row_id, expected.row_id)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -16,6 +16,7 @@ from scipy import sparse, special
 from dkl.blocks.block import Block
 from dkl.blocks.nufft import FrequencyGrid
 from dkl.features.feature_map import FeatureMap
+from dkl.features.landmark_projection import LandmarkProjection
 from dkl.features.scaling import Scaler
 from tests.definitions.refinement import adam_update as adam_update
 from tests.definitions.refinement import expansion_gradient as expansion_gradient
@@ -102,10 +103,21 @@ def harmonic(x: np.ndarray, index: np.ndarray) -> float:
     return value
 
 
+def similarity(x: np.ndarray, landmark: int, projection: LandmarkProjection) -> float:
+    """Letarte, Morvant & Germain 2019, (13): the weighted mean of the landmark's own cosines."""
+    W, total = projection.dense(), 0.0
+    for j in range(projection.starts[landmark], projection.starts[landmark + 1]):
+        z = math.fsum(float(a) * float(b) for a, b in zip(x, W[j], strict=True)) + projection.phases[j]
+        total += projection.weights[j] * math.cos(z)
+    return total
+
+
 def phi(x: np.ndarray, j: int, feature_map: FeatureMap, W: np.ndarray) -> list[float]:
     """The one or two features of frequency j at a scaled row, without amplitude."""
     if feature_map.activation == "harmonics":
         return [harmonic(x / math.hypot(*x), W[j])]
+    if isinstance(feature_map.projection, LandmarkProjection):
+        return [similarity(x, j, feature_map.projection)]
     z = angle(x, j, feature_map, W)
     if feature_map.activation == "cos-sin":
         return [math.cos(z), math.sin(z)]
@@ -260,7 +272,12 @@ def sample_keys(row_id: np.ndarray, weight: np.ndarray | None, seed: int, round:
     return np.array(keys)
 
 
-def smallest_keys(block: Block, k: int, seed: int, round: int = 0) -> Block:
+def smallest_keys(block: Block, k: int, seed: int, round: int = 0, *, each_class: bool = False) -> Block:
     keys = sample_keys(block.row_id, block.weight, seed, round)
     order = sorted(range(block.n_rows), key=lambda i: (keys[i], block.row_id[i]))
+    if each_class:
+        assert block.y is not None
+        codes = sorted(set(block.y.tolist()))
+        chosen = [i for code in codes for i in [one for one in order if block.y[one] == code][:k]]
+        return block.rows(np.array(chosen, dtype=np.int64))
     return block.rows(np.array(order[:k], dtype=np.int64))

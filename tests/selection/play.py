@@ -47,7 +47,8 @@ class Table:
 
     def _one(self, record: Any, blocks: list[Block]) -> Any:
         if isinstance(record, RowSample):
-            return smallest_keys(joined(blocks), record.k, record.seed, record.round)
+            each_class = record.n_classes is not None
+            return smallest_keys(joined(blocks), record.k, record.seed, record.round, each_class=each_class)
         returned = [record.function(block, record.operands) for block in blocks]
         self._new = [{name: one[name] for name in record.writes} for one in returned]
         combine = {"add": np.sum, "max": np.max}

@@ -1,0 +1,89 @@
+"""Similarities to landmarks, a tile of rows and of frequencies at a time: no row is ever expanded to its cosines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numba
+import numpy as np
+
+from dkl.blocks.products import Product
+from dkl.blocks.tiles import spans
+from dkl.blocks.turns import REDUCTION, cos_sin
+from dkl.features.feature_map import FeatureMap
+from dkl.features.landmark_projection import LandmarkProjection
+
+
+def similarity_maps(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
+    """The similarities of each row with amplitudes, of shape (n, n_L) in C order."""
+    out = np.zeros((X.shape[0], feature_map.n_frequencies), dtype)
+    for _ in similarity_tiles(X, feature_map, dtype, out):
+        pass
+    return out
+
+
+def similarity_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
+    """sum_i S[i, k] psi_l(x_i)^power with amplitudes: float64 of shape (1, n_L, K)."""
+    total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
+    for rows, values in similarity_tiles(X, feature_map, dtype):
+        total[0] += np.dot(values.T if power == 1 else np.square(values).T, S[rows].astype(dtype))
+    return total
+
+
+def similarity_tiles(
+    X: Any, feature_map: FeatureMap, dtype: np.dtype, out: np.ndarray | None = None
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """The similarities of one tile of rows after the other, in a part of `out` (zeros of (n, n_L)) or in new arrays."""
+    cosines = cosine_map(feature_map)
+    starts = _projection(feature_map).starts
+    weights = cosines.amplitudes.astype(dtype)
+    product = Product(X, cosines, dtype, factor=1.0 / (2.0 * np.pi))
+    for rows, tile in product.tiles:
+        values = np.zeros((rows.stop - rows.start, feature_map.n_frequencies), dtype) if out is None else out[rows]
+        for chosen in spans(cosines.n_frequencies, product.step):
+            first = int(np.searchsorted(starts, chosen.start, side="right")) - 1
+            _add_cosines(product(tile, chosen), weights, starts, chosen.start, first, values)
+        yield rows, values
+
+
+def similarity_values(xp: Any, z: Any, projection: LandmarkProjection, dtype: Any) -> Any:
+    """The similarities (n, n_L) of angles z (n, m), phases included, in the operations of any array namespace."""
+    lengths = np.diff(projection.starts)
+    places = np.minimum(projection.starts[:-1, None] + np.arange(lengths.max()), len(projection.weights))
+    # a landmark with fewer frequencies than others takes the column of zeros for those it has not
+    places[np.arange(lengths.max()) >= lengths[:, None]] = len(projection.weights)
+    cosines = xp.cos(z) * xp.asarray(projection.weights, dtype=dtype)
+    padded = xp.concat([cosines, xp.zeros((z.shape[0], 1), dtype=dtype)], axis=1)
+    gathered = xp.take(padded, xp.asarray(places.ravel()), axis=1)
+    return xp.sum(xp.reshape(gathered, (z.shape[0], *places.shape)), axis=2)
+
+
+def cosine_map(feature_map: FeatureMap) -> FeatureMap:
+    """The cosines that a map of similarities adds up, each with its weight: a "cos" map behind the same scaler."""
+    projection = _projection(feature_map)
+    amplitudes = projection.weights * feature_map.amplitudes[projection.owners]
+    return FeatureMap("cos", projection.frequencies, amplitudes, phases=projection.phases, scaler=feature_map.scaler)
+
+
+def _projection(feature_map: FeatureMap) -> LandmarkProjection:
+    if not isinstance(feature_map.projection, LandmarkProjection):
+        raise TypeError(f"a map of landmarks needs a LandmarkProjection, not {type(feature_map.projection).__name__}")
+    return feature_map.projection
+
+
+@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+def _add_cosines(
+    z: np.ndarray, weights: np.ndarray, starts: np.ndarray, begin: int, first: int, out: np.ndarray
+) -> None:
+    """Add the cosines of angles z (n, F) in turns, frequencies `begin` on, to their similarities, `first` on."""
+    for i in range(z.shape[0]):
+        landmark, j = first, 0
+        while j < z.shape[1]:
+            stop = min(starts[landmark + 1] - begin, z.shape[1])
+            total = weights.dtype.type(0)
+            for k in range(j, stop):
+                c, _ = cos_sin(z[i, k])
+                total += weights[begin + k] * c
+            out[i, landmark] += total
+            landmark, j = landmark + 1, stop

@@ -1,0 +1,80 @@
+"""Similarities to landmarks, stored where other maps store a matrix: frequencies and weights of each landmark's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dkl.features.projections import Projection
+
+
+@dataclass(frozen=True, eq=False)
+class LandmarkProjection:
+    """n_L similarities: l is x -> sum_j weights[j] cos(w_j.x + phases[j]) over j from starts[l] to starts[l + 1].
+
+    With phases -w_j.x_l this is a function of x - x_l alone (Letarte, Morvant & Germain 2019, equation (13)). What a
+    feature map counts as one frequency is a similarity here.
+
+    Parameters
+    ----------
+    frequencies : Projection
+        m in all, on d columns; those of one landmark are neighbours.
+    phases : ndarray of shape (m,), float64
+        Radians.
+    weights : ndarray of shape (m,), float64
+    starts : ndarray of shape (n_L + 1,), int64
+        Every landmark has at least one frequency.
+    """
+
+    frequencies: Projection
+    phases: np.ndarray
+    weights: np.ndarray
+    starts: np.ndarray
+
+    @property
+    def n_frequencies(self) -> int:
+        """Similarities."""
+        return len(self.starts) - 1
+
+    @property
+    def n_columns(self) -> int:
+        return self.frequencies.n_columns
+
+    @property
+    def nbytes(self) -> int:
+        return self.frequencies.nbytes + self.phases.nbytes + self.weights.nbytes + self.starts.nbytes
+
+    @cached_property
+    def owners(self) -> np.ndarray:
+        """The similarity that each frequency belongs to, int64 of shape (m,)."""
+        return np.repeat(np.arange(self.n_frequencies), np.diff(self.starts))
+
+    def dense(self) -> np.ndarray:
+        """The frequencies of all landmarks, one below the other, of shape (m, d)."""
+        return self.frequencies.dense()
+
+    def take(self, index: np.ndarray) -> LandmarkProjection:
+        lengths = np.diff(self.starts)[index]
+        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        # of each chosen landmark its first frequency, and on from there
+        chosen = np.repeat(self.starts[:-1][index] - starts[:-1], lengths) + np.arange(starts[-1])
+        return LandmarkProjection(self.frequencies.take(chosen), self.phases[chosen], self.weights[chosen], starts)
+
+    def joined(self, other: Projection) -> LandmarkProjection:
+        """These similarities, then those of `other`.
+
+        Raises
+        ------
+        ValueError
+            If `other` holds no similarities.
+        """
+        if not isinstance(other, LandmarkProjection):
+            raise ValueError("similarities to landmarks are joined with similarities to landmarks only")
+        return LandmarkProjection(
+            self.frequencies.joined(other.frequencies),
+            np.concatenate([self.phases, other.phases]),
+            np.concatenate([self.weights, other.weights]),
+            np.concatenate([self.starts, self.starts[-1] + other.starts[1:]]),
+        )
