@@ -1,0 +1,174 @@
+"""Fitting tuned random features by epochs of Adam: figures of the rows first, the epochs, the model that they leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dkl.data.source import BlockSource
+from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, uncentred
+from dkl.linear.fitting import LinearProblem, Run, mixed_source, none_held_out, summarise_rows
+from dkl.linear.pieces import RowTargets
+from dkl.linear.summary import Summary
+from dkl.linear.tuned_descent import TunedDescent, TunedModel, tuned_step
+from dkl.passes.loop import run_driver
+from dkl.selection.density import DensityPenalty
+
+# on few rows as many epochs as make so many steps
+_STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 6_000, 10, 400
+_SMALL_BATCH, _LARGE_BATCH, _MANY_ROWS = 32, 512, 65_536
+# a step reads the meta-kernel's vectors twice, and as many bytes take as long as some operations of a product
+_MATRIX_FLOPS, _NUMBER_FLOPS = 40.0, 300.0
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How Adam goes.
+
+    Parameters
+    ----------
+    epochs : int or None
+        At most, with patience; None is 10, and more on few rows.
+    rate : float
+        Of the first steps; it falls with the square root of their number.
+    patience : int or None
+        Epochs without a lower loss on held-out rows; None goes through all of them.
+    shared : bool
+        One density for all models, or one each.
+    """
+
+    epochs: int | None = None
+    rate: float = 0.05
+    patience: int | None = None
+    shared: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class AdamFit:
+    """What the epochs came to.
+
+    Attributes
+    ----------
+    model : TunedModel
+        On mapped rows as they are, of standardised targets.
+    target_center, target_scale : ndarray of shape (t,)
+    losses : tuple of float
+        The held-out loss after each epoch, with patience.
+    trace : ndarray of shape (epochs,)
+        The mean objective of the batches of each epoch, as it was when each was stepped on.
+    """
+
+    model: TunedModel
+    target_center: np.ndarray
+    target_scale: np.ndarray
+    losses: tuple[float, ...]
+    trace: np.ndarray
+
+
+def fit_by_adam(
+    problem: LinearProblem, penalty: DensityPenalty, source: BlockSource, run: Run, descent: Descent
+) -> tuple[AdamFit, list[Any]]:
+    """Epochs of Adam with clipping over the shuffled blocks (Shilton et al. 2022, section 5).
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        Its `alpha` is lam.
+    penalty : DensityPenalty
+    source : BlockSource
+    run : Run
+    descent : Descent
+
+    Returns
+    -------
+    fit : AdamFit
+    stats : list of PassStats
+
+    Raises
+    ------
+    ValueError
+        If no row is left to fit on, or none is held out where some are to be.
+
+    Warns
+    -----
+    UserWarning
+        If the order of the rows would bias the steps, so that several blocks are read for each.
+    """
+    summary = summarise_rows(problem, source, run)
+    if descent.patience is not None and summary.n_rows >= np.sum(source.block_rows):
+        raise none_held_out(problem)
+    mixed = mixed_source(source, summary.unevenness, problem.seed)
+    task = adam_problem(problem, penalty, summary, descent, n_blocks=mixed.n_blocks)
+    state, stats = run_driver(
+        EpochDriver(),
+        task,
+        mixed,
+        publish=run.publish,
+        checkpoint=run.checkpoint,
+        fingerprint=run.fingerprint,
+        memory_limit=run.memory_limit,
+        device=run.device,
+    )
+    return _fitted(problem, penalty, summary, state), stats
+
+
+def adam_problem(
+    problem: LinearProblem, penalty: DensityPenalty, summary: Summary, descent: Descent, *, n_blocks: int
+) -> EpochProblem:
+    """The epochs as `EpochDriver` takes them."""
+    K = None if problem.classes is None else len(problem.classes)
+    n_rows, n_models = summary.n_rows, problem.n_models
+    batch = _SMALL_BATCH if n_rows <= _MANY_ROWS else _LARGE_BATCH
+    first = TunedModel.first(n_models, 1 if descent.shared else n_models, penalty)
+    numbers = len(first.values)
+    matrix = 0 if penalty.separable else len(first.density) * penalty.n_frequencies**2
+    stopping = None if descent.patience is None else Stopping(problem.loss, descent.patience)
+    return EpochProblem(
+        step=tuned_step,
+        step_operands={
+            "loss": problem.loss,
+            "lam": problem.alpha,
+            "penalty": penalty,
+            "n_classes": K,
+            "rate": descent.rate,
+            "batch_rows": batch,
+        },
+        first=TunedDescent.begin(first),
+        feature_map=problem.feature_map,
+        targets=_targets(problem, summary),
+        n_blocks=n_blocks,
+        epochs=default_epochs(n_rows, batch) if descent.epochs is None else descent.epochs,
+        center=summary.center,
+        seed=problem.seed,
+        held_out=problem.held_out,
+        stopping=stopping,
+        dtype=problem.dtype,
+        row_flops=4.0 * first.coef.size + (_MATRIX_FLOPS * matrix + _NUMBER_FLOPS * numbers) / batch,
+    )
+
+
+def default_epochs(n_rows: float, batch: int) -> int:
+    """10, and on few rows as many as make some thousand steps."""
+    return int(np.clip(np.ceil(_STEPS * batch / max(n_rows, 1.0)), _FEWEST_EPOCHS, _MOST_EPOCHS))
+
+
+def _targets(problem: LinearProblem, summary: Summary) -> RowTargets:
+    """Codes of classes with weights of mean 1, or standardised targets."""
+    scale = summary.n_rows / summary.total_weight
+    if problem.classes is not None:
+        return RowTargets(np.arange(len(problem.classes)), problem.class_weight, scale)
+    return RowTargets(weight_scale=scale, center=summary.target_center, scale=summary.target_scale)
+
+
+def _fitted(problem: LinearProblem, penalty: DensityPenalty, summary: Summary, state: EpochState) -> AdamFit:
+    final = TunedDescent(**state.result)
+    coef, intercept = uncentred(final, summary.center)
+    model = TunedModel(coef, intercept, final.model.density.copy())
+    # an average of densities that follow from weights is not the one that follows from their average
+    model.clip(problem.alpha, penalty)
+    trace = TunedDescent(**state.model).trace
+    return AdamFit(
+        model, summary.target_center, summary.target_scale, state.losses, trace[:, 0] / np.maximum(trace[:, 1], 1.0)
+    )
