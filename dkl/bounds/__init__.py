@@ -2,5 +2,6 @@
 
 from dkl.bounds.certificate import Bound
 from dkl.bounds.similarity import landmark_bound
+from dkl.bounds.tuning import Schedule, inverse_eigenvalue_bound, schedules
 
-__all__ = ["Bound", "landmark_bound"]
+__all__ = ["Bound", "Schedule", "inverse_eigenvalue_bound", "landmark_bound", "schedules"]

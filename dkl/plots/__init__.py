@@ -3,6 +3,7 @@
 from dkl.plots.comparison import ComparisonDisplay
 from dkl.plots.effects import EffectsDisplay
 from dkl.plots.history import HistoryDisplay
+from dkl.plots.kernel import KernelDisplay
 from dkl.plots.landscape import LandscapeDisplay
 from dkl.plots.plane import DecisionDisplay, WeightedRowsDisplay
 from dkl.plots.sphere import SphereDisplay
@@ -12,6 +13,7 @@ __all__ = [
     "DecisionDisplay",
     "EffectsDisplay",
     "HistoryDisplay",
+    "KernelDisplay",
     "LandscapeDisplay",
     "SphereDisplay",
     "WeightedRowsDisplay",

@@ -1,0 +1,217 @@
+"""A learned kernel beside its reference: the kernel along a direction, and the spectral density behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+from dkl.selection.spectral import shift_kernel, steepest_direction
+
+_POINTS = 241
+# periods of a typical frequency that the first panel shows
+_PERIODS = 1.5
+_BINS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class KernelDisplay(Display):
+    """The learned kernel k(delta) / k(0) beside the reference, and the density u of each frequency against its length.
+
+    Parameters
+    ----------
+    distances : ndarray of shape (m,)
+        Along `direction`, in the units of the (scaled) columns.
+    learned : ndarray of shape (K, m)
+        k at these distances, K > 1 where each class has a density of its own.
+    reference : ndarray of shape (m,)
+        The reference kernel there: in closed form where the family is known, else of the same frequencies with u = 1.
+    lengths : ndarray of shape (D,)
+        |w_j|.
+    density : ndarray of shape (K, D)
+        u_j.
+    names : sequence of str
+        One a density.
+    direction : ndarray of shape (d,)
+        A unit vector.
+    title : str
+
+    Attributes
+    ----------
+    figure_, axes_
+        After `plot`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.plots import KernelDisplay
+    >>> W = np.random.default_rng(0).standard_normal((50, 2))
+    >>> KernelDisplay.from_density(W, 1.0 + np.square(W[:, 0])).direction.round(1).tolist()
+    [1.0, 0.0]
+    """
+
+    distances: np.ndarray
+    learned: np.ndarray
+    reference: np.ndarray
+    lengths: np.ndarray
+    density: np.ndarray
+    names: Sequence[str]
+    direction: np.ndarray
+    title: str = ""
+
+    @classmethod
+    def from_estimator(
+        cls, model: Any, *, direction: np.ndarray | None = None, reach: float | None = None, title: str = ""
+    ) -> Self:
+        """Take the density of a fitted model.
+
+        Parameters
+        ----------
+        model : fitted TunedClassifier or TunedRegressor
+            Or anything with ``frequencies_`` and ``density_``.
+        direction, reach
+            As of `from_density`.
+        title : str
+
+        Returns
+        -------
+        KernelDisplay
+
+        Raises
+        ------
+        NotFittedError
+            If it is not fitted.
+        TypeError
+            If it has learned no density.
+        """
+        check_is_fitted(model)
+        if not hasattr(model, "density_"):
+            raise TypeError(f"{type(model).__name__} learns no spectral density; TunedClassifier and TunedRegressor do")
+        return cls.from_density(
+            model.frequencies_,
+            model.density_,
+            family=getattr(model, "family_", None),
+            names=_class_names(model),
+            direction=direction,
+            reach=reach,
+            title=title,
+        )
+
+    @classmethod
+    def from_density(
+        cls,
+        W: np.ndarray,
+        density: np.ndarray,
+        *,
+        family: Any = None,
+        names: Sequence[str] | None = None,
+        direction: np.ndarray | None = None,
+        reach: float | None = None,
+        title: str = "",
+    ) -> Self:
+        """Evaluate the kernel of a density.
+
+        Parameters
+        ----------
+        W : ndarray of shape (D, d)
+        density : ndarray of shape (D,) or (K, D)
+        family : Family or None
+            Of the reference kernel, with a bandwidth; None takes the same frequencies with u = 1.
+        names : sequence of str, or None
+            One a density.
+        direction : ndarray of shape (d,), or None
+            None is the one along which the learned kernel falls fastest.
+        reach : float or None
+            The largest distance; None shows one and a half periods of a typical frequency.
+        title : str
+
+        Returns
+        -------
+        KernelDisplay
+
+        Raises
+        ------
+        ValueError
+            If the direction is zero or not of d numbers, or the reach not positive.
+        """
+        W, u = np.asarray(W, dtype=np.float64), np.atleast_2d(np.asarray(density, dtype=np.float64))
+        v = steepest_direction(W, u) if direction is None else _unit(direction, W.shape[1])
+        far = _typical_reach(W @ v) if reach is None else float(reach)
+        if not 0.0 < far < np.inf:
+            raise ValueError(f"reach is {reach!r}; it must be a positive finite distance")
+        distances = np.linspace(0.0, far, _POINTS)
+        shifts = distances[:, None] * v
+        reference = shift_kernel(shifts, W) if family is None else family.kernel(shifts, np.zeros((1, len(v))))[:, 0]
+        given = [f"density {k}" for k in range(len(u))] if names is None else list(names)
+        return cls(distances, shift_kernel(shifts, W, u), reference, np.linalg.norm(W, axis=1), u, given, v, title)
+
+    @property
+    def _n_panels(self) -> int:
+        return 2
+
+    def _new_axes(self) -> list[Any]:
+        axes = panels(2, size=(4.4, 3.4))
+        if self.title:
+            axes[0].figure.suptitle(self.title)
+        return axes
+
+    def _draw(self, axes: Sequence[Any]) -> None:
+        self._draw_kernels(axes[0])
+        self._draw_densities(axes[1])
+        for ax in axes:
+            quiet(ax)
+
+    def _draw_kernels(self, ax: Any) -> None:
+        ax.axhline(0.0, color="0.7", linewidth=0.8)
+        ax.plot(self.distances, self.reference / self.reference[0], color="0.45", linestyle="--", label="reference")
+        for place, (values, name) in enumerate(zip(self.learned, self.names, strict=True)):
+            label = f"learned{f', {name}' if len(self.names) > 1 else ''} (k(0) = {values[0]:.3g})"
+            ax.plot(self.distances, values / values[0], color=_colour(place), linewidth=1.6, label=label)
+        ax.set(xlabel="distance", ylabel="k(δ) / k(0)", xlim=(0.0, self.distances[-1]))
+        ax.legend(frameon=False, fontsize="small")
+
+    def _draw_densities(self, ax: Any) -> None:
+        ax.axhline(1.0, color="0.45", linestyle="--", linewidth=1.0, label="reference")
+        for place, (u, name) in enumerate(zip(self.density, self.names, strict=True)):
+            ax.scatter(self.lengths, u, s=8, alpha=0.45, linewidth=0, color=_colour(place))
+            label = f"mean{f', {name}' if len(self.names) > 1 else ''}"
+            ax.plot(*_binned(self.lengths, u), color=_colour(place), linewidth=1.6, label=label)
+        spread = self.density[self.density > 0.0]
+        if spread.size == self.density.size and spread.max() > 30.0 * spread.min():
+            ax.set_yscale("log")
+        ax.set(xlabel="|w|", ylabel="u")
+        ax.legend(frameon=False, fontsize="small")
+
+
+def _class_names(model: Any) -> list[str] | None:
+    """The classes, where each has a density of its own."""
+    classes, density = getattr(model, "classes_", ()), model.density_
+    return [str(one) for one in classes] if np.ndim(density) == 2 and len(classes) == len(density) else None
+
+
+def _unit(direction: np.ndarray, n_columns: int) -> np.ndarray:
+    v = np.asarray(direction, dtype=np.float64)
+    length = float(np.linalg.norm(v))
+    if v.shape != (n_columns,) or not 0.0 < length < np.inf:
+        raise ValueError(f"direction is {direction!r}; it must be a vector of {n_columns} numbers that are not all 0")
+    return v / length
+
+
+def _typical_reach(along: np.ndarray) -> float:
+    """Periods of the median frequency."""
+    typical = float(np.median(np.abs(along)))
+    return _PERIODS * 2.0 * np.pi / typical if typical > 0.0 else 1.0
+
+
+def _binned(lengths: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means of groups of as many frequencies each, in the order of their lengths."""
+    groups = np.array_split(np.argsort(lengths, kind="stable"), min(_BINS, len(lengths)))
+    return np.array([lengths[g].mean() for g in groups]), np.array([u[g].mean() for g in groups])
+
+
+def _colour(place: int) -> str:
+    return CLASS_COLOURS[place % len(CLASS_COLOURS)]
