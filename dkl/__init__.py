@@ -33,6 +33,8 @@ _HOMES = {
     "RandomFeatures": "dkl.learners.random_features",
     "AlignedFeatures": "dkl.learners.aligned",
     "PosteriorFeatures": "dkl.learners.posterior",
+    "LeverageFeatures": "dkl.learners.leverage",
+    "LandmarkFeatures": "dkl.learners.landmarks",
     "MarginFeatures": "dkl.learners.margin",
     "PeakFeatures": "dkl.learners.peaks",
     "KernelClassifier": "dkl.learners.kernel_machines",

@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions, validate_parameter_constraints
+from sklearn.utils._param_validation import (
+    HasMethods,
+    Interval,
+    RealNotInt,
+    StrOptions,
+    validate_parameter_constraints,
+)
 
 from dkl.features.families import Gaussian
 
@@ -47,6 +53,20 @@ ALIGNMENT: Constraints = {
 POSTERIOR: Constraints = {
     "beta": [Interval(Real, 0, None, closed="left")],
     "estimator": [StrOptions({"auto", "draw", "support"})],
+}
+
+LEVERAGE: Constraints = {
+    "n_candidates": [Interval(Integral, 1, None, closed="left"), None],
+    "mu": [Interval(Real, 0, None, closed="neither")],
+    "n_rows": [Interval(Integral, 1, None, closed="left"), Interval(RealNotInt, 0, 1, closed="right"), None],
+    "weighted": ["boolean"],
+}
+
+LANDMARKS: Constraints = {
+    "n_landmarks": [Interval(Integral, 1, None, closed="left")],
+    "beta": POSTERIOR["beta"],
+    "landmarks": [StrOptions({"kmeans", "kmeans-joint", "random"})],
+    "rounds": [Interval(Integral, 0, None, closed="left")],
 }
 
 MARGIN: Constraints = {
@@ -88,7 +108,10 @@ PEAKS: Constraints = {
 }
 
 MACHINE: Constraints = {
-    "features": [HasMethods(["fit", "transform"]), StrOptions({"random", "aligned", "posterior", "peaks", "margin"})],
+    "features": [
+        HasMethods(["fit", "transform"]),
+        StrOptions({"random", "aligned", "posterior", "landmarks", "peaks", "margin"}),
+    ],
     "alpha": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
     "epochs": [Interval(Integral, 1, None, closed="left"), None],
     "solver": [StrOptions({"sgd", "newton"})],
@@ -161,6 +184,24 @@ def drawn_seed(random_state: Any) -> int:
 def columns_a_frequency(family: Any) -> int:
     """Output columns of one frequency: two for a cosine-sine pair."""
     return family.with_bandwidth(1.0).draw(1, 2, 0).columns_a_frequency
+
+
+def check_waves(name: str, family: Any) -> None:
+    """Raise ValueError for a family whose features are no waves, each with a kernel cos(w.(x - x')) of its own."""
+    if family.with_bandwidth(1.0).draw(1, 2, 0).activation not in ("cos-sin", "cos"):
+        raise ValueError(
+            f"{name} needs a family of Fourier features, whose kernel is cos(w.(x - x')); {family!r} is none. Use "
+            "Gaussian, Laplacian, Cauchy or Matern, or AlignedFeatures"
+        )
+
+
+def check_labels(name: str, dataset: Any) -> None:
+    """Raise ValueError for targets that are numbers."""
+    if dataset.task != "classification":
+        raise ValueError(
+            f"{name} learns from class labels, and these targets are numbers (regression); use AlignedFeatures for "
+            "regression"
+        )
 
 
 def kept_frequencies(name: str, n_features: int, family: Any) -> int:

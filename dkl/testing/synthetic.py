@@ -1,4 +1,4 @@
-"""Rows of known geometry: the two toy sets of Bullins, Zhang & Zhang 2018, figure 1, calibrated on its baselines."""
+"""Rows of known geometry: the toy sets of the papers, labelled or with numbers."""
 
 from __future__ import annotations
 
@@ -92,6 +92,61 @@ def sphere_checkerboard(
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     colatitude, longitude = np.arccos(X[:, 2]), np.arctan2(X[:, 1], X[:, 0])
     return X, _signs(np.sin(bands * colatitude) * np.sin(sectors / 2 * longitude))
+
+
+def disc_and_annulus(
+    n_rows: int = 1_000, *, n_columns: int = 2, noise: float = 0.1, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of a disc, labelled -1, and of an annulus around it, labelled +1, some labels flipped.
+
+    Half of the rows lie in the disc of radius 0.9, half in the annulus of radii 1.1 to 2; radii are uniform (not
+    areas), and so are directions. The best accuracy is 1 - noise, that of the unit circle. In more columns: a ball and
+    a shell around it.
+
+    Parameters
+    ----------
+    n_rows : int
+    n_columns : int
+        At least 2.
+    noise : float
+        The share of flipped labels, below 1/2.
+    seed : int
+
+    Returns
+    -------
+    X : ndarray of shape (n_rows, n_columns), float64
+    y : ndarray of shape (n_rows,), int64
+        -1 or +1.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than 2 columns, or `noise` is not in [0, 1/2).
+
+    References
+    ----------
+    Sun, Gilbert & Tewari 2018, section 4 and figure 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.testing.synthetic import disc_and_annulus
+    >>> X, y = disc_and_annulus(100, noise=0.0)
+    >>> bool(np.all((np.linalg.norm(X, axis=1) > 1.0) == (y > 0)))
+    True
+    """
+    if n_columns < 2:
+        raise ValueError(f"disc_and_annulus: n_columns is {n_columns}; a disc has at least 2")
+    if not 0.0 <= noise < 0.5:
+        raise ValueError(f"disc_and_annulus: noise is {noise}; a share of flipped labels is in [0, 0.5)")
+    generator = np.random.default_rng(seed)
+    outside = np.arange(n_rows) % 2 == 1
+    generator.shuffle(outside)
+    directions = generator.standard_normal((n_rows, n_columns))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    radii = np.where(outside, generator.uniform(1.1, 2.0, n_rows), generator.uniform(0.0, 0.9, n_rows))
+    flipped = generator.random(n_rows) < noise
+    return radii[:, None] * directions, _signs(np.where(outside != flipped, 1.0, -1.0))
 
 
 def additive(n_rows: int = 2_000, *, n_columns: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
