@@ -14,6 +14,7 @@ from dkl.learners.machine import KernelMachine
 from dkl.learners.parameters import CLASSIFIER, REGRESSOR, Constraints, class_weights
 from dkl.learners.predicting import ClassPredictions, NumberPredictions
 from dkl.learners.prediction import blockwise, probabilities, with_row_id
+from dkl.learners.rows import check_labels
 from dkl.linear.fitting import (
     LinearProblem,
     Run,
@@ -156,11 +157,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
 
     def _check_targets(self, dataset: Dataset) -> None:
         classes = np.asarray(dataset.classes)
-        if classes.dtype.kind == "f" and (parts := classes[classes != np.floor(classes)]).size:
-            raise ValueError(
-                f"Unknown label type: continuous. y holds {parts[0]:g}, and labels are whole numbers, booleans or "
-                "texts; fit numbers with KernelRegressor"
-            )
+        check_labels(classes, "KernelRegressor")
         self.classes_ = classes
 
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:

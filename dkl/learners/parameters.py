@@ -134,6 +134,35 @@ REGRESSOR: Constraints = {
     "epsilon": [Interval(Real, 0, None, closed="left")],
 }
 
+_POSITIVE = Interval(Real, 0, None, closed="neither")
+_FROM_ZERO = Interval(Real, 0, None, closed="left")
+
+TUNED: Constraints = {
+    **{name: constraint for name, constraint in COMMON.items() if name != "class_weight"},
+    "reference_scale": [_POSITIVE, None],
+    "lam": [_POSITIVE],
+    "Lam": [_POSITIVE],
+    "gamma": [_POSITIVE],
+    "meta_kernel": [str, HasMethods(["gram", "validate"])],
+    "length_scale": [_POSITIVE],
+    "density_floor": [_FROM_ZERO],
+    "center": [_FROM_ZERO],
+    "shared_density": ["boolean"],
+    "solver": [StrOptions({"full", "adam"})],
+    "tol": [_POSITIVE, None],
+    "max_passes": [Interval(Integral, 1, None, closed="left"), None],
+    "learning_rate": [_POSITIVE],
+    **{name: MACHINE[name] for name in ("epochs", "early_stopping", "validation_fraction", "patience")},
+}
+
+TUNED_CLASSIFIER: Constraints = {
+    **TUNED,
+    "loss": [StrOptions({"hinge", "squared_hinge", "squared_error"})],
+    "class_weight": COMMON["class_weight"],
+}
+
+TUNED_REGRESSOR: Constraints = {**TUNED, "loss": [StrOptions({"squared_error"})]}
+
 
 def check_parameters(estimator: Any) -> None:
     """Raise an error that names the parameter, its value and what is expected, before any row is read."""

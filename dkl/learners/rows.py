@@ -59,6 +59,15 @@ def one_dimensional(y: Any) -> Any:
     return column_or_1d(y, warn=True) if is_column else y
 
 
+def check_labels(classes: np.ndarray, regressor: str) -> None:
+    """Raise ValueError for labels (K,) that are no whole numbers, and name the estimator that fits numbers."""
+    if classes.dtype.kind == "f" and (parts := classes[classes != np.floor(classes)]).size:
+        raise ValueError(
+            f"Unknown label type: continuous. y holds {parts[0]:g}, and labels are whole numbers, booleans or "
+            f"texts; fit numbers with {regressor}"
+        )
+
+
 def _record_names(estimator: Any, dataset: Dataset) -> None:
     """`feature_names_in_`, where the columns have names and raw columns are the encoded ones."""
     if hasattr(estimator, "feature_names_in_"):

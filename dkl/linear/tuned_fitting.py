@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dkl.blocks.records import Record
 from dkl.data.source import BlockSource
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, uncentred
 from dkl.linear.fitting import LinearProblem, Run, mixed_source, none_held_out, summarise_rows
 from dkl.linear.pieces import RowTargets
-from dkl.linear.summary import Summary
+from dkl.linear.summary import Summary, summary_records
 from dkl.linear.tuned_descent import TunedDescent, TunedModel, tuned_step
 from dkl.passes.loop import run_driver
 from dkl.selection.density import DensityPenalty
@@ -40,7 +42,7 @@ class Descent:
     """
 
     epochs: int | None = None
-    rate: float = 0.05
+    rate: float = 0.1
     patience: int | None = None
     shared: bool = True
 
@@ -112,6 +114,21 @@ def fit_by_adam(
         device=run.device,
     )
     return _fitted(problem, penalty, summary, state), stats
+
+
+def descent_passes(
+    problem: LinearProblem, penalty: DensityPenalty, descent: Descent, source: BlockSource
+) -> list[tuple[Sequence[Record], int]]:
+    """The records of each kind of pass and how often it runs at most, for plans."""
+    K = None if problem.classes is None else len(problem.classes)
+    columns = K or problem.n_targets
+    records = summary_records(columns, K, problem.class_weight, problem.held_out, problem.seed)
+    n_rows = float(np.sum(source.block_rows)) * (1.0 - problem.held_out.share)
+    planned = Summary(
+        n_rows, n_rows, np.zeros(columns), np.ones(columns), center=np.zeros(problem.feature_map.n_features)
+    )
+    task = adam_problem(problem, penalty, planned, descent, n_blocks=source.n_blocks)
+    return [(records, 1), *EpochDriver().plan(task)]
 
 
 def adam_problem(
