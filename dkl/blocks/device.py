@@ -111,7 +111,9 @@ def place(block: Block, device: Device) -> Block:
 
 def rows_on(X: Any, device: Device) -> Any:
     """Rows, dense or sparse, on `device`; those that are there already are not copied."""
-    if device == "cpu" or is_on_gpu(X):
+    if device == "cpu":
+        return X.get() if is_on_gpu(X) else X
+    if is_on_gpu(X):
         return X
     import cupy
 

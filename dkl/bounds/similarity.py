@@ -11,12 +11,20 @@ from dkl.bounds.certificate import Bound
 
 
 def landmark_bound(
-    losses: np.ndarray, weights: np.ndarray, *, n_rows: float, t: float, eps: float = 0.05, as_printed: bool = False
+    losses: np.ndarray,
+    weights: np.ndarray,
+    *,
+    n_rows: float,
+    t: float,
+    eps: float = 0.05,
+    chosen_from: float | None = None,
+    as_printed: bool = False,
 ) -> Bound:
     """For all landmarks at once: the expected loss of each one's learned similarity.
 
-    ``L_l <= Q_l.L^_l + (KL(Q_l || uniform) + t^2 / (8 (n - 1)) + ln(n_L / eps)) / t``. The printed form has
-    ``t^2 / (2 (n - 1))``: losses are in [0, 1], so Hoeffding's lemma gives 8.
+    ``L_l <= Q_l.L^_l + (KL(Q_l || uniform) + t^2 / (8 (n - 1)) + ln(c / eps)) / t`` with c = n_L. The printed form has
+    ``t^2 / (2 (n - 1))``: losses are in [0, 1], so Hoeffding's lemma gives 8. Landmarks that were chosen by looking at
+    the rows, the same number of each class, say, need c = n, so that the bound holds for every row at once.
 
     Parameters
     ----------
@@ -30,6 +38,9 @@ def landmark_bound(
         Chosen before the rows were seen; ``beta sqrt(n)`` is what the pseudo-posterior minimises.
     eps : float
         The bound fails with this probability at most.
+    chosen_from : float or None
+        c: the rows among which landmarks were chosen by what is in them; None where they were drawn blindly, which
+        makes it n_L.
     as_printed : bool
 
     Returns
@@ -63,7 +74,7 @@ def landmark_bound(
     loss = np.sum(weights * losses, axis=1)
     divergence = np.log(weights.shape[1]) + xlogy(weights, weights).sum(axis=1)
     variance = t / ((2.0 if as_printed else 8.0) * (n_rows - 1.0))
-    confidence = math.log(len(weights) / eps) / t
+    confidence = math.log((len(weights) if chosen_from is None else chosen_from) / eps) / t
     return Bound(
         theorem=f"Letarte et al. 2019, section 4.2 ({'as printed' if as_printed else 'tightened'})",
         value=loss + divergence / t + variance + confidence,
@@ -78,8 +89,8 @@ def landmark_bound(
         },
         probability=1.0 - eps,
         vacuous_from=0.5,
-        covers="the expected loss of every landmark's similarity, for rows and landmarks drawn independently from one "
-        "law, with candidates, bandwidth and t chosen before the rows were seen",
+        covers="the expected loss of every landmark's similarity, for rows drawn independently from one law, "
+        "with candidates, bandwidth and t chosen before the rows were seen",
         excludes="k-means landmarks; a bandwidth, scaling or beta chosen on the same rows; weights of rows that are no "
         "repetitions of independent draws; the error of a machine on the features",
     )

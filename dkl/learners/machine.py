@@ -20,6 +20,7 @@ from dkl.data.frames import is_frame
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.base import FeatureLearner
 from dkl.learners.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
+from dkl.learners.landmarks import LandmarkFeatures
 from dkl.learners.machine_plan import Passes, machine_passes
 from dkl.learners.margin import MarginFeatures
 from dkl.learners.parameters import Constraints, check_constraints
@@ -41,6 +42,7 @@ LEARNERS: dict[str, type[FeatureLearner]] = {
     "random": RandomFeatures,
     "aligned": AlignedFeatures,
     "posterior": PosteriorFeatures,
+    "landmarks": LandmarkFeatures,
     "peaks": PeakFeatures,
     "margin": MarginFeatures,
 }

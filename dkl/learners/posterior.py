@@ -11,7 +11,16 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import SelectingLearner
-from dkl.learners.parameters import COMMON, POOL, POSTERIOR, Constraints, family_of, kept_frequencies
+from dkl.learners.parameters import (
+    COMMON,
+    POOL,
+    POSTERIOR,
+    Constraints,
+    check_labels,
+    check_waves,
+    family_of,
+    kept_frequencies,
+)
 from dkl.selection.alignment import effective_features
 from dkl.selection.choice import Estimator, choose_features
 from dkl.selection.posterior import pseudo_posterior
@@ -124,21 +133,11 @@ class PosteriorFeatures(SelectingLearner):
         return self._chosen_again(beta=beta, n_features=n_features, estimator=estimator)
 
     def _check_rest(self) -> None:
-        family = family_of(self)
-        activation = family.with_bandwidth(1.0).draw(1, 2, 0).activation
-        if activation not in ("cos-sin", "cos"):
-            raise ValueError(
-                f"PosteriorFeatures needs a family of Fourier features, whose kernel is cos(w.(x - x')); {family!r} is "
-                "none. Use Gaussian, Laplacian, Cauchy or Matern, or AlignedFeatures"
-            )
-        kept_frequencies(type(self).__name__, self.n_features, family)
+        check_waves(type(self).__name__, family_of(self))
+        kept_frequencies(type(self).__name__, self.n_features, family_of(self))
 
     def _check_task(self, dataset: Dataset) -> None:
-        if dataset.task != "classification":
-            raise ValueError(
-                "PosteriorFeatures learns from class labels, and these targets are numbers (regression); "
-                "use AlignedFeatures for regression"
-            )
+        check_labels(type(self).__name__, dataset)
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
         # the loss is one of the kernel cos(w.(x - x')), which a pair has and a cosine with one phase has not

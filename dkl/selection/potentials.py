@@ -108,7 +108,7 @@ def _cut(name: str, sums: np.ndarray) -> dict[str, np.ndarray]:
     return {f"{name}{panel.start}": sums[:, :, panel] for panel in _panels(*sums.shape)}
 
 
-def _joined(name: str, width: int, problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+def joined_sums(name: str, width: int, problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
     """The inverse of `_cut`."""
     panels = _panels(problem.candidates.columns_a_frequency, problem.candidates.n_frequencies, width)
     return np.concatenate([sums[f"{name}{panel.start}"] for panel in panels], axis=2)
@@ -173,7 +173,7 @@ class AlignmentDriver(_PotentialDriver):
 
     def step(self, problem: PotentialProblem, state: PotentialState, results: Sequence[Any]) -> PotentialState:
         (sums,) = results
-        values, total = _alignments(problem, sums), _total(problem, sums)
+        values, total = _alignments(problem, sums), total_weight(problem, sums)
         return PotentialState(values=values, total=total)
 
 
@@ -182,18 +182,18 @@ class PosteriorDriver(_PotentialDriver):
 
     def step(self, problem: PotentialProblem, state: PotentialState, results: Sequence[Any]) -> PotentialState:
         (sums,) = results
-        features = _joined("features", problem.n_targets, problem, sums)
-        return PotentialState(values=pair_losses(features, sums["targets"]), total=_total(problem, sums))
+        features = joined_sums("features", problem.n_targets, problem, sums)
+        return PotentialState(values=pair_losses(features, sums["targets"]), total=total_weight(problem, sums))
 
 
-def _total(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> float:
+def total_weight(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> float:
     targets = sums["targets"]
     return float(targets[-1] if problem.n_classes is None else targets.sum())
 
 
 def _alignments(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
     """v of (4), less its diagonal where the problem says so (a constant for pairs, which moves no weight)."""
-    targets, features = sums["targets"], _joined("features", problem.n_targets, problem, sums)
+    targets, features = sums["targets"], joined_sums("features", problem.n_targets, problem, sums)
     is_regression = problem.n_classes is None
     if is_regression:
         values = regression_alignments(features, targets)
@@ -201,7 +201,7 @@ def _alignments(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np
         values = class_alignments(features, targets, center=problem.center)
     if not problem.needs_squares:
         return values
-    squares = _joined("squares", problem.n_squares, problem, sums)
+    squares = joined_sums("squares", problem.n_squares, problem, sums)
     if is_regression:
         return values - regression_diagonal(squares, targets)
     return values - class_diagonal(squares, targets, center=problem.center)
