@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.blocks.products import Product
 from dkl.blocks.tiles import spans
-from dkl.blocks.turns import REDUCTION, cos_sin
+from dkl.blocks.turns import ELEMENTWISE, REDUCTION, cos_sin
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import LandmarkProjection
 
@@ -72,18 +72,34 @@ def _projection(feature_map: FeatureMap) -> LandmarkProjection:
     return feature_map.projection
 
 
-@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _add_cosines(
     z: np.ndarray, weights: np.ndarray, starts: np.ndarray, begin: int, first: int, out: np.ndarray
 ) -> None:
     """Add the cosines of angles z (n, F) in turns, frequencies `begin` on, to their similarities, `first` on."""
+    width = z.shape[1]
+    room = np.empty(width, z.dtype)
     for i in range(z.shape[0]):
+        # all cosines of a row at once: those of one landmark alone are too few for vector code
+        _weigh_cosines(z[i], weights[begin : begin + width], room)
         landmark, j = first, 0
-        while j < z.shape[1]:
-            stop = min(starts[landmark + 1] - begin, z.shape[1])
-            total = weights.dtype.type(0)
-            for k in range(j, stop):
-                c, _ = cos_sin(z[i, k])
-                total += weights[begin + k] * c
-            out[i, landmark] += total
+        while j < width:
+            stop = min(starts[landmark + 1] - begin, width)
+            out[i, landmark] += _sum(room[j:stop])
             landmark, j = landmark + 1, stop
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _weigh_cosines(z: np.ndarray, w: np.ndarray, out: np.ndarray) -> None:
+    """out = w cos(2 pi z)."""
+    for k in range(len(out)):
+        c, _ = cos_sin(z[k])
+        out[k] = w[k] * c
+
+
+@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+def _sum(values: np.ndarray) -> float:
+    total = values.dtype.type(0)
+    for k in range(len(values)):
+        total += values[k]
+    return total
