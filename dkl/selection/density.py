@@ -12,11 +12,13 @@ import numpy as np
 from scipy.linalg import eigh
 
 from dkl.blocks.blas import one_blas_thread
+from dkl.blocks.tiles import spans
 from dkl.selection.interior_point import minimise_quadratic
 from dkl.selection.meta_kernels import DeltaMetaKernel, MetaKernel, as_meta_kernel
 
-# D x D matrices of float64 that stand at once: vectors, H, and a factor of it or the work of eigh
-_MATRICES = 4
+# D x D matrices of float64 that stand at once: vectors and the work of eigh, or vectors, H and a factor
+_MATRICES = 3
+_TILE_BYTES = 1 << 22
 MOST_BYTES = 8 << 30
 
 
@@ -253,11 +255,11 @@ class DensityPenalty:
     def _searched_conjugate(self, p: np.ndarray) -> Conjugate:
         """By a quadratic over u - floor >= 0."""
         lift = np.full_like(p, self.floor - self.center)
-        slope = self.Lam * self.times(lift)
         with one_blas_thread():
-            found = minimise_quadratic(self.Lam * self.matrix, p - slope)
-        value = found.value - found.gap + 0.5 * float(slope @ lift) - self.floor * float(p.sum())
-        return Conjugate(value, self.floor + found.point, found.gap)
+            found = minimise_quadratic(self.matrix, p / self.Lam - self.times(lift))
+        at_floor = self.value(self.center + lift) - self.floor * float(p.sum())
+        gap = self.Lam * found.gap
+        return Conjugate(self.Lam * found.value + at_floor - gap, self.floor + found.point, gap)
 
 
 _CUBIC_STEPS = 8
@@ -348,14 +350,23 @@ def density_penalty(
 
 
 def _decomposed(W: np.ndarray, kernel: MetaKernel) -> MetaSpectrum:
-    gram = np.asarray(kernel.gram(W), dtype=np.float64)
-    if gram.shape != (len(W), len(W)) or not np.isfinite(gram).all():
-        raise ValueError(
-            f"{kernel!r} gave a Gram matrix of shape {gram.shape} on {len(W)} frequencies; it must be square and finite"
-        )
+    gram = np.empty((len(W), len(W)))
+    for rows in spans(len(W), max(1, _TILE_BYTES // (8 * len(W)))):
+        with np.errstate(over="ignore", invalid="ignore"):
+            part = kernel.gram(W[rows], W)
+        gram[rows] = _checked(part, gram[rows].shape, kernel)
     with one_blas_thread():
-        values, vectors = eigh(gram, overwrite_a=True, check_finite=False, driver="evd")
+        # the transpose of a symmetric matrix in C order is one that LAPACK works on in place
+        values, vectors = eigh(gram.T, overwrite_a=True, check_finite=False, driver="evd")
     return MetaSpectrum(np.maximum(values, 0.0), vectors)
+
+
+def _checked(values: np.ndarray, shape: tuple[int, ...], kernel: MetaKernel) -> np.ndarray:
+    if np.shape(values) != shape:
+        raise ValueError(f"{kernel!r}: gram of frequencies {shape} has shape {np.shape(values)}")
+    if not np.isfinite(values).all():
+        raise ValueError(f"{kernel!r} is not finite on these frequencies; its length scale is far from their lengths")
+    return values
 
 
 def _check_size(n_frequencies: int, most_bytes: int) -> None:

@@ -108,12 +108,14 @@ def _stepped(A: np.ndarray, b: np.ndarray, at: BoundedMinimum) -> BoundedMinimum
 
 def _factor(A: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, bool]:
     """Cholesky of I + R A R, R = diag(root): no eigenvalue is below 1 but by rounding, which is outweighed."""
-    scaled = root[:, None] * A * root
-    diagonal = scaled.diagonal().copy()
     for added in (0.0, *(_EPS * len(root) * 100.0**k for k in range(7))):
-        np.fill_diagonal(scaled, diagonal + 1.0 + added * diagonal.max(initial=1.0))
+        scaled = root[:, None] * A
+        scaled *= root
+        diagonal = np.einsum("ii->i", scaled)
+        diagonal += 1.0 + added * diagonal.max()
         try:
-            return cho_factor(scaled, lower=True, check_finite=False)
+            # the transpose of a symmetric matrix in C order is one that LAPACK factorises in place
+            return cho_factor(scaled.T, lower=True, overwrite_a=True, check_finite=False)
         except np.linalg.LinAlgError:
             continue
     raise FloatingPointError("the quadratic is not convex: its matrix has eigenvalues far below zero")

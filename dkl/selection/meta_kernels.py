@@ -154,8 +154,6 @@ class DeltaMetaKernel:
 
     def gram(self, W: np.ndarray, V: np.ndarray | None = None) -> np.ndarray:
         """1 where two rows are the same frequency."""
-        if V is None:
-            return np.eye(len(_frequencies(W, None)[0]))
         W, V = _frequencies(W, V)
         names = np.unique(np.concatenate([W, V]), axis=0, return_inverse=True)[1].ravel()
         return (names[: len(W), None] == names[len(W) :]).astype(np.float64)
@@ -189,7 +187,7 @@ class SumMetaKernel:
                 f"SumMetaKernel: kernels is {self.kernels!r}; it must be a tuple of at least one meta-kernel"
             )
         for kernel in self.kernels:
-            as_meta_kernel(kernel)
+            _check_kernel(kernel)
         if self.weights is None:
             return
         if len(self.weights) != len(self.kernels) or not all(_is_positive(weight) for weight in self.weights):
@@ -242,16 +240,18 @@ def as_meta_kernel(kernel: Any, length_scale: float = 1.0) -> MetaKernel:
     MaternMetaKernel(length_scale=0.5, nu=1.5, even=False)
     """
     if isinstance(kernel, str) and kernel in NAMED:
-        made = NAMED[kernel]() if kernel == "delta" else NAMED[kernel](length_scale=length_scale)
-    else:
-        made = kernel
-    if isinstance(made, type) or not isinstance(made, MetaKernel):
+        kernel = NAMED[kernel]() if kernel == "delta" else NAMED[kernel](length_scale=length_scale)
+    _check_kernel(kernel)
+    return kernel
+
+
+def _check_kernel(kernel: Any) -> None:
+    if isinstance(kernel, type) or not isinstance(kernel, MetaKernel):
         raise ValueError(
             f"meta_kernel is {kernel!r}; it must be one of {sorted(NAMED)}, or an object with validate() and gram(W, "
             "V), such as RBFMetaKernel(length_scale=1.0)"
         )
-    made.validate()
-    return made
+    kernel.validate()
 
 
 def _is_positive(value: Any) -> bool:
