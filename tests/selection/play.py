@@ -34,6 +34,7 @@ class Table:
         ]
         self.passes: list[str] = []
         self.readings = 0
+        self._new: list[dict[str, np.ndarray]] = [{} for _ in blocks]
 
     def run(self, records: Sequence[Any]) -> tuple[Any, ...]:
         """One pass."""
