@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse, special
 
 from dkl.blocks.block import Block
+from dkl.blocks.kmeans import Centers
 from dkl.blocks.nufft import FrequencyGrid
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import LandmarkProjection
@@ -281,3 +282,34 @@ def smallest_keys(block: Block, k: int, seed: int, round: int = 0, *, each_class
         chosen = [i for code in codes for i in [one for one in order if block.y[one] == code][:k]]
         return block.rows(np.array(chosen, dtype=np.int64))
     return block.rows(np.array(order[:k], dtype=np.int64))
+
+
+def square_distances(X: Any, points: np.ndarray) -> np.ndarray:
+    return np.array([[math.fsum((a - b) ** 2 for a, b in zip(x, c, strict=True)) for c in points] for x in rows_of(X)])
+
+
+def nearest_centers(X: Any, codes: np.ndarray, centers: Centers) -> tuple[np.ndarray, np.ndarray]:
+    distances = square_distances(X, centers.points)
+    nearest, least = np.full(len(distances), -1), np.zeros(len(distances))
+    for i in range(len(distances)):
+        for j in range(len(centers.points)):
+            is_allowed = centers.codes is None or centers.codes[j] == codes[i]
+            if is_allowed and (nearest[i] < 0 or distances[i, j] < least[i]):
+                nearest[i], least[i] = j, distances[i, j]
+    return nearest, least
+
+
+def cluster_sums(block: Block, operands: dict[str, Any]) -> dict[str, Any]:
+    centers: Centers = operands["centers"]
+    assert block.y is not None
+    X = scale_rows(block.X, centers.scaler)
+    nearest, distances = nearest_centers(X, block.y, centers)
+    points, mass, inertia = np.zeros(centers.points.shape), np.zeros((len(centers.points), centers.n_classes)), 0.0
+    for i in range(len(X)):
+        factor = 1.0 if centers.class_weight is None else centers.class_weight[block.y[i]]
+        weight = factor * (1.0 if block.weight is None else block.weight[i])
+        if nearest[i] >= 0:
+            points[nearest[i]] += weight * X[i]
+            mass[nearest[i], block.y[i]] += weight
+            inertia += weight * distances[i]
+    return {"points0": points, "mass": mass, "inertia": inertia}

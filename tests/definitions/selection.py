@@ -240,3 +240,45 @@ def largest_blocks(weights: np.ndarray, sizes: np.ndarray, room: int) -> list[in
         if weights[block] > 0.0 and sum(sizes[one] for one in chosen) + sizes[block] <= room:
             chosen.append(block)
     return sorted(chosen)
+
+
+def landmark_losses(
+    X: np.ndarray, codes: np.ndarray, point: np.ndarray, label: int, W: np.ndarray, left_out: int | None
+) -> np.ndarray:
+    """Equation (10) of Letarte, Morvant & Germain around one landmark, which is row `left_out` or none of them."""
+    losses = np.zeros(len(W))
+    others = [j for j in range(len(X)) if j != left_out]
+    for m, w in enumerate(W):
+        for j in others:
+            losses[m] += (1.0 - similarity(label, codes[j]) * math.cos(w @ (point - X[j]))) / 2.0
+    return losses / len(others)
+
+
+def landmark_angles(points: np.ndarray, W: np.ndarray) -> np.ndarray:
+    """w.x_l, landmark by landmark; W (L, D, d)."""
+    return np.array([[w @ point for w in own] for point, own in zip(points, W, strict=True)])
+
+
+def similarities(X: np.ndarray, points: np.ndarray, W: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Equation (13): sum_m Q^l_m cos(w_lm.(x_l - x))."""
+    out = np.zeros((len(X), len(points)))
+    for i, landmark, m in itertools.product(range(len(X)), range(len(points)), range(W.shape[1])):
+        out[i, landmark] += weights[landmark, m] * math.cos(W[landmark, m] @ (points[landmark] - X[i]))
+    return out
+
+
+def spread_seeds(X: np.ndarray, chosen: np.ndarray) -> float:
+    """What k-means++ makes small: the sum of squared distances to the nearest chosen row."""
+    return sum(min(float((x - X[j]) @ (x - X[j])) for j in chosen) for x in X)
+
+
+def lloyd(X: np.ndarray, points: np.ndarray, rounds: int) -> np.ndarray:
+    """Rounds of assignment and means; a centre without rows stays."""
+    points = points.copy()
+    for _ in range(rounds):
+        nearest = [min(range(len(points)), key=lambda j: float((x - points[j]) @ (x - points[j]))) for x in X]
+        for j in range(len(points)):
+            own = [x for x, where in zip(X, nearest, strict=True) if where == j]
+            if own:
+                points[j] = sum(own) / len(own)
+    return points
