@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from dkl.bounds.certificate import Bound
+from dkl.bounds.leverage import coherence_ratio, feature_count
 from dkl.data.dataset import Dataset
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
@@ -77,6 +79,8 @@ class LeverageFeatures(PoolLearner):
         most the exact ones, and the law p is within this total variation of the exact one; certain, not probable.
     coherence_ : float
         M max(r) / d(mu), the factor by which plain draws need more features; assumption 2 of the paper asks for 1.
+    bounds_ : dict of str to Bound
+        How many draws stand for the whole pool, "by leverage" and "plain"; see `bound`.
     mu_ : float
         The ridge that the scores belong to.
     n_rows_ : int
@@ -178,7 +182,31 @@ class LeverageFeatures(PoolLearner):
     @property
     def coherence_(self) -> float:
         """M max(r) / d(mu)."""
-        return float(len(self.scores_) * self.scores_.max() / self.degrees_of_freedom_)
+        return coherence_ratio(self.scores_)
+
+    @property
+    def bounds_(self) -> dict[str, Bound]:
+        """How many draws stand for the whole pool with probability 0.95, by leverage and plain ones."""
+        return {"by leverage": self.bound(), "plain": self.bound(plain=True)}
+
+    def bound(self, eps: float = 0.05, *, plain: bool = False) -> Bound:
+        """How many draws stand for the whole pool at this mu.
+
+        Parameters
+        ----------
+        eps : float
+            Probability that they do not.
+        plain : bool
+            Draws of candidates whatever their scores are.
+
+        Returns
+        -------
+        Bound
+            In frequencies; of the exact degrees of freedom at most, where scores are approximations.
+        """
+        most = self.degrees_of_freedom_ / (1.0 - self.score_error_)
+        coherence = self.coherence_ if plain else 1.0
+        return feature_count(most, coherence=coherence, eps=eps, n_candidates=float(len(self.scores_)))
 
     def _check_rest(self) -> None:
         family = family_of(self)
