@@ -19,6 +19,7 @@ from dkl.learners.parameters import (
     LANDMARKS,
     POOL,
     Constraints,
+    bandwidth_factors,
     check_labels,
     check_parameters,
     check_waves,
@@ -221,6 +222,7 @@ class LandmarkFeatures(PoolLearner):
 
     def _check_rest(self) -> None:
         check_waves(type(self).__name__, family_of(self))
+        bandwidth_factors(type(self).__name__, self.sigma_factors)
 
     def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
         return self._drawn(family, dataset, self.n_landmarks, seed=0)

@@ -63,10 +63,10 @@ def _check_map(fitted: Any, X: np.ndarray) -> None:
     require(isinstance(fitted.feature_map_, FeatureMap), f"{name}.fit leaves feature_map_, a FeatureMap")
     mapped = fitted.transform(X)
     require(mapped.shape == (len(X), fitted.feature_map_.n_features), f"{name}.transform has shape {mapped.shape}")
-    asked = fitted.get_params()["n_features"]
+    asked = fitted.get_params()[_size_parameter(fitted)]
     require(
         not isinstance(asked, int) or mapped.shape[1] <= asked,
-        f"{name}: {mapped.shape[1]} columns for n_features={asked}",
+        f"{name}: {mapped.shape[1]} columns for {_size_parameter(fitted)}={asked}",
     )
     expected = map_rows(X, fitted.feature_map_, fitted.dtype)
     require(same_bits(mapped, expected), f"{name}.transform applies feature_map_")
@@ -76,6 +76,11 @@ def _check_map(fitted: Any, X: np.ndarray) -> None:
         len(names) == mapped.shape[1], f"{name}.get_feature_names_out names {len(names)} of {mapped.shape[1]} columns"
     )
     require(fitted.n_features_in_ == X.shape[1], f"{name}.n_features_in_ is the number of columns of X")
+
+
+def _size_parameter(learner: Any) -> str:
+    """The parameter that bounds the output columns."""
+    return "n_landmarks" if "n_landmarks" in learner.get_params(deep=False) else "n_features"
 
 
 def _check_repeats(learner: Any, fitted: Any, X: np.ndarray, y: np.ndarray) -> None:
@@ -93,13 +98,13 @@ def _check_repeats(learner: Any, fitted: Any, X: np.ndarray, y: np.ndarray) -> N
 
 def _check_refusals(learner: Any, fitted: Any, X: np.ndarray, y: np.ndarray) -> None:
     name = type(learner).__name__
-    spoiled = X.copy()
+    size, spoiled = _size_parameter(learner), X.copy()
     spoiled[3, 5] = np.nan
     for what, attempt in (
         ("NaN in X at fit", lambda: clone(learner).fit(spoiled, y)),
         ("NaN in X at transform", lambda: fitted.transform(spoiled)),
         ("a missing column at transform", lambda: fitted.transform(X[:, :-1])),
-        ("n_features=0", lambda: clone(learner).set_params(n_features=0).fit(X, y)),
+        (f"{size}=0", lambda: clone(learner).set_params(**{size: 0}).fit(X, y)),
     ):
         try:
             attempt()
