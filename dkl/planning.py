@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Protocol
 
@@ -29,6 +29,10 @@ class Planned(Protocol):
 
     def planned_passes(self, dataset: Dataset) -> Sequence[tuple[Sequence[Record], int]]:
         """The records of each kind of pass and how often it runs at most."""
+        ...
+
+    def planned_memory(self, dataset: Dataset) -> Mapping[str, int]:
+        """Bytes that it holds at most beside its passes, item by item."""
         ...
 
 
@@ -72,6 +76,10 @@ class Plan:
         Blocks that are computed on at once, over all processes.
     flops_per_second, bytes_per_second : float
         Measured on this machine: a matrix product on one thread, and one block read.
+    held : mapping of str to int
+        Bytes that the driver holds at most beside the passes, item by item: searched rows, Hessians.
+    is_cluster : bool
+        Passes run in other processes than the driver.
     """
 
     learner: str
@@ -80,6 +88,8 @@ class Plan:
     slots: int
     flops_per_second: float
     bytes_per_second: float
+    held: Mapping[str, int] = field(default_factory=dict)
+    is_cluster: bool = False
 
     @property
     def n_passes(self) -> int:
@@ -88,7 +98,8 @@ class Plan:
     @property
     def peak_bytes(self) -> int:
         """Of one process, above what its imports take."""
-        return max((one.memory.total for one in self.passes), default=0)
+        passes, held = max((one.memory.total for one in self.passes), default=0), sum(self.held.values())
+        return max(passes, held) if self.is_cluster else passes + held
 
     @property
     def bytes_read(self) -> int:
@@ -119,6 +130,7 @@ class Plan:
                 }
                 for one in self.passes
             ],
+            "held": dict(self.held),
             "n_passes": self.n_passes,
             "peak_bytes": self.peak_bytes,
             "bytes_read": self.bytes_read,
@@ -128,9 +140,10 @@ class Plan:
         }
 
     def cells(self) -> list[list[str]]:
-        """A table as texts: the heads, a row for each kind of pass, the sums."""
+        """A table as texts: the heads, a row for each kind of pass and one for what is held beside them, the sums."""
         head = ["pass", "times", "reads", "flops", "time", "peak a process"]
-        return [head, *(_cells(one) for one in self.passes), self._sums()]
+        held = [["held beside them", "", "", "", "", format_bytes(sum(self.held.values()))]] if self.held else []
+        return [head, *(_cells(one) for one in self.passes), *held, self._sums()]
 
     @property
     def speed(self) -> str:
@@ -191,7 +204,7 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
     >>> found.n_passes
     2
     """
-    rows = as_dataset(dataset, y)
+    rows = as_dataset(dataset, y, task=getattr(learner, "_task", "auto"))
     kinds = learner.planned_passes(rows)
     backend = choose_backend()
     try:
@@ -209,7 +222,16 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
         computing = max(flops / slots.total(), serial) / flops_per_second
         reading = stored / (bytes_per_second * len(slots)) if stored else 0.0
         passes.append(PassPlan(pass_name(records), calls, stored, flops, max(computing, reading), memory))
-    return Plan(repr(learner), repr(rows), tuple(passes), slots.total(), flops_per_second, bytes_per_second)
+    return Plan(
+        repr(learner),
+        repr(rows),
+        tuple(passes),
+        slots.total(),
+        flops_per_second,
+        bytes_per_second,
+        held=learner.planned_memory(rows),
+        is_cluster=backend.is_cluster,
+    )
 
 
 def _memory(

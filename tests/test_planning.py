@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from dkl.errors import MemoryLimitError
 from dkl.features.families import Gaussian
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.learners.margin import MarginFeatures
+from dkl.learners.peaks import PeakFeatures
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.random_features import RandomFeatures
 from dkl.planning import plan
@@ -127,3 +130,33 @@ def test_rows_in_memory_are_not_read(tmp_path: Path) -> None:
     planned = plan(RandomFeatures(n_features=4), np.random.default_rng(0).random((100, 3)))
     assert planned.bytes_read == 0
     assert planned.seconds < 1.0
+
+
+def test_a_plan_counts_what_the_driver_holds_beside_its_passes(dataset: Dataset) -> None:
+    features = MarginFeatures(n_features=100, random_state=0)
+    bare, searched = plan(RandomFeatures(n_features=100), dataset), plan(features, dataset)
+    assert bare.held == {}
+    assert bare.peak_bytes == max(one.memory.total for one in bare.passes)
+    held = sum(searched.held.values())
+    assert searched.peak_bytes == max(one.memory.total for one in searched.passes) + held
+    assert "held beside them" in repr(searched)
+    assert searched.facts["held"] == searched.held
+    # a machine holds no more than its features' search, or its Hessians
+    machine = KernelClassifier(features, solver="newton", loss="squared_hinge")
+    assert sum(plan(machine, dataset).held.values()) >= held
+    for other in (PeakFeatures(n_features=20), features.set_params(solver="game")):
+        assert plan(other, dataset).held["searched rows"] > 0
+
+
+def test_what_a_search_allocates_is_within_its_plan(dataset: Dataset) -> None:
+    features = MarginFeatures(n_features=60, search_rows=6_000, random_state=0, progress=False)
+    planned = plan(features, dataset)
+    features.fit(dataset)
+    tracemalloc.start()
+    with dask.config.set(scheduler="synchronous"):
+        features.fit(dataset)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < planned.peak_bytes
+    # without what is held the plan would fall short of the rows that are searched alone
+    assert planned.held["searched rows"] >= 6_000 * 8 * 4

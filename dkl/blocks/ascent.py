@@ -108,6 +108,13 @@ def landscape(X: Any, S: Any, dtype: Any = "float32", *, columns: np.ndarray | N
     return _Rows(X, S, dtype)
 
 
+def climbing_bytes(n_rows: int, n_columns: int, n_chains: int) -> int:
+    """What a landscape holds at most beside its rows: the waves of its chains, its pieces' gradients and their sum."""
+    waves = min(8 * n_rows * n_chains, max(_WAVE_BYTES, 8 * 16 * n_rows))
+    gradient = 4 * n_chains * n_columns
+    return waves + 3 * min(_PIECES * gradient, max(_GRADIENT_BYTES, gradient))
+
+
 class _Rows:
     """The potential over all columns: one product for the angles, one for the gradient, row tiles in the cache."""
 

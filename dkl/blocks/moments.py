@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numba
 import numpy as np
 from scipy import sparse
 
@@ -78,6 +79,18 @@ def moments_of(sums: Mapping[str, np.ndarray]) -> Moments:
     noise = 16.0 * np.finfo(np.float64).eps * sums["between"]
     variance = (sums["within"] + np.where(between > noise, between, 0.0)) / weight
     return Moments(weight, mean, variance, -sums["depth"], sums["high"], float(sums["norm"]))
+
+
+@numba.njit(nogil=True, cache=True)
+def dense_sums(X: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Weighted sums of the columns of dense rows, and of their squares, (2, d), float64: one read, no temporaries."""
+    total = np.zeros((2, X.shape[1]))
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            value = np.float64(X[i, j])
+            total[0, j] += weights[i] * value
+            total[1, j] += weights[i] * value * value
+    return total
 
 
 def _add(pieces: np.ndarray) -> np.ndarray:

@@ -20,9 +20,10 @@ from dkl.features.projections import ColumnProjection, Projection, SparseProject
 _ROWS = 512
 _FREQUENCIES = 768
 # BLAS takes other kernels for small products and at ragged edges, and their last bits differ. With at least so many
-# rows and frequencies, the latter in multiples of 16, the features of a row do not depend on which rows come with it.
+# rows, and rows times frequencies, the latter in multiples of 16, the features of a row do not depend on which rows
+# come with it.
 _LEAST_ROWS = 16
-_LEAST_FREQUENCIES = 128
+_LEAST_ANGLES = 2048
 _EDGE = 16
 
 
@@ -89,14 +90,15 @@ def _offset(feature_map: FeatureMap, tiles: RowTiles, dtype: np.dtype) -> np.nda
 class _Dense:
     def __init__(self, W: np.ndarray, dtype: np.dtype) -> None:
         self.n_frequencies = len(W)
-        padded = max(_LEAST_FREQUENCIES, -(-len(W) // _EDGE) * _EDGE)
+        padded = max(1, -(-len(W) // _EDGE)) * _EDGE
+        self.least_rows = max(_LEAST_ROWS, -(-_LEAST_ANGLES // padded))
         W = W.astype(dtype, copy=False)
         self.W = W if len(W) == padded else np.concatenate([W, np.zeros((padded - len(W), W.shape[1]), dtype)])
 
     def __call__(self, tile: np.ndarray, chosen: slice) -> np.ndarray:
         rows, width = len(tile), chosen.stop - chosen.start
-        if rows < _LEAST_ROWS:
-            tile = np.concatenate([tile, np.zeros((_LEAST_ROWS - rows, tile.shape[1]), tile.dtype)])
+        if rows < self.least_rows:
+            tile = np.concatenate([tile, np.zeros((self.least_rows - rows, tile.shape[1]), tile.dtype)])
         stop = chosen.stop if chosen.stop < self.n_frequencies else len(self.W)
         with np.errstate(over="ignore", invalid="ignore"):
             z = np.dot(tile, self.W[chosen.start : stop].T)

@@ -52,7 +52,8 @@ def smallest_keys(block: Block, k: int, seed: int, round: int = 0, *, each_class
     """
     keys = sample_keys(block.row_id, block.weight, seed, round)
     if not each_class:
-        return block.rows(np.lexsort((block.row_id, keys))[:k])
+        first = np.lexsort((block.row_id, keys))[:k]
+        return block if np.array_equal(first, np.arange(block.n_rows)) else block.rows(first)
     order = np.lexsort((block.row_id, keys, np.asarray(block.y)))
     codes = np.asarray(block.y)[order]
     place = np.arange(len(codes)) - np.searchsorted(codes, codes)

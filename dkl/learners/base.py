@@ -143,6 +143,10 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up."""
         raise TypeError(f"{type(self).__name__} does not say what it reads")
 
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """Bytes that the learner's driver holds at most beside the passes, item by item."""
+        return {}
+
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn, of other frequencies: what plans of later passes need."""
         family = self._planned_family()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import dask
@@ -12,12 +11,11 @@ import dask.array as da
 import numpy as np
 
 from dkl.blocks.game import GameTargets
-from dkl.blocks.scale import scale_rows
 from dkl.data.dataset import Dataset
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.learners.parameters import family_of, kept_frequencies
-from dkl.learners.searching import rows_within, weight_of
+from dkl.learners.searching import ground_of, rows_within, weight_of
 from dkl.linear.pieces import HeldOut
 from dkl.passes.loop import ColumnStore
 from dkl.passes.row_columns import RowColumns
@@ -25,7 +23,7 @@ from dkl.selection.choice import choose_blocks
 from dkl.selection.excessive_gap import ExcessiveGapDriver, ExcessiveGapState, norm_machine
 from dkl.selection.game import GameDriver, dual_measure, machine_coefficients
 from dkl.selection.game_problem import GameProblem, GameRules, GameState
-from dkl.selection.peak_search import Peaks, SearchOptions, search_peaks
+from dkl.selection.peak_search import SearchOptions
 
 _POOL_ROUNDS = 200
 _POOL_SIZE = 1_000
@@ -224,8 +222,7 @@ def game_problem(learner: Any, dataset: Dataset, scaler: Any, start: PlayedGame 
         total_weight=weight_of(dataset, weights),
         n_columns=dataset.n_columns,
         pool=None if pool is None else replace(pool, scaler=scaler),
-        search=None if pool is not None else partial(_search, scaler=scaler, sigma=family.sigma, options=options),
-        scaler=scaler,
+        ground=None if pool is not None else ground_of(learner, family, dataset.n_columns, scaler, options, 0.0),
         seed=learner.seed_,
         search_rows=first,
         most_rows=min(dataset.n_rows, max(first, min(100_000, rows_within(_SAMPLE_BYTES, dataset.source)))),
@@ -271,10 +268,6 @@ def _search_options(learner: Any) -> SearchOptions:
     names = ("chains", "steps", "stride", "noise", "sparse_share", "max_norm")
     given = {name: getattr(learner, name) for name in names if getattr(learner, name) is not None}
     return replace(SearchOptions(), **given)
-
-
-def _search(X: Any, S: np.ndarray, seed: int, *, scaler: Any, sigma: float, options: SearchOptions) -> Peaks:
-    return search_peaks(scale_rows(X, scaler), S, sigma, options, seed)
 
 
 def _column_place(learner: Any) -> tuple[str, Any]:

@@ -21,7 +21,7 @@ from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.base import FeatureLearner
 from dkl.learners.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
 from dkl.learners.landmarks import LandmarkFeatures
-from dkl.learners.machine_plan import Passes, machine_passes
+from dkl.learners.machine_plan import Passes, machine_memory, machine_passes
 from dkl.learners.margin import MarginFeatures
 from dkl.learners.parameters import Constraints, check_constraints
 from dkl.learners.peaks import PeakFeatures
@@ -154,6 +154,10 @@ class KernelMachine(Saved, BaseEstimator):
         self._check_features()
         self._check_solver()
         return machine_passes(self, dataset)
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """Bytes that the driver holds at most beside the passes: of the features, or of the linear model's steps."""
+        return machine_memory(self, dataset)
 
     @property
     def _fit(self) -> LinearFit:

@@ -14,7 +14,7 @@ from dkl.data.dataset import Dataset
 from dkl.linear.calibration import calibration_record
 from dkl.linear.epochs import EpochDriver, EpochProblem, Stopping
 from dkl.linear.fitting import LinearProblem, default_epochs
-from dkl.linear.newton import newton_passes
+from dkl.linear.newton import head_memory, newton_passes
 from dkl.linear.pieces import RowTargets
 from dkl.linear.sgd import default_estimator, first_state, sgd_step, step_schedule
 from dkl.linear.summary import summary_records
@@ -55,6 +55,18 @@ def machine_passes(machine: Any, dataset: Dataset) -> Passes:
     if getattr(machine, "calibrate", False):
         passes.append((_calibration(problem), 1))
     return passes
+
+
+def machine_memory(machine: Any, dataset: Dataset) -> dict[str, int]:
+    """What the driver holds at most beside the passes, item by item: of the features, or of Newton steps of a head."""
+    unfitted = clone(machine)
+    unfitted.seed_ = 0
+    learner = unfitted._new_features("features")
+    features = learner.planned_memory(dataset)
+    if machine.solver != "newton":
+        return features
+    head = head_memory(_problem(unfitted, learner, dataset, unfitted._class_weights(dataset)), dataset.n_rows)
+    return max(features, head, key=lambda items: sum(items.values()))
 
 
 def _problem(machine: Any, learner: Any, dataset: Dataset, weights: np.ndarray | None) -> LinearProblem:

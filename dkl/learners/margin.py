@@ -17,6 +17,7 @@ from dkl.learners.game import check_game, game_driver, game_problem, game_to_res
 from dkl.learners.parameters import COMMON, MARGIN, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.refining import refine_learner, refining_passes
+from dkl.learners.searching import row_bytes
 from dkl.linear.targets import target_record
 from dkl.selection.corrective import CorrectiveDriver
 from dkl.selection.preparation import PreparationDriver
@@ -231,6 +232,11 @@ class MarginFeatures(FeatureLearner):
             passes.extend(CorrectiveDriver().plan(problem))
         return passes + (refining_passes(self._unfitted(), dataset, self.planned_map(dataset)) if self.refine else [])
 
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """The rows that are searched with their features, the climb and the Gram matrices."""
+        driver = game_driver(self) if self.solver == "game" else CorrectiveDriver()
+        return driver.held(self._planned_problem(dataset), row_bytes(dataset.source))
+
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn."""
         size = AUTO_FEATURES if self.n_features == "auto" else self.n_features
@@ -274,7 +280,7 @@ class MarginFeatures(FeatureLearner):
         self._planned_problem(dataset)
         scaler = self._prepare(dataset)
         for name in ("points_", "dual_", "_played"):
-            vars(self).pop(name, None)
+            self.__dict__.pop(name, None)
         if dataset.task == "classification":
             self.classes_ = dataset.classes
         if self.solver == "game":

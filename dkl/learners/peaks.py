@@ -17,7 +17,7 @@ from dkl.learners.base import FeatureLearner
 from dkl.learners.grid import check_grid, grid_message, grid_problem
 from dkl.learners.parameters import PEAKS, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.learners.preparation import preparation_problem
-from dkl.learners.searching import check_searchable, ground_of, rows_within
+from dkl.learners.searching import check_searchable, ground_of, row_bytes, rows_within
 from dkl.linear.targets import target_record, target_scale
 from dkl.selection.grid_search import GridDriver
 from dkl.selection.grounds import Ground, PoolGround
@@ -199,6 +199,13 @@ class PeakFeatures(FeatureLearner):
             return [*PreparationDriver().plan(preparation), *light, *GridDriver().plan(grid)]
         problem = self._problem(self._ground(family, dataset, None), targets, dataset, seed=0)
         return [*PreparationDriver().plan(preparation), *light, *PeakDriver().plan(problem)]
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """The rows that are searched, and the climb; the grid's search is bounded by its samples' 64 MiB."""
+        if self.method == "grid":
+            return {"searched rows": 2 * rows_within(_SAMPLE_BYTES, dataset.source) * row_bytes(dataset.source)}
+        targets, ground = self._targets(dataset, planned=True), self._ground(self._planned_family(), dataset, None)
+        return PeakDriver().held(self._problem(ground, targets, dataset, seed=0), row_bytes(dataset.source))
 
     def _check_rest(self) -> None:
         family = family_of(self)

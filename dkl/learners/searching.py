@@ -52,8 +52,13 @@ def ground_of(learner: Any, family: Any, n_columns: int, scaler: Any, options: S
 
 def rows_within(nbytes: int, source: BlockSource) -> int:
     """How many rows of a source fit into so many bytes."""
+    return nbytes // row_bytes(source)
+
+
+def row_bytes(source: BlockSource) -> int:
+    """What a row of a source takes, at most."""
     longest = max(1, int(np.max(source.block_rows, initial=1)))
-    return nbytes // max(1, source.block_nbytes // longest)
+    return max(1, source.block_nbytes // longest)
 
 
 def weight_of(dataset: Dataset, class_weight: np.ndarray | None) -> float:

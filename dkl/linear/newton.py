@@ -99,6 +99,15 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     return [*passes, *([] if rough is None else driver.plan(rough)), *driver.plan(refit)]
 
 
+def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
+    """What the driver of `newton_passes` holds at most beside them, item by item."""
+    summary = TargetSummary(n_rows, n_rows, np.zeros(problem.n_targets), np.ones(problem.n_targets))
+    task = newton_problem(problem, summary)
+    if problem.alpha == "auto":
+        task = penalty_problem(problem, task, summary, square_length=1.0).problem
+    return NewtonDriver().held(task, 0)
+
+
 def _refitted(task: NewtonProblem) -> NewtonProblem:
     return replace(task, decrement=_DECREMENT, max_steps=_REFIT_STEPS)
 

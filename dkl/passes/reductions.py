@@ -87,9 +87,13 @@ class SampleReduction:
     def finish(self, value: Block | None) -> Block:
         if value is None:
             raise ValueError(f"{self.record.name!r} asks for a sample of rows, but there are no rows")
-        return aligned(value)
+        return aligned(self._ordered(value))
 
     def _sample(self, block: Block) -> Block:
+        """The rows that come first; where none is left out they get their order at the end."""
+        return block if self.record.n_classes is None and block.n_rows <= self.record.k else self._ordered(block)
+
+    def _ordered(self, block: Block) -> Block:
         record = self.record
         return smallest_keys(block, record.k, record.seed, record.round, each_class=record.n_classes is not None)
 

@@ -94,6 +94,14 @@ class CorrectiveDriver:
         names = ("n_features", "loss", "held_out_loss", "duality_gap")
         return {name: last[name] for name in names if np.isfinite(last[name])}
 
+    def held(self, problem: CorrectiveProblem, row_bytes: int) -> dict[str, int]:
+        """The rows of the search with their features, the climb, and the Gram matrix with its factor and its sums."""
+        width = problem.parts * problem.n_points + 1
+        rows = SearchedRows.most_bytes(problem.most_rows, row_bytes, width - 1, problem.dtype)
+        most = max(_most_candidates(problem, size) for size in planned_sizes(problem))
+        climb = problem.ground.search_bytes(problem.most_rows, most)
+        return {**rows, "chains that climb": climb, "Gram matrices": 5 * 8 * width * width}
+
     def plan(self, problem: CorrectiveProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """Rounds up to half the final size, and the last ones; steps that have to be halved come on top."""
         counts = planned_sizes(problem)
@@ -306,7 +314,8 @@ def sample_duals(
     pulling = np.flatnonzero(np.any(S != 0.0, axis=1))
     total = np.abs(S).sum() or 1.0
     scaled = rows.scaled(problem.ground.feature_map(problem.ground.none), problem.dtype)
-    return scaled[pulling], S[pulling] / total, None if np.all(repeats == 1.0) else repeats[pulling]
+    repeats = repeats[pulling]
+    return scaled[pulling], S[pulling] / total, None if np.all(repeats == 1.0) else repeats
 
 
 def _planned(problem: CorrectiveProblem, sizes: list[int]) -> list[Record]:

@@ -16,7 +16,8 @@ class Driver(Protocol[P, S]):
 
     The state is a small frozen dataclass of plain arrays, numbers, strings and None: a checkpoint is the state, and
     resuming is loading it. A method of many rounds has a fifth, ``figures(problem, state) -> dict of float``: where it
-    stands, by name, for the progress line.
+    stands, by name, for the progress line. One that holds much beside its state says so by a sixth, ``held(problem,
+    row_bytes) -> dict of int``: at most so many bytes, item by item, for rows of so many bytes each.
     """
 
     def init(self, problem: P) -> S:

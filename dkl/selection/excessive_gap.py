@@ -172,6 +172,10 @@ class ExcessiveGapDriver:
         """Rounds, objective and gap of the last round."""
         return last_figures(state.history)
 
+    def held(self, problem: GameProblem, row_bytes: int) -> dict[str, int]:
+        """The Gram matrix of the pool, and what its largest eigenvalue takes."""
+        return {"Gram matrices": 3 * 8 * _pool(problem).n_features ** 2}
+
     def plan(self, problem: GameProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The Gram matrix, then three pairs of reads an iteration, with reductions between."""
         state, T = self.init(problem), problem.rules.rounds

@@ -21,7 +21,6 @@ from dkl.selection.game_problem import (
     GameProblem,
     GameState,
     candidate_map,
-    checks_mean,
     dual_step,
     feasible_of,
     last_figures,
@@ -30,12 +29,14 @@ from dkl.selection.game_problem import (
     resuming_records,
     row_columns,
     sample_record,
+    searched_ground,
     step_record,
     trials_of,
     verify_record,
 )
-from dkl.selection.peak_search import distinct_peaks, grown_sample, pair_potentials
-from dkl.selection.projection import Multipliers, first_edges, keep_found, narrow, project_dual
+from dkl.selection.game_search import next_candidates, regrown
+from dkl.selection.peak_search import distinct_peaks
+from dkl.selection.projection import Multipliers, first_edges, keep_found, narrow
 
 __all__ = ["GameDriver"]
 
@@ -67,7 +68,7 @@ class GameDriver:
             shifts=np.zeros((0, K)),
             found=np.zeros(K, bool),
             sample_rows=min(problem.search_rows, problem.most_rows),
-            frequencies=np.zeros((0, problem.n_columns), np.float32) if problem.pool is None else None,
+            frequencies=searched_ground(problem).none if problem.pool is None else None,
             mean_sums=None if problem.pool is None else np.zeros((size, parts, K)),
         )
 
@@ -102,6 +103,13 @@ class GameDriver:
         """Rounds, objective and gap of the last round."""
         return last_figures(state.history)
 
+    def held(self, problem: GameProblem, row_bytes: int) -> dict[str, int]:
+        """In R^d the rows of the search, as they came and scaled, and the climb."""
+        if problem.pool is not None:
+            return {}
+        climb = searched_ground(problem).search_bytes(problem.most_rows, problem.n_candidates)
+        return {"searched rows": 2 * problem.most_rows * row_bytes, "chains that climb": climb}
+
     def plan(self, problem: GameProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The opening, the reductions, and the two passes of a round."""
         state = self.init(problem)
@@ -134,7 +142,7 @@ def _opened(problem: GameProblem, state: GameState, results: Sequence[Any]) -> G
     if problem.pool is None:
         block: Block = results[1]
         ones = np.full((block.n_rows, problem.n_blocks), problem.rules.unit)
-        state = _searched(problem, state, block, ones, ones)
+        state = next_candidates(problem, state, block, ones, ones)
     return _begin_projection(problem, state, results[0])
 
 
@@ -149,7 +157,7 @@ def _resumed(problem: GameProblem, state: GameState) -> GameState:
 def _continued(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
     if problem.pool is None:
         block: Block = results[1]
-        state = _searched(problem, state, block, block.columns["dual"], block.columns["mean"])
+        state = next_candidates(problem, state, block, block.columns["dual"], block.columns["mean"])
     if problem.rules.projection == "alternating":
         return _projected(problem, replace(state, shifts=np.zeros((0, problem.n_blocks))), results)
     return _begin_projection(problem, state, results[0])
@@ -198,7 +206,7 @@ def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) ->
     if both.shape[2] > K:
         of_mean = _potentials(problem, both[..., K:])
         lower = max(lower, _value(problem, float(sums["alpha"][K:].sum()), float(sums["squares"][K:].sum()), of_mean))
-    state = _regrown(problem, state, potentials, (sums["alpha"][:K], sums["squares"][:K]))
+    state = regrown(problem, state, potentials, (sums["alpha"][:K], sums["squares"][:K]))
     size = _step_size(problem, state, features[chosen])
     # later rounds count more: those before the dual weights have found their scale have steps and say of no use
     weight = size * (len(state.history) + 1)
@@ -248,18 +256,6 @@ def _answer(problem: GameProblem, state: GameState, potentials: np.ndarray) -> n
     return distinct_peaks(state.candidates, potentials, min(k, problem.rules.most - len(state.mass)))
 
 
-def _regrown(
-    problem: GameProblem, state: GameState, potentials: np.ndarray, totals: tuple[np.ndarray, np.ndarray]
-) -> GameState:
-    """A larger sample for the next search where the peaks of this one do not hold on all rows."""
-    if state.promised is None:
-        return state
-    verified = pair_potentials(potentials, *totals)
-    best = np.argsort(-state.promised, kind="stable")[: max(10, problem.rules.per_round)]
-    rows = grown_sample(state.sample_rows, state.promised[best], verified[best], most=problem.most_rows)
-    return replace(state, sample_rows=max(rows, state.sample_rows))
-
-
 def _step_size(problem: GameProblem, state: GameState, answer: np.ndarray) -> float:
     """eta of this round: no coordinate moves by more than rate C / sqrt(t), or the step of theorem 4.1."""
     rules, t = problem.rules, len(state.history) + 1
@@ -297,7 +293,7 @@ def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> 
         step = dual_step(problem, previous)
         values, _ = step(block.X, alpha, signs)
         mean = (1.0 - step.share) * block.columns["mean"] + step.share * alpha
-        state = _searched(problem, state, block, values, mean)
+        state = next_candidates(problem, state, block, values, mean)
     return _begin_projection(problem, state, sums)
 
 
@@ -402,32 +398,6 @@ def _ending(problem: GameProblem, state: GameState) -> str:
 def _rounds_without_gain(state: GameState) -> int:
     losses = np.array([entry.get("held_out_loss", np.inf) for entry in state.history])
     return len(losses) - 1 - int(losses.argmin())
-
-
-def _searched(problem: GameProblem, state: GameState, block: Block, values: np.ndarray, mean: np.ndarray) -> GameState:
-    """Candidates of the next round: peaks on the sample, under dual weights projected on the sample alone."""
-    signs, weight, _ = problem.targets(block)
-    # the sample is drawn by the rows' own weights: what is left is the classes' factor
-    factor = (weight / block.weights)[:, None]
-    alpha, _ = project_dual(values, signs, factor[:, 0], problem.upper)
-    candidates, promised = _peaks(problem, block, signs * alpha * factor, len(state.history))
-    if checks_mean(problem, state):
-        others, _ = _peaks(problem, block, signs * mean * factor, len(state.history))
-        candidates = np.concatenate([candidates, others])
-        promised = np.concatenate([promised, np.full(len(others), -1.0)])
-    return replace(state, candidates=candidates, promised=promised)
-
-
-def _peaks(problem: GameProblem, block: Block, S: np.ndarray, round: int) -> tuple[np.ndarray, np.ndarray]:
-    """Frequencies and their pair potentials on the sample, highest first."""
-    totals, squares = np.abs(S).sum(axis=0), np.square(S).sum(axis=0)
-    norm = max(float(np.sqrt(np.square(totals).sum())), np.finfo(np.float64).tiny)
-    if problem.search is None:
-        raise ValueError("a game in R^d needs a search; give GameProblem(search=...) or a pool")
-    peaks = problem.search(block.X, S / norm, problem.seed + 7919 * (round + 1))
-    promised = pair_potentials(peaks.potentials, totals / norm, squares / norm**2)
-    kept = np.argsort(-promised, kind="stable")[: problem.n_candidates]
-    return peaks.frequencies[kept], promised[kept]
 
 
 def machine_coefficients(state: GameState) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -22,8 +22,7 @@ from dkl.blocks.game import (
 )
 from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, RowSample
 from dkl.features.feature_map import FeatureMap
-from dkl.features.projections import DenseProjection
-from dkl.selection.peak_search import Peaks
+from dkl.selection.grounds import Ground
 from dkl.selection.projection import N_EDGES, Projection
 
 GameLoss = Literal["hinge", "squared_hinge"]
@@ -32,8 +31,6 @@ Phase = Literal["open", "resume", "project", "verify", "step", "done"]
 N_SCALES, N_INTERCEPTS = 5, 9
 ALTERNATIONS = 10
 _TILE_BYTES = 16 << 20
-
-Search = Callable[[Any, np.ndarray, int], Peaks]
 
 
 @dataclass(frozen=True)
@@ -104,10 +101,8 @@ class GameProblem:
     n_columns : int
     pool : FeatureMap or None
         The finite set of features that the kernel player chooses from, amplitudes 1; None for all of R^d.
-    search : callable or None
-        ``search(X, S, seed) -> Peaks`` on rows in memory, for R^d.
-    scaler : Scaler or None
-        Of the maps in R^d.
+    ground : Ground or None
+        Where the kernel player looks in R^d.
     seed : int
     search_rows : int
         Of the first search.
@@ -125,8 +120,7 @@ class GameProblem:
     total_weight: float
     n_columns: int
     pool: FeatureMap | None = None
-    search: Search | None = None
-    scaler: Any = None
+    ground: Ground | None = None
     seed: int = 0
     search_rows: int = 4_000
     most_rows: int = 100_000
@@ -230,8 +224,14 @@ def row_columns(problem: GameProblem, names: Sequence[str]) -> dict[str, tuple[s
 
 def candidate_map(problem: GameProblem, frequencies: np.ndarray) -> FeatureMap:
     """Cosine-sine pairs of given frequencies, amplitudes 1."""
-    W = np.ascontiguousarray(frequencies, dtype=np.float32)
-    return FeatureMap("cos-sin", DenseProjection(W), np.ones(len(W)), scaler=problem.scaler)
+    return searched_ground(problem).feature_map(frequencies)
+
+
+def searched_ground(problem: GameProblem) -> Ground:
+    """Where a game without a pool looks for its frequencies."""
+    if problem.ground is None:
+        raise ValueError("a game in R^d needs a ground to search; give GameProblem(ground=...) or a pool")
+    return problem.ground
 
 
 def opening_records(problem: GameProblem, state: GameState) -> list[Any]:

@@ -7,10 +7,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dkl.blocks.ascent import climbing_bytes
 from dkl.blocks.sums import feature_sums
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, Projection, SparseProjection
 from dkl.selection.peak_search import SearchOptions, distinct_peaks, search_peaks
+
+# tiles of scaled and of mapped rows of a sum
+_TILE_BYTES = 16 << 20
 
 
 class Ground(Protocol):
@@ -59,6 +63,10 @@ class Ground(Protocol):
 
         A point of a finite set may be found again: to repeat it is to give it more weight.
         """
+        ...
+
+    def search_bytes(self, n_rows: int, count: int) -> int:
+        """What `search` holds at most beside so many rows."""
         ...
 
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
@@ -130,10 +138,16 @@ class FourierGround:
         room: int | None = None,
         weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        chains = max(self.options.chains, int(np.ceil(self.chains_a_peak * count)))
-        found = search_peaks(X, S, self.family.sigma, replace(self.options, chains=chains), seed, weight=weight)
+        options = replace(self.options, chains=self._chains(count))
+        found = search_peaks(X, S, self.family.sigma, options, seed, weight=weight)
         best = distinct_peaks(found.frequencies, found.potentials, count)
         return found.frequencies[best], found.potentials[best]
+
+    def search_bytes(self, n_rows: int, count: int) -> int:
+        return climbing_bytes(n_rows, self.origin.n_columns, self._chains(count))
+
+    def _chains(self, count: int) -> int:
+        return max(self.options.chains, int(np.ceil(self.chains_a_peak * count)))
 
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
         return distinct_peaks(points, potentials, k)
@@ -188,6 +202,9 @@ class PoolGround:
         potentials = np.sum(feature_sums(X, S, bare, self.dtype) ** 2, axis=(0, 2))
         best = self.distinct(np.arange(self.pool.n_frequencies), potentials, count, room=room)
         return best, potentials[best]
+
+    def search_bytes(self, n_rows: int, count: int) -> int:
+        return _TILE_BYTES
 
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
         _, groups = np.unique(self.pool.groups[points], return_inverse=True)

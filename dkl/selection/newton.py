@@ -209,6 +209,12 @@ class NewtonDriver:
         own = accepted if len(hessians) == len(models) else accepted[:0]
         return replace(state, hessian=hessians[own], held=models[own])
 
+    def held(self, problem: NewtonProblem, row_bytes: int) -> dict[str, int]:
+        """Hessians as they were, as they are summed and as they become; two of them written out."""
+        one = 8 * packed_size(0, problem.width)
+        packed = min(problem.n_models * one, max(_HESSIAN_BYTES, one))
+        return {"Hessians": 3 * packed + 2 * 8 * problem.width**2}
+
     def plan(self, problem: NewtonProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
         """The first pass, and an upper bound of the later ones."""
         state = self.init(problem)

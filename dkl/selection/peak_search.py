@@ -11,6 +11,7 @@ from scipy import sparse
 
 from dkl.blocks.ascent import Landscape, landscape
 from dkl.blocks.device import Device, array_module, normal_source, on_host, rows_on
+from dkl.blocks.moments import dense_sums
 from dkl.features.frequencies import stream
 from dkl.selection.climbing import Judge, Slope, langevin, polished, quasi_newton, row_norms
 
@@ -359,7 +360,10 @@ def _few_columns(rows: _Rows, options: SearchOptions, seed: int) -> _Group | Non
 
 def column_scales(X: Any, weight: np.ndarray | None = None) -> np.ndarray:
     """Standard deviations of the columns of (weighted) rows, (d,), float64; 0 for columns that rounding alone moves."""
-    if weight is not None:
+    if isinstance(X, np.ndarray):
+        weight = np.ones(len(X)) if weight is None else np.asarray(weight, dtype=np.float64)
+        mean, square = dense_sums(X, weight) / weight.sum()
+    elif weight is not None:
         share = array_module(X).asarray(weight / weight.sum())
         squares = X.multiply(X) if hasattr(X, "multiply") else X * X
         mean, square = on_host(X.T @ share), on_host(squares.T @ share)

@@ -178,6 +178,14 @@ class PeakDriver:
             state = replace(state, sample_rows=rows)
         return _searched(problem, state, results[-1])
 
+    def held(self, problem: PeakProblem, row_bytes: int) -> dict[str, int]:
+        """The rows of the last search, as they came and scaled, and the climb; nothing for a finite pool."""
+        if isinstance(problem.ground, PoolGround):
+            return {}
+        rows = min(problem.most_rows, problem.n_rows)
+        climb = problem.ground.search_bytes(rows, problem.n_candidates)
+        return {"searched rows": 2 * rows * row_bytes, "chains that climb": climb}
+
     def plan(self, problem: PeakProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The first sample, and a verification for each search that may be needed."""
         points = problem.ground.start(problem.n_candidates + problem.n_plain, problem.seed)

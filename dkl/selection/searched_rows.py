@@ -77,6 +77,12 @@ class SearchedRows:
                 out += self._formed(mapped(span), weights, is_next=number == len(self._features))
         return out
 
+    @staticmethod
+    def most_bytes(n_rows: int, row_bytes: int, n_features: int, dtype: str) -> dict[str, int]:
+        """At most so much is held, of so many rows and features: rows as they came, scaled, and those with a dual."""
+        features = n_rows * n_features * np.dtype(dtype).itemsize
+        return {"searched rows": 3 * n_rows * row_bytes, "features of searched rows": min(_KEPT_BYTES, features)}
+
     def _formed(self, feature_map: FeatureMap, weights: np.ndarray, *, is_next: bool) -> np.ndarray:
         """Features times weights, a tile of rows at a time; the features are kept where they are not too large."""
         X, dtype = self.block.X, weights.dtype

@@ -145,7 +145,7 @@ def game_value(features: np.ndarray, signs: np.ndarray, C: float, *, loss: str =
             {"type": "eq", "fun": lambda z: balances @ z, "jac": lambda z: balances},
         ],
         method="SLSQP",
-        options={"ftol": 1e-11, "maxiter": 500},
+        options={"ftol": 1e-9, "maxiter": 500},
     )
     assert found.success, found.message
     return -float(found.fun)

@@ -10,6 +10,7 @@ import pytest
 from scipy.optimize import minimize
 
 from dkl.blocks.maps import map_rows
+from dkl.features.harmonics import SphericalHarmonics
 from dkl.selection.excessive_gap import ExcessiveGapDriver, ExcessiveGapState, group_proximal, norm_machine
 from dkl.selection.game_problem import GameProblem
 from dkl.selection.projection import project_dual
@@ -52,6 +53,28 @@ def test_the_certificate_encloses_the_value_and_closes(loss: str, n_classes: int
         assert entry["lower"] <= value * (1 + 1e-7)
         assert entry["upper"] >= value * (1 - 1e-7)
     assert state.history[-1]["relative_gap"] < 0.03
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_the_certificate_holds_on_the_harmonics_of_the_sphere(loss: str) -> None:
+    X = np.random.default_rng(1).standard_normal((40, 3))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    y = (X[:, 0] * X[:, 2] > 0.05).astype(int)
+    harmonics = SphericalHarmonics(max_degree=3).pool(3, "float64")
+    problem = replace(game(n=40, loss=loss, rounds=150), n_columns=3, pool=harmonics)
+    state = play(ExcessiveGapDriver(), problem, table_of(problem, X, y))
+    value = game_value(map_rows(X, harmonics, "float64")[None], signs_of(problem, y), 1.0, loss=loss)
+    for entry in state.history:
+        assert entry["lower"] <= value * (1 + 1e-7)
+        assert entry["upper"] >= value * (1 - 1e-7)
+    assert state.history[-1]["relative_gap"] < 0.06
+    assert state.history[-1]["gap"] < 0.6 * state.history[74]["gap"]
+    assert "certified" in state.message
+    # the target is a harmonic of degree 2 but for its threshold
+    assert harmonics.projection.index[state.weights.argmax()].max() == 2
+    whole = replace(problem, pool=SphericalHarmonics(max_degree=3, blocks="degree").pool(3, "float64"))
+    with pytest.raises(ValueError, match="weighs single features"):
+        ExcessiveGapDriver().init(whole)
 
 
 def smoothed_values(problem: GameProblem, state: ExcessiveGapState, X: np.ndarray, y: np.ndarray, alpha: np.ndarray):

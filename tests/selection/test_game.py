@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,8 @@ from dkl.features.families import Coordinates, Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.selection.game import GameDriver, dual_measure, machine_coefficients
 from dkl.selection.game_problem import GameProblem, GameRules, GameState
-from dkl.selection.peak_search import Peaks, SearchOptions, search_peaks
+from dkl.selection.grounds import FourierGround
+from dkl.selection.peak_search import SearchOptions
 from tests.definitions.game import game_value
 from tests.selection.play import Table, blocks_of, play
 
@@ -202,12 +202,11 @@ def _third(row_id: np.ndarray) -> np.ndarray:
 
 
 def searching(n: int, **rules: Any) -> GameProblem:
-    search = partial(_search, options=SearchOptions(chains=20, steps=20, polish=5))
-    return GameProblem(GameTargets(2), GameRules(**rules), float(n), 2, search=search, search_rows=200, most_rows=400)
-
-
-def _search(X: np.ndarray, S: np.ndarray, seed: int, options: SearchOptions) -> Peaks:
-    return search_peaks(X.astype(np.float32), S, 1.5, options, seed)
+    family, options = Gaussian(1.5), SearchOptions(chains=20, steps=20, polish=5)
+    ground = FourierGround(family.draw(1, 2, seed=0), family, options, chains_a_peak=0.0)
+    return GameProblem(
+        GameTargets(2), GameRules(**rules), float(n), 2, ground=ground, search_rows=200, most_rows=400, n_candidates=20
+    )
 
 
 def test_in_all_of_space_the_value_is_estimated_from_both_sides() -> None:
