@@ -39,6 +39,7 @@ _HOMES = {
     "PeakFeatures": "dkl.learners.peaks",
     "KernelClassifier": "dkl.learners.kernel_machines",
     "KernelRegressor": "dkl.learners.kernel_machines",
+    "tune": "dkl.search.tuning",
     "plan": "dkl.planning",
     "load_model": "dkl.model_io",
 }

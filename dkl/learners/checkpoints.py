@@ -21,15 +21,21 @@ def run_fingerprint(estimator: Any, dataset: Dataset) -> str:
     """Of data, parameters and version; empty without a checkpoint, since hashing rows in memory takes a read."""
     if estimator.checkpoint is None:
         return ""
-    parts = (_with_effect(estimator), dataset.fingerprint, __version__)
+    parts = (what_counts(estimator), dataset.fingerprint, __version__)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def _with_effect(value: Any) -> Any:
-    """The name and the parameters of an estimator, of those within it too; anything else as it is."""
+def what_counts(value: Any) -> Any:
+    """The name of an estimator and those parameters, of estimators within it too, that a result depends on.
+
+    Parameters
+    ----------
+    value : estimator, or anything else
+        What is no estimator comes back as it is.
+    """
     if not isinstance(value, BaseEstimator):
         return value
-    parameters = {k: _with_effect(v) for k, v in value.get_params(deep=False).items() if k not in _WITHOUT_EFFECT}
+    parameters = {k: what_counts(v) for k, v in value.get_params(deep=False).items() if k not in _WITHOUT_EFFECT}
     if not isinstance(parameters.get("random_state"), Integral):
         parameters["random_state"] = None
     return type(value).__name__, sorted(parameters.items())

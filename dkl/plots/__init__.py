@@ -7,6 +7,7 @@ from dkl.plots.kernel import KernelDisplay
 from dkl.plots.landscape import LandscapeDisplay
 from dkl.plots.plane import DecisionDisplay, WeightedRowsDisplay
 from dkl.plots.sphere import SphereDisplay
+from dkl.plots.trials import TrialsDisplay
 
 __all__ = [
     "ComparisonDisplay",
@@ -16,5 +17,6 @@ __all__ = [
     "KernelDisplay",
     "LandscapeDisplay",
     "SphereDisplay",
+    "TrialsDisplay",
     "WeightedRowsDisplay",
 ]

@@ -1,0 +1,98 @@
+"""The trials of a search: how the best score rose, and where in the range of each parameter the good ones lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+
+
+@dataclass(frozen=True, eq=False)
+class TrialsDisplay(Display):
+    """The score of each trial in their order, and against each parameter.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n,)
+        NaN for a trial that failed.
+    parameters : mapping of str to sequence
+        The values of each parameter, one a trial.
+    logarithmic : sequence of str
+        The parameters that are seen on a logarithmic scale.
+    measure : str
+        What the scores are, for the axis.
+
+    Attributes
+    ----------
+    figure_, axes_
+        After `plot`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.plots import TrialsDisplay
+    >>> TrialsDisplay(np.array([0.5, 0.7, 0.6]), {"alpha": [1.0, 0.1, 0.01]}, ["alpha"]).best
+    array([0.5, 0.7, 0.7])
+    """
+
+    scores: np.ndarray
+    parameters: Mapping[str, Sequence[Any]]
+    logarithmic: Sequence[str] = ()
+    measure: str = "score"
+    _size = (3.4, 2.8)
+
+    @classmethod
+    def from_tuning(cls, tuning: Any, *, measure: str = "score") -> Self:
+        """Take the trials of what `dkl.tune` returned.
+
+        Parameters
+        ----------
+        tuning : Tuning
+        measure : str
+        """
+        dimensions = tuning.space.dimensions
+        values = {name: tuning.trials[name].tolist() for name in dimensions}
+        logarithmic = [name for name, dimension in dimensions.items() if getattr(dimension, "log", False)]
+        return cls(tuning.trials["score"].to_numpy(), values, logarithmic, measure)
+
+    @property
+    def best(self) -> np.ndarray:
+        """The best score up to each trial, (n,)."""
+        return np.fmax.accumulate(self.scores)
+
+    @property
+    def _n_panels(self) -> int:
+        return 1 + len(self.parameters)
+
+    def _new_axes(self) -> list[Any]:
+        return panels(self._n_panels, size=self._size, sharey=True)
+
+    def _draw(self, axes: Sequence[Any]) -> None:
+        failed = ~np.isfinite(self.scores)
+        trials = np.arange(1, len(self.scores) + 1)
+        axes[0].step(trials, self.best, where="post", color=CLASS_COLOURS[0], label="best so far")
+        axes[0].plot(trials, self.scores, "o", color="0.6", markersize=3.5, label="trial")
+        for trial in trials[failed]:
+            axes[0].axvline(trial, color=CLASS_COLOURS[1], linewidth=0.8, alpha=0.6)
+        axes[0].set_xlabel("trial (a line: failed)" if failed.any() else "trial")
+        axes[0].set_ylabel(self.measure)
+        axes[0].legend(frameon=False, fontsize="small", loc="lower right")
+        for ax, (name, values) in zip(axes[1:], self.parameters.items(), strict=True):
+            self._draw_parameter(ax, name, values)
+        for ax in axes:
+            quiet(ax)
+
+    def _draw_parameter(self, ax: Any, name: str, values: Sequence[Any]) -> None:
+        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        places = values if numeric else [str(value) for value in values]
+        # the later a trial, the darker: where the search went
+        ax.scatter(places, self.scores, c=np.arange(len(self.scores)), cmap="Blues", edgecolors="0.4", s=18, vmin=-5)
+        top = int(np.nanargmax(self.scores))
+        ax.scatter([places[top]], [self.scores[top]], marker="*", s=90, color=CLASS_COLOURS[1], zorder=3)
+        if name in self.logarithmic:
+            ax.set_xscale("log")
+        ax.set_xlabel(name)

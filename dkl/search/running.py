@@ -1,0 +1,143 @@
+"""Where the fits of a search run: one after another here, side by side in threads, or each whole on a worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import dask
+
+from dkl.blocks.threads import usable_cores
+from dkl.errors import ClusterError
+from dkl.passes.backends import current_client
+from dkl.search.evaluation import Outcome, Scoring, judged
+from dkl.search.folds import Fold
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One fit of a trial.
+
+    Parameters
+    ----------
+    trial, fold : int
+    parameters : dict
+    """
+
+    trial: int
+    fold: int
+    parameters: dict[str, Any]
+
+
+class Runner(Protocol):
+    """Judges jobs, in any order, and hands out each outcome as it is there."""
+
+    def run(self, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Outcome]]:
+        """The outcomes; once the clock (`time.monotonic`) is past `deadline`, no further fit is begun."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class InTurn:
+    """One fit after another; each of its passes is spread over all workers or threads."""
+
+    model: Any
+    folds: Sequence[Fold]
+    scoring: Scoring
+
+    def run(self, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Outcome]]:
+        """See `Runner`."""
+        for job in jobs:
+            if time.monotonic() > deadline:
+                return
+            yield job, judged(self.model, job.parameters, self.folds[job.fold], self.scoring)
+
+
+@dataclass(frozen=True, eq=False)
+class SideBySide:
+    """As many fits at once as there are cores, the passes of each in its own thread."""
+
+    model: Any
+    folds: Sequence[Fold]
+    scoring: Scoring
+    most: int
+
+    def run(self, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Outcome]]:
+        """See `Runner`."""
+        with dask.config.set(scheduler="synchronous"), ThreadPoolExecutor(min(self.most, usable_cores())) as pool:
+            futures = {pool.submit(self._judged, job, deadline): job for job in jobs}
+            try:
+                for future in _as_they_end(futures):
+                    if (outcome := future.result()) is not None:
+                        yield futures[future], outcome
+            finally:
+                for future in futures:
+                    future.cancel()
+
+    def _judged(self, job: Job, deadline: float) -> Outcome | None:
+        if time.monotonic() > deadline:
+            return None
+        return judged(self.model, job.parameters, self.folds[job.fold], self.scoring)
+
+
+def _as_they_end(futures: Any) -> Iterator[Any]:
+    left = set(futures)
+    while left:
+        ended, left = wait(left, return_when=FIRST_COMPLETED)
+        yield from ended
+
+
+@dataclass(frozen=True, eq=False)
+class OnWorkers:
+    """Each fit whole in one task of the cluster: a task that a dead worker takes along is run again elsewhere."""
+
+    model: Any
+    folds: Sequence[Fold]
+    scoring: Scoring
+    client: Any
+
+    def run(self, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Outcome]]:
+        """See `Runner`."""
+        from distributed import KilledWorker, as_completed
+
+        folds = self.client.scatter(list(self.folds), broadcast=True, hash=False)
+        futures = {
+            self.client.submit(_judged_on_worker, self.model, folds, self.scoring, job, pure=False): job for job in jobs
+        }
+        try:
+            limit = None if deadline == float("inf") else max(deadline - time.monotonic(), 0.0)
+            for future in as_completed(list(futures), timeout=limit):
+                yield futures[future], future.result()
+        except TimeoutError:
+            return
+        except KilledWorker as lost:
+            raise ClusterError(
+                f"fits of the search take their workers with them ({lost}); lower memory_limit of the model or "
+                "parallel=1, and call again: a checkpoint resumes"
+            ) from lost
+        finally:
+            self.client.cancel(list(futures), force=True)
+
+
+def _judged_on_worker(model: Any, folds: Sequence[Fold], scoring: Scoring, job: Job) -> Outcome:
+    with dask.config.set(scheduler="synchronous"):
+        return judged(model, job.parameters, folds[job.fold], scoring)
+
+
+def runner_for(model: Any, folds: Sequence[Fold], scoring: Scoring, parallel: int) -> Runner:
+    """Where the fits run best: whole on workers, if several are wanted at once and the rows can travel there."""
+    if parallel == 1:
+        return InTurn(model, folds, scoring)
+    client = current_client()
+    if client is None:
+        return SideBySide(model, folds, scoring, parallel * len(folds))
+    return InTurn(model, folds, scoring) if _is_graph(folds[0]) else OnWorkers(model, folds, scoring, client)
+
+
+def _is_graph(fold: Fold) -> bool:
+    """Whether rows are still to be computed by a Dask graph, which a task of the cluster cannot do."""
+    source = fold.train.source
+    return not source.stored_nbytes and dask.is_dask_collection(source.ticket(0))
