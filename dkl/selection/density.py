@@ -301,7 +301,7 @@ def meta_spectrum(
         raise ValueError(f"W has shape {W.shape}; it must be a matrix of at least one frequency, all numbers finite")
     if isinstance(kernel, DeltaMetaKernel):
         return MetaSpectrum(np.ones(len(W)), None)
-    _check_size(len(W), most_bytes)
+    check_density_size(len(W), most_bytes)
     return _decomposed(W, kernel)
 
 
@@ -369,7 +369,8 @@ def _checked(values: np.ndarray, shape: tuple[int, ...], kernel: MetaKernel) -> 
     return values
 
 
-def _check_size(n_frequencies: int, most_bytes: int) -> None:
+def check_density_size(n_frequencies: int, most_bytes: int = MOST_BYTES) -> None:
+    """Raise MemoryError, with the estimate and a remedy, for more coupled frequencies than fit."""
     needed = density_bytes(n_frequencies)
     if needed > most_bytes:
         fits = math.isqrt(most_bytes // (_MATRICES * 8))
