@@ -8,7 +8,7 @@ from scipy.spatial.distance import pdist
 from sklearn.svm import SVC
 
 from dkl.features.families import ArcCosine
-from dkl.testing.synthetic import additive, sphere_checkerboard, windmill
+from dkl.testing.synthetic import additive, disc_and_annulus, sphere_checkerboard, windmill
 
 N_TEST = 50_000
 
@@ -33,7 +33,7 @@ def test_the_checkerboard_has_bands_and_sectors() -> None:
 
 
 def test_seeds_give_other_rows_and_the_same_ones_again() -> None:
-    for make in (windmill, sphere_checkerboard, additive):
+    for make in (windmill, sphere_checkerboard, additive, disc_and_annulus):
         np.testing.assert_array_equal(make(20, seed=1)[0], make(20, seed=1)[0])
         assert not np.array_equal(make(20, seed=1)[0], make(20, seed=2)[0])
 
@@ -71,3 +71,25 @@ def test_the_baselines_stand_where_the_papers_do() -> None:
 def test_the_baselines_stand_where_the_papers_do_over_five_seeds() -> None:
     assert abs(np.mean([rbf_svm(seed, N_TEST) for seed in range(5)]) - 92.1) < 0.2
     assert abs(np.mean([arc_cosine_svm(seed, N_TEST) for seed in range(5)]) - 95.1) < 0.2
+
+
+@pytest.mark.parametrize("n_columns", [2, 10])
+def test_the_disc_lies_within_the_annulus_and_a_tenth_of_the_labels_is_flipped(n_columns: int) -> None:
+    X, y = disc_and_annulus(20_000, n_columns=n_columns, seed=1)
+    radius = np.linalg.norm(X, axis=1)
+    assert X.shape == (20_000, n_columns)
+    assert np.mean(radius < 1.0) == 0.5
+    assert radius[radius < 1.0].max() <= 0.9
+    assert radius[radius > 1.0].min() >= 1.1
+    assert radius.max() <= 2.0
+    # uniform radii, not areas: half of the disc's rows lie within half of its radius
+    assert np.mean(radius[radius < 1.0] < 0.45) == pytest.approx(0.5, abs=0.02)
+    np.testing.assert_allclose(X.mean(axis=0), 0.0, atol=0.04)
+    assert np.mean(np.where(radius > 1.0, 1, -1) == y) == pytest.approx(0.9, abs=0.01)
+
+
+def test_a_disc_has_two_columns_and_fewer_flips_than_a_coin() -> None:
+    with pytest.raises(ValueError, match="a disc has at least 2"):
+        disc_and_annulus(10, n_columns=1)
+    with pytest.raises(ValueError, match=r"noise is 0\.5"):
+        disc_and_annulus(10, noise=0.5)

@@ -18,8 +18,7 @@ from dkl.learners.base import PoolLearner
 from dkl.learners.parameters import COMMON, LEVERAGE, POOL, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.searching import rows_within
-from dkl.selection.driver import Driver
-from dkl.selection.leverage import GramDriver, LeverageProblem, RowsDriver, resample
+from dkl.selection.leverage import GramDriver, LeverageProblem, RowsDriver, ScoreDriver, resample
 from dkl.selection.leverage_dictionary import DictionaryDriver
 from dkl.selection.preparation import PreparationDriver
 
@@ -114,6 +113,7 @@ class LeverageFeatures(PoolLearner):
     _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **LEVERAGE}
 
     n_features: int
+    mu_: float
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class LeverageFeatures(PoolLearner):
 
     def _scoring(
         self, pool: FeatureMap, family: Any, dataset: Dataset, *, seed: int
-    ) -> tuple[Driver[LeverageProblem, Any], LeverageProblem]:
+    ) -> tuple[ScoreDriver[Any], LeverageProblem]:
         """How the scores of a pool are found: by the smaller exact system, or by a dictionary where both are large."""
         amplitude = family.feature_scale(dataset.n_columns) / np.sqrt(pool.n_frequencies)
         n_rows = self._rows_used(dataset.n_rows)

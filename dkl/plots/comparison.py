@@ -30,6 +30,8 @@ class ComparisonDisplay(Display):
         ``spread[setting][learner]`` holds a half-width a size, a deviation over seeds say; drawn as a band.
     references : mapping of str to mapping of str to float
         ``references[setting][name]`` is a score without features: a horizontal line (an RBF-SVM, boosted trees).
+    along : str
+        What the sizes are of, where not of the features: ``"rows"``.
 
     Attributes
     ----------
@@ -51,6 +53,7 @@ class ComparisonDisplay(Display):
     title: str = ""
     spread: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    along: str = "features"
 
     @property
     def _n_panels(self) -> int:
@@ -80,7 +83,7 @@ class ComparisonDisplay(Display):
         sizes = [size for size, there in zip(self.n_features, scored, strict=True) if there]
         panel.set_xticks(sizes, [f"{n:,}" for n in sizes])
         panel.minorticks_off()
-        panel.set_xlabel("features")
+        panel.set_xlabel(self.along)
         panel.set_title(setting, fontsize="medium")
         quiet(panel)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -26,6 +27,7 @@ from dkl.blocks.threads import Crew
 from dkl.blocks.tiles import spans
 from dkl.features.feature_map import FeatureMap
 from dkl.selection.choice import Choice, choose_blocks
+from dkl.selection.driver import Driver
 
 _PANEL_BYTES = 1 << 26
 _PANELS_A_PASS = 2
@@ -88,6 +90,17 @@ class LeverageProblem:
     dtype: str = "float32"
 
 
+S = TypeVar("S")
+
+
+class ScoreDriver(Driver[LeverageProblem, S], Protocol[S]):
+    """A way to the scores: what it reads, and what the driver makes of that at a given mu."""
+
+    def leverage(self, problem: LeverageProblem, state: S, mu: float) -> Leverage:
+        """The scores at `mu`; no pass."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class GramState:
     """The panels of the packed Gram matrix of all candidates, with a last column for the intercept."""
@@ -136,7 +149,7 @@ class RowsState:
     weight : ndarray of shape (L,) or None
     """
 
-    rows: tuple[np.ndarray, ...] = ()
+    rows: tuple[Any, ...] = ()
     weight: np.ndarray | None = None
 
 
@@ -157,7 +170,7 @@ class RowsDriver:
     def step(self, problem: LeverageProblem, state: RowsState, results: Sequence[Any]) -> RowsState:
         """Keep the rows."""
         block: Block = results[0]
-        X = block.X
+        X: Any = block.X
         rows = (X.data, X.indices, X.indptr) if sparse.issparse(X) else (np.asarray(X),)
         return RowsState(rows, None if problem.is_sample else block.weight)
 
@@ -253,7 +266,7 @@ def _kernel(features: Any, parts: Sequence[slice], n_rows: int) -> np.ndarray:
     kernel = np.zeros((n_rows, n_rows))
     rows = list(spans(n_rows, _ROWS))
     for part in parts:
-        tile = np.concatenate(Crew().map(lambda chosen, part=part: features(part, chosen), rows))
+        tile = np.concatenate(Crew().map(partial(features, part), rows))
 
         def add(chosen: slice, tile: np.ndarray = tile) -> None:
             kernel[chosen, : chosen.stop] += tile[chosen] @ tile[: chosen.stop].T
@@ -317,7 +330,7 @@ def resample(scores: np.ndarray, groups: np.ndarray, n_kept: int, seed: int, *, 
     shares, sizes = np.bincount(groups, scores), np.bincount(groups)
     if not shares.sum() > 0.0:
         raise ValueError("all candidate features are 0 on the rows, so none has any leverage; is X all zeros?")
-    shares /= shares.sum()
+    shares = shares / shares.sum()
     choice = choose_blocks(shares, groups, n_kept, seed, estimator="draw")
     if not weighted:
         return choice
