@@ -30,7 +30,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
 
     Parameters
     ----------
-    features : feature learner or {"margin", "peaks", "aligned", "posterior", "random"}
+    features : feature learner or {"margin", "peaks", "aligned", "posterior", "landmarks", "leverage", "random"}
         A learner is cloned; a name is the learner with its defaults.
     loss : {"hinge", "squared_hinge", "log_loss", "modified_huber"}
     alpha : float or "auto"
@@ -173,7 +173,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
 
     Parameters
     ----------
-    features : feature learner or {"margin", "peaks", "aligned", "random"}
+    features : feature learner or {"margin", "peaks", "aligned", "leverage", "random"}
         A learner is cloned; a name is the learner with its defaults.
     loss : {"squared_error", "epsilon_insensitive", "huber"}
         "squared_error" is half the square.

@@ -21,6 +21,7 @@ from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.base import FeatureLearner
 from dkl.learners.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
 from dkl.learners.landmarks import LandmarkFeatures
+from dkl.learners.leverage import LeverageFeatures
 from dkl.learners.machine_plan import Passes, machine_memory, machine_passes
 from dkl.learners.margin import MarginFeatures
 from dkl.learners.parameters import Constraints, check_constraints
@@ -43,6 +44,7 @@ LEARNERS: dict[str, type[FeatureLearner]] = {
     "aligned": AlignedFeatures,
     "posterior": PosteriorFeatures,
     "landmarks": LandmarkFeatures,
+    "leverage": LeverageFeatures,
     "peaks": PeakFeatures,
     "margin": MarginFeatures,
 }

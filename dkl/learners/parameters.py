@@ -110,7 +110,7 @@ PEAKS: Constraints = {
 MACHINE: Constraints = {
     "features": [
         HasMethods(["fit", "transform"]),
-        StrOptions({"random", "aligned", "posterior", "landmarks", "peaks", "margin"}),
+        StrOptions({"random", "aligned", "posterior", "landmarks", "leverage", "peaks", "margin"}),
     ],
     "alpha": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
     "epochs": [Interval(Integral, 1, None, closed="left"), None],
