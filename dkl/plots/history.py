@@ -16,6 +16,8 @@ from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
 _PANELS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
     ("value of the game", False, ("upper", "lower")),
     ("duality gap", True, ("gap", "relative_gap", "duality_gap")),
+    ("objective", False, ("objective",)),
+    ("residual of the optimality conditions", True, ("residual",)),
     ("loss", False, ("loss", "train_loss", "held_out_loss", "validation_loss")),
     ("error", False, ("error", "held_out_error")),
     ("score", False, ("score", "validation_score")),
