@@ -1,0 +1,140 @@
+"""Tuned random features as a driver: one pass for the squared error, Newton steps with a certificate for hinges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dkl.blocks.blas import one_blas_thread
+from dkl.blocks.records import Record
+from dkl.selection.tuned_margin import FIRST_WIDTH, first_share, margin_request, margin_step
+from dkl.selection.tuned_problem import TunedLoss, TunedProblem, TunedState
+from dkl.selection.tuned_records import FoldSums, misfit_record
+from dkl.selection.tuned_solution import TunedSolution, certified, ridge_value
+from dkl.selection.tuned_squared import solve_squared
+from dkl.selection.tuned_sums import SquaredSums
+
+__all__ = ["TunedDriver", "TunedLoss", "TunedProblem", "TunedSolution", "TunedState", "solution"]
+
+# the residual that sums in float32 are corrected down to
+_CORRECTED = 1e-9
+_CORRECTIONS = 8
+
+
+class TunedDriver:
+    """Shilton et al. 2022, equation (22), by sums over blocks: exact, deterministic, with a duality gap at the end."""
+
+    def init(self, problem: TunedProblem) -> TunedState:
+        """Weights 0 and the natural density, nothing read."""
+        models = np.zeros((problem.n_outputs, problem.width))
+        density = np.tile(problem.penalty.start(), (problem.n_densities, 1))
+        state = TunedState(models, density, np.zeros_like(models), np.zeros_like(density))
+        if problem.loss == "squared_error":
+            return state
+        return replace(state, width=FIRST_WIDTH, ahead=FIRST_WIDTH, share=first_share(problem))
+
+    def request(self, problem: TunedProblem, state: TunedState) -> Sequence[Record] | None:
+        """The next pass, or None at the end."""
+        if state.ended:
+            return None
+        if problem.loss != "squared_error":
+            return margin_request(problem, state)
+        if state.fresh:
+            return _sums(problem).records()
+        return [misfit_record(problem.feature_map, problem.targets, state.coefficients, problem.product_dtype)]
+
+    def step(self, problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
+        """The state after that pass."""
+        with one_blas_thread():
+            if problem.loss != "squared_error":
+                return margin_step(problem, state, results)
+            if state.fresh:
+                return _solved(problem, state, results)
+            return _corrected(problem, state, results[0])
+
+    def plan(self, problem: TunedProblem) -> Sequence[tuple[Sequence[Record], int]]:
+        """Each kind of pass, and how often it runs at most."""
+        state = self.init(problem)
+        if problem.loss != "squared_error":
+            later = replace(state, share=1.0, history=({},))
+            return [(margin_request(problem, later), problem.max_passes)]
+        first: tuple[Sequence[Record], int] = (_sums(problem).records(), 1)
+        if problem.product_dtype == "float64":
+            return [first]
+        again = misfit_record(problem.feature_map, problem.targets, state.coefficients, problem.product_dtype)
+        return [first, ([again], _CORRECTIONS)]
+
+
+def solution(problem: TunedProblem, state: TunedState) -> TunedSolution:
+    """The model where a driver has ended (or stands)."""
+    return TunedSolution(
+        coef=state.coefficients[:, :-1],
+        intercept=state.coefficients[:, -1],
+        density=state.density[0] if problem.shared else state.density,
+        objective=state.objective,
+        residual=state.residual,
+        gap=state.gap,
+        message=state.message,
+    )
+
+
+def _sums(problem: TunedProblem) -> FoldSums:
+    return FoldSums(problem.feature_map, problem.targets, n_rows=problem.n_rows, dtype=problem.product_dtype)
+
+
+def _solved(problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
+    """The optimum by the sums of the first pass: the end, unless they are of float32 products."""
+    (sums,) = _sums(problem).collect(results)
+    state = _placed(state, solve_squared(sums, problem.penalty, problem.lam, shared=problem.shared))
+    if problem.product_dtype == "float64" or not isinstance(sums, SquaredSums):
+        return replace(state, ended=True, history=state.noted())
+    return replace(state, history=state.noted(), gram=sums.gram, cross=sums.cross, squares=sums.squares)
+
+
+def _placed(state: TunedState, found: TunedSolution) -> TunedState:
+    return replace(
+        state,
+        coefficients=np.concatenate([found.coef, found.intercept[:, None]], axis=1),
+        density=np.atleast_2d(found.density),
+        objective=found.objective,
+        residual=found.residual,
+        gap=found.gap,
+        passes=state.passes + 1,
+        message=found.message,
+    )
+
+
+def _corrected(problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndarray]) -> TunedState:
+    """Judge the models by exact gradients, and solve again with these unless products in float32 are good enough."""
+    known = _known(state)
+    pulls = sums["pulls"] / known.weight
+    # the best intercept, on which the gradient of the rest is to be taken
+    shift = pulls[:, -1:]
+    models = state.coefficients.copy()
+    models[:, -1:] += shift
+    pulls = pulls - shift * known.means
+    squares = sums["squares"] / known.weight - shift[:, 0] ** 2
+    u = state.density[0] if problem.shared else state.density
+    duals = pulls[:, :-1].T
+    residual, gap = certified(problem.penalty, problem.lam, (models[:, :-1], u), (duals, duals))
+    objective = 0.5 * float(squares.sum()) + ridge_value(models[:, :-1], u, problem.lam) + problem.penalty.value(u)
+    state = replace(
+        state, coefficients=models, objective=objective, residual=residual, gap=gap, passes=state.passes + 1
+    )
+    state = replace(state, history=state.noted())
+    if residual <= _CORRECTED or state.passes > _CORRECTIONS:
+        message = f"{state.message}, corrected in {state.passes - 1} further passes to a residual of {residual:.1e}"
+        return replace(state, ended=True, message=message, gram=None, cross=None, squares=None)
+    exact = replace(known, cross=known.weight * pulls + known.times(models))
+    found = solve_squared(exact, problem.penalty, problem.lam, u, shared=problem.shared)
+    return replace(_placed(state, found), cross=exact.cross, passes=state.passes)
+
+
+def _known(state: TunedState) -> SquaredSums:
+    """The sums of the first pass."""
+    if state.gram is None or state.cross is None or state.squares is None:
+        raise ValueError("the state of a corrected solution lacks the sums of its first pass")
+    return SquaredSums(state.gram, state.cross, state.squares)

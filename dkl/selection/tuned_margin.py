@@ -1,0 +1,244 @@
+"""Tuned random features with hinge losses: Newton steps on a smoothed hinge whose width shrinks, down to the gap.
+
+The data term is replaced by its second-order model at the accepted point, the penalties are kept as they are: the
+minimum of both over weights, intercepts and density is the next point, or how far towards it the objective falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.linalg import lapack
+
+from dkl.blocks.newton import Trial
+from dkl.blocks.records import BlockSum
+from dkl.blocks.sampling import hash_rows
+from dkl.blocks.tuned import MarginOptions
+from dkl.selection.tuned_density import tuned_density
+from dkl.selection.tuned_forms import WholeForm
+from dkl.selection.tuned_problem import TunedProblem, TunedState
+from dkl.selection.tuned_records import margin_records
+from dkl.selection.tuned_solution import certified, ridge_value
+
+FIRST_WIDTH = 2.0
+_SHRINK = 0.3
+_LEAST_WIDTH = 1e-9
+_BACKTRACKS = 7
+_SUFFICIENT = 1e-4
+_SHORTEST = 1e-7
+_NOISE = 1e-12
+# the intercept's curvature is at least this: without rows between the kinks nothing else holds it
+_INTERCEPT = 1e-4
+# of the objective: what the last inner step may promise
+_INNER = 1e-6
+# a sample comes first where there are so many times its rows, and ends at this gap
+_SAMPLE_ROWS, _SAMPLE_PER_COLUMN, _MANY = 20_000, 8, 4
+_SAMPLE_GAP = 1e-2
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The rows of a share, by a hash of their ids.
+
+    Parameters
+    ----------
+    share : float
+    """
+
+    share: float
+
+    def __call__(self, row_id: np.ndarray) -> np.ndarray:
+        """Which rows count, (n,) bool."""
+        return (hash_rows(row_id, 0, 0x7E5) >> np.uint64(11)).astype(np.float64) * 2.0**-53 < self.share
+
+
+def first_share(problem: TunedProblem) -> float:
+    """The share of the rows that the first steps see."""
+    rows = problem.n_rows or problem.total_weight
+    wanted = max(_SAMPLE_ROWS, _SAMPLE_PER_COLUMN * problem.width)
+    return wanted / rows if rows > _MANY * wanted else 1.0
+
+
+def margin_request(problem: TunedProblem, state: TunedState) -> list[BlockSum]:
+    """The pass that judges a step and looks ahead from where it leads."""
+    trial = Trial(state.coefficients, state.moves, np.broadcast_to(_steps(state), (problem.n_outputs, _BACKTRACKS + 1)))
+    standing = (0,) if state.fresh else tuple(range(problem.n_outputs))
+    options = MarginOptions(
+        _margin_loss(problem), state.width, state.ahead, None, standing, True, problem.product_dtype
+    )
+    sample = Sample(state.share) if state.share < 1.0 else None
+    return margin_records(problem.feature_map, problem.targets, trial, options, sample)
+
+
+def margin_step(problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
+    """Accept or shorten the step, and find the next."""
+    state = replace(state, passes=state.passes + 1)
+    sums: Mapping[str, np.ndarray] = results[0]
+    weight = float(sums["weight"][0])
+    length = _accepted_length(problem, state, sums["smooth"].sum(axis=0) / weight)
+    if length < state.step:
+        return _shorter(problem, state, length)
+    state = replace(
+        state,
+        coefficients=state.coefficients + length * state.moves,
+        density=_moved_density(problem, state, length),
+        width=state.ahead,
+    )
+    state = _judged(problem, state, sums, weight)
+    if state.ended:
+        return state
+    if state.share < 1.0 and state.gap <= _SAMPLE_GAP * state.objective:
+        return _on_all_rows(state)
+    hessian = np.concatenate([result["hessian"] for result in results], axis=1)
+    return _turned(problem, state, (sums["pulls"].sum(axis=0) / weight, hessian / weight))
+
+
+def _margin_loss(problem: TunedProblem) -> Any:
+    return problem.loss
+
+
+def _steps(state: TunedState) -> np.ndarray:
+    """The lengths that a pass tries: the step, shorter ones, and none."""
+    return np.append(state.step * 0.5 ** np.arange(_BACKTRACKS), 0.0)
+
+
+def _moved_density(problem: TunedProblem, state: TunedState, length: float) -> np.ndarray:
+    return np.maximum(state.density + length * state.density_moves, problem.penalty.floor)
+
+
+def _accepted_length(problem: TunedProblem, state: TunedState, losses: np.ndarray) -> float:
+    """The longest of the tried steps that lowers the objective enough, 0 where none does."""
+    steps = _steps(state)
+    values = [
+        loss + _penalties(problem, state.coefficients + step * state.moves, _moved_density(problem, state, step))
+        for step, loss in zip(steps, losses, strict=True)
+    ]
+    bounds = values[-1] + _SUFFICIENT * steps * state.promise + _NOISE * abs(values[-1])
+    good = np.flatnonzero(np.array(values[:-1]) <= bounds[:-1])
+    return float(steps[good[0]]) if len(good) else 0.0
+
+
+def _penalties(problem: TunedProblem, coefficients: np.ndarray, density: np.ndarray) -> float:
+    u = density[0] if problem.shared else density
+    return ridge_value(coefficients[:, :-1], u, problem.lam) + problem.penalty.value(u)
+
+
+def _shorter(problem: TunedProblem, state: TunedState, length: float) -> TunedState:
+    """Look at a shorter step, with derivatives of the width at hand."""
+    length = length or state.step * 0.5**_BACKTRACKS
+    if length < _SHORTEST or state.passes >= problem.max_passes:
+        return _ended(problem, state, "no step lowers the objective any more")
+    return replace(state, step=length, ahead=state.width)
+
+
+def _judged(problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndarray], weight: float) -> TunedState:
+    """Objective, residual and gap at the accepted point; ended where the gap is small enough."""
+    loss, mass, pulls = sums["loss"] / weight, sums["mass"] / weight, sums["pulls"] / weight
+    # duals of each side, scaled so that they sum to zero
+    least = mass.min(axis=0)
+    scale = np.where(mass > 0.0, least / np.where(mass > 0.0, mass, 1.0), 0.0)
+    duals = np.einsum("sk,skj->jk", scale, pulls[:, :, :-1])
+    conjugate = 0.0 if problem.loss == "hinge" else float(np.sum(scale**2 * loss))
+    coef = state.coefficients[:, :-1]
+    data_gap = float(loss.sum() - 2.0 * least.sum() + np.sum(duals.T * coef)) + conjugate
+    u = state.density[0] if problem.shared else state.density
+    residual, gap = certified(problem.penalty, problem.lam, (coef, u), (pulls[:, :, :-1].sum(axis=0).T, duals))
+    state = replace(
+        state,
+        objective=float(loss.sum()) + _penalties(problem, state.coefficients, state.density),
+        residual=max(residual, float(np.abs(pulls[:, :, -1].sum(axis=0)).max())),
+        gap=max(0.0, data_gap) + gap,
+    )
+    state = replace(state, history=state.noted())
+    if state.share == 1.0 and state.gap <= problem.tol * state.objective:
+        return _ended(problem, state, "the duality gap is below tol")
+    if state.passes >= problem.max_passes:
+        return _ended(problem, state, "max_passes is reached; a larger lam or tol ends sooner")
+    return state
+
+
+def _on_all_rows(state: TunedState) -> TunedState:
+    """The same point, looked at on all rows."""
+    return replace(
+        state,
+        share=1.0,
+        step=1.0,
+        promise=0.0,
+        ahead=state.width,
+        moves=np.zeros_like(state.moves),
+        density_moves=np.zeros_like(state.density_moves),
+    )
+
+
+def _ended(problem: TunedProblem, state: TunedState, why: str) -> TunedState:
+    message = (
+        f"{why}: after {state.passes} passes the gap is {state.gap:.1e} and the largest residual {state.residual:.1e} "
+        f"at an objective of {state.objective:.6g}"
+    )
+    return replace(state, ended=True, message=message)
+
+
+def _turned(problem: TunedProblem, state: TunedState, sums: tuple[np.ndarray, np.ndarray]) -> TunedState:
+    """The minimum of the second-order model and the penalties, as the next moves."""
+    pulls, hessians = sums
+    curvature = 2.0 if problem.loss == "squared_hinge" else 1.0 / state.width
+    models = [_Quadratic(hessian, curvature, problem.width) for hessian in hessians]
+    K = problem.n_outputs
+    models = models * K if len(models) == 1 else models
+    linear = [
+        model.linear(pull, state.coefficients[k]) for k, (model, pull) in enumerate(zip(models, pulls, strict=True))
+    ]
+    targets, density, promise = np.empty((K, problem.width - 1)), np.empty_like(state.density), 0.0
+    for g, group in enumerate([range(K)] if problem.shared else [[k] for k in range(K)]):
+        forms = [WholeForm(models[k].A, linear[k][:, None], problem.lam) for k in group]
+        coef = state.coefficients[list(group), :-1]
+        before = sum(models[k].value(linear[k], state.coefficients[k, :-1]) for k in group)
+        before += ridge_value(coef, state.density[g], problem.lam) + problem.penalty.value(state.density[g])
+        fit = tuned_density(
+            forms, problem.penalty, state.density[g], offset=state.objective - before, tol=_inner(state)
+        )
+        density[g] = fit.density
+        columns = np.tile(fit.density, targets.shape[1] // len(fit.density))
+        for k, point in zip(group, fit.points, strict=True):
+            targets[k] = columns * point.pulls[:, 0]
+        promise += fit.value - (state.objective - before) - before
+    moves = np.empty_like(state.coefficients)
+    moves[:, :-1] = targets - state.coefficients[:, :-1]
+    for k, (model, pull) in enumerate(zip(models, pulls, strict=True)):
+        drop, moves[k, -1] = model.intercept(pull, moves[k, :-1])
+        promise -= drop
+    full = state.step == 1.0 and problem.loss == "hinge"
+    ahead = max(_SHRINK * state.width, _LEAST_WIDTH) if full else state.width
+    return replace(
+        state, moves=moves, density_moves=density - state.density, promise=min(promise, 0.0), step=1.0, ahead=ahead
+    )
+
+
+def _inner(state: TunedState) -> float:
+    return min(_INNER, 1e-2 * state.gap / state.objective) if state.objective > 0.0 else _INNER
+
+
+class _Quadratic:
+    """The second-order model of a data term about a point, its intercept eliminated."""
+
+    def __init__(self, packed: np.ndarray, curvature: float, width: int) -> None:
+        whole = lapack.dtpttr(width, packed * curvature)[0]
+        self.border = whole[:-1, -1].copy()
+        self.corner = max(float(whole[-1, -1]), _INTERCEPT)
+        upper = np.triu(whole[:-1, :-1])
+        self.A = upper + np.triu(upper, 1).T - np.outer(self.border, self.border / self.corner)
+
+    def linear(self, pull: np.ndarray, model: np.ndarray) -> np.ndarray:
+        """C of the model w'Aw/2 - C'w, for minus the gradient (m + 1,) at `model`."""
+        return self.A @ model[:-1] + pull[:-1] - self.border * (pull[-1] / self.corner)
+
+    def value(self, linear: np.ndarray, w: np.ndarray) -> float:
+        """w'Aw/2 - C'w."""
+        return float(0.5 * w @ (self.A @ w) - linear @ w)
+
+    def intercept(self, pull: np.ndarray, move: np.ndarray) -> tuple[float, float]:
+        """What the best intercept lowers the model by at the point itself, and its move for a move of the weights."""
+        return 0.5 * float(pull[-1]) ** 2 / self.corner, float(pull[-1] - self.border @ move) / self.corner
