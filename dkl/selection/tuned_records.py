@@ -17,6 +17,9 @@ from dkl.blocks.tuned import MarginOptions, margin_block, margin_shapes, misfit_
 from dkl.features.feature_map import FeatureMap
 from dkl.selection.tuned_sums import Squared, SquaredRows, SquaredSums
 
+# the most that one accumulator may take
+_ACCUMULATOR_BYTES = 1 << 26
+
 RowFunction = Callable[[np.ndarray], np.ndarray]
 
 
@@ -67,7 +70,7 @@ class FoldSums:
         """What the pass computes."""
         if self.keeps_rows and self.n_rows is not None:
             return [RowSample("rows", self.n_rows, seed=0)]
-        panels = packed_panels(self.feature_map.n_features + 1, 8 * self.n_folds)
+        panels = packed_panels(self.feature_map.n_features + 1, _ACCUMULATOR_BYTES // self.n_folds)
         return [self._record(columns, first=place == 0) for place, columns in enumerate(panels)]
 
     def collect(self, results: Sequence[Any]) -> list[Squared]:
@@ -114,7 +117,7 @@ def margin_records(
     feature_map: FeatureMap, targets: NewtonTargets, trial: Trial, options: MarginOptions, sample: RowFunction | None
 ) -> list[BlockSum]:
     """Losses, gradients and Hessians of a step on hinge losses; `options` without columns."""
-    panels = packed_panels(feature_map.n_features + 1, 8 * len(options.hessian_of))
+    panels = packed_panels(feature_map.n_features + 1, _ACCUMULATOR_BYTES // len(options.hessian_of))
     records = []
     for place, columns in enumerate(panels):
         panel = MarginOptions(
