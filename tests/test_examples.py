@@ -84,3 +84,26 @@ def test_curves_of_leverage_are_drawn_and_go_on_from_their_cells(tmp_path: Path)
     assert names["run"](tmp_path, quick=True, only="curves") == lines
     assert (tmp_path / "cells.json").stat().st_mtime_ns == written
     assert (tmp_path / "curves.md").read_text() == "\n".join(lines)
+
+
+def test_similarities_of_landmarks_are_drawn_and_compared(tmp_path: Path) -> None:
+    names = example("papers/landmarks.py")
+    assert is_picture(names["draw_toy"](tmp_path))
+    split = names["split_rows"]("breast", None, "standard")
+    assert [len(y) for y in split.y] == [340, 86, 143]
+    setting = {"place": "C", "share": 0.1, "beta": 1.0, "size": 64}
+    cells = names["Cells"](tmp_path / "cells.json")
+    measured = cells(
+        names["label"](setting), lambda: names["linear_svm"](names["similarities"](split, 0.01, **setting), split)
+    )
+    assert measured["test"] < 5.0
+    again = names["Cells"](tmp_path / "cells.json")
+    assert again("PB beta=1 D=64-C 10%", lambda: pytest.fail("a finished cell is measured again")) == measured
+    found = {**again.found, "RBF-C 10%": measured, "SVM": measured, "defaults": measured}
+    table = names["markdown"]({"breast": names["row_of"](found)}, "standard")
+    assert f"| breast | {measured['test']:.2f} (4.90)" in table
+    shares = {
+        f"{kind}-{place} {share:.0%}": measured for kind in ("RBF", "PB") for place in "CR" for share in names["SHARES"]
+    }
+    assert is_picture(names["draw_figure_2"]({"breast": shares}, tmp_path))
+    assert pyplot.get_fignums() == []
