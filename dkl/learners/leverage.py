@@ -17,7 +17,7 @@ from dkl.features.scaling import ScalingKind
 from dkl.learners.base import PoolLearner
 from dkl.learners.parameters import COMMON, LEVERAGE, POOL, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.learners.preparation import preparation_problem
-from dkl.learners.searching import rows_within
+from dkl.learners.searching import row_bytes, rows_within
 from dkl.selection.leverage import GramDriver, LeverageProblem, RowsDriver, ScoreDriver, resample
 from dkl.selection.leverage_dictionary import DictionaryDriver
 from dkl.selection.preparation import PreparationDriver
@@ -175,9 +175,13 @@ class LeverageFeatures(PoolLearner):
         check_parameters(self)
         self._check_rest()
         preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
-        family = self._planned_family()
-        driver, problem = self._scoring(self._planned_pool(family, dataset), family, dataset, seed=0)
+        driver, problem = self._planned_scoring(dataset)
         return [*PreparationDriver().plan(preparation), *driver.plan(problem)]
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """Bytes of the systems that the driver solves, and of the candidates."""
+        driver, problem = self._planned_scoring(dataset)
+        return {"candidates": problem.candidates.projection.nbytes, **driver.held(problem, row_bytes(dataset.source))}
 
     @property
     def coherence_(self) -> float:
@@ -227,6 +231,10 @@ class LeverageFeatures(PoolLearner):
         self.n_rows_ = problem.n_rows
         self._score()
         self._choose()
+
+    def _planned_scoring(self, dataset: Dataset) -> tuple[ScoreDriver[Any], LeverageProblem]:
+        family = self._planned_family()
+        return self._scoring(self._planned_pool(family, dataset), family, dataset, seed=0)
 
     def _scoring(
         self, pool: FeatureMap, family: Any, dataset: Dataset, *, seed: int

@@ -23,7 +23,7 @@ from dkl.blocks.leverage import gram_block
 from dkl.blocks.maps import map_rows, mapping_flops
 from dkl.blocks.newton import newton_tile, packed_panels, packed_size
 from dkl.blocks.records import Accumulator, BlockSum, Cost, Record, RowSample
-from dkl.blocks.threads import Crew
+from dkl.blocks.threads import Crew, usable_cores
 from dkl.blocks.tiles import spans
 from dkl.features.feature_map import FeatureMap
 from dkl.selection.choice import Choice, choose_blocks
@@ -100,6 +100,10 @@ class ScoreDriver(Driver[LeverageProblem, S], Protocol[S]):
         """The scores at `mu`; no pass."""
         ...
 
+    def held(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
+        """Bytes that the driver holds beside the passes, at most, by what they are."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class GramState:
@@ -136,6 +140,11 @@ class GramDriver:
         packed /= packed[-1]
         scores = scores_of_gram(packed[: packed_size(0, columns)], columns, mu)
         return Leverage(scores.reshape(problem.candidates.columns_a_frequency, -1).sum(axis=0))
+
+    def held(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
+        """The packed panels, the same as one, and the matrix written out."""
+        columns = problem.candidates.n_features
+        return {"Gram matrix of the candidates": 16 * packed_size(0, columns + 1) + 8 * columns**2}
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +195,15 @@ class RowsDriver:
             X = sparse.csr_array(state.rows, shape=shape)
         scores = scores_of_rows(X, state.weight, problem.candidates, mu, dtype=problem.dtype)
         return Leverage(scores.sum(axis=0))
+
+    def held(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
+        """The matrix, and for each core a tile of features and what is solved from it."""
+        tiles = 4 * usable_cores() * _TILE_BYTES
+        return {
+            "sampled rows": problem.n_rows * row_bytes,
+            "their kernel matrix": 8 * problem.n_rows**2,
+            "tiles of their features": tiles,
+        }
 
 
 def scores_of_gram(packed: np.ndarray, size: int, mu: float) -> np.ndarray:
