@@ -109,7 +109,7 @@ def _cut(name: str, sums: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def joined_sums(name: str, width: int, problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The inverse of `_cut`."""
+    """Sums that the record cut into panels of targets, in one array (parts, m, width)."""
     panels = _panels(problem.candidates.columns_a_frequency, problem.candidates.n_frequencies, width)
     return np.concatenate([sums[f"{name}{panel.start}"] for panel in panels], axis=2)
 
@@ -187,6 +187,7 @@ class PosteriorDriver(_PotentialDriver):
 
 
 def total_weight(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> float:
+    """The weight of all rows, class factors included."""
     targets = sums["targets"]
     return float(targets[-1] if problem.n_classes is None else targets.sum())
 
