@@ -204,18 +204,18 @@ def test_a_saved_learner_maps_alike_and_says_why_it_has_no_other_mu(rows: np.nda
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((6_000, 8)).astype(np.float32)
+    X = rng.standard_normal((3_000, 8)).astype(np.float32)
     folder = tmp_path_factory.mktemp("store")
-    return create_dataset(str(folder / "rows.zarr"), X, sample_weight=rng.integers(0, 3, 6_000), rows_a_block=512)
+    return create_dataset(str(folder / "rows.zarr"), X, sample_weight=rng.integers(0, 3, 3_000), rows_a_block=256)
 
 
 def bits_of(fitted: LeverageFeatures) -> list[bytes]:
     return [array.tobytes() for array in (fitted.scores_, fitted.frequencies_, fitted.feature_map_.amplitudes)]
 
 
-@pytest.mark.parametrize("size", [100, 900], ids=["features", "rows"])
+@pytest.mark.parametrize("size", [60, 300], ids=["features", "rows"])
 def test_processes_threads_and_one_thread_give_the_same_bits(size: int, dataset: Dataset, client: Any) -> None:
-    unfitted = learner(n_candidates=size, n_rows=1_500 if size == 900 else None, scaling="standard", progress=False)
+    unfitted = learner(n_candidates=size, n_rows=400 if size == 300 else None, scaling="standard", progress=False)
     on_processes = bits_of(clone(unfitted).fit(dataset))
     with dask.config.set(scheduler="synchronous"):
         assert bits_of(clone(unfitted).fit(dataset)) == on_processes
@@ -248,11 +248,11 @@ def test_a_fit_that_was_broken_off_ends_with_the_same_bits(
     assert bits_of(clone(kept).fit(dataset)) == whole
 
 
-@pytest.mark.parametrize("size", [100, 900, 901])
+@pytest.mark.parametrize("size", [60, 300, 301])
 def test_a_plan_counts_the_passes_that_run(size: int, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leverage, "EXACT_SIZE", 1_000 if size == 901 else 8_000)
+    monkeypatch.setattr(leverage, "EXACT_SIZE", 200 if size == 301 else 8_000)
     monkeypatch.setattr("dkl.selection.leverage_dictionary.DICTIONARY_COLUMNS", 100)
-    unfitted = learner(n_candidates=size, n_rows=1_500, n_features=20, scaling="standard")
+    unfitted = learner(n_candidates=size, n_rows=400, n_features=20, scaling="standard")
     fitted = clone(unfitted).fit(dataset)
     found = plan(unfitted, dataset)
     assert found.n_passes == len(fitted.stats_)

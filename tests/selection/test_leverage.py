@@ -130,11 +130,11 @@ def test_the_certificate_of_the_dictionary_holds(columns: int, mu: float, monkey
     """No score is too large, and together they miss no more than is said; so does the law of the draws."""
     monkeypatch.setattr(leverage_dictionary, "DICTIONARY_COLUMNS", columns)
     monkeypatch.setattr(leverage_dictionary, "_PANEL_BYTES", 8 * columns * 2 * 7)
-    X, weight = rows_of(60, seed=columns)
-    pool = pool_of(Matern(1.5, 1.0), 40)
+    X, weight = rows_of(40, seed=columns)
+    pool = pool_of(Matern(1.5, 1.0), 25)
     exact = definitions.leverage_scores(X, weight, pool, mu)
-    table = Table(blocks_of(X, np.zeros(60), weight))
-    problem = LeverageProblem(pool, mu, n_rows=60, dtype="float64", seed=1)
+    table = Table(blocks_of(X, np.zeros(40), weight))
+    problem = LeverageProblem(pool, mu, n_rows=40, dtype="float64", seed=1)
     result = found(DictionaryDriver(), problem, table)
     assert (result.scores <= exact + 1e-9).all()
     missing = exact.sum() - result.degrees_of_freedom
