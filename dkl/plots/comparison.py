@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ class ComparisonDisplay(Display):
         panel.set_xscale("log")
         scored = np.isfinite(np.array(list(self.scores[setting].values()), dtype=float)).any(axis=0)
         sizes = [size for size, there in zip(self.n_features, scored, strict=True) if there]
-        panel.set_xticks(sizes, [f"{n:,}" for n in sizes])
+        panel.set_xticks(sizes, [f"{n:,}" if isinstance(n, Integral) else f"{n:g}" for n in sizes])
         panel.minorticks_off()
         panel.set_xlabel(self.along)
         panel.set_title(setting, fontsize="medium")

@@ -53,6 +53,7 @@ class Scale:
     curve_seeds: int
     lambda_seeds: int
     n_test: int
+    n_curve_test: int
     epochs: int
 
 
@@ -65,9 +66,10 @@ FULL = Scale(
     curve_seeds=5,
     lambda_seeds=10,
     n_test=100_000,
+    n_curve_test=25_000,
     epochs=50,
 )
-QUICK = Scale({"disc, 2 columns": (100, 300), "disc, 10 columns": (100, 300)}, 2, 2, 4_000, 10)
+QUICK = Scale({"disc, 2 columns": (100, 300), "disc, 10 columns": (100, 300)}, 2, 2, 4_000, 4_000, 10)
 
 
 def drawn(n_columns: int, n_rows: int, seed: int, n_test: int) -> tuple[Rows, Rows, Rows]:
@@ -118,7 +120,7 @@ def learner(arm: str, n_draws: int, X: np.ndarray, seed: int, mu: float = MU) ->
 
 def accuracies(features: Any, parts: Sequence[Rows], epochs: int) -> np.ndarray:
     """Of a linear SVM for each lambda (rows) on validation and test rows (columns)."""
-    mapped, *others = [features.transform(X) for X, _ in parts]
+    mapped, *others = [features.transform(X).astype(np.float64) for X, _ in parts]
     y, *labels = [y for _, y in parts]
     found = []
     for lam in LAMBDAS:
@@ -207,7 +209,7 @@ def wanted_cells(scale: Scale, folder: Path | None, only: str | None) -> dict[st
     if only in (None, "curves"):
         for n, name in sorted((n, name) for name, sizes in sets_of(scale, folder).items() for n in sizes):
             for seed in range(scale.curve_seeds):
-                key = f"{scale.n_test} {name}, n = {n}, seed {seed}"
+                key = f"{scale.n_curve_test} {name}, n = {n}, seed {seed}"
                 cells[key] = lambda name=name, n=n, seed=seed: one_curve_cell(name, n, seed, scale, folder)
     return cells
 
@@ -220,7 +222,7 @@ def sets_of(scale: Scale, folder: Path | None) -> dict[str, tuple[int, ...]]:
 def one_curve_cell(name: str, n_rows: int, seed: int, scale: Scale, folder: Path | None) -> dict[str, float]:
     is_synthetic = folder is None or "MNIST" not in name
     if is_synthetic:
-        parts = drawn(int(name.split()[1]), n_rows, seed, scale.n_test)
+        parts = drawn(int(name.split()[1]), n_rows, seed, scale.n_curve_test)
     else:
         parts = taken(folder, n_rows, seed)  # type: ignore[arg-type]
     return curve_cell(parts, is_synthetic, seed, scale.epochs)
@@ -237,7 +239,7 @@ def curve_table(name: str, cells: Cells, scale: Scale) -> list[str]:
     ]
     ahead, behind = [], []
     for n in scale.rows[name]:
-        runs = cells.over_seeds(f"{scale.n_test} {name}, n = {n}", scale.curve_seeds)
+        runs = cells.over_seeds(f"{scale.n_curve_test} {name}, n = {n}", scale.curve_seeds)
         values = {arm: np.array([run[arm] for run in runs]) for arm in (PLAIN, LEVERAGE, PRINTED)}
         difference = values[LEVERAGE] - values[PLAIN]
         error = difference.std(ddof=1) / np.sqrt(len(difference))
@@ -302,7 +304,7 @@ def curve_picture(cells: Cells, scale: Scale, folder: Path | None, output: Path)
     scores: dict[str, dict[str, list[float]]] = {}
     spread: dict[str, dict[str, list[float]]] = {}
     for name, sizes in sets.items():
-        runs = {n: cells.over_seeds(f"{scale.n_test} {name}, n = {n}", scale.curve_seeds) for n in sizes}
+        runs = {n: cells.over_seeds(f"{scale.n_curve_test} {name}, n = {n}", scale.curve_seeds) for n in sizes}
         values = {
             arm: np.array([[run[arm] for run in runs[n]] if n in runs else [np.nan] * scale.curve_seeds for n in rows])
             for arm in (PLAIN, LEVERAGE)
