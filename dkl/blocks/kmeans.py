@@ -18,7 +18,7 @@ from dkl.blocks.targets import encode_targets
 from dkl.blocks.tiles import cache_tile, spans
 from dkl.features.scaling import Scaler
 
-__all__ = ["cluster_sums", "nearest_centers", "square_distances"]
+__all__ = ["cluster_sums", "nearest_centers", "square_distances", "square_lengths"]
 
 _TILE_ROWS = 1_024
 _PANEL_BYTES = 64 << 20
@@ -54,12 +54,21 @@ class Centers:
         return list(spans(len(self.points), step))
 
 
-def square_distances(X: Any, points: np.ndarray) -> np.ndarray:
-    """|x - c|^2 of rows (n, d), dense or sparse, and points (L, d): float64 of shape (n, L), never negative."""
-    squares = X.multiply(X).sum(axis=1) if sparse.issparse(X) else np.einsum("ij,ij->i", X, X)
-    products = X @ points.T
-    distances = np.asarray(squares)[:, None] - 2.0 * products + np.einsum("ij,ij->i", points, points)
-    return np.maximum(distances, 0.0)
+def square_lengths(X: Any) -> np.ndarray:
+    """|x|^2 of rows (n, d), dense or sparse."""
+    return np.asarray(X.multiply(X).sum(axis=1)) if sparse.issparse(X) else np.einsum("ij,ij->i", X, X)
+
+
+def square_distances(X: Any, points: np.ndarray, squares: np.ndarray | None = None) -> np.ndarray:
+    """|x - c|^2 of rows (n, d), dense or sparse, and points (L, d): float64 of shape (n, L), never negative.
+
+    `squares` are the rows' own |x|^2, where they are known.
+    """
+    distances = X @ points.T
+    distances *= -2.0
+    distances += (square_lengths(X) if squares is None else squares)[:, None]
+    distances += square_lengths(points)
+    return np.maximum(distances, 0.0, out=distances)
 
 
 def nearest_centers(X: Any, codes: np.ndarray, centers: Centers) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.block import Block
-from dkl.blocks.kmeans import Centers, cluster_sums, square_distances
+from dkl.blocks.kmeans import Centers, cluster_sums, square_distances, square_lengths
 from dkl.features.frequencies import stream
 
 # rounds change little when the sum of squared distances falls by less than this share of it
@@ -42,11 +42,12 @@ def spread_seeds(X: Any, weights: np.ndarray, count: int, seed: int, *, name: st
     """
     generator = stream(seed, name)
     trials = 2 + int(np.log(max(count, 1)))
-    chosen = [_drawn(weights, generator, 1)[0]]
-    closest = _distances_to(X, chosen)[:, 0]
+    squares = square_lengths(X)
+    chosen = [int(_drawn(weights, generator, 1)[0])]
+    closest = _distances_to(X, squares, np.array(chosen))[:, 0]
     while len(chosen) < count and weights @ closest > 0.0:
         drawn = _drawn(weights * closest, generator, trials)
-        nearer = np.minimum(closest[:, None], _distances_to(X, drawn))
+        nearer = np.minimum(closest[:, None], _distances_to(X, squares, drawn))
         best = int(np.argmin(weights @ nearer))
         closest = nearer[:, best]
         chosen.append(int(drawn[best]))
@@ -59,11 +60,11 @@ def _drawn(masses: np.ndarray, generator: np.random.Generator, count: int) -> np
     return np.minimum(found, np.flatnonzero(masses)[-1])
 
 
-def _distances_to(X: Any, chosen: Any) -> np.ndarray:
+def _distances_to(X: Any, squares: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     points = X[chosen]
-    distances = square_distances(X, points if isinstance(points, np.ndarray) else points.toarray())
+    distances = square_distances(X, points if isinstance(points, np.ndarray) else points.toarray(), squares)
     # rounding leaves a row some distance from itself, from which it would be drawn again
-    distances[np.asarray(chosen), np.arange(len(chosen))] = 0.0
+    distances[chosen, np.arange(len(chosen))] = 0.0
     return distances
 
 

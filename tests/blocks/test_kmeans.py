@@ -9,7 +9,7 @@ import pytest
 
 from dkl.blocks import kmeans
 from dkl.blocks.block import Block
-from dkl.blocks.kmeans import Centers, cluster_record, cluster_sums, nearest_centers, square_distances
+from dkl.blocks.kmeans import Centers, cluster_record, cluster_sums, nearest_centers, square_distances, square_lengths
 from tests.blocks.cases import SCALINGS, STORAGES, holey_rows, scaler, stored
 from tests.definitions import blocks as definitions
 
@@ -32,6 +32,9 @@ def test_distances_are_their_definition_and_never_negative(storage: str) -> None
     found = square_distances(stored(X, storage), X[:4])
     np.testing.assert_allclose(found, definitions.square_distances(X, X[:4]), atol=1e-13)
     assert (found >= 0.0).all()
+    squares = square_lengths(stored(X, storage))
+    np.testing.assert_allclose(squares, definitions.square_lengths(X), rtol=1e-14)
+    np.testing.assert_array_equal(square_distances(stored(X, storage), X[:4], squares), found)
 
 
 @pytest.mark.parametrize("codes", [None, np.array([0, 0, 0, 1, 1, 2, 2]), np.array([0, 0, 0, 1, 1, 1, 1])])

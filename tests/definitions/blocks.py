@@ -288,6 +288,10 @@ def square_distances(X: Any, points: np.ndarray) -> np.ndarray:
     return np.array([[math.fsum((a - b) ** 2 for a, b in zip(x, c, strict=True)) for c in points] for x in rows_of(X)])
 
 
+def square_lengths(X: Any) -> np.ndarray:
+    return np.array([math.fsum(a * a for a in x) for x in rows_of(X)])
+
+
 def nearest_centers(X: Any, codes: np.ndarray, centers: Centers) -> tuple[np.ndarray, np.ndarray]:
     distances = square_distances(X, centers.points)
     nearest, least = np.full(len(distances), -1), np.zeros(len(distances))
