@@ -23,16 +23,16 @@ _TRIAL_SHAPE = (512, 1_024, 512)
 
 
 class Planned(Protocol):
-    """A learner that can be planned."""
+    """A learner that can be planned.
+
+    One whose driver holds much beside the passes has a function ``planned_memory(dataset) -> dict of int`` too: at most
+    so many bytes, item by item.
+    """
 
     memory_limit: Any
 
     def planned_passes(self, dataset: Dataset) -> Sequence[tuple[Sequence[Record], int]]:
         """The records of each kind of pass and how often it runs at most."""
-        ...
-
-    def planned_memory(self, dataset: Dataset) -> Mapping[str, int]:
-        """Bytes that it holds at most beside its passes, item by item."""
         ...
 
 
@@ -229,9 +229,13 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
         slots.total(),
         flops_per_second,
         bytes_per_second,
-        held=learner.planned_memory(rows),
+        held=_held(learner, rows),
         is_cluster=backend.is_cluster,
     )
+
+
+def _held(learner: Any, rows: Dataset) -> Mapping[str, int]:
+    return learner.planned_memory(rows) if hasattr(learner, "planned_memory") else {}
 
 
 def _memory(

@@ -60,10 +60,11 @@ def plan(
 
     dataset = chosen_split(store, split, "train")
     with computing_on(compute):
-        learner = learner_from(features, seed=machine.seed, compute=compute, running=running)
+        learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
         estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
         planned = plan_of(estimator, dataset)
-    return Result(planned.facts, _plan_view(planned, f"{type(estimator).__name__} on {type(learner).__name__}"))
+    names = dict.fromkeys((type(estimator).__name__, type(learner).__name__))
+    return Result(planned.facts, _plan_view(planned, " on ".join(names)))
 
 
 def _plan_view(planned: Plan, learner: str) -> Group:
@@ -97,7 +98,7 @@ def fit(
     """
     refuse_existing(model, overwrite)
     dataset = chosen_split(store, split, "train")
-    learner = learner_from(features, seed=machine.seed, compute=compute, running=running)
+    learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
     estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
     if checkpoint is not None:
         estimator.set_params(checkpoint=checkpoint)
@@ -111,7 +112,7 @@ def fit(
         "rows": dataset.n_rows,
         "split": dataset.name or "all",
         "columns": dataset.n_columns,
-        "features": int(estimator.features_.feature_map_.n_features),
+        "features": int(estimator.feature_map_.n_features),
         "seconds": round(time.perf_counter() - started, 3),
     }
     return Result(facts)

@@ -13,7 +13,7 @@ from dkl.cli.command import Running
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Family, Gaussian, Laplacian, Matern
 from dkl.features.harmonics import SphericalHarmonics
 
-LearnerName = Literal["random", "aligned", "posterior", "peaks", "margin"]
+LearnerName = Literal["random", "aligned", "posterior", "leverage", "peaks", "margin", "tuned"]
 FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", "coordinates", "harmonics"]
 # features that are searched for have few, strong columns: exact steps and a penalty chosen on held-out rows suit them
 SEARCHING = ("peaks", "margin")
@@ -26,7 +26,10 @@ class FeatureOptions:
 
     learner: Annotated[
         LearnerName,
-        typer.Option(help="How features are found: drawn, chosen or searched for.", rich_help_panel=FEATURES),
+        typer.Option(
+            help="How features are found: drawn, chosen, searched for, or weighed with the machine (tuned).",
+            rich_help_panel=FEATURES,
+        ),
     ] = "aligned"
     features: Annotated[
         int, typer.Option(min=1, help="Columns of the mapped rows, at most.", rich_help_panel=FEATURES)
@@ -149,10 +152,8 @@ def _bandwidth(text: str) -> Any:
         raise typer.BadParameter(f"--sigma is {text!r}; it must be a positive number or 'median'") from None
 
 
-def learner_from(options: FeatureOptions, *, seed: int, compute: Compute, running: Running) -> Any:
+def learner_from(options: FeatureOptions, *, seed: int, task: str | None, compute: Compute, running: Running) -> Any:
     """The feature learner that the options describe, not yet fitted."""
-    from dkl.learners.machine import LEARNERS
-
     given = {
         "rho": options.rho,
         "beta": options.beta,
@@ -160,15 +161,16 @@ def learner_from(options: FeatureOptions, *, seed: int, compute: Compute, runnin
         "max_rows": options.max_rows,
         "memory_limit": compute.memory_limit,
     }
-    learner_class: Any = LEARNERS[options.learner]
+    learner_class = _learner_class(options.learner, task)
     known = learner_class().get_params(deep=False)
-    parameters = {name: value for name, value in given.items() if value is not None}
+    parameters = _given(given)
     for name in parameters:
         if name not in known:
             raise typer.BadParameter(
                 f"--{name.removeprefix('n_').replace('_', '-')} has no meaning for --learner {options.learner}"
             )
-    if "n_candidates" in known and options.candidates is None and options.family != "coordinates":
+    has_default = options.learner == "leverage" or options.family == "coordinates"
+    if "n_candidates" in known and options.candidates is None and not has_default:
         parameters["n_candidates"] = 20 * options.features
     return learner_class(
         family=family_from(options),
@@ -181,12 +183,23 @@ def learner_from(options: FeatureOptions, *, seed: int, compute: Compute, runnin
     )
 
 
+def _learner_class(name: LearnerName, task: str | None) -> Any:
+    """The class of the learners of a name; tuned ones are machines of their own, one for each task."""
+    from dkl.learners.machine import LEARNERS
+    from dkl.learners.tuned import TunedClassifier, TunedRegressor
+
+    if name == "tuned":
+        return TunedRegressor if task == "regression" else TunedClassifier
+    return LEARNERS[name]
+
+
 def estimator_from(
     learner: Any, options: MachineOptions, *, task: str | None, compute: Compute, running: Running
 ) -> Any:
-    """The kernel machine on `learner` for the dataset's task."""
+    """The kernel machine on `learner` for the dataset's task, or the learner itself where it is one."""
     from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
     from dkl.learners.machine import LEARNERS
+    from dkl.learners.tuned_learner import TunedLearner
 
     given = {
         "loss": options.loss,
@@ -201,12 +214,20 @@ def estimator_from(
     }
     if task is None:
         raise ValueError("the store has no target; ingest it with --target NAME to fit a model")
+    if isinstance(learner, TunedLearner):
+        given["lam"] = given.pop("alpha")
+        return _with_parameters(learner, {**_given(given), **_settings(options.set or [])})
     machine = KernelClassifier if task == "classification" else KernelRegressor
     estimator = machine(features=learner, random_state=options.seed, progress=running.progress)
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = _given(given)
     if isinstance(learner, tuple(LEARNERS[name] for name in SEARCHING)):
         chosen = {**_exact_steps(chosen, task), **chosen}
     return _with_parameters(estimator, {**chosen, **_settings(options.set or [])})
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _exact_steps(chosen: dict[str, Any], task: str) -> dict[str, Any]:

@@ -1,0 +1,203 @@
+"""Fitting tuned random features for a learner: its parameters as a problem, solved wholly or by epochs of Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dkl.blocks.device import resolve_device
+from dkl.blocks.newton import NewtonTargets
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.learners.checkpoints import stage_checkpoint
+from dkl.learners.searching import weight_of
+from dkl.linear.fitting import LinearProblem, Run
+from dkl.linear.pieces import HeldOut
+from dkl.linear.targets import TargetScale, target_record, target_scale
+from dkl.linear.tuned_fitting import AdamFit, Descent, descent_passes, fit_by_adam
+from dkl.progress import resolve_progress
+from dkl.selection.density import DensityPenalty, MetaSpectrum, check_density_size, density_bytes, density_penalty
+from dkl.selection.meta_kernels import DeltaMetaKernel, as_meta_kernel
+from dkl.selection.tuned import TunedDriver, solution
+from dkl.selection.tuned_problem import TunedProblem
+from dkl.selection.tuned_solution import TunedSolution
+
+# matrices of all pairs of features that stand at once beside the sums: a factor, what it factorises, its inverse
+_FACTORS = 3
+
+Passes = list[tuple[Sequence[Any], int]]
+History = list[dict[str, float]]
+
+
+def fit_tuned(learner: Any, dataset: Dataset, reference: FeatureMap) -> tuple[TunedSolution, History]:
+    """Learn density and model by a learner's parameters on all rows of a dataset.
+
+    Parameters
+    ----------
+    learner : TunedClassifier or TunedRegressor
+        With `seed_`.
+    dataset : Dataset
+    reference : FeatureMap
+        D cosine-sine pairs at amplitudes 1/sqrt(D).
+
+    Returns
+    -------
+    solution : TunedSolution
+        On the features of `reference`, in the targets' own units; objective, residual and gap are those of standardised
+        targets.
+    history : list of dict
+        One line a round or epoch.
+    """
+    W = reference.projection.dense()
+    penalty = density_penalty(W, learner.meta_kernel, length_scale=learner.length_scale, **_figures(learner))
+    if learner.solver == "adam":
+        return _descended(learner, dataset, reference, penalty)
+    return _solved(learner, dataset, reference, penalty)
+
+
+def check_penalty(learner: Any, n_frequencies: int) -> None:
+    """Raise an error for a penalty that has no meaning, or whose matrix does not fit into memory; before any pass."""
+    if not _planned_penalty(learner, 1).separable:
+        check_density_size(n_frequencies)
+
+
+def held_bytes(learner: Any, dataset: Dataset, reference: FeatureMap) -> dict[str, int]:
+    """Bytes that the driver holds at most beside the passes: the meta-kernel's matrices, and the sums as matrices."""
+    held: dict[str, int] = {}
+    if not _planned_penalty(learner, 1).separable:
+        held["density"] = density_bytes(reference.n_frequencies)
+    if learner.solver == "full":
+        sums = 1 if learner.loss == "squared_error" else _n_models(dataset)
+        held["matrices of features"] = (sums + _FACTORS) * 8 * (reference.n_features + 1) ** 2
+    return held
+
+
+def _n_models(dataset: Dataset) -> int:
+    """One for two classes, one a class for more, one a target."""
+    classes = dataset.classes
+    return (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
+
+
+def tuned_passes(learner: Any, dataset: Dataset, reference: FeatureMap) -> Passes:
+    """The records of each kind of pass and how often it runs at most."""
+    penalty = _planned_penalty(learner, reference.n_frequencies)
+    if learner.solver == "adam":
+        problem = _linear_problem(learner, dataset, reference)
+        return descent_passes(problem, penalty, _descent(learner), dataset.source)
+    passes = TunedDriver().plan(_tuned_problem(learner, dataset, reference, penalty, None))
+    scale = [] if dataset.classes is not None else [([target_record(dataset.schema.n_targets or 1)], 1)]
+    return [*scale, *passes]
+
+
+def _figures(learner: Any) -> dict[str, float]:
+    return {
+        "gamma": learner.gamma,
+        "Lam": learner.Lam,
+        "floor": learner.density_floor,
+        "center": learner.center,
+    }
+
+
+def _planned_penalty(learner: Any, n_frequencies: int) -> DensityPenalty:
+    """A penalty of the right size, of another meta-kernel: its spectrum takes longer than a plan may."""
+    coupled = not isinstance(as_meta_kernel(learner.meta_kernel, learner.length_scale), DeltaMetaKernel)
+    vectors = np.broadcast_to(0.0, (n_frequencies, n_frequencies)) if coupled else None
+    return DensityPenalty(MetaSpectrum(np.ones(n_frequencies), vectors), **_figures(learner))
+
+
+def _solved(
+    learner: Any, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty
+) -> tuple[TunedSolution, History]:
+    scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
+    problem = _tuned_problem(learner, dataset, reference, penalty, scale)
+    state = learner._run(TunedDriver(), problem, dataset, "solver")
+    return _in_own_units(solution(problem, state), scale), [dict(line) for line in state.history]
+
+
+def _in_own_units(found: TunedSolution, scale: TargetScale | None) -> TunedSolution:
+    if scale is None:
+        return found
+    coef, intercept = found.coef * scale.scale[:, None], found.intercept * scale.scale + scale.center
+    return replace(found, coef=coef, intercept=intercept)
+
+
+def _tuned_problem(
+    learner: Any, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty, scale: TargetScale | None
+) -> TunedProblem:
+    """The problem of a learner's parameters as the full-gradient solver takes it."""
+    classes, weights = dataset.classes, learner._class_weights(dataset)
+    n_models = _n_models(dataset)
+    targets = NewtonTargets(
+        models=np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models),
+        n_classes=None if classes is None else len(classes),
+        class_weight=weights,
+        center=None if scale is None else scale.center,
+        scale=None if scale is None else scale.scale,
+    )
+    return TunedProblem(
+        reference,
+        targets,
+        weight_of(dataset, weights),
+        learner.loss,
+        learner.lam,
+        penalty,
+        tol=learner.tol,
+        max_passes=learner.max_passes,
+        shared=learner.shared_density,
+        dtype=learner.dtype,
+        n_rows=dataset.n_rows,
+    )
+
+
+def _descended(
+    learner: Any, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty
+) -> tuple[TunedSolution, History]:
+    run = Run(
+        publish=resolve_progress(learner.progress),
+        memory_limit=learner.memory_limit,
+        device=resolve_device(learner.device),
+        checkpoint=stage_checkpoint(learner.checkpoint, "descent"),
+        fingerprint=learner._fingerprint,
+    )
+    problem = _linear_problem(learner, dataset, reference)
+    fit, stats = fit_by_adam(problem, penalty, dataset.source, run, _descent(learner))
+    learner.stats_.extend(stats)
+    density = fit.model.density
+    found = TunedSolution(
+        coef=fit.model.coef,
+        intercept=fit.model.intercept,
+        density=density[0] if learner.shared_density else density,
+        objective=float(fit.trace[-1]),
+        residual=np.nan,
+        gap=np.nan,
+        message=f"{len(fit.trace)} epochs of Adam",
+    )
+    scale = TargetScale(fit.target_center, fit.target_scale) if dataset.classes is None else None
+    return _in_own_units(found, scale), _history(fit)
+
+
+def _descent(learner: Any) -> Descent:
+    patience = learner.patience if learner.early_stopping else None
+    return Descent(learner.epochs, learner.learning_rate, patience, learner.shared_density)
+
+
+def _linear_problem(learner: Any, dataset: Dataset, reference: FeatureMap) -> LinearProblem:
+    return LinearProblem(
+        feature_map=reference,
+        loss=learner.loss,
+        alpha=learner.lam,
+        classes=dataset.classes,
+        n_targets=dataset.schema.n_targets or 1,
+        class_weight=learner._class_weights(dataset),
+        held_out=HeldOut(learner.validation_fraction if learner.early_stopping else 0.0, learner.seed_),
+        seed=learner.seed_,
+        dtype=learner.dtype,
+    )
+
+
+def _history(fit: AdamFit) -> History:
+    lines = [{"epoch": float(epoch), "objective": float(value)} for epoch, value in enumerate(fit.trace, start=1)]
+    return [line | ({"held_out_loss": fit.losses[place]} if fit.losses else {}) for place, line in enumerate(lines)]

@@ -1,0 +1,159 @@
+"""TunedLearner: what the tuned classifier and the tuned regressor share, from parameters to the learned kernel."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.learners.base import FeatureLearner
+from dkl.learners.parameters import check_parameters, family_of, kept_frequencies
+from dkl.learners.prediction import Scorer, score_rows
+from dkl.learners.preparation import preparation_problem
+from dkl.learners.rows import map_to_features, one_dimensional
+from dkl.learners.tuned_fit import check_penalty, fit_tuned, held_bytes, tuned_passes
+from dkl.selection.preparation import PreparationDriver
+from dkl.selection.tuned_solution import TunedSolution
+
+
+class TunedLearner(FeatureLearner):
+    """Tuned random features (Shilton et al. 2022): a linear model on them is learned together with their density."""
+
+    _supervised: ClassVar[bool] = True
+    _parts: ClassVar[tuple[str, ...]] = ("family", "meta_kernel")
+    _fitted_by: ClassVar[str] = "coef_"
+    class_weight: Any = None
+
+    n_features: int
+    reference_scale: float | None
+    loss: str
+    lam: float
+    Lam: float
+    gamma: float
+    meta_kernel: Any
+    length_scale: float
+    density_floor: float
+    center: float
+    shared_density: bool
+    solver: str
+    tol: float
+    max_passes: int
+    epochs: int | None
+    learning_rate: float
+    early_stopping: bool
+    validation_fraction: float
+    patience: int
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn the density of the frequencies and the linear model on them together.
+
+        Parameters
+        ----------
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+            Data frames are raw rows and are encoded; everything else holds encoded rows.
+        y : array of shape (n,) or (n, t), or None
+            Labels or targets; those of a Dataset are its own.
+        sample_weight : array of shape (n,) or None
+            Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If a parameter or the rows have no meaning; before any pass.
+        MemoryError
+            If the frequencies are so many that the matrix of the meta-kernel would not fit.
+        """
+        return super().fit(X, one_dimensional(y), sample_weight)
+
+    def kernel(self, X: Any, Y: Any = None) -> Any:
+        """The learned kernel, mean_j u_j cos(w_j.(x - y)), between rows.
+
+        Parameters
+        ----------
+        X, Y : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d) and (m, d)
+            Y is X where it is None.
+
+        Returns
+        -------
+        ndarray of shape (n, m), float64
+            Lazy where X or Y is.
+        """
+        check_is_fitted(self, self._fitted_by)
+        left = map_to_features(self, X, self.feature_map_, "float64")
+        return left @ (left if Y is None else map_to_features(self, Y, self.feature_map_, "float64")).T
+
+    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The preparation, where it is needed, and the passes of the solver."""
+        check_parameters(self)
+        self._check_rest()
+        preparation = preparation_problem(dataset, self._prior(), self.scaling, 0)
+        unfitted = copy.copy(self)
+        unfitted.seed_ = 0
+        return [*PreparationDriver().plan(preparation), *tuned_passes(unfitted, dataset, self.planned_map(dataset))]
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """Bytes that the solver holds at most beside the passes, item by item."""
+        return held_bytes(self, dataset, self.planned_map(dataset))
+
+    def planned_map(self, dataset: Dataset) -> FeatureMap:
+        """A map of as many features as `fit` learns, at the amplitudes of the reference kernel."""
+        return self._reference(self._planned_family(), dataset.n_columns, seed=0)
+
+    def _prior(self) -> Any:
+        family = family_of(self)
+        return family if self.reference_scale is None else family.with_bandwidth(self.reference_scale)
+
+    def _reference(self, family: Any, n_columns: int, *, seed: int) -> FeatureMap:
+        size = kept_frequencies(type(self).__name__, self.n_features, family)
+        drawn = family.draw(size, n_columns, seed, self.dtype)
+        return replace(drawn, amplitudes=np.full(size, 1.0 / np.sqrt(size)))
+
+    def _check_rest(self) -> None:
+        if self._planned_family().draw(1, 2, 0).activation != "cos-sin":
+            raise ValueError(
+                f"{type(self).__name__} learns the density of cosine-sine pairs, and {family_of(self)!r} has none; use "
+                "a family such as Gaussian() with pairing='cos-sin'"
+            )
+        size = kept_frequencies(type(self).__name__, self.n_features, self._planned_family())
+        check_penalty(self, size)
+        if self.solver == "full" and self.early_stopping:
+            raise ValueError(
+                "solver='full' goes to the optimum, and early_stopping has no meaning; use solver='adam', or set "
+                "early_stopping=False"
+            )
+
+    def _learn(self, dataset: Dataset) -> None:
+        if dataset.classes is not None:
+            self._check_classes(np.asarray(dataset.classes))
+        scaler = self._prepare(dataset)
+        reference = replace(self._reference(self.family_, dataset.n_columns, seed=self.seed_), scaler=scaler)
+        found, self.history_ = fit_tuned(self, dataset, reference)
+        self._keep(reference, found)
+
+    def _check_classes(self, classes: np.ndarray) -> None:
+        """Keep the labels, or raise ValueError where they are none."""
+
+    def _keep(self, reference: FeatureMap, found: TunedSolution) -> None:
+        """The model on the features at the learned amplitudes, where its coefficients are those of `transform`."""
+        self.density_ = found.density
+        u = np.atleast_2d(found.density).mean(axis=0)
+        root = np.sqrt(u)
+        self.feature_map_ = replace(reference, amplitudes=root * reference.amplitudes)
+        # a frequency without density has no weight either
+        self.coef_ = found.coef * np.tile(np.divide(1.0, root, out=np.zeros_like(root), where=root > 0.0), 2)
+        self.intercept_ = found.intercept
+        self.objective_, self.residual_, self.duality_gap_ = found.objective, found.residual, found.gap
+        self.message_ = found.message
+
+    def _scores(self, X: Any) -> Any:
+        """(n, K) decision values, lazy for Dask collections and Datasets."""
+        return score_rows(self, Scorer(self.feature_map_, self.coef_, self.intercept_, self.dtype), X)
