@@ -73,7 +73,7 @@ class TrialsDisplay(Display):
 
     def _draw(self, axes: Sequence[Any]) -> None:
         failed = ~np.isfinite(self.scores)
-        trials = np.arange(1, len(self.scores) + 1)
+        trials = np.arange(len(self.scores))
         axes[0].step(trials, self.best, where="post", color=CLASS_COLOURS[0], label="best so far")
         axes[0].plot(trials, self.scores, "o", color="0.6", markersize=3.5, label="trial")
         for trial in trials[failed]:
@@ -95,4 +95,5 @@ class TrialsDisplay(Display):
         ax.scatter([places[top]], [self.scores[top]], marker="*", s=90, color=CLASS_COLOURS[1], zorder=3)
         if name in self.logarithmic:
             ax.set_xscale("log")
+            ax.tick_params(axis="x", which="both", labelsize="small")
         ax.set_xlabel(name)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.metrics import get_scorer
+from sklearn.utils.metaestimators import available_if
 
 from dkl.data.dataset import Dataset
 from dkl.errors import ClusterError
@@ -130,13 +131,24 @@ class Gathered(BaseEstimator):
     def __init__(self, model: Any) -> None:
         self.model = model
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("predict", "predict_proba", "decision_function"):
-            method = getattr(self.model, name)
-            return lambda X: np.asarray(method(X))
-        if name == "classes_":
-            return self.model.classes_
-        raise AttributeError(name)
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels or numbers."""
+        return np.asarray(self.model.predict(X))
+
+    @available_if(lambda self: hasattr(self.model, "decision_function"))
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Decision values."""
+        return np.asarray(self.model.decision_function(X))
+
+    @available_if(lambda self: hasattr(self.model, "predict_proba"))
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Class probabilities."""
+        return np.asarray(self.model.predict_proba(X))
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The sorted labels."""
+        return self.model.classes_
 
     def __sklearn_tags__(self) -> Any:
         return self.model.__sklearn_tags__()

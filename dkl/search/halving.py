@@ -59,8 +59,8 @@ def ladder_of(given: Any) -> Ladder:
     if not (isinstance(factor, Real) and float(factor) > 1.0):
         raise ValueError(f"halving has the factor {factor!r}; expected a number above 1")
     amounts, step = [int(least)], float(factor)
-    while amounts[-1] * step < int(most):
-        amounts.append(math.ceil(amounts[-1] * step))
+    while (following := math.ceil(amounts[-1] * step)) < int(most):
+        amounts.append(following)
     return Ladder(name, (*amounts, int(most)), step)
 
 

@@ -59,9 +59,11 @@ class Journal:
     def judge(self, trials: Mapping[int, dict[str, Any]], deadline: float) -> bool:
         """Fit what is still missing of these trials; False where the time was up before all of them were done."""
         jobs = [Job(trial, fold, chosen) for trial, chosen in trials.items() for fold in self.record.missing(trial)]
+        ended: set[int] = set()
         for job, outcome in self.runner.run(jobs, deadline):
             self.record.keep(job.trial, job.fold, outcome)
-            if not self.record.missing(job.trial):
+            if job.trial not in ended and not self.record.missing(job.trial):
+                ended.add(job.trial)
                 self.tell("advanced", job.trial)
         return not any(self.record.missing(trial) for trial in trials)
 

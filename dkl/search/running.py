@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +17,8 @@ from dkl.errors import ClusterError
 from dkl.passes.backends import current_client
 from dkl.search.evaluation import Outcome, Scoring, judged
 from dkl.search.folds import Fold
+
+LOG = logging.getLogger("dkl")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +54,16 @@ class InTurn:
 
     def run(self, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Outcome]]:
         """See `Runner`."""
-        for job in jobs:
-            if time.monotonic() > deadline:
-                return
-            yield job, judged(self.model, job.parameters, self.folds[job.fold], self.scoring)
+        failed: set[int] = set()
+        with advice_held_back():
+            for job in jobs:
+                if time.monotonic() > deadline:
+                    return
+                if job.trial in failed:
+                    continue
+                outcome = judged(self.model, job.parameters, self.folds[job.fold], self.scoring)
+                failed |= {job.trial} if outcome.error else set()
+                yield job, outcome
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +77,8 @@ class SideBySide:
 
     def run(self, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Outcome]]:
         """See `Runner`."""
-        with dask.config.set(scheduler="synchronous"), ThreadPoolExecutor(min(self.most, usable_cores())) as pool:
+        workers = ThreadPoolExecutor(min(self.most, usable_cores()), "dkl-search")
+        with advice_held_back(), dask.config.set(scheduler="synchronous"), workers as pool:
             futures = {pool.submit(self._judged, job, deadline): job for job in jobs}
             try:
                 for future in _as_they_end(futures):
@@ -125,6 +136,23 @@ class OnWorkers:
 def _judged_on_worker(model: Any, folds: Sequence[Fold], scoring: Scoring, job: Job) -> Outcome:
     with dask.config.set(scheduler="synchronous"):
         return judged(model, job.parameters, folds[job.fold], scoring)
+
+
+@contextmanager
+def advice_held_back() -> Iterator[None]:
+    """Keep advice about the rows out of the log "dkl": each fit would give it again, and the last, of all rows, does.
+
+    Errors and the course of the work are logged as ever.
+    """
+
+    def is_no_advice(record: logging.LogRecord) -> bool:
+        return record.levelno != logging.WARNING
+
+    LOG.addFilter(is_no_advice)
+    try:
+        yield
+    finally:
+        LOG.removeFilter(is_no_advice)
 
 
 def runner_for(model: Any, folds: Sequence[Fold], scoring: Scoring, parallel: int) -> Runner:

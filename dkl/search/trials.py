@@ -65,7 +65,9 @@ class Record:
         return [fold for fold in folds if (trial, fold) not in self.outcomes]
 
     def scores(self, trial: int) -> np.ndarray:
-        """By fold, (n_folds,); NaN where there is none."""
+        """By fold, (n_folds,); NaN where there is none, and for a trial that failed on any."""
+        if self.error(trial):
+            return np.full(self.n_folds, np.nan)
         unknown = Outcome(float("nan"), 0.0)
         return np.array([self.outcomes.get((trial, fold), unknown).score for fold in range(self.n_folds)])
 
