@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import lapack
 
+from dkl.selection.interior_point import minimise_quadratic
+
 __all__ = ["bounded_minimum"]
 
-# whole exchanges that may leave as many numbers on the wrong side as before, until numbers move one by one
+# whole exchanges that may leave as many numbers on the wrong side as before, until another method takes over
 _PATIENCE = 3
 # below this share of the largest gradient, its sign is rounding
 _ROUNDING = 1e-14
@@ -19,7 +21,7 @@ def bounded_minimum(Q: np.ndarray, q: np.ndarray, floor: float, free: np.ndarray
     """The x >= floor that minimises ``x'Qx/2 + q'x``, exact up to rounding.
 
     Block principal pivoting: numbers at the floor with a negative gradient and free ones below the floor change sides,
-    all at once while that helps, else the last of them alone, which ends for every positive definite Q.
+    all at once while that helps. Where it does not, as for a Q that is nearly singular, an interior-point method ends.
 
     Parameters
     ----------
@@ -61,7 +63,7 @@ def bounded_minimum(Q: np.ndarray, q: np.ndarray, floor: float, free: np.ndarray
         elif patience > 0:
             patience -= 1
         else:
-            wrong[: int(np.flatnonzero(wrong)[-1])] = False
+            return floor + minimise_quadratic(Q, -shifted).point
         free ^= wrong
 
 
