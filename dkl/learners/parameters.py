@@ -144,7 +144,7 @@ TUNED: Constraints = {
     "Lam": [Interval(Real, 0, None, closed="right")],
     "gamma": [_POSITIVE],
     "meta_kernel": [str, HasMethods(["gram", "validate"])],
-    "length_scale": [_POSITIVE],
+    "length_scale": [_POSITIVE, None],
     "density_floor": [_FROM_ZERO],
     "center": [_FROM_ZERO],
     "shared_density": ["boolean"],

@@ -41,8 +41,8 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         How much the density is smoothed; matters relative to the meta-kernel's eigenvalues over D.
     meta_kernel : {"rbf", "matern", "polynomial", "delta"} or MetaKernel
         The kernel between frequencies that says what densities are smooth; "delta" takes each by itself.
-    length_scale : float
-        Of a meta-kernel by name, in the units of frequencies.
+    length_scale : float or None
+        Of a meta-kernel by name, in the units of frequencies; None is the inverse bandwidth of the family, 1 / sigma.
     density_floor : float
         The least density: 1 as in the paper's section 5.
     center : float
@@ -128,7 +128,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         Lam: float = 1.0,
         gamma: float = 0.1,
         meta_kernel: Any = "rbf",
-        length_scale: float = 1.0,
+        length_scale: float | None = None,
         density_floor: float = 1.0,
         center: float = 1.0,
         shared_density: bool = True,
@@ -239,7 +239,7 @@ class TunedRegressor(NumberPredictions, TunedLearner):
         Lam: float = 1.0,
         gamma: float = 0.1,
         meta_kernel: Any = "rbf",
-        length_scale: float = 1.0,
+        length_scale: float | None = None,
         density_floor: float = 1.0,
         center: float = 1.0,
         shared_density: bool = True,

@@ -51,8 +51,9 @@ def fit_tuned(learner: Any, dataset: Dataset, reference: FeatureMap) -> tuple[Tu
     history : list of dict
         One line a round or epoch.
     """
+    length = _unit_length(learner.family_) if learner.length_scale is None else learner.length_scale
     W = reference.projection.dense()
-    penalty = density_penalty(W, learner.meta_kernel, length_scale=learner.length_scale, **_figures(learner))
+    penalty = density_penalty(W, learner.meta_kernel, length_scale=length, **_figures(learner))
     if learner.solver == "adam":
         return _descended(learner, dataset, reference, penalty)
     return _solved(learner, dataset, reference, penalty)
@@ -101,9 +102,15 @@ def _figures(learner: Any) -> dict[str, float]:
     }
 
 
+def _unit_length(family: Any) -> float:
+    """The inverse bandwidth of a family, in which frequencies are measured; 1 for one without."""
+    return 1.0 / float(getattr(family, "sigma", 1.0))
+
+
 def _planned_penalty(learner: Any, n_frequencies: int) -> DensityPenalty:
     """A penalty of the right size, of another meta-kernel: its spectrum takes longer than a plan may."""
-    coupled = not isinstance(as_meta_kernel(learner.meta_kernel, learner.length_scale), DeltaMetaKernel)
+    kernel = as_meta_kernel(learner.meta_kernel, learner.length_scale or 1.0)
+    coupled = not isinstance(kernel, DeltaMetaKernel)
     vectors = np.broadcast_to(0.0, (n_frequencies, n_frequencies)) if coupled else None
     return DensityPenalty(MetaSpectrum(np.ones(n_frequencies), vectors), **_figures(learner))
 

@@ -36,7 +36,7 @@ class TunedLearner(FeatureLearner):
     Lam: float
     gamma: float
     meta_kernel: Any
-    length_scale: float
+    length_scale: float | None
     density_floor: float
     center: float
     shared_density: bool
