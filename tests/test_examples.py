@@ -107,3 +107,10 @@ def test_similarities_of_landmarks_are_drawn_and_compared(tmp_path: Path) -> Non
     }
     assert is_picture(names["draw_figure_2"]({"breast": shares}, tmp_path))
     assert pyplot.get_fignums() == []
+
+
+def test_an_optimised_map_needs_fewer_features_than_plain_fourier_draws() -> None:
+    found = example("spectral_map.py")["run"]()
+    assert list(found) == ["Fourier, plain", "Fourier, by leverage", "spectral, plain"]
+    assert found["Fourier, by leverage"][2] < 4.0 < found["Fourier, plain"][2]
+    assert all(errors[-1] < 3.0 for errors in found.values())
