@@ -136,6 +136,13 @@ def test_features_that_are_searched_for_take_exact_steps_unless_told_otherwise(
     assert (stochastic.solver, stochastic.loss) == ("sgd", "hinge")
 
 
+def test_a_column_of_landmark_features_is_a_landmark(folder: Path, tmp_path: Path) -> None:
+    options = ("--learner", "landmarks", "--features", "30", "--candidates", "16", "--beta", "0.5", "--epochs", "2")
+    assert facts_of("fit", folder / "labels.zarr", tmp_path / "m.model", *options)["features"] == 30
+    features = load_model(str(tmp_path / "m.model")).features_
+    assert (features.n_landmarks, features.n_candidates, features.beta) == (30, 16, 0.5)
+
+
 def test_the_same_seed_gives_the_same_model(folder: Path) -> None:
     facts = facts_of("fit", folder / "labels.zarr", folder / "again.model", *SMALL, "--calibrate")
     assert (facts["split"], facts["rows"]) == ("train", pytest.approx(720, abs=2))

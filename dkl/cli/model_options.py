@@ -13,7 +13,7 @@ from dkl.cli.command import Running
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Family, Gaussian, Laplacian, Matern
 from dkl.features.harmonics import SphericalHarmonics
 
-LearnerName = Literal["random", "aligned", "posterior", "leverage", "peaks", "margin", "tuned"]
+LearnerName = Literal["random", "aligned", "posterior", "landmarks", "leverage", "peaks", "margin", "tuned"]
 FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", "coordinates", "harmonics"]
 # features that are searched for have few, strong columns: exact steps and a penalty chosen on held-out rows suit them
 SEARCHING = ("peaks", "margin")
@@ -57,7 +57,7 @@ class FeatureOptions:
         ),
     ] = None
     beta: Annotated[
-        float | None, typer.Option(help="Selectivity of --learner posterior.", rich_help_panel=CANDIDATES)
+        float | None, typer.Option(help="Selectivity of --learner posterior and landmarks.", rich_help_panel=CANDIDATES)
     ] = None
     family: Annotated[
         FamilyName, typer.Option(help="The kernel whose features are the candidates.", rich_help_panel=FAMILY)
@@ -169,12 +169,13 @@ def learner_from(options: FeatureOptions, *, seed: int, task: str | None, comput
             raise typer.BadParameter(
                 f"--{name.removeprefix('n_').replace('_', '-')} has no meaning for --learner {options.learner}"
             )
-    has_default = options.learner == "leverage" or options.family == "coordinates"
+    has_default = options.learner in ("landmarks", "leverage") or options.family == "coordinates"
     if "n_candidates" in known and options.candidates is None and not has_default:
         parameters["n_candidates"] = 20 * options.features
+    # a column is a landmark there
+    parameters["n_landmarks" if "n_landmarks" in known else "n_features"] = options.features
     return learner_class(
         family=family_from(options),
-        n_features=options.features,
         scaling=None if options.scaling == "none" else options.scaling,
         device=compute.device,
         random_state=seed,
