@@ -19,7 +19,7 @@ from dkl.linear.pieces import HeldOut
 from dkl.linear.targets import TargetScale, target_record, target_scale
 from dkl.linear.tuned_fitting import AdamFit, Descent, descent_passes, fit_by_adam
 from dkl.progress import resolve_progress
-from dkl.selection.density import DensityPenalty, MetaSpectrum, check_density_size, density_bytes, density_penalty
+from dkl.selection.density import DensityPenalty, MetaSpectrum, check_density_size, density_bytes, meta_spectrum
 from dkl.selection.meta_kernels import DeltaMetaKernel, as_meta_kernel
 from dkl.selection.tuned import TunedDriver, solution
 from dkl.selection.tuned_problem import TunedProblem
@@ -51,12 +51,21 @@ def fit_tuned(learner: Any, dataset: Dataset, reference: FeatureMap) -> tuple[Tu
     history : list of dict
         One line a round or epoch.
     """
-    length = _unit_length(learner.family_) if learner.length_scale is None else learner.length_scale
-    W = reference.projection.dense()
-    penalty = density_penalty(W, learner.meta_kernel, length_scale=length, **_figures(learner))
+    penalty = penalty_of(learner, meta_spectrum_of(learner, reference))
     if learner.solver == "adam":
         return _descended(learner, dataset, reference, penalty)
     return _solved(learner, dataset, reference, penalty)
+
+
+def meta_spectrum_of(learner: Any, reference: FeatureMap) -> MetaSpectrum:
+    """The spectrum of a learner's meta-kernel on the frequencies of `reference`; the learner has `family_`."""
+    length = _unit_length(learner.family_) if learner.length_scale is None else learner.length_scale
+    return meta_spectrum(reference.projection.dense(), learner.meta_kernel, length_scale=length)
+
+
+def penalty_of(learner: Any, spectrum: MetaSpectrum) -> DensityPenalty:
+    """The penalty of the density by a learner's parameters."""
+    return DensityPenalty(spectrum, **_figures(learner))
 
 
 def check_penalty(learner: Any, n_frequencies: int) -> None:
@@ -112,7 +121,7 @@ def _planned_penalty(learner: Any, n_frequencies: int) -> DensityPenalty:
     kernel = as_meta_kernel(learner.meta_kernel, learner.length_scale or 1.0)
     coupled = not isinstance(kernel, DeltaMetaKernel)
     vectors = np.broadcast_to(0.0, (n_frequencies, n_frequencies)) if coupled else None
-    return DensityPenalty(MetaSpectrum(np.ones(n_frequencies), vectors), **_figures(learner))
+    return penalty_of(learner, MetaSpectrum(np.ones(n_frequencies), vectors))
 
 
 def _solved(

@@ -16,7 +16,6 @@ from sklearn.base import clone, is_classifier, is_regressor
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
-from dkl.learners.base import FeatureLearner
 from dkl.learners.checkpoints import stage_checkpoint, stored_seed, what_counts
 from dkl.progress import resolve_progress
 from dkl.search.evaluation import Scoring, fitted_to, reads_blocks, with_parameters
@@ -25,9 +24,10 @@ from dkl.search.halving import Ladder, ladder_of, search_by_halving
 from dkl.search.loop import Budget, Journal, search
 from dkl.search.proposals import Acquisition, Proposer
 from dkl.search.result import Tuning, tuning_of
-from dkl.search.running import runner_for
+from dkl.search.running import Runner, runner_for
 from dkl.search.space import Space, space_of
 from dkl.search.trials import Record
+from dkl.search.tuned_sums import OnSums, needs_no_pass
 from dkl.version import __version__
 
 
@@ -56,6 +56,10 @@ def tune(
 
     After `n_initial` trials spread over the space, each next one is where a Gaussian process on the scores so far has
     the largest upper confidence bound. The same seed gives the same trials, on any number of workers.
+
+    One pass serves all trials of a `TunedRegressor` with ``solver="full"`` whose `space` names no more than lam, Lam,
+    gamma, length_scale, meta_kernel, density_floor, center and shared_density: sums by fold tell what each would
+    predict. Frequencies and scalings are then those of all rows.
 
     Parameters
     ----------
@@ -188,7 +192,7 @@ class Search:
         ValueError
             With the argument, what is wrong with it, and what is expected.
         """
-        check_names(model, space_of(self.space), self.ladder)
+        check_names(model, space_of(self.space), self.ladder, self.scoring)
         RowFolds.of(self.folds, 0)
         if self.n_trials is None and self.timeout is None:
             raise ValueError("the search has no end: give n_trials=50, say, or timeout=3600 (seconds), or both")
@@ -234,11 +238,16 @@ class Search:
 
     @contextmanager
     def _journal(self, model: Any, dataset: Dataset) -> Iterator[Journal]:
-        views = fold_views(dataset, RowFolds.of(self.folds, self.random_state))
+        folds = RowFolds.of(self.folds, self.random_state)
+        views = fold_views(dataset, folds)
         weights = np.array([view.test.total_weight for view in views])
         kept = Record(len(views), weights, stage_checkpoint(self.checkpoint, "trials"), self.fingerprint)
         kept.restore()
-        runner = runner_for(model, views, self.scoring, self.parallel)
+        names = space_of(self.space).dimensions
+        if self.halving is None and needs_no_pass(model, names, self.scoring, len(views)):
+            runner: Runner = OnSums.of(model, dataset, folds, self.scoring)
+        else:
+            runner = runner_for(model, views, self.scoring, self.parallel)
         journal = Journal(
             kept, runner, resolve_progress(self.progress), (self.n_trials or 0) if self.halving is None else 0
         )
@@ -251,7 +260,7 @@ class Search:
             journal.tell("finished", **({} if finished else {"failed": True}))
 
 
-def check_names(model: Any, space: Space, ladder: Ladder | None) -> None:
+def check_names(model: Any, space: Space, ladder: Ladder | None, scoring: Scoring) -> None:
     """Refuse a space of parameters that the model does not have.
 
     Raises
@@ -261,7 +270,7 @@ def check_names(model: Any, space: Space, ladder: Ladder | None) -> None:
     """
     if not hasattr(model, "get_params") or not hasattr(model, "fit"):
         raise ValueError(f"model is {model!r}; expected an estimator, such as dkl.KernelClassifier()")
-    if isinstance(model, FeatureLearner):
+    if not hasattr(model, "score") and not callable(scoring):
         raise ValueError(
             f"{type(model).__name__} has no score to search by: put it into a machine, "
             f"KernelClassifier(features={type(model).__name__}()), and name its parameters 'features__rho'"
