@@ -17,6 +17,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from dkl.features.families import Gaussian, Laplacian
 from dkl.learners.aligned import AlignedFeatures
+from dkl.learners.leverage import LeverageFeatures
 from dkl.learners.margin import MarginFeatures
 from dkl.learners.peaks import PeakFeatures
 from dkl.learners.posterior import PosteriorFeatures
@@ -26,6 +27,7 @@ LEARNERS = [
     RandomFeatures(n_features=40, random_state=0),
     AlignedFeatures(n_candidates=200, n_features=40, random_state=0),
     PosteriorFeatures(n_candidates=200, n_features=40, random_state=0),
+    LeverageFeatures(n_candidates=200, n_features=40, random_state=0),
     PeakFeatures(n_features=40, chains=60, steps=5, random_state=0),
     MarginFeatures(n_features=40, random_state=0),
 ]
