@@ -15,9 +15,13 @@ from dkl.features.feature_map import FeatureMap
 from dkl.learners.checkpoints import stage_checkpoint
 from dkl.learners.searching import weight_of
 from dkl.linear.fitting import LinearProblem, Run
+from dkl.linear.newton import Kept
 from dkl.linear.pieces import HeldOut
 from dkl.linear.targets import TargetScale, target_record, target_scale
+from dkl.linear.tuned_descent import TunedModel
 from dkl.linear.tuned_fitting import AdamFit, Descent, descent_passes, fit_by_adam
+from dkl.linear.tuned_judging import judged, judging_record
+from dkl.passes.engine import run_pass
 from dkl.progress import resolve_progress
 from dkl.selection.density import DensityPenalty, MetaSpectrum, check_density_size, density_bytes, meta_spectrum
 from dkl.selection.meta_kernels import DeltaMetaKernel, as_meta_kernel
@@ -96,7 +100,9 @@ def tuned_passes(learner: Any, dataset: Dataset, reference: FeatureMap) -> Passe
     penalty = _planned_penalty(learner, reference.n_frequencies)
     if learner.solver == "adam":
         problem = _linear_problem(learner, dataset, reference)
-        return descent_passes(problem, penalty, _descent(learner), dataset.source)
+        first = TunedModel.first(problem.n_models, 1, penalty)
+        record = judging_record(reference, _targets(learner, dataset, None), first, learner.loss, dtype=learner.dtype)
+        return [*descent_passes(problem, penalty, _descent(learner), dataset.source), ([record], 1)]
     passes = TunedDriver().plan(_tuned_problem(learner, dataset, reference, penalty, None))
     scale = [] if dataset.classes is not None else [([target_record(dataset.schema.n_targets or 1)], 1)]
     return [*scale, *passes]
@@ -144,19 +150,10 @@ def _tuned_problem(
     learner: Any, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty, scale: TargetScale | None
 ) -> TunedProblem:
     """The problem of a learner's parameters as the full-gradient solver takes it."""
-    classes, weights = dataset.classes, learner._class_weights(dataset)
-    n_models = _n_models(dataset)
-    targets = NewtonTargets(
-        models=np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models),
-        n_classes=None if classes is None else len(classes),
-        class_weight=weights,
-        center=None if scale is None else scale.center,
-        scale=None if scale is None else scale.scale,
-    )
     return TunedProblem(
         reference,
-        targets,
-        weight_of(dataset, weights),
+        _targets(learner, dataset, scale),
+        weight_of(dataset, learner._class_weights(dataset)),
         learner.loss,
         learner.lam,
         penalty,
@@ -165,6 +162,18 @@ def _tuned_problem(
         shared=learner.shared_density,
         dtype=learner.dtype,
         n_rows=dataset.n_rows,
+    )
+
+
+def _targets(learner: Any, dataset: Dataset, scale: TargetScale | None, kept: Kept | None = None) -> NewtonTargets:
+    classes, n_models = dataset.classes, _n_models(dataset)
+    return NewtonTargets(
+        models=np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models),
+        n_classes=None if classes is None else len(classes),
+        class_weight=learner._class_weights(dataset),
+        center=None if scale is None else scale.center,
+        scale=None if scale is None else scale.scale,
+        kept=kept,
     )
 
 
@@ -181,17 +190,14 @@ def _descended(
     problem = _linear_problem(learner, dataset, reference)
     fit, stats = fit_by_adam(problem, penalty, dataset.source, run, _descent(learner))
     learner.stats_.extend(stats)
-    density = fit.model.density
-    found = TunedSolution(
-        coef=fit.model.coef,
-        intercept=fit.model.intercept,
-        density=density[0] if learner.shared_density else density,
-        objective=float(fit.trace[-1]),
-        residual=np.nan,
-        gap=np.nan,
-        message=f"{len(fit.trace)} epochs of Adam",
-    )
     scale = TargetScale(fit.target_center, fit.target_scale) if dataset.classes is None else None
+    targets = _targets(learner, dataset, scale, Kept(problem.held_out) if problem.held_out.share > 0.0 else None)
+    record = judging_record(reference, targets, fit.model, learner.loss, dtype=learner.dtype)
+    result = run_pass(dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit, device=run.device)
+    learner.stats_.append(result.stats)
+    found = judged(result.results[0], fit.model, learner.loss, learner.lam, penalty)
+    density = fit.model.density[0] if learner.shared_density else fit.model.density
+    found = replace(found, density=density, message=_message(fit, found))
     return _in_own_units(found, scale), _history(fit)
 
 
@@ -211,6 +217,15 @@ def _linear_problem(learner: Any, dataset: Dataset, reference: FeatureMap) -> Li
         held_out=HeldOut(learner.validation_fraction if learner.early_stopping else 0.0, learner.seed_),
         seed=learner.seed_,
         dtype=learner.dtype,
+    )
+
+
+def _message(fit: AdamFit, found: TunedSolution) -> str:
+    share = 100.0 * found.gap / found.objective
+    best = f", the best of which ({int(np.argmin(fit.losses)) + 1}) was kept," if fit.losses else ""
+    return (
+        f"{len(fit.trace)} epochs of Adam{best} end at most {share:.2g} % above the optimum; more epochs, or "
+        "solver='full', come nearer"
     )
 
 

@@ -149,7 +149,7 @@ def tuned_gradient(
     penalty : DensityPenalty
     """
     scores = phi @ model.coef.T.astype(phi.dtype) + model.intercept
-    losses, slope = _SLOPES[loss](targets, scores)
+    losses, slope = SLOPES[loss](targets, scores)
     share = np.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
     slope = slope * share[:, None]
     pulled = (slope.T.astype(phi.dtype) @ phi).astype(np.float64)
@@ -217,4 +217,4 @@ def _hinge(y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return slack.sum(axis=1), np.where(slack > 0.0, -y, 0.0)
 
 
-_SLOPES = {"hinge": _hinge, **{loss: LOSSES[loss] for loss in ("squared_error", "squared_hinge")}}
+SLOPES = {"hinge": _hinge, **{loss: LOSSES[loss] for loss in ("squared_error", "squared_hinge")}}
