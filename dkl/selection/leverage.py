@@ -198,11 +198,11 @@ class RowsDriver:
 
     def held(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
         """The matrix, and for each core a tile of features and what is solved from it."""
-        tiles = 4 * usable_cores() * _TILE_BYTES
+        tile = min(_TILE_BYTES, 8 * problem.n_rows * problem.candidates.n_features)
         return {
             "sampled rows": problem.n_rows * row_bytes,
             "their kernel matrix": 8 * problem.n_rows**2,
-            "tiles of their features": tiles,
+            "tiles of their features": 4 * usable_cores() * tile,
         }
 
 
