@@ -42,7 +42,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     meta_kernel : {"rbf", "matern", "polynomial", "delta"} or MetaKernel
         The kernel between frequencies that says what densities are smooth; "delta" takes each by itself.
     length_scale : float or None
-        Of a meta-kernel by name, in the units of frequencies; None is the inverse bandwidth of the family, 1 / sigma.
+        Of a meta-kernel by name, in the units of frequencies; None is their median distance.
     density_floor : float
         The least density: 1 as in the paper's section 5.
     center : float

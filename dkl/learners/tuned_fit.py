@@ -23,6 +23,7 @@ from dkl.linear.tuned_fitting import AdamFit, Descent, descent_passes, fit_by_ad
 from dkl.linear.tuned_judging import judged, judging_record
 from dkl.passes.engine import run_pass
 from dkl.progress import resolve_progress
+from dkl.selection.bandwidth import median_distance
 from dkl.selection.density import DensityPenalty, MetaSpectrum, check_density_size, density_bytes, meta_spectrum
 from dkl.selection.meta_kernels import DeltaMetaKernel, as_meta_kernel
 from dkl.selection.tuned import TunedDriver, solution
@@ -62,9 +63,11 @@ def fit_tuned(learner: Any, dataset: Dataset, reference: FeatureMap) -> tuple[Tu
 
 
 def meta_spectrum_of(learner: Any, reference: FeatureMap) -> MetaSpectrum:
-    """The spectrum of a learner's meta-kernel on the frequencies of `reference`; the learner has `family_`."""
-    length = _unit_length(learner.family_) if learner.length_scale is None else learner.length_scale
-    return meta_spectrum(reference.projection.dense(), learner.meta_kernel, length_scale=length)
+    """The spectrum of a learner's meta-kernel on the frequencies of `reference`."""
+    W, length = reference.projection.dense(), learner.length_scale
+    if length is None:
+        length = median_distance(W) if len(W) > 1 else 1.0
+    return meta_spectrum(W, learner.meta_kernel, length_scale=length)
 
 
 def penalty_of(learner: Any, spectrum: MetaSpectrum) -> DensityPenalty:
@@ -115,11 +118,6 @@ def _figures(learner: Any) -> dict[str, float]:
         "floor": learner.density_floor,
         "center": learner.center,
     }
-
-
-def _unit_length(family: Any) -> float:
-    """The inverse bandwidth of a family, in which frequencies are measured; 1 for one without."""
-    return 1.0 / float(getattr(family, "sigma", 1.0))
 
 
 def _planned_penalty(learner: Any, n_frequencies: int) -> DensityPenalty:
