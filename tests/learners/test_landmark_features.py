@@ -125,6 +125,8 @@ def test_the_bits_do_not_depend_on_threads_or_processes(
         patch.setattr("dkl.passes.backends.current_client", lambda: None)
         alone = clone(asked).fit(data)
     assert bits_of(alone) == bits_of(on_workers)
+    counts = np.unique(alone.landmark_classes_, return_counts=True)[1]
+    assert landmarks == "kmeans-joint" or sorted(counts.tolist()) == [1] * 8 + [2] * 2, "evenly many of each class"
 
 
 class Stop:
