@@ -219,7 +219,7 @@ def _linear_problem(learner: Any, dataset: Dataset, reference: FeatureMap) -> Li
 
 
 def _message(fit: AdamFit, found: TunedSolution) -> str:
-    share = 100.0 * found.gap / found.objective
+    share = 100.0 * found.gap / max(found.objective, np.finfo(np.float64).tiny)
     best = f", the best of which ({int(np.argmin(fit.losses)) + 1}) was kept," if fit.losses else ""
     return (
         f"{len(fit.trace)} epochs of Adam{best} end at most {share:.2g} % above the optimum; more epochs, or "

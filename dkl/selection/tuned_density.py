@@ -13,6 +13,8 @@ from dkl.selection.tuned_forms import Eliminated, Form, frequency_squares
 
 _SUFFICIENT = 1e-4
 _SHORTEST = 1e-10
+# no density falls lower, even where it may be 0: curvatures there are quotients of rounding
+_LEAST = 1e-10
 # relative: differences of objectives below this are rounding
 _NOISE = 1e-15
 
@@ -56,7 +58,10 @@ def tuned_density(
         The last step is one that promises to lower the objective by no more than this share of it.
     max_steps : int
     """
-    u = np.maximum(np.asarray(start, dtype=np.float64), penalty.floor)
+    floor = max(penalty.floor, _LEAST)
+    u = np.asarray(start, dtype=np.float64)
+    # at 0 the model says nothing, and the problem is convex: any other start will do
+    u = np.maximum(np.where(u > 0.0, u, 1.0), floor)
     if penalty.fixed:
         u = np.full(len(u), float(penalty.center))
         points, value = _evaluated(forms, penalty, u)
@@ -66,7 +71,7 @@ def tuned_density(
     for step in range(max_steps):
         gradient = density_gradient(forms, points, penalty, u)
         curvature = matrix + sum(form.curvature(u, point) for form, point in zip(forms, points, strict=True))
-        target = bounded_minimum(curvature, gradient - curvature @ u, penalty.floor, u > penalty.floor)
+        target = bounded_minimum(curvature, gradient - curvature @ u, floor, u > floor)
         move = target - u
         slope = float(gradient @ move)
         found = _shortened(forms, penalty, (u, points, value), (move, slope))
@@ -102,7 +107,7 @@ def _shortened(
     """The longest of the halved steps that lowers the objective enough, or None where none does."""
     (u, _, value), (move, slope), length = where, step, 1.0
     while length > _SHORTEST:
-        tried = np.maximum(u + length * move, penalty.floor)
+        tried = np.maximum(u + length * move, max(penalty.floor, _LEAST))
         points, found = _evaluated(forms, penalty, tried)
         if found <= value + _SUFFICIENT * length * slope + _NOISE * abs(value):
             return tried, points, found
