@@ -57,8 +57,8 @@ class LandmarkFeatures(PoolLearner):
     n_candidates : int
         Frequencies of each landmark.
     beta : float
-        0 is the prior: an approximation of its kernel. The larger, the more selective. A new one needs no pass:
-        `with_beta`.
+        0 is the prior: an approximation of its kernel. The larger, the more selective: 1 where the prior is wrong or
+        candidates are many, 0.1 where classes are many. A new one needs no pass: `with_beta`.
     landmarks : {"kmeans", "kmeans-joint", "random"}
         "kmeans": centroids of each class by itself. "kmeans-joint": centroids of all rows, with the class that has
         most weight there. "random": rows drawn at random, the same number of each class; `bounds_` needs these.
@@ -118,8 +118,8 @@ class LandmarkFeatures(PoolLearner):
         self,
         family: Any = None,
         n_landmarks: int = 200,
-        n_candidates: int = 64,
-        beta: float = 1.0,
+        n_candidates: int = 128,
+        beta: float = 0.3,
         landmarks: Placement = "kmeans",
         *,
         rounds: int = 5,

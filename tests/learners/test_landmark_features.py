@@ -33,7 +33,7 @@ every_placement = pytest.mark.parametrize("landmarks", PLACEMENTS)
 
 
 def learner(**given: Any) -> LandmarkFeatures:
-    options = {"n_landmarks": 12, "n_candidates": 8, "random_state": 0, "progress": False, **given}
+    options = {"n_landmarks": 12, "n_candidates": 8, "beta": 1.0, "random_state": 0, "progress": False, **given}
     return LandmarkFeatures(**options)
 
 
