@@ -75,13 +75,12 @@ def test_table_1_is_measured_on_digits() -> None:
 
 def test_curves_of_leverage_are_drawn_and_go_on_from_their_cells(tmp_path: Path) -> None:
     names = example("papers/leverage_curves.py")
-    names["QUICK"].rows.clear()
-    names["QUICK"].rows["disc, 2 columns"] = (100, 200)
-    lines = names["run"](tmp_path, quick=True, only="curves")
-    assert sum(line.startswith("| 100 |") for line in lines) == 1
+    scale = names["QUICK"].up_to(100)
+    lines = names["run"](tmp_path, scale, only="curves")
+    assert sum(line.startswith("| 100 |") for line in lines) == 2
     assert all(is_picture(tmp_path / f"{name}.png") for name in ("curves", "rows"))
     written = (tmp_path / "cells.json").stat().st_mtime_ns
-    assert names["run"](tmp_path, quick=True, only="curves") == lines
+    assert names["run"](tmp_path, scale, only="curves") == lines
     assert (tmp_path / "cells.json").stat().st_mtime_ns == written
     assert (tmp_path / "curves.md").read_text() == "\n".join(lines)
 

@@ -19,7 +19,7 @@ import argparse
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,10 @@ class Scale:
     n_test: int
     n_curve_test: int
     epochs: int
+
+    def up_to(self, most: int) -> Scale:
+        """With no curve beyond so many rows."""
+        return replace(self, rows={name: tuple(n for n in sizes if n <= most) for name, sizes in self.rows.items()})
 
 
 FULL = Scale(
@@ -100,22 +104,15 @@ def taken(folder: Path, n_rows: int, seed: int) -> tuple[Rows, Rows, Rows]:
     return (X[train], y[train]), (X[rest], y[rest]), test
 
 
-def learner(arm: str, n_draws: int, X: np.ndarray, seed: int, mu: float = MU) -> Any:
-    """Features of an arm, fitted; labels are not looked at."""
+def arms_of(n_draws: int, X: np.ndarray, seed: int, mu: float = MU) -> dict[str, Any]:
+    """Fitted features of every arm; labels are not looked at."""
     family = dkl.Gaussian(float(pdist(X[:1_000]).mean()))
-    if arm == PLAIN:
-        return dkl.RandomFeatures(family, 2 * n_draws, random_state=seed, progress=False).fit(X)
+    plain = dkl.RandomFeatures(family, 2 * n_draws, random_state=seed, progress=False).fit(X)
     n_rows = min(int(np.ceil(SHARE * len(X))), MOST_ROWS)
-    return dkl.LeverageFeatures(
-        family,
-        CANDIDATES * n_draws,
-        2 * n_draws,
-        mu,
-        n_rows,
-        weighted=arm == LEVERAGE,
-        random_state=seed,
-        progress=False,
+    drawn = dkl.LeverageFeatures(
+        family, CANDIDATES * n_draws, 2 * n_draws, mu, n_rows, random_state=seed, progress=False
     ).fit(X)
+    return {PLAIN: plain, LEVERAGE: drawn, PRINTED: drawn.with_mu(weighted=False)}
 
 
 def accuracies(features: Any, parts: Sequence[Rows], epochs: int) -> np.ndarray:
@@ -142,8 +139,8 @@ def curve_cell(parts: Sequence[Rows], is_synthetic: bool, seed: int, epochs: int
     """The risk of each arm at ln^2 n draws, at the lambda that is best on validation rows."""
     n_draws = int(np.ceil(np.log(len(parts[0][0])) ** 2))
     cell: dict[str, float] = {"N": n_draws}
-    for arm in (PLAIN, LEVERAGE, PRINTED):
-        found = accuracies(learner(arm, n_draws, parts[0][0], seed), parts, epochs)
+    for arm, features in arms_of(n_draws, parts[0][0], seed).items():
+        found = accuracies(features, parts, epochs)
         best = found[np.argmax(found[:, 0]), 1]
         cell[arm] = float(excess(best) if is_synthetic else 100.0 * (1.0 - best))
     return cell
@@ -152,7 +149,7 @@ def curve_cell(parts: Sequence[Rows], is_synthetic: bool, seed: int, epochs: int
 def lambda_cell(n_draws: int, seed: int, scale: Scale) -> dict[str, list[float]]:
     """Accuracies on noisy test rows for every lambda, n = 1,000, in percent (figures 1 and 2)."""
     parts = drawn(2, 1_000, seed, scale.n_test)
-    arms = {arm: learner(arm, n_draws, parts[0][0], seed) for arm in (PLAIN, LEVERAGE, PRINTED)}
+    arms = arms_of(n_draws, parts[0][0], seed)
     found = {arm: accuracies(features, parts, 10 * scale.epochs)[:, 1] for arm, features in arms.items()}
     return {arm: (90.0 - excess(values)).tolist() for arm, values in found.items()}
 
@@ -160,7 +157,8 @@ def lambda_cell(n_draws: int, seed: int, scale: Scale) -> dict[str, list[float]]
 def mu_cell(mu: float, seed: int, scale: Scale) -> dict[str, float]:
     """Accuracy at N = 5, n = 1,000 and a mu, lambda by validation."""
     parts = drawn(2, 1_000, seed, scale.n_test)
-    found = {arm: accuracies(learner(arm, 5, parts[0][0], seed, mu), parts, scale.epochs) for arm in (PLAIN, LEVERAGE)}
+    arms = arms_of(5, parts[0][0], seed, mu)
+    found = {arm: accuracies(arms[arm], parts, scale.epochs) for arm in (PLAIN, LEVERAGE)}
     return {arm: float(90.0 - excess(values[np.argmax(values[:, 0]), 1])) for arm, values in found.items()}
 
 
@@ -325,9 +323,8 @@ def sample_picture(output: Path) -> Path:
     return WeightedRowsDisplay(X, (y > 0).astype(int), np.ones(50), title="50 training rows").save(output / "rows.png")
 
 
-def run(output: Path, *, quick: bool = False, folder: Path | None = None, only: str | None = None) -> list[str]:
+def run(output: Path, scale: Scale, *, folder: Path | None = None, only: str | None = None) -> list[str]:
     """Fill the cells, write curves.md and the pictures; the lines of the tables."""
-    scale = QUICK if quick else FULL
     output.mkdir(parents=True, exist_ok=True)
     cells = Cells(output / "cells.json")
     cells.fill(wanted_cells(scale, folder, only))
@@ -350,8 +347,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("leverage_curves"))
     parser.add_argument("--quick", action="store_true", help="few rows and seeds: minutes become seconds")
     parser.add_argument("--only", choices=("lambda", "curves"))
+    parser.add_argument(
+        "--most-rows", type=int, default=100_000, help="end of the curves (30,000 end in a third of the time)"
+    )
     options = parser.parse_args()
-    print("\n".join(run(options.output, quick=options.quick, folder=options.data, only=options.only)))
+    scale = (QUICK if options.quick else FULL).up_to(options.most_rows)
+    print("\n".join(run(options.output, scale, folder=options.data, only=options.only)))
 
 
 if __name__ == "__main__":
