@@ -347,9 +347,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("leverage_curves"))
     parser.add_argument("--quick", action="store_true", help="few rows and seeds: minutes become seconds")
     parser.add_argument("--only", choices=("lambda", "curves"))
-    parser.add_argument(
-        "--most-rows", type=int, default=100_000, help="end of the curves (30,000 end in a third of the time)"
-    )
+    parser.add_argument("--most-rows", type=int, default=100_000, help="where the curves end")
     options = parser.parse_args()
     scale = (QUICK if options.quick else FULL).up_to(options.most_rows)
     print("\n".join(run(options.output, scale, folder=options.data, only=options.only)))
