@@ -43,6 +43,7 @@ _HOMES = {
     "KernelClassifier": "dkl.learners.kernel_machines",
     "KernelRegressor": "dkl.learners.kernel_machines",
     "tune": "dkl.search.tuning",
+    "sweep": "dkl.search.sweep",
     "plan": "dkl.planning",
     "load_model": "dkl.model_io",
 }

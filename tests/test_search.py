@@ -423,3 +423,48 @@ def test_a_tuning_prints_and_draws_itself(numbers: tuple[np.ndarray, np.ndarray]
     np.testing.assert_array_equal(display.best[-1], tuning.best_score_)
     assert len(display.axes_) == 2
     assert display.axes_[1].get_xscale() == "log"
+
+
+# without a pass
+
+
+def test_one_pass_judges_every_trial_of_a_tuned_regressor(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1.0, 1.0, (120, 2))
+    y = np.sin(3.0 * X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(120)
+    weight = 1.0 + np.arange(120) % 2
+    model = dkl.TunedRegressor(n_features=24, family=dkl.Gaussian(0.7), random_state=3, progress=False)
+    space = {"lam": (1e-6, 1e-2, "log"), "Lam": (1e-2, 1e2, "log"), "gamma": [0.1, 1.0], "length_scale": [0.5, 2.0]}
+    given = {"space": space, "n_trials": 5, "folds": 3, "sample_weight": weight, "random_state": 7}
+    tuning = dkl.tune(model, X, y, **given, refit=False)
+
+    # with a fixed bandwidth and no scaling, only the scale of the targets differs from fits without each fold
+    fold = RowFolds.of(3, 7)(np.arange(120))
+    scale = np.sqrt(np.cov(y, aweights=weight, bias=True))
+    for trial, chosen in enumerate(tuning.trials[list(space)].to_dict("records")):
+        for number in range(3):
+            inside, outside = fold == number, fold != number
+            ratio = np.cov(y[outside], aweights=weight[outside], bias=True) / scale**2
+            # in units of their own deviation, the targets' penalties are those of all rows over the ratio
+            adapted = {**chosen, "Lam": chosen["Lam"] / ratio}
+            fitted = dkl.TunedRegressor(**{**model.get_params(deep=False), **adapted})
+            fitted.fit(X[outside], y[outside], sample_weight=weight[outside])
+            expected = fitted.score(X[inside], y[inside], sample_weight=weight[inside])
+            assert tuning.fold_scores_[trial, number] == pytest.approx(expected, abs=1e-5)
+
+
+def test_fold_sums_give_the_errors_in_the_units_of_the_targets() -> None:
+    rng = np.random.default_rng(1)
+    X, noise = rng.uniform(-1.0, 1.0, (80, 2)), rng.standard_normal((80, 2))
+    Y = np.stack([10.0 * X[:, 0] + 5.0, 0.1 * X[:, 1]], axis=1) + noise * [1.0, 0.01]
+    model = dkl.TunedRegressor(n_features=16, family=dkl.Gaussian(1.0), random_state=0, progress=False)
+    given = {"space": {"lam": [1e-4]}, "folds": 2, "random_state": 0, "refit": False}
+    of_sums = dkl.tune(model, X, Y, scoring="neg_mean_squared_error", **given).best_score_
+    of_fits = dkl.tune(
+        model,
+        X,
+        Y,
+        scoring=lambda fitted, ds: -np.mean((np.asarray(fitted.predict(ds)) - np.asarray(ds.y)) ** 2),
+        **given,
+    ).best_score_
+    assert of_sums == pytest.approx(of_fits, rel=0.02)

@@ -14,7 +14,7 @@ from dkl.features.scaling import ScalingKind
 from dkl.learners.base import SelectingLearner
 from dkl.learners.parameters import ALIGNMENT, COMMON, POOL, Constraints, family_of, kept_frequencies
 from dkl.selection.alignment import divergence, effective_features, maximise_alignment
-from dkl.selection.choice import Estimator, block_means, choose_blocks
+from dkl.selection.choice import Choice, Estimator, block_means, choose_blocks
 from dkl.selection.potentials import AlignmentDriver, PotentialProblem
 
 RHO_SHARE = 0.005
@@ -174,10 +174,29 @@ class AlignedFeatures(SelectingLearner):
     def _choose(self) -> None:
         groups = self.pool_.groups
         sizes = np.bincount(groups)
-        self.rho_ = RHO_SHARE * len(sizes) if self.rho is None else float(self.rho)
-        weights = maximise_alignment(block_means(self.alignment_, groups), self.rho_, self.k)
+        self.rho_ = self._radius
+        weights = self.weighed(self.alignment_)
         self.divergence_ = divergence(weights, self.k)
         self.effective_features_ = effective_features(weights)
         self.weights_ = (weights / sizes)[groups]
+        self._keep(self.chosen(weights))
+
+    def weighed(self, values: np.ndarray, total: float = np.nan) -> np.ndarray:
+        """The weights of the pool's blocks by alignments of all candidates; of single ones where blocks are single.
+
+        Parameters
+        ----------
+        values : ndarray of shape (D,)
+        total : float
+            The weight of the rows, on which these weights do not depend.
+        """
+        return maximise_alignment(block_means(values, self.pool_.groups), self._radius, self.k)
+
+    @property
+    def _radius(self) -> float:
+        return RHO_SHARE * (int(self.pool_.groups.max()) + 1) if self.rho is None else float(self.rho)
+
+    def chosen(self, weights: np.ndarray) -> Choice:
+        """The candidates that a feature map keeps by weights of the blocks."""
         kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
-        self._keep(choose_blocks(weights, groups, kept, self.seed_, estimator=self.estimator))
+        return choose_blocks(weights, self.pool_.groups, kept, self.seed_, estimator=self.estimator)

@@ -22,7 +22,7 @@ from dkl.learners.parameters import (
     kept_frequencies,
 )
 from dkl.selection.alignment import effective_features
-from dkl.selection.choice import Estimator, choose_features
+from dkl.selection.choice import Choice, Estimator, choose_features
 from dkl.selection.posterior import pseudo_posterior
 from dkl.selection.potentials import PosteriorDriver, PotentialProblem
 
@@ -147,7 +147,15 @@ class PosteriorFeatures(SelectingLearner):
         self.losses_ = values
 
     def _choose(self) -> None:
-        self.weights_ = pseudo_posterior(self.losses_, self.beta, self.total_weight_)
+        self.weights_ = self.weighed(self.losses_, self.total_weight_)
         self.effective_features_ = effective_features(self.weights_)
+        self._keep(self.chosen(self.weights_))
+
+    def weighed(self, values: np.ndarray, total: float) -> np.ndarray:
+        """The pseudo-posterior by the losses of all candidates on rows of a total weight."""
+        return pseudo_posterior(values, self.beta, total)
+
+    def chosen(self, weights: np.ndarray) -> Choice:
+        """The candidates that a feature map keeps by their weights."""
         kept = self.n_features // self.pool_.columns_a_frequency
-        self._keep(choose_features(self.weights_, kept, self.seed_, estimator=self.estimator))
+        return choose_features(weights, kept, self.seed_, estimator=self.estimator)

@@ -56,7 +56,7 @@ class Proposer:
     seed: int = 0
     n_initial: int = 5
     acquisition: Acquisition = "ucb"
-    kappa: float = 2.576
+    kappa: float = 1.0
 
     def propose(self, points: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
         """The next `count` points, fewer where the space holds no more.

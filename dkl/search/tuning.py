@@ -42,7 +42,7 @@ def tune(
     folds: int | float = 5,
     scoring: Scoring = None,
     acquisition: Acquisition = "ucb",
-    kappa: float = 2.576,
+    kappa: float = 1.0,
     n_initial: int = 5,
     parallel: int = 1,
     halving: tuple[Any, ...] | None = None,
