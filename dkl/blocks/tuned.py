@@ -1,7 +1,8 @@
-"""Sums over a block for tuned random features: squared errors by fold, and hinges smoothed over a width."""
+"""Sums over a block for tuned random features: squared errors by fold, and smoothed hinges."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,38 @@ from dkl.features.feature_map import FeatureMap
 
 MarginLoss = Literal["hinge", "squared_hinge"]
 
+# rows whose curvature is this share of the steepest are left out of Hessians
+_FLAT = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothing:
+    """How the hinge is made smooth: by dual weights that may move from where earlier models have led them.
+
+    With slack m = 1 - y f and prior z the hinge max(0, m) becomes ``h log((1 + exp(z + m/h)) / (1 + exp(z)))``, whose
+    slope, the row's dual weight, is 1 / (1 + exp(-z - m/h)). Where z stands still and h shrinks, this is the usual
+    smoothed hinge; where z follows, z + m/h of the last model, it is the hinge's own optimum at any width.
+
+    Parameters
+    ----------
+    width : float
+        h of the losses at the steps.
+    ahead : float
+        h of the gradient and Hessian at the first step.
+    past : ndarray of shape (K, m + 1)
+        The prior of a row is ``reach - y f`` of this model: the models that it followed, each over its width.
+    reach : float
+        The sum of one over the widths of these models.
+    follows : bool
+        Whether the prior of gradient and Hessian follows the model at the first step.
+    """
+
+    width: float
+    ahead: float
+    past: np.ndarray
+    reach: float = 0.0
+    follows: bool = False
+
 
 @dataclass(frozen=True, eq=False)
 class MarginOptions:
@@ -25,10 +58,6 @@ class MarginOptions:
     Parameters
     ----------
     loss : {"hinge", "squared_hinge"}
-    width : float
-        Of the smoothed hinge whose values at the steps are summed: quadratic for 0 < 1 - y f < width.
-    ahead : float
-        Of the one whose gradient and Hessian at the first step are.
     columns : (int, int) or None
         The columns of the Hessians to sum, or None for no Hessian.
     hessian_of : tuple of int
@@ -40,8 +69,6 @@ class MarginOptions:
     """
 
     loss: MarginLoss
-    width: float
-    ahead: float
     columns: tuple[int, int] | None = None
     hessian_of: tuple[int, ...] = (0,)
     first_order: bool = True
@@ -134,12 +161,16 @@ def misfit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
 
 
 def margin_sums(
-    phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial: Trial, options: MarginOptions
+    phi: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    trial: Trial,
+    smoothing: Smoothing,
+    options: MarginOptions,
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """What a step on hinge losses depends on, and which rows have curvature.
+    """What a step on hinge losses depends on, and the curvature of the rows.
 
-    The hinge max(0, m), m = 1 - y f, is smoothed to m^2/(2 h) for 0 < m < h and m - h/2 above; the squared hinge is
-    max(0, m)^2. The dual weights are minus the slopes by f: s y min(1, m/h), or 2 s y m.
+    The squared hinge is max(0, 1 - y f)^2 and needs no smoothing; its dual weights are 2 s y max(0, 1 - y f).
 
     Parameters
     ----------
@@ -148,6 +179,7 @@ def margin_sums(
         -1 or 1.
     weight : ndarray of shape (n,)
     trial : Trial
+    smoothing : Smoothing
     options : MarginOptions
 
     Returns
@@ -156,62 +188,77 @@ def margin_sums(
         "smooth" (K, T), the smoothed losses at the steps; at the first one, separately over the rows with target -1
         and 1, "loss" (2, K), the losses themselves, "mass" (2, K), the sums of |dual weights|, and "pulls"
         (2, K, m + 1), those of the dual weights times (phi_i, 1).
-    curved : ndarray of shape (n, K), bool
-        The rows between the kinks.
+    curvature : ndarray of shape (n, K)
+        The second derivatives of the smoothed losses by f, times the weights; 0 where they hardly count.
     """
     wide = phi.astype(np.float64)
-    start, move = (wide @ models[:, :-1].T + models[:, -1] for models in (trial.coefficients, trial.directions))
+    models = (trial.coefficients, trial.directions, smoothing.past)
+    start, move, past = (wide @ model[:, :-1].T + model[:, -1] for model in models)
     n, K = targets.shape
-    smooth, loss, dual, curved = np.zeros(trial.steps.shape), np.zeros((2, K)), np.empty((n, K)), np.empty((n, K), bool)
-    widths = (0.0, 0.0) if options.loss == "squared_hinge" else (options.width, options.ahead)
-    _line_margins(start, move, targets, weight, trial.steps, widths, (smooth, loss, dual, curved))
+    smooth, loss, dual, curvature = (np.zeros(shape) for shape in (trial.steps.shape, (2, K), (n, K), (n, K)))
+    rows, out = (start, move, targets, weight), (smooth, loss, dual, curvature)
+    if options.loss == "squared_hinge":
+        _squared_hinges(rows, trial.steps, out)
+    else:
+        widths = (smoothing.width, smoothing.ahead, smoothing.follows)
+        _smoothed_hinges(rows, smoothing.reach - targets * past, trial.steps, widths, out)
     sides = np.stack([np.where(targets < 0.0, dual, 0.0), np.where(targets > 0.0, dual, 0.0)])
     pulls = np.concatenate([sides.transpose(0, 2, 1) @ wide, sides.sum(axis=1)[:, :, None]], axis=2)
-    return {"smooth": smooth, "loss": loss, "mass": np.abs(sides).sum(axis=1), "pulls": pulls}, curved
+    return {"smooth": smooth, "loss": loss, "mass": np.abs(sides).sum(axis=1), "pulls": pulls}, curvature
+
+
+_Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @numba.njit(nogil=True, cache=True)
-def _line_margins(
-    start: np.ndarray,
-    move: np.ndarray,
-    targets: np.ndarray,
-    weight: np.ndarray,
-    steps: np.ndarray,
-    widths: tuple[float, float],
-    out: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
-) -> None:
-    """Add smoothed losses at scores ``start + step * move``, and losses at the first; write duals and curvatures."""
-    smooth, loss, dual, curved = out
-    width, ahead = widths
+def _squared_hinges(rows: _Rows, steps: np.ndarray, out: _Rows) -> None:
+    """Add losses at scores ``start + step * move``; write duals and curvatures at the first."""
+    start, move, targets, weight = rows
+    smooth, loss, dual, curvature = out
     for i in range(targets.shape[0]):
-        w = weight[i]
         for k in range(targets.shape[1]):
-            y = targets[i, k]
+            y, w = targets[i, k], weight[i]
             for t in range(steps.shape[1]):
-                slack = max(0.0, 1.0 - y * (start[i, k] + steps[k, t] * move[i, k]))
-                if width == 0.0:
-                    smooth[k, t] += w * slack * slack
-                elif slack < width:
-                    smooth[k, t] += w * 0.5 * slack * slack / width
-                else:
-                    smooth[k, t] += w * (slack - 0.5 * width)
+                smooth[k, t] += w * max(0.0, 1.0 - y * (start[i, k] + steps[k, t] * move[i, k])) ** 2
             slack = max(0.0, 1.0 - y * (start[i, k] + steps[k, 0] * move[i, k]))
-            side = 1 if y > 0.0 else 0
-            if width == 0.0:
-                loss[side, k] += w * slack * slack
-                dual[i, k] = 2.0 * w * y * slack
-                curved[i, k] = slack > 0.0 and w > 0.0
-            else:
-                loss[side, k] += w * slack
-                dual[i, k] = w * y * min(1.0, slack / ahead)
-                curved[i, k] = 0.0 < slack < ahead and w > 0.0
+            loss[1 if y > 0.0 else 0, k] += w * slack * slack
+            dual[i, k] = 2.0 * w * y * slack
+            curvature[i, k] = 2.0 * w if slack > 0.0 else 0.0
+
+
+@numba.njit(nogil=True, cache=True)
+def _smoothed_hinges(
+    rows: _Rows, prior: np.ndarray, steps: np.ndarray, widths: tuple[float, float, bool], out: _Rows
+) -> None:
+    """Add smoothed losses at scores ``start + step * move``, and hinges at the first; write duals and curvatures."""
+    start, move, targets, weight = rows
+    smooth, loss, dual, curvature = out
+    width, ahead, follows = widths
+    for i in range(targets.shape[0]):
+        for k in range(targets.shape[1]):
+            y, w, z = targets[i, k], weight[i], prior[i, k]
+            for t in range(steps.shape[1]):
+                slack = 1.0 - y * (start[i, k] + steps[k, t] * move[i, k])
+                smooth[k, t] += w * width * (_log_one_plus(z + slack / width) - _log_one_plus(z))
+            slack = 1.0 - y * (start[i, k] + steps[k, 0] * move[i, k])
+            loss[1 if y > 0.0 else 0, k] += w * max(0.0, slack)
+            q = (z + slack / width if follows else z) + slack / ahead
+            small = math.exp(-abs(q))
+            dual[i, k] = w * y * (1.0 if q > 0.0 else small) / (1.0 + small)
+            curvature[i, k] = w * small / (ahead * (1.0 + small) ** 2) if small > _FLAT else 0.0
+
+
+@numba.njit(nogil=True, cache=True)
+def _log_one_plus(q: float) -> float:
+    """log(1 + exp(q))."""
+    return max(0.0, q) + math.log1p(math.exp(-abs(q)))
 
 
 def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`margin_sums` of a block and the packed Hessians of its curved rows, with the sum of the weights.
+    """`margin_sums` of a block and its packed Hessians, with the sum of the weights.
 
-    Operands: "feature_map", "targets" (a `NewtonTargets`), "trial", "options", "sample" (row ids to a mask of the rows
-    that count, or None for all).
+    Operands: "feature_map", "targets" (a `NewtonTargets`), "trial", "smoothing", "options", "sample" (row ids to a mask
+    of the rows that count, or None for all).
     """
     options, trial, feature_map = operands["options"], operands["trial"], operands["feature_map"]
     if operands["sample"] is not None:
@@ -221,15 +268,16 @@ def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     if options.first_order:
         out["weight"] += weight.sum()
     for rows, phi in _mapped(block.X, feature_map, options.dtype):
-        sums, curved = margin_sums(phi, values[rows], weight[rows], trial, options)
+        sums, curvature = margin_sums(phi, values[rows], weight[rows], trial, operands["smoothing"], options)
         for name in sums if options.first_order else ():
             out[name] += sums[name]
         if options.columns is None:
             continue
         for model, hessian in zip(options.hessian_of, out["hessian"], strict=True):
-            chosen = np.flatnonzero(curved[:, model])
-            if len(chosen):
-                add_hessian(phi[chosen], weight[rows][chosen], options.columns, hessian)
+            curved = np.flatnonzero(curvature[:, model])
+            if len(curved):
+                part = phi if len(curved) == len(phi) else phi[curved]
+                add_hessian(part, curvature[curved, model], options.columns, hessian)
     return out
 
 

@@ -16,25 +16,30 @@ from scipy.linalg import lapack
 from dkl.blocks.newton import Trial
 from dkl.blocks.records import BlockSum
 from dkl.blocks.sampling import hash_rows
-from dkl.blocks.tuned import MarginOptions
+from dkl.blocks.tuned import MarginLoss, MarginOptions
 from dkl.selection.tuned_density import tuned_density
 from dkl.selection.tuned_forms import WholeForm
 from dkl.selection.tuned_problem import TunedProblem, TunedState
 from dkl.selection.tuned_records import margin_records
 from dkl.selection.tuned_solution import certified, ridge_value
 
-FIRST_WIDTH = 2.0
-_SHRINK = 0.3
-_LEAST_WIDTH = 1e-9
+# a width gives way to the next, smaller one when a step has done what it promised, or had little to promise
+_SHRINK = 0.6
+_LEAST_WIDTH = 1e-12
+_KEPT_PROMISE = 0.9
+_LITTLE = 0.01
+# the prior of the rows' dual weights follows the model from this width or gap (of the objective) on
+_FOLLOWED_WIDTH = 0.3
+_FOLLOWED_GAP = 0.1
 _BACKTRACKS = 7
 _SUFFICIENT = 1e-4
 _SHORTEST = 1e-7
 _NOISE = 1e-12
-# the intercept's curvature is at least this: without rows between the kinks nothing else holds it
+# the intercept's curvature is at least this: without rows near the kink nothing else holds it
 _INTERCEPT = 1e-4
 # of the objective: what the last inner step may promise
 _INNER = 1e-6
-# a sample comes first where there are so many times its rows, and ends at this gap
+# a sample comes first where there are so many times its rows, and ends at this gap (of the objective)
 _SAMPLE_ROWS, _SAMPLE_PER_COLUMN, _MANY = 20_000, 8, 4
 _SAMPLE_GAP = 1e-2
 
@@ -64,13 +69,14 @@ def first_share(problem: TunedProblem) -> float:
 
 def margin_request(problem: TunedProblem, state: TunedState) -> list[BlockSum]:
     """The pass that judges a step and looks ahead from where it leads."""
-    trial = Trial(state.coefficients, state.moves, np.broadcast_to(_steps(state), (problem.n_outputs, _BACKTRACKS + 1)))
+    steps = np.broadcast_to(_steps(state), (problem.n_outputs, _BACKTRACKS + 1))
+    trial = Trial(state.coefficients, state.moves, steps)
+    # at the start the rows' curvature is the same for all models
     standing = (0,) if state.fresh else tuple(range(problem.n_outputs))
-    options = MarginOptions(
-        _margin_loss(problem), state.width, state.ahead, None, standing, True, problem.product_dtype
-    )
+    loss: MarginLoss = "squared_hinge" if problem.loss == "squared_hinge" else "hinge"
+    options = MarginOptions(loss, hessian_of=standing, dtype=problem.product_dtype)
     sample = Sample(state.share) if state.share < 1.0 else None
-    return margin_records(problem.feature_map, problem.targets, trial, options, sample)
+    return margin_records(problem.feature_map, problem.targets, trial, state.smoothing, options, sample)
 
 
 def margin_step(problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
@@ -78,26 +84,19 @@ def margin_step(problem: TunedProblem, state: TunedState, results: Sequence[Any]
     state = replace(state, passes=state.passes + 1)
     sums: Mapping[str, np.ndarray] = results[0]
     weight = float(sums["weight"][0])
-    length = _accepted_length(problem, state, sums["smooth"].sum(axis=0) / weight)
+    length, kept = _judged_step(problem, state, sums["smooth"].sum(axis=0) / weight)
     if length < state.step:
         return _shorter(problem, state, length)
-    state = replace(
-        state,
-        coefficients=state.coefficients + length * state.moves,
-        density=_moved_density(problem, state, length),
-        width=state.ahead,
-    )
-    state = _judged(problem, state, sums, weight)
+    state = _judged(problem, _moved(problem, state), sums, weight)
     if state.ended:
         return state
     if state.share < 1.0 and state.gap <= _SAMPLE_GAP * state.objective:
         return _on_all_rows(state)
     hessian = np.concatenate([result["hessian"] for result in results], axis=1)
-    return _turned(problem, state, (sums["pulls"].sum(axis=0) / weight, hessian / weight))
-
-
-def _margin_loss(problem: TunedProblem) -> Any:
-    return problem.loss
+    quiet = state.step == 1.0 and kept > _KEPT_PROMISE
+    quiet |= -state.promise <= _LITTLE * min(state.gap, state.objective)
+    state = _turned(problem, state, (sums["pulls"].sum(axis=0) / weight, hessian / weight))
+    return _narrowed(problem, state, quiet)
 
 
 def _steps(state: TunedState) -> np.ndarray:
@@ -105,20 +104,41 @@ def _steps(state: TunedState) -> np.ndarray:
     return np.append(state.step * 0.5 ** np.arange(_BACKTRACKS), 0.0)
 
 
+def _moved(problem: TunedProblem, state: TunedState) -> TunedState:
+    """The step accepted, and the prior of the dual weights moved with it where it follows."""
+    point = state.coefficients + state.step * state.moves
+    past, reach = state.smoothing.past, state.reach
+    if state.follows:
+        past, reach = past + point / state.width, reach + 1.0 / state.width
+    density = _moved_density(problem, state, state.step)
+    return replace(state, coefficients=point, density=density, past=past, reach=reach, width=state.ahead)
+
+
+def _narrowed(problem: TunedProblem, state: TunedState, quiet: bool) -> TunedState:
+    """The next width and prior: new ones where the model at hand is nearly solved."""
+    if problem.loss == "squared_hinge" or not quiet:
+        return replace(state, ahead=state.width, follows=False)
+    follows = state.width < _FOLLOWED_WIDTH or state.gap < _FOLLOWED_GAP * state.objective
+    return replace(state, ahead=max(_SHRINK * state.width, _LEAST_WIDTH), follows=follows)
+
+
 def _moved_density(problem: TunedProblem, state: TunedState, length: float) -> np.ndarray:
     return np.maximum(state.density + length * state.density_moves, problem.penalty.floor)
 
 
-def _accepted_length(problem: TunedProblem, state: TunedState, losses: np.ndarray) -> float:
-    """The longest of the tried steps that lowers the objective enough, 0 where none does."""
+def _judged_step(problem: TunedProblem, state: TunedState, losses: np.ndarray) -> tuple[float, float]:
+    """The longest of the tried steps that lowers the objective enough, 0 where none does, and the kept promise."""
     steps = _steps(state)
-    values = [
-        loss + _penalties(problem, state.coefficients + step * state.moves, _moved_density(problem, state, step))
-        for step, loss in zip(steps, losses, strict=True)
-    ]
+    values = np.array(
+        [
+            loss + _penalties(problem, state.coefficients + step * state.moves, _moved_density(problem, state, step))
+            for step, loss in zip(steps, losses, strict=True)
+        ]
+    )
     bounds = values[-1] + _SUFFICIENT * steps * state.promise + _NOISE * abs(values[-1])
-    good = np.flatnonzero(np.array(values[:-1]) <= bounds[:-1])
-    return float(steps[good[0]]) if len(good) else 0.0
+    good = np.flatnonzero(values[:-1] <= bounds[:-1])
+    kept = float((values[0] - values[-1]) / state.promise) if state.promise < 0.0 else 1.0
+    return (float(steps[good[0]]) if len(good) else 0.0), kept
 
 
 def _penalties(problem: TunedProblem, coefficients: np.ndarray, density: np.ndarray) -> float:
@@ -131,7 +151,7 @@ def _shorter(problem: TunedProblem, state: TunedState, length: float) -> TunedSt
     length = length or state.step * 0.5**_BACKTRACKS
     if length < _SHORTEST or state.passes >= problem.max_passes:
         return _ended(problem, state, "no step lowers the objective any more")
-    return replace(state, step=length, ahead=state.width)
+    return replace(state, step=length, ahead=state.width, follows=False)
 
 
 def _judged(problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndarray], weight: float) -> TunedState:
@@ -168,6 +188,7 @@ def _on_all_rows(state: TunedState) -> TunedState:
         step=1.0,
         promise=0.0,
         ahead=state.width,
+        follows=False,
         moves=np.zeros_like(state.moves),
         density_moves=np.zeros_like(state.density_moves),
     )
@@ -184,8 +205,7 @@ def _ended(problem: TunedProblem, state: TunedState, why: str) -> TunedState:
 def _turned(problem: TunedProblem, state: TunedState, sums: tuple[np.ndarray, np.ndarray]) -> TunedState:
     """The minimum of the second-order model and the penalties, as the next moves."""
     pulls, hessians = sums
-    curvature = 2.0 if problem.loss == "squared_hinge" else 1.0 / state.width
-    models = [_Quadratic(hessian, curvature, problem.width) for hessian in hessians]
+    models = [_Quadratic(hessian, problem.width) for hessian in hessians]
     K = problem.n_outputs
     models = models * K if len(models) == 1 else models
     linear = [
@@ -210,11 +230,7 @@ def _turned(problem: TunedProblem, state: TunedState, sums: tuple[np.ndarray, np
     for k, (model, pull) in enumerate(zip(models, pulls, strict=True)):
         drop, moves[k, -1] = model.intercept(pull, moves[k, :-1])
         promise -= drop
-    full = state.step == 1.0 and problem.loss == "hinge"
-    ahead = max(_SHRINK * state.width, _LEAST_WIDTH) if full else state.width
-    return replace(
-        state, moves=moves, density_moves=density - state.density, promise=min(promise, 0.0), step=1.0, ahead=ahead
-    )
+    return replace(state, moves=moves, density_moves=density - state.density, promise=min(promise, 0.0), step=1.0)
 
 
 def _inner(state: TunedState) -> float:
@@ -224,8 +240,8 @@ def _inner(state: TunedState) -> float:
 class _Quadratic:
     """The second-order model of a data term about a point, its intercept eliminated."""
 
-    def __init__(self, packed: np.ndarray, curvature: float, width: int) -> None:
-        whole = lapack.dtpttr(width, packed * curvature)[0]
+    def __init__(self, packed: np.ndarray, width: int) -> None:
+        whole = lapack.dtpttr(width, packed)[0]
         self.border = whole[:-1, -1].copy()
         self.corner = max(float(whole[-1, -1]), _INTERCEPT)
         upper = np.triu(whole[:-1, :-1])

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from dkl.blocks.newton import NewtonTargets
+from dkl.blocks.tuned import Smoothing
 from dkl.features.feature_map import FeatureMap
 from dkl.selection.density import DensityPenalty
 
@@ -100,8 +101,8 @@ class TunedState:
         The share of the moves that the next pass tries first.
     promise : float
         What the whole step changes the objective by, if the model that it minimises were exact.
-    width, ahead : float
-        Of the smoothed hinge: that of the model, and that of the next.
+    width, ahead, past, reach, follows
+        Of the smoothed hinge, as of `dkl.blocks.tuned.Smoothing`.
     share : float
         The rows that count: at first a sample where there are many.
     objective, residual, gap : float
@@ -121,8 +122,11 @@ class TunedState:
     density_moves: np.ndarray
     step: float = 1.0
     promise: float = 0.0
-    width: float = 0.0
-    ahead: float = 0.0
+    width: float = 1.0
+    ahead: float = 1.0
+    past: np.ndarray | None = None
+    reach: float = 0.0
+    follows: bool = False
     share: float = 1.0
     objective: float = float("inf")
     residual: float = float("inf")
@@ -139,6 +143,12 @@ class TunedState:
     def fresh(self) -> bool:
         """Whether no row was read yet."""
         return not self.history
+
+    @property
+    def smoothing(self) -> Smoothing:
+        """How the hinge is made smooth."""
+        past = np.zeros_like(self.coefficients) if self.past is None else self.past
+        return Smoothing(self.width, self.ahead, past, self.reach, self.follows)
 
     def noted(self) -> tuple[Mapping[str, float], ...]:
         """The history with the accepted point."""

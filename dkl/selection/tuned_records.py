@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from dkl.blocks.device import on_host
 from dkl.blocks.maps import map_rows, mapping_flops
 from dkl.blocks.newton import NewtonTargets, Trial, newton_tile, packed_panels, packed_size
 from dkl.blocks.records import Accumulator, BlockSum, Cost, Record, RowSample
-from dkl.blocks.tuned import MarginOptions, margin_block, margin_shapes, misfit_block, squared_block
+from dkl.blocks.tuned import MarginOptions, Smoothing, margin_block, margin_shapes, misfit_block, squared_block
 from dkl.features.feature_map import FeatureMap
 from dkl.selection.tuned_sums import Squared, SquaredRows, SquaredSums
 
@@ -114,26 +114,27 @@ def misfit_record(feature_map: FeatureMap, targets: NewtonTargets, models: np.nd
 
 
 def margin_records(
-    feature_map: FeatureMap, targets: NewtonTargets, trial: Trial, options: MarginOptions, sample: RowFunction | None
+    feature_map: FeatureMap,
+    targets: NewtonTargets,
+    trial: Trial,
+    smoothing: Smoothing,
+    options: MarginOptions,
+    sample: RowFunction | None,
 ) -> list[BlockSum]:
-    """Losses, gradients and Hessians of a step on hinge losses; `options` without columns."""
-    panels = packed_panels(feature_map.n_features + 1, _ACCUMULATOR_BYTES // len(options.hessian_of))
-    records = []
-    for place, columns in enumerate(panels):
-        panel = MarginOptions(
-            options.loss, options.width, options.ahead, columns, options.hessian_of, place == 0, options.dtype
-        )
+    """Losses, gradients and Hessians of a step on hinge losses, whatever the columns and the order of `options` are."""
+    operands = {
+        "feature_map": feature_map,
+        "targets": targets,
+        "trial": trial,
+        "smoothing": smoothing,
+        "sample": sample,
+    }
+    n_hessians, records = len(options.hessian_of), []
+    for place, columns in enumerate(packed_panels(feature_map.n_features + 1, _ACCUMULATOR_BYTES // n_hessians)):
+        panel = replace(options, columns=columns, first_order=place == 0)
         accumulators = {name: Accumulator(shape) for name, shape in margin_shapes(trial, panel).items()}
-        operands = {
-            "feature_map": feature_map,
-            "targets": targets,
-            "trial": trial,
-            "options": panel,
-            "sample": sample,
-        }
-        packed = packed_size(*columns) * len(options.hessian_of)
-        cost = TunedCost(feature_map, len(targets.models), packed, options.dtype)
-        records.append(BlockSum("tuned step", margin_block, accumulators, operands, cost))
+        cost = TunedCost(feature_map, len(targets.models), packed_size(*columns) * n_hessians, options.dtype)
+        records.append(BlockSum("tuned step", margin_block, accumulators, {**operands, "options": panel}, cost))
     return records
 
 
