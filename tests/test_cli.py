@@ -143,6 +143,18 @@ def test_a_column_of_landmark_features_is_a_landmark(folder: Path, tmp_path: Pat
     assert (features.n_landmarks, features.n_candidates, features.beta) == (30, 16, 0.5)
 
 
+@pytest.mark.parametrize(("rows", "kind"), [("labels", "TunedClassifier"), ("numbers", "TunedRegressor")])
+def test_tuned_features_are_machines_of_their_own(folder: Path, tmp_path: Path, rows: str, kind: str) -> None:
+    options = ("--learner", "tuned", "--features", "40", "--loss", "squared_error", "--alpha", "1e-3")
+    facts = facts_of("fit", folder / f"{rows}.zarr", tmp_path / "m.model", *options, "--set", "Lam=0.1")
+    assert (facts["learner"], facts["features"]) == (kind, 40)
+    model = load_model(str(tmp_path / "m.model"))
+    assert (type(model).__name__, model.lam, model.Lam) == (kind, 1e-3, 0.1)
+    facts = facts_of("score", tmp_path / "m.model", folder / f"{rows}.zarr")
+    assert facts.get("accuracy", facts.get("r2")) > 0.75
+    assert facts_of("plan", folder / f"{rows}.zarr", *options)["learner"].startswith(kind)
+
+
 def test_the_same_seed_gives_the_same_model(folder: Path) -> None:
     facts = facts_of("fit", folder / "labels.zarr", folder / "again.model", *SMALL, "--calibrate")
     assert (facts["split"], facts["rows"]) == ("train", pytest.approx(720, abs=2))
