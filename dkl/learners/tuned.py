@@ -34,9 +34,10 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         How columns are scaled first; "unit", the paper's, divides rows by the largest norm.
     loss : {"hinge", "squared_hinge", "squared_error"}
     lam : float
-        Strength of the penalty on the weights.
+        Strength of the penalty on the weights; worth searching, down to 1e-10 where targets have no noise.
     Lam : float
-        Strength of the penalty on the density; ``float("inf")`` gives plain random features.
+        Strength of the penalty on the density, worth searching from 1e-5 to 1; ``float("inf")`` gives plain random
+        features.
     gamma : float
         How much the density is smoothed; matters relative to the meta-kernel's eigenvalues over D.
     meta_kernel : {"rbf", "matern", "polynomial", "delta"} or MetaKernel
@@ -125,7 +126,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         scaling: ScalingKind | None = None,
         loss: Literal["hinge", "squared_hinge", "squared_error"] = "hinge",
         lam: float = 1e-4,
-        Lam: float = 1.0,
+        Lam: float = 0.1,
         gamma: float = 0.1,
         meta_kernel: Any = "rbf",
         length_scale: float | None = None,
@@ -236,7 +237,7 @@ class TunedRegressor(NumberPredictions, TunedLearner):
         scaling: ScalingKind | None = None,
         loss: Literal["squared_error"] = "squared_error",
         lam: float = 1e-4,
-        Lam: float = 1.0,
+        Lam: float = 0.1,
         gamma: float = 0.1,
         meta_kernel: Any = "rbf",
         length_scale: float | None = None,
