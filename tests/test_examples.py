@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
@@ -113,3 +114,52 @@ def test_an_optimised_map_needs_fewer_features_than_plain_fourier_draws() -> Non
     assert list(found) == ["Fourier, plain", "Fourier, by leverage", "spectral, plain"]
     assert found["Fourier, by leverage"][2] < 4.0 < found["Fourier, plain"][2]
     assert all(errors[-1] < 3.0 for errors in found.values())
+
+
+@pytest.fixture
+def figure_4(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """The names of figure 4, and of the machines beside it; a set of 60 rows is in the folder."""
+    monkeypatch.syspath_prepend(EXAMPLES / "papers")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    np.savez(tmp_path / "waves.npz", X=X, y=np.sin(3.0 * X[:, 0]) + X[:, 1])
+    return example("papers/figure_4.py")
+
+
+def test_figure_4_reads_the_cells_that_are_finished(
+    figure_4: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = ("RBF-SVM", "tuned")
+    plan = figure_4["Plan"](("waves",), machines, repeats=2, evaluations=3, cache=tmp_path, data=tmp_path)
+    with figure_4["Progress"](disable=True) as progress:
+        found = figure_4["fill"](plan, progress)
+        monkeypatch.setitem(figure_4["fill"].__globals__, "measure", None)
+        assert figure_4["fill"](plan, progress) == found
+    assert list(found["waves"]) == list(machines)
+    assert all(0.0 < error < 1.5 for errors in found["waves"].values() for error in errors)
+    assert figure_4["table"](found).count("\n") == 2
+    assert "of 1 sets" in figure_4["verdict"](found)
+    assert is_picture(figure_4["picture"](found, tmp_path))
+
+
+@pytest.mark.parametrize("family", ["Gaussian", "sparse Cauchy"])
+def test_sums_judge_a_machine_of_figure_4_as_its_fits_do(figure_4: dict[str, Any], tmp_path: Path, family: str) -> None:
+    split = figure_4["Split"].of(*figure_4["rows_of"]("waves", tmp_path), 0)
+    machine = figure_4["MACHINES"]["tuned"]
+    space = machine.stages(split)[0].space(split, {})
+    values = {name: given[0] for name, given in space.items()}
+    values |= {"family": family, "sigma": 0.5, "lam": 1e-3, "n_features": 100}
+    np.testing.assert_allclose(machine._by_sums(split, values), machine._by_fits(split, values), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_all_machines_of_figure_4_tell_labels_apart(figure_4: dict[str, Any], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 2))
+    np.savez(tmp_path / "rings.npz", X=X, y=np.digitize(np.linalg.norm(X, axis=1), [0.8, 1.6]))
+    plan = figure_4["Plan"](
+        ("rings",), tuple(figure_4["MACHINES"]), repeats=1, evaluations=8, cache=tmp_path, data=tmp_path
+    )
+    with figure_4["Progress"](disable=True) as progress:
+        found = figure_4["fill"](plan, progress)
+    assert all(errors[0] < 25.0 for errors in found["rings"].values())

@@ -29,6 +29,7 @@ from dkl.errors import CorruptChunkError, StoreError
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
+from dkl.features.sparse_frequencies import SparseFrequencies
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.learners.margin import MarginFeatures
@@ -84,6 +85,7 @@ MODELS: dict[str, Callable[[], Any]] = {
             (Matern(1.5, sampling="orthogonal"), None),
             (ArcCosine(1), "standard"),
             (Coordinates(), None),
+            (SparseFrequencies(Gaussian(2.0), share=0.5), "standard"),
         )
     },
 }
