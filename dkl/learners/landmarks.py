@@ -25,8 +25,8 @@ from dkl.learners.parameters import (
     check_waves,
     family_of,
 )
-from dkl.learners.preparation import preparation_problem
-from dkl.learners.searching import rows_within
+from dkl.learners.preparation import draw_pool, preparation_problem
+from dkl.learners.searching import row_bytes, rows_within
 from dkl.selection.landmarks import (
     LandmarkDriver,
     LandmarkProblem,
@@ -39,6 +39,9 @@ from dkl.selection.landmarks import (
 from dkl.selection.posterior import pseudo_posterior
 from dkl.selection.potentials import PotentialProblem
 from dkl.selection.preparation import SAMPLE_BYTES, PreparationDriver
+
+# losses, angles, weights, and what they are computed by
+_NUMBERS_A_CANDIDATE = 8
 
 
 class LandmarkFeatures(PoolLearner):
@@ -214,6 +217,20 @@ class LandmarkFeatures(PoolLearner):
         plans = PreparationDriver().plan(preparation), PlacementDriver().plan(placement), LandmarkDriver().plan(losses)
         return [one for plan in plans for one in plan]
 
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """The candidates and their map, rows that landmarks are looked for on, and the class sums with their losses."""
+        pool = self._planned_pool(self._planned_family(), dataset)
+        placement = self._placement(dataset, None, None, seed=0)
+        rows = min(placement.sample_rows * (len(placement.shares) if placement.by_class else 1), dataset.n_rows)
+        row = 2 * (row_bytes(dataset.source) if dataset.source.is_sparse else 8 * dataset.n_columns)
+        # of every candidate cosine and sine sums a class, the same turned to the landmark, and a few numbers
+        sums = pool.n_frequencies * 8 * (4 * len(placement.shares) + _NUMBERS_A_CANDIDATE)
+        return {
+            "candidates": 2 * pool.projection.nbytes,
+            "rows and landmarks": row * rows + 16 * dataset.n_columns * self.n_landmarks,
+            "class sums and losses": sums,
+        }
+
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn, of other frequencies."""
         pool = self._planned_pool(self._planned_family(), dataset)
@@ -229,16 +246,14 @@ class LandmarkFeatures(PoolLearner):
 
     def _drawn(self, family: Any, dataset: Dataset, n_landmarks: int, *, seed: int) -> FeatureMap:
         """The candidates of all landmarks; those of one are neighbours, and spread over the bandwidths alike."""
-        self._n_drawn = n_landmarks * self.n_candidates
-        pool = self._draw(family, dataset, seed=seed)
+        factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
+        size = n_landmarks * self.n_candidates
+        pool = draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
         # around a landmark a candidate is cos(w.(x_l - x)), which a pair has and a cosine with one phase has not
         pool = replace(pool, activation="cos-sin", phases=None)
-        if len(self.sigma_factors) == 1:
+        if len(factors) == 1:
             return pool
-        return pool.take(np.arange(self._n_drawn).reshape(self.n_candidates, n_landmarks).T.ravel())
-
-    def _pool_size(self, family: Any) -> int | None:
-        return self._n_drawn
+        return pool.take(np.arange(size).reshape(self.n_candidates, n_landmarks).T.ravel())
 
     def _learn(self, dataset: Dataset) -> None:
         check_labels(type(self).__name__, dataset)
