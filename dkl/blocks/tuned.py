@@ -16,6 +16,8 @@ from dkl.blocks.maps import map_rows
 from dkl.blocks.newton import Trial, add_hessian, newton_tile, packed_size
 from dkl.features.feature_map import FeatureMap
 
+__all__ = ["margin_sums", "misfit_sums", "squared_sums"]
+
 MarginLoss = Literal["hinge", "squared_hinge"]
 
 # rows whose curvature is this share of the steepest are left out of Hessians
