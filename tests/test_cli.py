@@ -320,3 +320,23 @@ def test_the_bench_measures_every_promise_once() -> None:
     facts = facts_of("bench", "--quick")
     assert len(facts["measures"]) >= 8
     assert all(measure["value"] > 0 or "grows" in measure["name"] for measure in facts["measures"])
+
+
+def test_tune_searches_and_saves_the_best_model(folder: Path, tmp_path: Path) -> None:
+    options = ("--learner", "random", "--features", "40", "--solver", "newton", "--loss", "squared_hinge")
+    spaces = ("--space", "alpha=1e-6:1e-1:log", "--space", "features__n_features=[10, 40]")
+    budget = ("--trials", "3", "--folds", "2", "--table", tmp_path / "trials.csv")
+    facts = facts_of("tune", folder / "labels.zarr", tmp_path / "best.model", *options, *spaces, *budget)
+    trials = pd.read_csv(tmp_path / "trials.csv")
+    assert facts["trials"] == len(trials) == 3
+    assert facts["best_score"] == pytest.approx(trials["score"].max())
+    model = load_model(str(tmp_path / "best.model"))
+    assert model.alpha == facts["best_params"]["alpha"]
+    assert model.features_.n_features == facts["best_params"]["features__n_features"]
+
+
+@pytest.mark.parametrize("space", ["alpha", "alpha=1", "alpha=a:b", "alpha=[1,"])
+def test_tune_says_how_a_space_is_written(folder: Path, tmp_path: Path, space: str) -> None:
+    run = dkl_command("tune", folder / "labels.zarr", tmp_path / "best.model", "--space", space)
+    assert run.exit_code == 2
+    assert "--space takes NAME=LOW:HIGH" in " ".join(run.output.replace("│", " ").split())

@@ -1,0 +1,151 @@
+"""The command `tune`: hyper-parameters by cross-validation, and the model that they give."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from dkl.cli.cluster import Compute, computing_on
+from dkl.cli.command import Result, Running, command, facts_table
+from dkl.cli.model_commands import Store, chosen_split
+from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
+from dkl.cli.outputs import refuse_existing
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How the search is done."""
+
+    space: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=RANGE",
+            help="What to search: NAME=LOW:HIGH, NAME=LOW:HIGH:log (int, log-int), or a JSON list. Repeat it.",
+        ),
+    ] = None
+    trials: Annotated[int, typer.Option(help="Sets of parameters to try.")] = 30
+    timeout: Annotated[float | None, typer.Option(help="Seconds after which no further fit begins.")] = None
+    folds: Annotated[float, typer.Option(help="Folds, or a share such as 0.2 held out once.")] = 5
+    scoring: Annotated[str | None, typer.Option(help="A scorer of scikit-learn (default: accuracy or R^2).")] = None
+    parallel: Annotated[int, typer.Option(help="Trials judged at the same time, whole fits on workers.")] = 1
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the program."""
+    example = "dkl tune rows.zarr model.zarr --space alpha=1e-7:1e-2:log --trials 30"
+    command(app, "tune", epilog=f"Example: [bold]{example}[/bold]")(tune)
+
+
+def tune(
+    store: Store,
+    model: Annotated[str, typer.Argument(help="Where to write the best model.", show_default=False)],
+    search: SearchOptions,
+    features: FeatureOptions,
+    machine: MachineOptions,
+    compute: Compute,
+    running: Running,
+    *,
+    table: Annotated[str | None, typer.Option(help="Write the trials to this CSV file, too.")] = None,
+    split: Annotated[str | None, typer.Option(help="Rows to search on (default: train where it is there).")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Folder or URL: a search that was broken off goes on from here when run again.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
+) -> Result:
+    """Search for the hyper-parameters of a model by cross-validation, fit it with the best, and save it.
+
+    A Gaussian process on the scores so far says what is tried next. The same seed gives the same trials.
+    """
+    from dkl.search.tuning import tune as search_for
+
+    refuse_existing(model, overwrite)
+    dataset = chosen_split(store, split, "train")
+    learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
+    estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
+    started = time.perf_counter()
+    with computing_on(compute):
+        tuning = search_for(
+            estimator,
+            dataset,
+            space=space_from(search.space or []),
+            n_trials=search.trials,
+            timeout=search.timeout,
+            folds=int(search.folds) if search.folds >= 1 else search.folds,
+            scoring=search.scoring,
+            parallel=search.parallel,
+            random_state=machine.seed,
+            checkpoint=checkpoint,
+            progress=running.progress,
+        )
+    tuning.best_model_.save(model, overwrite=overwrite)
+    if table is not None:
+        tuning.trials.to_csv(table)
+    facts = {
+        "model": model,
+        "best_score": tuning.best_score_,
+        "best_params": tuning.best_params_,
+        "trials": len(tuning.trials),
+        "failed": int((tuning.trials["error"] != "").sum()),
+        "rows": dataset.n_rows,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    return Result(facts, Group(facts_table(facts), _best_trials(tuning)))
+
+
+def _best_trials(tuning: Any) -> Table:
+    names = list(tuning.best_params_)
+    view = Table(title=f"the best of {len(tuning.trials)} trials", box=None, padding=(0, 2, 0, 0))
+    for name in ("trial", "score", *names):
+        view.add_column(name, justify="right")
+    ordered = tuning.trials.sort_values("score", ascending=False, kind="stable").head(_SHOWN)
+    for trial, row in ordered.iterrows():
+        view.add_row(*(Text(_short(value)) for value in (trial, row["score"], *(row[name] for name in names))))
+    return view
+
+
+def _short(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def space_from(pairs: list[str]) -> dict[str, Any]:
+    """The space that ``NAME=LOW:HIGH:SCALE`` and ``NAME=[...]`` describe.
+
+    Raises
+    ------
+    typer.BadParameter
+        If one of them is neither.
+    """
+    space: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        found = _values(text) if equals else None
+        if found is None:
+            raise typer.BadParameter(f"--space takes NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=[...], not {pair!r}")
+        space[name] = found
+    if not space:
+        raise typer.BadParameter("--space says what to search, for example --space alpha=1e-7:1e-2:log")
+    return space
+
+
+def _values(text: str) -> Any:
+    if text.startswith("["):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return None
+    low, _, rest = text.partition(":")
+    high, _, scale = rest.partition(":")
+    try:
+        ends = tuple(int(end) if end.lstrip("+-").isdigit() else float(end) for end in (low, high))
+    except ValueError:
+        return None
+    return (*ends, scale) if scale else ends
