@@ -60,6 +60,15 @@ def smallest_keys(block: Block, k: int, seed: int, round: int = 0, *, each_class
     return block.rows(order[place < k])
 
 
+def stays_first(left: Block, right: Block, k: int, seed: int, round: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Masks of the rows of two blocks that are among the first k of both together."""
+    sides = (left, right)
+    keys = np.concatenate([sample_keys(block.row_id, block.weight, seed, round) for block in sides])
+    stays = np.zeros(len(keys), bool)
+    stays[np.lexsort((np.concatenate([block.row_id for block in sides]), keys))[:k]] = True
+    return stays[: left.n_rows], stays[left.n_rows :]
+
+
 def _mix(z: np.ndarray) -> np.ndarray:
     z = z + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -181,6 +181,9 @@ def _schedule(learner: Any, ground: Ground, dataset: Dataset) -> Schedule:
         schedule = replace(schedule, most_searched=max(1, int(part * dataset.total_weight)))
     if learner.n_features == "auto" and learner.patience is None:
         schedule = replace(schedule, patience=_AUTO_PATIENCE)
+    if learner._withheld is not None and schedule.patience is None:
+        # the machine that withholds rows fits a model of its own
+        schedule = replace(schedule, settling=0)
     if learner.features_per_round is None:
         return schedule
     return replace(schedule, first=max(1, learner.features_per_round // ground.columns_a_point), growth=0.0)

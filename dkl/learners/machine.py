@@ -17,6 +17,8 @@ from dkl.blocks.device import resolve_device
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
+from dkl.events import Event
+from dkl.features.families import FiniteFamily
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.base import FeatureLearner
 from dkl.learners.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
@@ -33,11 +35,13 @@ from dkl.learners.rows import check_columns, dask_rows, encoded_frame, one_dimen
 from dkl.learners.saving import Saved
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton
-from dkl.linear.penalty import PenaltyChoice, agreed, judging_folds
+from dkl.linear.penalty import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.linear.pieces import HeldOut
 from dkl.progress import resolve_progress
 
 _PILOT_FEATURES = 500
+# what makes a searching learner draw all of its features
+_DRAWN = {"plain_share": 1.0}
 
 LEARNERS: dict[str, type[FeatureLearner]] = {
     "random": RandomFeatures,
@@ -105,8 +109,9 @@ class KernelMachine(Saved, BaseEstimator):
         self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
         folds = self._judging_folds(dataset)
-        choice = self._piloted_choice(folds, dataset, weights, run)
-        self.features_ = self._withholding("features", folds[0] if len(folds) == 1 else None).fit(dataset)
+        choice, changes = self._piloted_choice(folds, dataset, weights, run)
+        withheld = folds[0] if len(folds) == 1 else None
+        self.features_ = self._withholding("features", withheld).set_params(**changes).fit(dataset)
         problem = self._problem(self.features_, dataset.classes, dataset.schema.n_targets or 1, weights)
         problem = replace(problem, choice=choice)
         self._keep(self._fit_linear(problem, dataset, run))
@@ -201,20 +206,47 @@ class KernelMachine(Saved, BaseEstimator):
 
     def _piloted_choice(
         self, folds: list[HeldOut], dataset: Dataset, weights: np.ndarray | None, run: Run
-    ) -> PenaltyChoice | None:
-        """The penalty that the folds agree on, each with a search of its own; None for a single one."""
-        if len(folds) < 2:
-            return None
-        choices = []
-        for fold in folds:
-            pilot = self._pilot(fold).fit(dataset)
-            problem = self._problem(pilot, dataset.classes, dataset.schema.n_targets or 1, weights)
-            own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{fold.first:g}"))
-            choices.append(chosen_penalty(replace(problem, validation=fold), dataset.source, own))
-        return agreed(choices)
+    ) -> tuple[PenaltyChoice | None, dict[str, Any]]:
+        """The penalty that the folds agree on, each with a search of its own, and what was changed of the features.
 
-    def _pilot(self, fold: HeldOut) -> FeatureLearner:
-        pilot = self._withholding(f"pilot-{fold.first:g}", fold)
+        On few rows a search may follow the noise: plain draws of the same number take its place unless it gains
+        something on the rows held out, and not by chance. (None, {}) for a single fold.
+        """
+        if len(folds) < 2:
+            return None, {}
+        choices, *rivals = (
+            [self._judged(fold, changes, dataset, weights, run) for fold in folds] for changes in self._rivals()
+        )
+        if not rivals or clear_gain(choices, rivals[0]):
+            return agreed(choices), {}
+        found, drawn = agreed(choices), agreed(rivals[0])
+        message = (
+            "features are drawn, since a search for them gains nothing on held-out rows: "
+            f"{found.scores.max():.4f} with it, {drawn.scores.max():.4f} without"
+        )
+        run.publish(Event("note", "features", detail={"message": message}))
+        # on features that saw no target any rows can choose the penalty
+        return None, _DRAWN
+
+    def _judged(
+        self, fold: HeldOut, changes: dict[str, Any], dataset: Dataset, weights: np.ndarray | None, run: Run
+    ) -> PenaltyChoice:
+        """How the penalties do on a fold that the features do not see."""
+        stage = _pilot_stage(fold, changes)
+        pilot = self._pilot(fold, changes).fit(dataset)
+        problem = self._problem(pilot, dataset.classes, dataset.schema.n_targets or 1, weights)
+        own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
+        return chosen_penalty(replace(problem, validation=fold), dataset.source, own)
+
+    def _rivals(self) -> list[dict[str, Any]]:
+        """Changes of the features that few rows choose from: none, or all of them drawn, where a search draws some."""
+        learner = self._new_features("features")
+        given = {"plain_share": 0.0, **learner.get_params(deep=False)}
+        draws = given["plain_share"] is None and given["solver"] == "corrective"
+        return [{}, _DRAWN] if draws and not isinstance(learner.family, FiniteFamily) else [{}]
+
+    def _pilot(self, fold: HeldOut, changes: dict[str, Any]) -> FeatureLearner:
+        pilot = self._withholding(f"pilot-{_pilot_stage(fold, changes)}", fold).set_params(**changes)
         most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
         pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
         if "refine" in pilot.get_params(deep=False):
@@ -326,6 +358,10 @@ class KernelMachine(Saved, BaseEstimator):
 
     def _check_targets(self, dataset: Dataset) -> None:
         """Raise ValueError where the targets do not suit the solver."""
+
+
+def _pilot_stage(fold: HeldOut, changes: dict[str, Any]) -> str:
+    return f"plain-{fold.first:g}" if changes else f"{fold.first:g}"
 
 
 def _working_model(features: Any, n_models: int) -> np.ndarray | None:

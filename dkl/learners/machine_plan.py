@@ -40,8 +40,8 @@ def machine_passes(machine: Any, dataset: Dataset) -> Passes:
     weights = unfitted._class_weights(dataset)
     passes: list[Any] = []
     folds = unfitted._judging_folds(dataset)
-    if len(folds) > 1:
-        pilot = unfitted._pilot(folds[0])
+    for changes in unfitted._rivals() if len(folds) > 1 else ():
+        pilot = unfitted._pilot(folds[0], changes)
         once = [*pilot.planned_passes(dataset)]
         once += newton_passes(_problem(unfitted, pilot, dataset, weights), dataset.n_rows)
         passes.extend((records, calls * len(folds)) for records, calls in once)

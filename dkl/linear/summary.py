@@ -10,11 +10,11 @@ import numpy as np
 
 from dkl.blocks.block import Block
 from dkl.blocks.maps import map_rows
-from dkl.blocks.records import Accumulator, BlockSum, Record, RowSample
-from dkl.blocks.targets import encode_targets
+from dkl.blocks.moments import moments_of
+from dkl.blocks.records import Record, RowSample
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.pieces import HeldOut
-from dkl.linear.targets import deviations
+from dkl.linear.targets import deviations, target_record
 
 _SAMPLE_ROWS = 1024
 
@@ -79,47 +79,6 @@ def summary_records(
     return sums, RowSample("sample for step lengths", _SAMPLE_ROWS, seed)
 
 
-def target_record(
-    n_columns_y: int, n_classes: int | None, class_weight: np.ndarray | None, held_out: HeldOut
-) -> BlockSum:
-    """The record of the targets' sums, which reads no X."""
-    accumulators = {
-        "sum": Accumulator((n_columns_y,)),
-        "squares": Accumulator((n_columns_y,)),
-        "between": Accumulator((n_columns_y,)),
-        "weight": Accumulator((1,)),
-        "rows": Accumulator((1,)),
-        "blocks": Accumulator((1,)),
-    }
-    operands = {"n_classes": n_classes, "class_weight": class_weight, "held_out": held_out}
-    return BlockSum("targets", target_sums, accumulators, operands, light=True)
-
-
-def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Sums over a block of w y, w y^2 (y one-hot for classes) and w, (sum w y)^2 / sum w, rows, and 1 for the block.
-
-    Operands: "n_classes" (or None), "class_weight" (or None), "held_out".
-    """
-    block = block.rows(np.flatnonzero(~operands["held_out"].mask(block.row_id)))
-    n_classes = operands["n_classes"]
-    encoded = encode_targets(block, n_classes, operands["class_weight"])
-    if n_classes is None:
-        weight, targets = encoded[:, -1].sum(), np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1)
-        sums, squares = encoded[:, :-1].sum(axis=0), (encoded[:, :-1] * targets).sum(axis=0)
-    else:
-        weight, sums = encoded.sum(), encoded.sum(axis=0)
-        squares = sums
-    between = sums**2 / weight if weight > 0 else np.zeros_like(sums)
-    return {
-        "sum": sums,
-        "squares": squares,
-        "between": between,
-        "weight": np.array([weight]),
-        "rows": np.array([float(block.n_rows)]),
-        "blocks": np.array([float(block.n_rows > 0)]),
-    }
-
-
 def summarise(
     results: tuple[Any, ...], feature_map: FeatureMap, *, class_weight: np.ndarray | None, dtype: str
 ) -> Summary:
@@ -145,15 +104,14 @@ def summarise_targets(sums: Mapping[str, np.ndarray]) -> TargetSummary:
     ValueError
         If no row is left to fit on.
     """
-    weight, rows = float(sums["weight"][0]), float(sums["rows"][0])
+    weight, rows = float(sums["weight"]), float(sums["rows"])
     if weight == 0.0:
         raise ValueError("no row is left to fit on: all are held out; use a smaller validation_fraction, or more rows")
-    center = sums["sum"] / weight
-    variance = np.maximum(sums["squares"] / weight - center**2, 0.0)
-    scale = deviations(center, variance)
-    between = np.maximum(sums["between"] / weight - center**2, 0.0)
-    spare_blocks = float(sums["blocks"][0]) - 1.0
-    return TargetSummary(rows, weight, center, scale, _unevenness(between.sum(), variance.sum(), spare_blocks, rows))
+    moments = moments_of(sums)
+    scale = deviations(moments.mean, moments.variance)
+    between = np.maximum(sums["between"] / weight - moments.mean**2, 0.0)
+    uneven = _unevenness(between.sum(), moments.variance.sum(), float(sums["blocks"]) - 1.0, rows)
+    return TargetSummary(rows, weight, moments.mean, scale, uneven)
 
 
 def _unevenness(between: float, variance: float, spare_blocks: float, rows: float) -> float:

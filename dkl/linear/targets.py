@@ -1,4 +1,4 @@
-"""Mean and deviation of regression targets, from a pass that reads no X: models are fitted to standardised targets."""
+"""Sums of the targets, from a pass that reads no X: shares of classes, means and deviations of numbers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import numpy as np
 
 from dkl.blocks.block import Block
 from dkl.blocks.moments import column_sums, moments_of, moments_record
-from dkl.blocks.records import BlockSum
+from dkl.blocks.records import Accumulator, BlockSum
+from dkl.blocks.targets import encode_targets
 from dkl.data.source import BlockSource
+from dkl.linear.pieces import HeldOut
 from dkl.passes.engine import run_pass
 
 
@@ -36,11 +38,46 @@ def deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     return found
 
 
-def target_record(n_targets: int) -> BlockSum:
-    """The record of the pass."""
-    return replace(moments_record(n_targets), name="targets", function=target_sums, light=True)
+def target_record(
+    n_columns: int,
+    n_classes: int | None = None,
+    class_weight: np.ndarray | None = None,
+    held_out: HeldOut | None = None,
+) -> BlockSum:
+    """The record of the pass, which reads no X.
+
+    Parameters
+    ----------
+    n_columns : int
+        K for classes, else the number of targets.
+    n_classes : int or None
+    class_weight : ndarray of shape (K,) or None
+    held_out : HeldOut or None
+        Rows that are not counted.
+    """
+    moments = moments_record(n_columns)
+    return replace(
+        moments,
+        name="targets",
+        function=target_sums,
+        accumulators={**moments.accumulators, "rows": Accumulator(()), "blocks": Accumulator(())},
+        operands={"n_classes": n_classes, "class_weight": class_weight, "held_out": held_out},
+        light=True,
+    )
 
 
 def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`column_sums` of a block's targets."""
-    return column_sums(np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1), block.weights)
+    """`column_sums` of a block's targets (one-hot for classes), its rows, and 1 for a block that has some.
+
+    Operands: as the parameters of `target_record`.
+    """
+    held_out, n_classes = operands["held_out"], operands["n_classes"]
+    if held_out is not None:
+        block = block.rows(np.flatnonzero(~held_out.mask(block.row_id)))
+    if n_classes is None:
+        values, weights = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1), block.weights
+    else:
+        weighted = encode_targets(block, n_classes, operands["class_weight"])
+        values, weights = (np.asarray(block.y)[:, None] == np.arange(n_classes)) * 1.0, weighted.sum(axis=1)
+    counts = {"rows": np.array(float(block.n_rows)), "blocks": np.array(float(block.n_rows > 0))}
+    return {**column_sums(values, weights), **counts}

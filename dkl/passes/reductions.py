@@ -10,7 +10,7 @@ from scipy import sparse
 
 from dkl.blocks.block import Block
 from dkl.blocks.records import BlockSum, RowSample
-from dkl.blocks.sampling import smallest_keys
+from dkl.blocks.sampling import smallest_keys, stays_first
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import aligned
 
@@ -70,7 +70,7 @@ def _returned(record: BlockSum, returned: Any, name: str) -> Any:
 
 
 class SampleReduction:
-    """The k rows that come first by their keys; samples merge by being sampled again."""
+    """The k rows that come first by their keys; samples merge by being sampled again and get their order at the end."""
 
     def __init__(self, record: RowSample) -> None:
         self.record = record
@@ -82,7 +82,12 @@ class SampleReduction:
         return self._sample(replace(block, index=0, columns=kept))
 
     def merge(self, left: Block, right: Block) -> Block:
-        return self._sample(stack_rows(left, right))
+        record = self.record
+        if record.n_classes is not None:
+            return self._ordered(stack_rows(left, right))
+        # rows that do not stay are left behind before anything is copied
+        both = zip((left, right), stays_first(left, right, record.k, record.seed, record.round), strict=True)
+        return stack_rows(*(block if stays.all() else block.rows(stays) for block, stays in both))
 
     def finish(self, value: Block | None) -> Block:
         if value is None:
@@ -90,7 +95,7 @@ class SampleReduction:
         return aligned(self._ordered(value))
 
     def _sample(self, block: Block) -> Block:
-        """The rows that come first; where none is left out they get their order at the end."""
+        """The rows that come first: all of them, as they are, where there are no more than k."""
         return block if self.record.n_classes is None and block.n_rows <= self.record.k else self._ordered(block)
 
     def _ordered(self, block: Block) -> Block:

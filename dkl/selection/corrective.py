@@ -288,7 +288,9 @@ def _searched(
         elif state.n_points == 0:
             # nothing to learn, and a map has at least one feature
             candidates, sampled = problem.ground.start(1, seed), np.zeros(1)
-    plain = problem.ground.plain(drawn, seed)
+    # nothing but plain draws are those of `RandomFeatures`
+    is_first = state.n_points == 0 and problem.schedule.plain_share == 1.0
+    plain = problem.ground.plain(drawn, problem.seed if is_first else seed)
     return replace(state, candidates=np.concatenate([candidates, plain]), sampled=sampled, plain=len(plain))
 
 

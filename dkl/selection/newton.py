@@ -21,7 +21,9 @@ from dkl.blocks.newton import (
     packed_size,
 )
 from dkl.blocks.records import Accumulator, BlockSum, Cost
+from dkl.blocks.threads import Crew, usable_cores
 from dkl.features.feature_map import FeatureMap
+from dkl.selection.positive import solve_positive
 
 _HESSIAN_BYTES = 1 << 26
 _BACKTRACKS = 8
@@ -58,6 +60,9 @@ class NewtonProblem:
         so float32 costs an extra step and no accuracy.
     start : ndarray of shape (g, m + 1) or None
         Where the models start, the intercept last; None is zero. Models of one target start at the same point.
+    fixed : bool
+        Hessians at the start serve all steps, where those of all targets and folds are within 64 MiB: penalties can be
+        told apart by rougher steps than a model is fitted with.
     """
 
     feature_map: FeatureMap
@@ -70,6 +75,7 @@ class NewtonProblem:
     max_steps: int = 50
     dtype: str = "float32"
     start: np.ndarray | None = None
+    fixed: bool = False
 
     @property
     def n_models(self) -> int:
@@ -90,6 +96,14 @@ class NewtonProblem:
         """The penalty of each model, of shape (g,)."""
         return np.broadcast_to(np.asarray(self.alpha, dtype=np.float64), (self.n_models,))
 
+    @property
+    def keeps_hessians(self) -> bool:
+        """Whether Hessians are summed once: they never change, or those of the start will do."""
+        if self.loss == "squared_error" or not self.fixed:
+            return self.loss == "squared_error"
+        n_hessians = len(set(self._starting_keys()))
+        return n_hessians == 1 or 8 * n_hessians * packed_size(0, self.width) <= _HESSIAN_BYTES
+
     def hessian_keys(self, fresh: np.ndarray) -> list[tuple[int, ...]]:
         """What tells the Hessian of each model from others': models that have not stepped share theirs.
 
@@ -98,12 +112,17 @@ class NewtonProblem:
         fresh : ndarray of shape (g,), bool
             Which models are still at the start.
         """
+        first = self._starting_keys()
+        if self.keeps_hessians:
+            return first
+        return [key if new else (-2, model) for model, (key, new) in enumerate(zip(first, fresh, strict=True))]
+
+    def _starting_keys(self) -> list[tuple[int, ...]]:
         folds = np.full(self.n_models, -1) if self.targets.fold is None else self.targets.fold
         if self.loss == "squared_error":
             return [(int(fold),) for fold in folds]
         columns = np.zeros(self.n_models, np.int64) if self.start is None else self.targets.models
-        shared = zip(folds, columns, fresh, range(self.n_models), strict=True)
-        return [(int(fold), int(column)) if new else (-2, model) for fold, column, new, model in shared]
+        return [(int(fold), int(column)) for fold, column in zip(folds, columns, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,16 +223,17 @@ class NewtonDriver:
         accepted = np.flatnonzero([_accept(problem, state, *one) for one in zip(models, sums["loss"], strict=True)])
         gradients = _gradients(problem, state, models[accepted], sums["gradient"][accepted])
         _turn(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]))
-        if problem.loss == "squared_error":
+        if problem.keeps_hessians:
             return replace(state, hessian=hessians)
         own = accepted if len(hessians) == len(models) else accepted[:0]
         return replace(state, hessian=hessians[own], held=models[own])
 
     def held(self, problem: NewtonProblem, row_bytes: int) -> dict[str, int]:
-        """Hessians as they were, as they are summed and as they become; two of them written out."""
-        one = 8 * packed_size(0, problem.width)
+        """Hessians as they were, as they are summed and as they become; those being solved written out."""
+        one, system = 8 * packed_size(0, problem.width), 8 * problem.width**2
         packed = min(problem.n_models * one, max(_HESSIAN_BYTES, one))
-        return {"Hessians": 3 * packed + 2 * 8 * problem.width**2}
+        solved = min(problem.n_models, usable_cores()) if system <= _HESSIAN_BYTES else 1
+        return {"Hessians": 3 * packed + 2 * solved * system}
 
     def plan(self, problem: NewtonProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
         """The first pass, and an upper bound of the later ones."""
@@ -223,7 +243,7 @@ class NewtonDriver:
         first_groups = -(-problem.n_models // len(models))
         ones = np.ones(problem.n_models)
         begun = replace(state, first_gradient=ones, gradient=ones, objective=ones, slope=-2.0 * ones)
-        if problem.loss == "squared_error":
+        if problem.keeps_hessians:
             begun = replace(begun, hessian=np.zeros((len(set(problem.hessian_keys(state.fresh))), 0)))
         models = _next_models(problem, begun)
         groups = -(-problem.n_models // len(models))
@@ -235,7 +255,7 @@ class NewtonDriver:
 def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:
     """The models that the next pass serves: not done, equally far, and with no more Hessians than 64 MiB hold."""
     waiting = np.flatnonzero(~state.converged(problem.tol, problem.decrement) & (state.counts < problem.max_steps))
-    if problem.loss == "squared_error" or len(waiting) == 0:
+    if problem.keeps_hessians or len(waiting) == 0:
         return waiting
     fresh = state.fresh
     waiting = waiting[fresh[waiting] == fresh[waiting[0]]]
@@ -248,7 +268,7 @@ def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:
 def _sharing(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> tuple[tuple[int, ...], np.ndarray]:
     """The models (by place) that stand for a Hessian each, and which Hessian each model has."""
     keys = problem.hessian_keys(state.fresh)
-    order = list(dict.fromkeys(keys if problem.loss == "squared_error" else [keys[model] for model in models]))
+    order = list(dict.fromkeys(keys if problem.keeps_hessians else [keys[model] for model in models]))
     number = np.array([order.index(keys[model]) for model in models])
     standing = tuple(int(np.flatnonzero(number == one)[0]) for one in np.unique(number))
     return standing, number
@@ -258,7 +278,7 @@ def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
     steps = state.steps[models, None] * 0.5 ** np.arange(_BACKTRACKS + 1)
     trial = Trial(state.coefficients[models], state.directions[models], steps)
     standing, _ = _sharing(problem, state, models)
-    need_hessian = problem.loss == "squared_hinge" or state.hessian is None
+    need_hessian = not problem.keeps_hessians or state.hessian is None
     panels: list[tuple[int, int] | None] = list(packed_panels(problem.width, _HESSIAN_BYTES // len(standing)))
     options = NewtonOptions(problem.loss, None, standing, _changes(state, models), True, problem.dtype, problem.exact)
     return [
@@ -363,30 +383,27 @@ def _turn(
     """Set the next directions of models in `state`; models with one Hessian and penalty share its factors."""
     gradients, hessians, hessian_of = sums
     alphas = problem.alphas[models]
-    for number, alpha in sorted(set(zip(hessian_of.tolist(), alphas.tolist(), strict=True))):
-        those = np.flatnonzero((hessian_of == number) & (alphas == alpha))
-        solved = _solve(problem, hessians[number], alpha, gradients[those])
-        state.directions[models[those]] = -solved
-        state.slope[models[those]] = -np.einsum("gj,gj->g", gradients[those], solved)
+
+    def solved(system: tuple[int, float]) -> tuple[np.ndarray, np.ndarray]:
+        those = np.flatnonzero((hessian_of == system[0]) & (alphas == system[1]))
+        return those, _solve(problem, hessians[system[0]], system[1], gradients[those])
+
+    systems = sorted(set(zip(hessian_of.tolist(), alphas.tolist(), strict=True)))
+    at_once = 8 * problem.width**2 <= _HESSIAN_BYTES
+    for those, steps in Crew().map(solved, systems) if at_once else map(solved, systems):
+        state.directions[models[those]] = -steps
+        state.slope[models[those]] = -np.einsum("gj,gj->g", gradients[those], steps)
 
 
 def _solve(problem: NewtonProblem, packed: np.ndarray, alpha: float, gradients: np.ndarray) -> np.ndarray:
-    """(H/N + alpha I)^-1 of each gradient by Cholesky; a Hessian of float32 products may need a growing diagonal."""
-    if not np.isfinite(packed).all():
-        raise ValueError(
-            "the squares of the mapped rows are too large for their sum: it is not finite. Scale the rows "
-            "(scaling='standard' of the feature learner), or use dtype='float64'"
-        )
+    """(H/N + alpha I)^-1 of each gradient."""
     curvature = 2.0 if problem.loss == "squared_hinge" else 1.0
-    extra = 0.0
-    while True:
-        system, _ = lapack.dtpttr(problem.width, packed * (curvature / problem.total_weight))
-        diagonal = np.einsum("ii->i", system)
+
+    def system() -> np.ndarray:
+        matrix, _ = lapack.dtpttr(problem.width, packed * (curvature / problem.total_weight))
+        diagonal = np.einsum("ii->i", matrix)
         diagonal[:-1] += alpha
-        scale = diagonal.mean()
-        diagonal[-1] += 1e-12 * scale
-        diagonal += extra
-        factor, failed = lapack.dpotrf(system, lower=0, overwrite_a=1)
-        if not failed:
-            return lapack.dpotrs(factor, gradients.T, lower=0)[0].T
-        extra = 10.0 * extra if extra else 1e-9 * scale
+        diagonal[-1] += 1e-12 * diagonal.mean()
+        return matrix
+
+    return solve_positive(system, gradients.T).T

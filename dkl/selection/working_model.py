@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import linalg
 
 from dkl.blocks.corrective import CorrectiveLoss
+from dkl.selection.positive import solve_positive
 
 # the curvature of a model among several is taken as its mean times this on all rows: a bound, nearly, that keeps one
 # Gram matrix for all of them (with 2 to 4 ten classes of digits come as far as with a matrix each)
@@ -112,15 +112,12 @@ def _curvatures(model: WorkingModel, curvature: np.ndarray, total_weight: float)
 
 
 def _solve(gram: np.ndarray, ridge: np.ndarray, curvature: float, pull: np.ndarray) -> np.ndarray:
-    """(curvature gram + diag(ridge))^-1 pull; float32 products that leave it indefinite get a growing diagonal."""
-    system = curvature * gram
-    diagonal = np.einsum("ii->i", system)
-    diagonal += ridge
-    jitter = 1e-9 * float(diagonal.mean())
-    while True:
-        try:
-            factor = linalg.cho_factor(system, lower=False, check_finite=False)
-            return linalg.cho_solve(factor, pull, check_finite=False)
-        except linalg.LinAlgError:
-            diagonal += jitter
-            jitter *= 10.0
+    """(curvature gram + diag(ridge))^-1 pull."""
+
+    def system() -> np.ndarray:
+        # symmetric: its transpose is the same matrix in the order that LAPACK works in
+        matrix = (curvature * gram).T
+        np.einsum("ii->i", matrix)[...] += ridge
+        return matrix
+
+    return solve_positive(system, pull)

@@ -24,6 +24,7 @@ from dkl.features.harmonics import SphericalHarmonics
 from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.learners.margin import MarginFeatures
 from dkl.learners.random_features import RandomFeatures
+from dkl.linear.penalty import PenaltyChoice
 from dkl.testing.learners import check_learner
 from tests.learners.test_game import killed_once
 
@@ -229,6 +230,44 @@ def test_a_warm_start_adds_features_and_keeps_the_old_ones() -> None:
         fitted.fit(X[:, :4], y)
     fitted.set_params(warm_start=False, n_features=6).fit(X, y)
     assert fitted.feature_map_.n_features == 6
+
+
+def test_nothing_but_plain_draws_are_random_features() -> None:
+    X, y = rows(600)
+    drawn = learner(n_features=12, plain_share=1.0, sparse_share=0.0).fit(X, y)
+    plain = RandomFeatures(drawn.family, n_features=12, random_state=0).fit(X)
+    np.testing.assert_array_equal(dense(drawn.frequencies_), dense(plain.frequencies_))
+    more = drawn.set_params(warm_start=True, n_features=24).fit(X, y)
+    assert len(np.unique(dense(more.frequencies_), axis=0)) == 12
+
+
+@pytest.mark.parametrize("gain", [0.06, 0.04])
+def test_few_rows_take_plain_draws_unless_a_search_gains_more_than_chance_does(
+    gain: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = rows(300)
+    folds = np.array([0.1, 0.2, 0.15, 0.12, 0.18])
+    heads: list[float] = []
+
+    def judged(*given: Any) -> PenaltyChoice:
+        """Of ten heads the last five are those of plain draws; their mean is known to 0.018."""
+        heads.append(0.5 + gain if len(heads) < 5 else 0.35 + folds[len(heads) - 5])
+        return PenaltyChoice(0.1, np.array([0.1]), np.array([heads[-1]]), np.zeros((1, 1)))
+
+    monkeypatch.setattr("dkl.learners.machine.chosen_penalty", judged)
+    notes: list[str] = []
+    machine = dkl.KernelClassifier(
+        MarginFeatures(n_features=20),
+        loss="squared_hinge",
+        solver="newton",
+        alpha="auto",
+        random_state=0,
+        progress=lambda event: notes.append(event.detail["message"]) if event.kind == "note" else None,
+    ).fit(X, y)
+    assert len(heads) == 10
+    drawn = gain == 0.04
+    assert machine.features_.plain_share == (1.0 if drawn else None)
+    assert any("features are drawn" in note for note in notes) == drawn
 
 
 def test_a_finite_family_is_weighed_as_a_whole() -> None:

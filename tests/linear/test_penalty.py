@@ -12,12 +12,12 @@ from sklearn.svm import LinearSVC
 from dkl.blocks.held_out import candidate_losses, held_out_block
 from dkl.blocks.maps import map_rows
 from dkl.blocks.newton import NewtonTargets, packed_size
-from dkl.linear.penalty import PENALTIES, Candidates, Folds, penalty_candidates
+from dkl.linear.penalty import PENALTIES, Candidates, Folds, PenaltyChoice, clear_gain, penalty_candidates
 from dkl.linear.pieces import HeldOut
 from dkl.linear.rough import Share, rough_problem
 from dkl.selection.newton import NewtonDriver, NewtonProblem, NewtonState
 from tests.definitions import linear as definition
-from tests.linear.problems import blocks_of, feature_map, play, rows
+from tests.linear.problems import blocks_of, feature_map, play, rows, summed
 
 HELD_OUT = HeldOut(0.2, 3)
 ENOUGH = 900
@@ -172,6 +172,60 @@ def test_a_step_that_promises_little_is_the_last_and_is_taken() -> None:
     assert fewer < passes
     start = np.linalg.norm(state.coefficients - best.coefficients)
     assert np.linalg.norm(state.solution(loose) - best.coefficients) < 0.3 * start
+
+
+def test_fixed_hessians_are_summed_once_and_lead_to_the_same_optimum() -> None:
+    X, codes = rows(300, 3)
+    blocks, base = blocks_of(X, codes, 100), replace(base_problem("squared_hinge", 3, 300.0), alpha=1e-2)
+    best, _ = play(NewtonDriver(), base, blocks)
+    start = np.zeros((3, base.width)) + 0.1
+    fixed = replace(base, start=start, fixed=True, max_steps=400, tol=1e-9)
+    driver, state, hessians = NewtonDriver(), NewtonDriver().init(fixed), []
+    while records := driver.request(fixed, state):
+        hessians.append(sum("hessian" in record.accumulators for record in records))
+        state = driver.step(fixed, state, [summed(record, blocks) for record in records])
+    assert hessians[0] == 1
+    assert not any(hessians[1:])
+    np.testing.assert_allclose(state.coefficients, best.coefficients, atol=1e-6)
+    # three Hessians of 64 MiB are not held at once
+    assert not replace(fixed, feature_map=feature_map(4, 2_000)).keeps_hessians
+
+
+def test_candidates_of_several_outputs_end_below_where_they_start() -> None:
+    X, codes = rows(9_000, 3)
+    base = base_problem("squared_hinge", 3, 9_000.0)
+    start, _ = play(NewtonDriver(), replace(base, alpha=1e-1), blocks_of(X, codes, 3_000))
+    made = penalty_candidates(base, HeldOut(0.1), n_rows=9_000, square_length=1.0, start=start.coefficients)
+    assert made.problem.keeps_hessians
+    driver, blocks = NewtonDriver(), blocks_of(X, codes, 3_000)
+    first = driver.step(made.problem, driver.init(made.problem), _passed(driver, made.problem, blocks))
+    state = played(made, blocks)
+    assert np.all(state.objective <= first.objective)
+    exact_state = played(replace(made, problem=replace(made.problem, fixed=False, max_steps=60, decrement=0.0)), blocks)
+    gained = (first.objective - state.objective) / (first.objective - exact_state.objective)
+    assert np.median(gained) > 0.9
+
+
+def test_a_gain_is_clear_where_chance_hardly_makes_it() -> None:
+    def choices(scores: np.ndarray) -> list[PenaltyChoice]:
+        return [PenaltyChoice(1.0, np.ones(2), one, np.zeros((1, 1))) for one in scores]
+
+    generator = np.random.default_rng(0)
+    theirs = generator.normal(size=(5, 2))
+    # the second penalty is the better one of either in the mean
+    ours = theirs + np.array([[-1.0, 0.3]]) + generator.normal(scale=0.1, size=(5, 2))
+    theirs[:, 0] -= 10.0
+    assert clear_gain(choices(ours), choices(theirs))
+    assert not clear_gain(choices(theirs), choices(ours))
+    by_chance = 0
+    for _ in range(2_000):
+        noise = generator.normal(size=(2, 5, 1)) + generator.normal(size=(1, 5, 1))
+        by_chance += clear_gain(choices(noise[0]), choices(noise[1]))
+    assert by_chance / 2_000 == pytest.approx(0.025, abs=4 * np.sqrt(0.025 / 2_000))
+
+
+def _passed(driver: NewtonDriver, problem: NewtonProblem, blocks: Any) -> list[Any]:
+    return [summed(record, blocks) for record in driver.request(problem, driver.init(problem)) or ()]
 
 
 def test_float32_scores_end_where_float64_ones_do() -> None:
