@@ -68,6 +68,7 @@ class MarginFeatures(FeatureLearner):
     plain_share : float or None
         The share of plain random draws among the features of a round. None is 0, and on few rows, where a search
         follows the noise, 0.5: below 5,000 rows at most n/10 are searched for, below 1,500 n/20, and without ascent.
+        There a machine with alpha="auto" draws all of them (1.0) unless a search gains on held-out rows.
     search_rows : int or None
         Rows of the sample; None is 10,000 or a 20th of all, and more where the verified potentials fall behind the
         sampled ones.
