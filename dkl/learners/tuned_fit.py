@@ -219,12 +219,10 @@ def _linear_problem(learner: Any, dataset: Dataset, reference: FeatureMap) -> Li
 
 
 def _message(fit: AdamFit, found: TunedSolution) -> str:
-    share = 100.0 * found.gap / max(found.objective, np.finfo(np.float64).tiny)
+    share = found.gap / max(found.objective, np.finfo(np.float64).tiny)
     best = f", the best of which ({int(np.argmin(fit.losses)) + 1}) was kept," if fit.losses else ""
-    return (
-        f"{len(fit.trace)} epochs of Adam{best} end at most {share:.2g} % above the optimum; more epochs, or "
-        "solver='full', come nearer"
-    )
+    bound = f"end at most {100.0 * share:.2g} % above the optimum" if share < 1.0 else "end where no bound is known"
+    return f"{len(fit.trace)} epochs of Adam{best} {bound}; more epochs, or solver='full', come nearer"
 
 
 def _history(fit: AdamFit) -> History:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -240,11 +241,19 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Any:
 EVERYWHERE = [classifier(loss="squared_error"), classifier(max_passes=6), classifier(solver="adam", epochs=2)]
 
 
+@pytest.fixture(scope="module")
+def on_one_thread(blocks: Any) -> list[bytes]:
+    with dask.config.set(scheduler="synchronous"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [bits_of(clone(machine).fit(blocks)) for machine in EVERYWHERE]
+
+
 @pytest.mark.filterwarnings("ignore:.*max_passes")
-@pytest.mark.parametrize("machine", EVERYWHERE, ids=repr)
-def test_threads_and_broken_off_fits_end_with_the_same_bits(machine: Any, blocks: Any, tmp_path: Path) -> None:
-    with dask.config.set(scheduler="synchronous"):
-        expected = bits_of(clone(machine).fit(blocks))
+@pytest.mark.parametrize("place", range(len(EVERYWHERE)))
+def test_threads_and_broken_off_fits_end_with_the_same_bits(
+    place: int, on_one_thread: Any, blocks: Any, tmp_path: Path
+) -> None:
+    machine, expected = EVERYWHERE[place], on_one_thread[place]
     with dask.config.set(num_workers=3):
         assert bits_of(clone(machine).fit(blocks)) == expected
 
@@ -262,6 +271,13 @@ def test_threads_and_broken_off_fits_end_with_the_same_bits(machine: Any, blocks
         break
     assert tries > 1
     assert bits_of(model) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*max_passes")
+@pytest.mark.parametrize("place", range(len(EVERYWHERE)))
+def test_worker_processes_give_the_bits_of_one_thread(place: int, on_one_thread: Any, blocks: Any, client: Any) -> None:
+    assert bits_of(clone(EVERYWHERE[place]).fit(blocks)) == on_one_thread[place]
 
 
 @pytest.mark.parametrize(
