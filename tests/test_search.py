@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -468,3 +470,33 @@ def test_fold_sums_give_the_errors_in_the_units_of_the_targets() -> None:
         **given,
     ).best_score_
     assert of_sums == pytest.approx(of_fits, rel=0.02)
+
+
+class Deadly:
+    """A scoring that kills the worker it runs on, once."""
+
+    def __init__(self, mark: Path | None) -> None:
+        self.mark = mark
+
+    def __call__(self, model: Any, dataset: Any) -> float:
+        if self.mark is not None and dataset.n_rows % 2 == 0 and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return float(model.score(np.asarray(dataset.X), np.asarray(dataset.y)))
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_changes_no_trial(numbers: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    from distributed import Client, LocalCluster
+
+    def tuned(mark: Path | None) -> Any:
+        given = {"n_trials": 6, "n_initial": 2, "folds": 3, "parallel": 3, "random_state": 0}
+        return dkl.tune(Ridge(), *numbers, space=RANGE, scoring=Deadly(mark), **given)
+
+    with dask.config.set(scheduler="threads"):
+        expected = tuned(None)
+    cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None)
+    with cluster, Client(cluster):
+        found = tuned(tmp_path / "killed")
+    assert (tmp_path / "killed").exists()
+    assert same(expected, found)
