@@ -197,9 +197,13 @@ class Tuned:
         drawn = _family(values).draw(pairs, split.X.shape[1], split.repeat, np.float64)
         amplitudes = np.full(pairs, 1.0 / np.sqrt(pairs))
         phi = map_rows(split.X, FeatureMap("cos-sin", drawn.projection, amplitudes), "float64")
+        if np.isinf(values["Lam"]) and len(phi) < 2 * pairs:
+            # at u = 1 answers depend on products of rows alone: a rotation leaves as many columns as rows, or one more
+            phi, pairs = np.linalg.qr(phi.T, mode="r").T, (len(phi) + 1) // 2
+            phi = np.pad(phi, ((0, 0), (0, 2 * pairs - phi.shape[1])))
         names = ("gamma", "Lam", "center", "length_scale")
         figures = {name: values[name] for name in names} | {"floor": values["density_floor"]}
-        penalty = density_penalty(drawn.projection.dense(), values["meta_kernel"], **figures)
+        penalty = density_penalty(drawn.projection.dense()[:pairs], values["meta_kernel"], **figures)
         folds, lam = _folds(split, phi), values["lam"]
         # the problem is convex: the density of all rows is where those of nine tenths are soon found from
         start = solve_squared(reduce(operator.add, folds), penalty, lam, tol=JUDGED).density
@@ -297,6 +301,6 @@ MACHINES: dict[str, Machine] = {
     "FKL": Tuned(FOURIER_KERNEL_LEARNING, FOURIER_KERNEL_LEARNING),
     "tuned": Tuned(
         numbers=(Stage(2 / 3, reference_space), Stage(1 / 3, density_space)),
-        labels=(Stage(1 / 2, reference_space), Stage(1 / 4, density_space), Stage(1 / 4, margin_space)),
+        labels=(Stage(2 / 3, reference_space), Stage(1 / 6, density_space), Stage(1 / 6, margin_space)),
     ),
 }
