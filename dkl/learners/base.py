@@ -33,7 +33,8 @@ from dkl.learners.parameters import (
 from dkl.learners.preparation import draw_pool, preparation_problem, tell_of_heavy_tails
 from dkl.learners.rows import first_targets, map_to_features, rows_to_fit
 from dkl.learners.saving import Saved
-from dkl.passes.loop import ColumnStore, run_driver
+from dkl.linear.fitting import Run
+from dkl.passes.loop import ColumnStore
 from dkl.progress import resolve_progress
 from dkl.selection.choice import Choice
 from dkl.selection.driver import Driver
@@ -222,6 +223,16 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             tell_of_heavy_tails(state.heavy, dataset)
         return state.scaler(problem)
 
+    def _running(self, stage: str) -> Run:
+        """How passes are run, the state of a stage kept below the checkpoint."""
+        return Run(
+            publish=resolve_progress(self.progress),
+            memory_limit=self.memory_limit,
+            device=resolve_device(self.device),
+            checkpoint=stage_checkpoint(self.checkpoint, stage),
+            fingerprint=self._fingerprint,
+        )
+
     def _run(
         self,
         driver: Driver[Any, Any],
@@ -231,17 +242,7 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         columns: ColumnStore | None = None,
     ) -> Any:
         """The final state of a driver; its passes are added to `stats_`."""
-        state, stats = run_driver(
-            driver,
-            problem,
-            dataset.source,
-            publish=resolve_progress(self.progress),
-            checkpoint=stage_checkpoint(self.checkpoint, stage),
-            fingerprint=self._fingerprint,
-            memory_limit=self.memory_limit,
-            device=resolve_device(self.device),
-            columns=columns,
-        )
+        state, stats = self._running(stage).drive(driver, problem, dataset.source, columns)
         self.stats_.extend(stats)
         return state
 

@@ -7,16 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dkl.blocks.device import resolve_device
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
-from dkl.learners.checkpoints import stage_checkpoint
 from dkl.linear.descent import RefineDriver, Refinement, RefineProblem
-from dkl.linear.fitting import LinearProblem, Run
+from dkl.linear.fitting import LinearProblem
 from dkl.linear.newton import NEWTON_LOSSES, newton_passes
 from dkl.linear.pieces import HeldOut, RowTargets
 from dkl.linear.refinement import fit_and_refine
-from dkl.progress import resolve_progress
 
 # of log_loss, where no Newton steps choose it: C = 1 on features of length 1
 _C = 1.0
@@ -41,13 +38,7 @@ def refine_learner(learner: Any, dataset: Dataset) -> None:
     ValueError
         If the features are not cosines and sines, or no row is held out.
     """
-    run = Run(
-        publish=resolve_progress(learner.progress),
-        memory_limit=learner.memory_limit,
-        device=resolve_device(learner.device),
-        checkpoint=stage_checkpoint(learner.checkpoint, "refinement"),
-        fingerprint=learner._fingerprint,
-    )
+    run = learner._running("refinement")
     problem = _problem(learner, dataset, learner.feature_map_)
     refined = fit_and_refine(problem, dataset.source, run, epochs=learner.refine)
     learner.feature_map_, learner.coef_, learner.intercept_ = refined.feature_map, refined.coef, refined.intercept

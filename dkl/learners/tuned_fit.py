@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from dkl.blocks.device import resolve_device
 from dkl.blocks.newton import NewtonTargets
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
-from dkl.learners.checkpoints import stage_checkpoint
 from dkl.learners.searching import weight_of
-from dkl.linear.fitting import LinearProblem, Run
+from dkl.linear.fitting import LinearProblem
 from dkl.linear.newton import Kept
 from dkl.linear.pieces import HeldOut
 from dkl.linear.targets import TargetScale, target_record, target_scale
@@ -22,7 +20,6 @@ from dkl.linear.tuned_descent import TunedModel
 from dkl.linear.tuned_fitting import AdamFit, Descent, descent_passes, fit_by_adam
 from dkl.linear.tuned_judging import judged, judging_record
 from dkl.passes.engine import run_pass
-from dkl.progress import resolve_progress
 from dkl.selection.bandwidth import median_distance
 from dkl.selection.density import DensityPenalty, MetaSpectrum, check_density_size, density_bytes, meta_spectrum
 from dkl.selection.meta_kernels import DeltaMetaKernel, as_meta_kernel
@@ -178,13 +175,7 @@ def _targets(learner: Any, dataset: Dataset, scale: TargetScale | None, kept: Ke
 def _descended(
     learner: Any, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty
 ) -> tuple[TunedSolution, History]:
-    run = Run(
-        publish=resolve_progress(learner.progress),
-        memory_limit=learner.memory_limit,
-        device=resolve_device(learner.device),
-        checkpoint=stage_checkpoint(learner.checkpoint, "descent"),
-        fingerprint=learner._fingerprint,
-    )
+    run = learner._running("descent")
     problem = _linear_problem(learner, dataset, reference)
     fit, stats = fit_by_adam(problem, penalty, dataset.source, run, _descent(learner))
     learner.stats_.extend(stats)

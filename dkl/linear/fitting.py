@@ -27,6 +27,8 @@ from dkl.linear.sgd import (
 from dkl.linear.summary import Summary, TargetSummary, summarise, summary_records
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
+from dkl.passes.loop import ColumnStore, Driver, run_driver
+from dkl.passes.session import PassStats
 from dkl.selection.calibration import best_multiplier
 
 # blocks are read once an epoch when their targets differ by no more than this share of the variance
@@ -103,6 +105,22 @@ class Run:
     device: Any = "cpu"
     checkpoint: Checkpoint | None = None
     fingerprint: str = ""
+
+    def drive(
+        self, driver: Driver[Any, Any], problem: Any, source: BlockSource, columns: ColumnStore | None = None
+    ) -> tuple[Any, list[PassStats]]:
+        """The last state of a driver, and what each of its passes took: `dkl.passes.loop.run_driver`."""
+        return run_driver(
+            driver,
+            problem,
+            source,
+            publish=self.publish,
+            checkpoint=self.checkpoint,
+            fingerprint=self.fingerprint,
+            memory_limit=self.memory_limit,
+            device=self.device,
+            columns=columns,
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,6 @@ from dkl.linear.descent import RefineDriver, Refinement, RefineProblem, check_re
 from dkl.linear.fitting import LinearProblem, Run, fit_by_epochs, summarise_rows
 from dkl.linear.newton import NEWTON_LOSSES, fit_by_newton
 from dkl.linear.pieces import RowTargets
-from dkl.passes.loop import run_driver
 
 
 class Refined(NamedTuple):
@@ -100,16 +99,7 @@ def refine_features(
     coef, intercept = np.atleast_2d(coef), np.atleast_1d(intercept)
     problem = RefineProblem(feature_map, coef, intercept, targets, np.asarray(source.block_rows), options)
     check_refinable(problem)
-    state, _ = run_driver(
-        RefineDriver(),
-        problem,
-        source,
-        publish=run.publish,
-        checkpoint=run.checkpoint,
-        fingerprint=run.fingerprint,
-        memory_limit=run.memory_limit,
-        device=run.device,
-    )
+    state, _ = run.drive(RefineDriver(), problem, source)
     expansion = problem.model(state.result)
     history = [{"epoch": float(epoch), "held_out_loss": loss} for epoch, loss in enumerate(state.losses)]
     refined = expansion.apply_to(feature_map)

@@ -15,7 +15,6 @@ from dkl.linear.fitting import LinearProblem, Run, mixed_source, none_held_out, 
 from dkl.linear.pieces import RowTargets
 from dkl.linear.summary import Summary, summary_records
 from dkl.linear.tuned_descent import TunedDescent, TunedModel, tuned_step
-from dkl.passes.loop import run_driver
 from dkl.selection.density import DensityPenalty
 
 # on few rows as many epochs as make so many steps
@@ -103,16 +102,7 @@ def fit_by_adam(
         raise none_held_out(problem)
     mixed = mixed_source(source, summary.unevenness, problem.seed)
     task = adam_problem(problem, penalty, summary, descent, n_blocks=mixed.n_blocks)
-    state, stats = run_driver(
-        EpochDriver(),
-        task,
-        mixed,
-        publish=run.publish,
-        checkpoint=run.checkpoint,
-        fingerprint=run.fingerprint,
-        memory_limit=run.memory_limit,
-        device=run.device,
-    )
+    state, stats = run.drive(EpochDriver(), task, mixed)
     return _fitted(problem, penalty, summary, state), stats
 
 
