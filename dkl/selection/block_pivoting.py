@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import lapack
 
 from dkl.selection.interior_point import minimise_quadratic
+from dkl.selection.positive import solve_positive
 
 __all__ = ["bounded_minimum"]
 
@@ -13,8 +13,6 @@ __all__ = ["bounded_minimum"]
 _PATIENCE = 3
 # below this share of the largest gradient, its sign is rounding
 _ROUNDING = 1e-14
-# of the mean of the diagonal: what a matrix that rounding has left singular gets, and grows by until it can be solved
-_JITTER = 1e-14
 
 
 def bounded_minimum(Q: np.ndarray, q: np.ndarray, floor: float, free: np.ndarray | None = None) -> np.ndarray:
@@ -70,15 +68,7 @@ def bounded_minimum(Q: np.ndarray, q: np.ndarray, floor: float, free: np.ndarray
 def _solved(Q: np.ndarray, q: np.ndarray, free: np.ndarray) -> np.ndarray:
     """The stationary point among the free numbers, the others 0."""
     z = np.zeros(len(q))
-    if not free.any():
-        return z
-    index = np.flatnonzero(free)
-    mean, jitter = float(np.mean(np.einsum("ii->i", Q))), 0.0
-    while True:
-        system = Q[np.ix_(index, index)]
-        np.einsum("ii->i", system)[:] += jitter * mean
-        factor, failed = lapack.dpotrf(system.T, lower=0, overwrite_a=1)
-        if not failed:
-            z[index] = -lapack.dpotrs(factor, q[index], lower=0)[0]
-            return z
-        jitter = max(_JITTER, 10.0 * jitter)
+    if free.any():
+        index = np.flatnonzero(free)
+        z[index] = -solve_positive(lambda: Q[np.ix_(index, index)].T, q[index])
+    return z

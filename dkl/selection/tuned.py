@@ -22,6 +22,9 @@ __all__ = ["TunedDriver", "TunedLoss", "TunedProblem", "TunedSolution", "TunedSt
 # the residual that sums in float32 are corrected down to
 _CORRECTED = 1e-9
 _CORRECTIONS = 8
+# m x m matrices that stand at once: packed sums, the matrix and its factor for each, and what one curvature takes; and
+# D x D: the penalty's, the curvature's, and their factor
+_MATRICES_EACH, _MATRICES_SHARED, _MATRICES_DENSITY = 4, 3, 5
 
 
 class TunedDriver:
@@ -54,6 +57,17 @@ class TunedDriver:
             if state.fresh:
                 return _solved(problem, state, results)
             return _corrected(problem, state, results[0])
+
+    def figures(self, problem: TunedProblem, state: TunedState) -> dict[str, float]:
+        """Objective and gap of the accepted point."""
+        return {} if state.fresh else {name: float(getattr(state, name)) for name in ("objective", "gap")}
+
+    def held(self, problem: TunedProblem, row_bytes: int) -> dict[str, int]:
+        """Matrices of pairs of columns, one for each class where the loss is a hinge, and of pairs of frequencies."""
+        m, D = problem.width - 1, problem.penalty.n_frequencies
+        each = problem.n_outputs if problem.loss != "squared_error" else 1
+        matrices = _MATRICES_SHARED + _MATRICES_EACH * each
+        return {"matrices of columns": matrices * 8 * m * m, "matrices of frequencies": _MATRICES_DENSITY * 8 * D * D}
 
     def plan(self, problem: TunedProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """Each kind of pass, and how often it runs at most."""

@@ -130,9 +130,17 @@ def _columns(u: np.ndarray, m: int) -> np.ndarray:
 
 
 def _cholesky(M: Any, lam: float) -> np.ndarray:
-    """The upper factor of M + lam (M is overwritten), with a growing diagonal where rounding needs one."""
+    """The upper factor of M + lam (M is overwritten), with a growing diagonal where rounding needs one.
+
+    Raises
+    ------
+    ValueError
+        If M is not finite.
+    """
     diagonal = np.einsum("ii->i", M)
     diagonal += lam
+    if not np.isfinite(M).all():
+        raise ValueError("the density or the sums of the mapped rows are not finite: give a larger Lam or lam")
     jitter = 0.0
     while True:
         factor, failed = lapack.dpotrf(M, lower=0, clean=0)

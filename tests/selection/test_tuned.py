@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -315,6 +316,27 @@ def test_the_plan_holds_the_records_of_the_passes(loss: str) -> None:
     assert len(table.passes) <= sum(calls for _, calls in planned)
     for records, _ in planned:
         assert all(record.cost(1_000, 4).flops > 0 for record in records)
+
+
+@pytest.mark.parametrize(("loss", "n_outputs"), [("squared_error", 2), ("squared_hinge", 1), ("hinge", 3)])
+def test_a_step_holds_no_more_than_it_says(loss: str, n_outputs: int) -> None:
+    X, codes, y = some_rows(300, n_classes=3 if n_outputs == 3 else 2)
+    problem = some_problem(loss, 300, n_outputs=n_outputs, n_frequencies=120, tol=1e-3)
+    table, driver = Table(cut(X, target_of(problem, codes, y), rows=300)), TunedDriver()
+    state, peak = driver.init(problem), 0
+    assert driver.figures(problem, state) == {}
+    # the penalty's own matrix belongs to the penalty
+    assert problem.penalty.matrix.shape == (120, 120)
+    while (records := driver.request(problem, state)) is not None:
+        results = table.run(records)
+        tracemalloc.start()
+        state = driver.step(problem, state, results)
+        peak = max(peak, tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert driver.figures(problem, state).keys() == {"objective", "gap"}
+    held = sum(driver.held(problem, 32).values())
+    assert peak <= 1.1 * held
+    assert held <= 3 * peak
 
 
 def test_no_rows_and_infinite_rows_are_refused() -> None:
