@@ -17,7 +17,7 @@ from sklearn.svm import SVC, SVR
 import dkl
 from dkl.blocks.maps import map_rows
 from dkl.features.feature_map import FeatureMap
-from dkl.selection.density import density_penalty
+from dkl.selection.density import DensityPenalty, density_penalty
 from dkl.selection.tuned_squared import solve_squared
 from dkl.selection.tuned_sums import SquaredRows, SquaredSums
 
@@ -27,7 +27,7 @@ Space = dict[str, Any]
 FOLDS = 10
 # a support vector machine that has not ended by then is judged as it is
 MOST_STEPS = 500_000
-# of the objective: what is left to gain where a density is judged, not kept
+# of the objective: what steps on a density may leave to gain where it is judged and not kept
 JUDGED = 1e-4
 
 
@@ -193,17 +193,7 @@ class Tuned:
 
     def _by_sums(self, split: Split, values: Values) -> np.ndarray:
         """Predictions of each fold by the model of the others."""
-        pairs = values["n_features"] // 2
-        drawn = _family(values).draw(pairs, split.X.shape[1], split.repeat, np.float64)
-        amplitudes = np.full(pairs, 1.0 / np.sqrt(pairs))
-        phi = map_rows(split.X, FeatureMap("cos-sin", drawn.projection, amplitudes), "float64")
-        if np.isinf(values["Lam"]) and len(phi) < 2 * pairs:
-            # at u = 1 answers depend on products of rows alone: a rotation leaves as many columns as rows, or one more
-            phi, pairs = np.linalg.qr(phi.T, mode="r").T, (len(phi) + 1) // 2
-            phi = np.pad(phi, ((0, 0), (0, 2 * pairs - phi.shape[1])))
-        names = ("gamma", "Lam", "center", "length_scale")
-        figures = {name: values[name] for name in names} | {"floor": values["density_floor"]}
-        penalty = density_penalty(drawn.projection.dense()[:pairs], values["meta_kernel"], **figures)
+        phi, penalty = _problem(split, values)
         folds, lam = _folds(split, phi), values["lam"]
         # the problem is convex: the density of all rows is where those of nine tenths are soon found from
         start = solve_squared(reduce(operator.add, folds), penalty, lam, tol=JUDGED).density
@@ -229,6 +219,21 @@ class Tuned:
 
 def _family(values: Values) -> Any:
     return FAMILIES[values["family"]](values["sigma"])
+
+
+def _problem(split: Split, values: Values) -> tuple[np.ndarray, DensityPenalty]:
+    """The mapped training rows, and the penalty of the density of their frequencies."""
+    pairs = values["n_features"] // 2
+    drawn = _family(values).draw(pairs, split.X.shape[1], split.repeat, np.float64)
+    feature_map = FeatureMap("cos-sin", drawn.projection, np.full(pairs, 1.0 / np.sqrt(pairs)))
+    phi = map_rows(split.X, feature_map, "float64")
+    if np.isinf(values["Lam"]) and len(phi) < 2 * pairs:
+        # at u = 1 answers depend on products of rows alone: a rotation leaves as many columns as rows, or one more
+        phi, pairs = np.linalg.qr(phi.T, mode="r").T, (len(phi) + 1) // 2
+        phi = np.pad(phi, ((0, 0), (0, 2 * pairs - phi.shape[1])))
+    names = ("gamma", "Lam", "center", "length_scale")
+    figures = {name: values[name] for name in names} | {"floor": values["density_floor"]}
+    return phi, density_penalty(drawn.projection.dense()[:pairs], values["meta_kernel"], **figures)
 
 
 def _folds(split: Split, phi: np.ndarray) -> list[SquaredRows] | list[SquaredSums]:
