@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -131,6 +132,8 @@ def _solved(
     scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
     problem = _tuned_problem(learner, dataset, reference, penalty, scale)
     state = learner._run(TunedDriver(), problem, dataset, "solver")
+    if problem.loss != "squared_error" and state.gap > problem.tol * state.objective:
+        warnings.warn(f"{type(learner).__name__} stands where {state.message}", UserWarning, stacklevel=6)
     return _in_own_units(solution(problem, state), scale), [dict(line) for line in state.history]
 
 

@@ -71,6 +71,11 @@ class TunedLearner(FeatureLearner):
             If a parameter or the rows have no meaning; before any pass.
         MemoryError
             If the frequencies are so many that the matrix of the meta-kernel would not fit.
+
+        Warns
+        -----
+        UserWarning
+            If `max_passes` end the solver before the gap is below `tol`; the message says where it stands.
         """
         return super().fit(X, one_dimensional(y), sample_weight)
 

@@ -147,6 +147,13 @@ def test_adam_comes_near_the_full_solver(loss: Any, iris: Any) -> None:
     np.testing.assert_allclose(models[1].objective_, models[0].objective_, rtol=2e-2)
 
 
+def test_a_solver_that_runs_out_of_passes_says_so(iris: Any) -> None:
+    with pytest.warns(UserWarning, match=r"TunedClassifier stands where max_passes is reached; a larger lam or tol"):
+        model = classifier(max_passes=2).fit(*iris)
+    assert model.duality_gap_ > 1e-4 * model.objective_
+    assert "max_passes" in model.message_
+
+
 def test_classes_may_have_a_density_each(iris: Any) -> None:
     X, y = iris
     model = classifier(loss="squared_error", shared_density=False, Lam=0.1, lam=1e-4).fit(X, y)
