@@ -68,6 +68,9 @@ def minimise_quadratic(A: np.ndarray, b: np.ndarray) -> BoundedMinimum:
         return BoundedMinimum(np.zeros(len(b)), -b, 0.0, 0.0, 0)
     found = _start(A, b)
     for step in range(1, _MOST_STEPS + 1):
+        if found.point @ found.multipliers == 0.0:
+            # of numbers so small that their products are 0
+            break
         better = replace(_stepped(A, b, found), steps=step)
         # a gap of rounding alone does not shrink any more
         stands = found.point @ found.multipliers <= _tolerance(A, b, found) and better.gap > 0.5 * found.gap

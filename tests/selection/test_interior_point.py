@@ -49,3 +49,10 @@ def test_nothing_pulls_away_from_zero() -> None:
 def test_a_matrix_with_negative_eigenvalues_is_refused() -> None:
     with pytest.raises(FloatingPointError, match="not convex"):
         minimise_quadratic(np.array([[1.0, 3.0], [3.0, 1.0]]) - 4.0 * np.eye(2), np.ones(2))
+
+
+@pytest.mark.parametrize("size", [1e-160, 1e-200, 1e-300])
+def test_numbers_whose_products_are_zero_end_it(size: float) -> None:
+    found = minimise_quadratic(np.array([[2.0, 1.0], [1.0, 2.0]]), size * np.array([1.0, 3.0]))
+    assert np.isfinite(found.point).all()
+    assert 0.0 <= found.gap < 1e-300
