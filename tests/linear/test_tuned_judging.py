@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ MAP = feature_map(D_IN, D)
 CODES = np.arange(3)
 
 
+@cache
 def penalty_of(kind: str) -> DensityPenalty:
     W = MAP.projection.dense()
     if kind == "fourier":
@@ -35,13 +37,17 @@ def judge(model: TunedModel, loss: Any, kind: str, weight: np.ndarray | None = N
     return judged(summed(record, blocks_of(X, codes, 40, weight)), model, loss, LAM, penalty_of(kind))
 
 
+@cache
+def mapped() -> tuple[np.ndarray, np.ndarray]:
+    X, codes = rows(N, 3)
+    return map_rows(X, MAP, "float64"), np.where(codes[:, None] == CODES, 1.0, -1.0)
+
+
 def on_whole_rows(
     model: TunedModel, loss: Any, kind: str, weight: np.ndarray | None = None
 ) -> tuple[float, TunedModel]:
-    X, codes = rows(N, 3)
-    signs = np.where(codes[:, None] == CODES, 1.0, -1.0)
+    phi, signs = mapped()
     share = None if weight is None else weight / weight.mean()
-    phi = map_rows(X, MAP, "float64")
     return tuned_gradient(phi, signs, share, model, loss=loss, lam=LAM, penalty=penalty_of(kind))
 
 
@@ -74,7 +80,7 @@ def optimum(loss: Any, kind: str) -> TunedModel:
     bounds = [(None, None)] * (6 * D + 3) + [(penalty.floor, None)] * D
     start = TunedModel.first(3, 1, penalty).values
     start[: 6 * D] += 0.1
-    found = minimize(of, start, jac=True, bounds=bounds, options={"maxiter": 5_000, "ftol": 1e-16, "gtol": 1e-10})
+    found = minimize(of, start, jac=True, bounds=bounds, options={"maxiter": 2_000, "ftol": 1e-15, "gtol": 1e-9})
     model = TunedModel.of(found.x, shape)
     model.clip(LAM, penalty)
     return model
