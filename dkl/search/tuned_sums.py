@@ -14,7 +14,7 @@ from dkl.blocks.device import resolve_device
 from dkl.blocks.newton import NewtonTargets
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
-from dkl.learners.parameters import check_parameters
+from dkl.learners.parameters import check_parameters, drawn_seed
 from dkl.learners.tuned import TunedRegressor
 from dkl.learners.tuned_fit import meta_spectrum_of, penalty_of
 from dkl.linear.targets import target_scale
@@ -48,6 +48,7 @@ def needs_no_pass(model: Any, names: Iterable[str], scoring: Scoring, n_folds: i
     return (
         isinstance(model, TunedRegressor)
         and model.solver == "full"
+        and model.max_rows is None
         and n_folds > 1
         and WITHOUT_PASS.issuperset(names)
         and (scoring in _SCORES if not callable(scoring) else False)
@@ -89,13 +90,14 @@ class OnSums:
         Parameters
         ----------
         model : TunedRegressor
-            With a number for `random_state`.
         dataset : Dataset
         folds : RowFolds
         scoring : str or None
         """
         learner = with_parameters(model, {"checkpoint": None})
-        learner.seed_, learner.stats_, learner._fingerprint = int(model.random_state), [], ""
+        check_parameters(learner)
+        learner._check_rest()
+        learner.seed_, learner.stats_, learner._fingerprint = drawn_seed(model.random_state), [], ""
         scaler = learner._prepare(dataset)
         reference = learner._reference(learner.family_, dataset.n_columns, seed=learner.seed_)
         n_targets = dataset.schema.n_targets or 1
