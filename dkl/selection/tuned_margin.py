@@ -35,6 +35,8 @@ _BACKTRACKS = 7
 _SUFFICIENT = 1e-4
 _SHORTEST = 1e-7
 _NOISE = 1e-12
+# a gap that is as good as none: rows of one class have an objective of 0
+_ZERO = 1e-12
 # the intercept's curvature is at least this: without rows near the kink nothing else holds it
 _INTERCEPT = 1e-4
 # of the objective: what the last inner step may promise
@@ -173,7 +175,7 @@ def _judged(problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndar
         gap=max(0.0, data_gap) + gap,
     )
     state = replace(state, history=state.noted())
-    if state.share == 1.0 and state.gap <= problem.tol * state.objective:
+    if state.share == 1.0 and state.gap <= max(problem.tol * state.objective, _ZERO):
         return _ended(problem, state, "the duality gap is below tol")
     if state.passes >= problem.max_passes:
         return _ended(problem, state, "max_passes is reached; a larger lam or tol ends sooner")

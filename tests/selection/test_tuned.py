@@ -128,6 +128,15 @@ def test_a_density_each_is_solving_each_output_alone(loss: str) -> None:
         )
 
 
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_rows_of_one_class_are_answered_by_the_intercept(loss: str) -> None:
+    X, codes, _ = some_rows()
+    found = solved(some_problem(loss), blocks_of(X, 0 * codes, 17))
+    assert found.objective <= 1e-10
+    scores = map_rows(X, feature_map(4, D), "float64") @ found.coef.T + found.intercept
+    assert (scores <= -1.0 + 1e-5).all()
+
+
 def test_an_infinite_penalty_is_ridge_regression_on_plain_features() -> None:
     X, _, y = some_rows(80)
     phi = map_rows(X, feature_map(4, D), "float64")
