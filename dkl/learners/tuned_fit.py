@@ -21,8 +21,16 @@ from dkl.linear.tuned_descent import TunedModel
 from dkl.linear.tuned_fitting import AdamFit, Descent, descent_passes, fit_by_adam
 from dkl.linear.tuned_judging import judged, judging_record
 from dkl.passes.engine import run_pass
+from dkl.passes.memory import allowed_bytes
 from dkl.selection.bandwidth import median_distance
-from dkl.selection.density import DensityPenalty, MetaSpectrum, check_density_size, density_bytes, meta_spectrum
+from dkl.selection.density import (
+    MOST_BYTES,
+    DensityPenalty,
+    MetaSpectrum,
+    check_density_size,
+    density_bytes,
+    meta_spectrum,
+)
 from dkl.selection.meta_kernels import DeltaMetaKernel, as_meta_kernel
 from dkl.selection.tuned import TunedDriver, solution
 from dkl.selection.tuned_problem import TunedProblem
@@ -76,7 +84,7 @@ def penalty_of(learner: Any, spectrum: MetaSpectrum) -> DensityPenalty:
 def check_penalty(learner: Any, n_frequencies: int) -> None:
     """Raise an error for a penalty that has no meaning, or whose matrix does not fit into memory; before any pass."""
     if not _planned_penalty(learner, 1).separable:
-        check_density_size(n_frequencies)
+        check_density_size(n_frequencies, min(MOST_BYTES, allowed_bytes(learner.memory_limit, None)))
 
 
 def held_bytes(learner: Any, dataset: Dataset, reference: FeatureMap) -> dict[str, int]:

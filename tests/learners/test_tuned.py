@@ -380,6 +380,8 @@ def test_too_many_frequencies_for_the_meta_kernel_are_refused_before_any_row_is_
     told: list[Any] = []
     with pytest.raises(MemoryError, match=r"100,000 frequencies needs .* GiB.*meta_kernel='delta'"):
         classifier(n_features=200_000, progress=told.append).fit(*iris)
+    with pytest.raises(MemoryError, match=r"10,000 frequencies needs .*above the limit of 1.0 GiB; take at most 6,"):
+        classifier(n_features=20_000, memory_limit="1 GiB", progress=told.append).fit(*iris)
     assert not told
 
 
