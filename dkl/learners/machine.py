@@ -113,7 +113,8 @@ class KernelMachine(Saved, BaseEstimator):
         withheld = folds[0] if len(folds) == 1 else None
         self.features_ = self._withholding("features", withheld).set_params(**changes).fit(dataset)
         problem = self._problem(self.features_, dataset.classes, dataset.schema.n_targets or 1, weights)
-        problem = replace(problem, choice=choice)
+        # features that were drawn saw no target: they are fitted as any drawn ones
+        problem = replace(problem, choice=choice, start=None if changes else problem.start)
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
         return self
@@ -225,7 +226,6 @@ class KernelMachine(Saved, BaseEstimator):
             f"{found.scores.max():.4f} with it, {drawn.scores.max():.4f} without"
         )
         run.publish(Event("note", "features", detail={"message": message}))
-        # on features that saw no target any rows can choose the penalty
         return None, _DRAWN
 
     def _judged(

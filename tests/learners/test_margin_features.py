@@ -266,6 +266,11 @@ def test_few_rows_take_plain_draws_unless_a_search_gains_more_than_chance_does(
     ).fit(X, y)
     assert len(heads) == 10
     drawn = gain == 0.04
+    if drawn:
+        plain = KernelClassifier(
+            RandomFeatures(n_features=20), loss="squared_hinge", solver="newton", alpha="auto", random_state=0
+        ).fit(X, y)
+        np.testing.assert_allclose(machine.decision_function(X), plain.decision_function(X), rtol=1e-6)
     assert machine.features_.plain_share == (1.0 if drawn else None)
     assert any("features are drawn" in note for note in notes) == drawn
 
