@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -19,7 +19,7 @@ from dkl.data.labels import TaskChoice
 from dkl.learners.checkpoints import stage_checkpoint, stored_seed, what_counts
 from dkl.progress import resolve_progress
 from dkl.search.evaluation import Scoring, fitted_to, reads_blocks, with_parameters
-from dkl.search.folds import RowFolds, fold_views
+from dkl.search.folds import Fold, RowFolds, fold_views
 from dkl.search.halving import Ladder, ladder_of, search_by_halving
 from dkl.search.loop import Budget, Journal, search
 from dkl.search.proposals import Acquisition, Proposer
@@ -243,14 +243,8 @@ class Search:
         weights = np.array([view.test.total_weight for view in views])
         kept = Record(len(views), weights, stage_checkpoint(self.checkpoint, "trials"), self.fingerprint)
         kept.restore()
-        names = space_of(self.space).dimensions
-        if self.halving is None and needs_no_pass(model, names, self.scoring, len(views)):
-            runner: Runner = OnSums.of(model, dataset, folds, self.scoring)
-        else:
-            runner = runner_for(model, views, self.scoring, self.parallel)
-        journal = Journal(
-            kept, runner, resolve_progress(self.progress), (self.n_trials or 0) if self.halving is None else 0
-        )
+        total = (self.n_trials or 0) if self.halving is None else 0
+        journal = Journal(kept, self._runner(model, dataset, folds, views), resolve_progress(self.progress), total)
         journal.tell("started")
         finished = False
         try:
@@ -258,6 +252,12 @@ class Search:
             finished = True
         finally:
             journal.tell("finished", **({} if finished else {"failed": True}))
+
+    def _runner(self, model: Any, dataset: Dataset, folds: RowFolds, views: Sequence[Fold]) -> Runner:
+        names = space_of(self.space).dimensions
+        if self.halving is None and needs_no_pass(model, names, self.scoring, len(views)):
+            return OnSums.of(model, dataset, folds, self.scoring)
+        return runner_for(model, views, self.scoring, self.parallel)
 
 
 def check_names(model: Any, space: Space, ladder: Ladder | None, scoring: Scoring) -> None:
