@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.records import Record
-from dkl.selection.tuned_margin import first_share, margin_request, margin_step
+from dkl.selection.tuned_margin import margin_request, margin_start, margin_step
 from dkl.selection.tuned_problem import TunedLoss, TunedProblem, TunedState
 from dkl.selection.tuned_records import FoldSums, misfit_record
 from dkl.selection.tuned_solution import TunedSolution, certified, ridge_value
@@ -37,7 +37,7 @@ class TunedDriver:
         state = TunedState(models, density, np.zeros_like(models), np.zeros_like(density))
         if problem.loss == "squared_error":
             return state
-        return replace(state, share=first_share(problem))
+        return margin_start(problem, state)
 
     def request(self, problem: TunedProblem, state: TunedState) -> Sequence[Record] | None:
         """The next pass, or None at the end."""

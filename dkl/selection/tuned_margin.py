@@ -31,6 +31,8 @@ _LITTLE = 0.01
 # the prior of the rows' dual weights follows the model from this width or gap (of the objective) on
 _FOLLOWED_WIDTH = 0.3
 _FOLLOWED_GAP = 0.1
+# where lam is smaller than the first, it comes down to it by this factor at a time
+_FIRST_LAM, _WEAKER = 1e-4, 0.1
 _BACKTRACKS = 7
 _SUFFICIENT = 1e-4
 _SHORTEST = 1e-7
@@ -62,7 +64,12 @@ class Sample:
         return (hash_rows(row_id, 0, 0x7E5) >> np.uint64(11)).astype(np.float64) * 2.0**-53 < self.share
 
 
-def first_share(problem: TunedProblem) -> float:
+def margin_start(problem: TunedProblem, state: TunedState) -> TunedState:
+    """The state before any row was read."""
+    return replace(state, share=_first_share(problem), lam=max(problem.lam, _FIRST_LAM))
+
+
+def _first_share(problem: TunedProblem) -> float:
     """The share of the rows that the first steps see."""
     rows = problem.n_rows or problem.total_weight
     wanted = max(_SAMPLE_ROWS, _SAMPLE_PER_COLUMN * problem.width)
@@ -117,11 +124,13 @@ def _moved(problem: TunedProblem, state: TunedState) -> TunedState:
 
 
 def _narrowed(problem: TunedProblem, state: TunedState, quiet: bool) -> TunedState:
-    """The next width and prior: new ones where the model at hand is nearly solved."""
-    if problem.loss == "squared_hinge" or not quiet:
-        return replace(state, ahead=state.width, follows=False)
+    """The next width, prior and lam: new ones where the model at hand is nearly solved."""
+    hinge = problem.loss == "hinge"
+    ahead = max(_SHRINK * state.width, _LEAST_WIDTH) if quiet and hinge else state.width
+    if quiet and state.lam > problem.lam:
+        return replace(state, ahead=ahead, follows=False, lam=max(problem.lam, _WEAKER * state.lam))
     follows = state.width < _FOLLOWED_WIDTH or state.gap < _FOLLOWED_GAP * state.objective
-    return replace(state, ahead=max(_SHRINK * state.width, _LEAST_WIDTH), follows=follows)
+    return replace(state, ahead=ahead, follows=quiet and hinge and follows)
 
 
 def _moved_density(problem: TunedProblem, state: TunedState, length: float) -> np.ndarray:
@@ -131,21 +140,19 @@ def _moved_density(problem: TunedProblem, state: TunedState, length: float) -> n
 def _judged_step(problem: TunedProblem, state: TunedState, losses: np.ndarray) -> tuple[float, float]:
     """The longest of the tried steps that lowers the objective enough, 0 where none does, and the kept promise."""
     steps = _steps(state)
-    values = np.array(
-        [
-            loss + _penalties(problem, state.coefficients + step * state.moves, _moved_density(problem, state, step))
-            for step, loss in zip(steps, losses, strict=True)
-        ]
-    )
+    points = [
+        (state.coefficients + step * state.moves, _moved_density(problem, state, step), state.lam) for step in steps
+    ]
+    values = losses + np.array([_penalties(problem, *point) for point in points])
     bounds = values[-1] + _SUFFICIENT * steps * state.promise + _NOISE * abs(values[-1])
     good = np.flatnonzero(values[:-1] <= bounds[:-1])
     kept = float((values[0] - values[-1]) / state.promise) if state.promise < 0.0 else 1.0
     return (float(steps[good[0]]) if len(good) else 0.0), kept
 
 
-def _penalties(problem: TunedProblem, coefficients: np.ndarray, density: np.ndarray) -> float:
+def _penalties(problem: TunedProblem, coefficients: np.ndarray, density: np.ndarray, lam: float) -> float:
     u = density[0] if problem.shared else density
-    return ridge_value(coefficients[:, :-1], u, problem.lam) + problem.penalty.value(u)
+    return ridge_value(coefficients[:, :-1], u, lam) + problem.penalty.value(u)
 
 
 def _shorter(problem: TunedProblem, state: TunedState, length: float) -> TunedState:
@@ -170,7 +177,7 @@ def _judged(problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndar
     residual, gap = certified(problem.penalty, problem.lam, (coef, u), (pulls[:, :, :-1].sum(axis=0).T, duals))
     state = replace(
         state,
-        objective=float(loss.sum()) + _penalties(problem, state.coefficients, state.density),
+        objective=float(loss.sum()) + _penalties(problem, state.coefficients, state.density, problem.lam),
         residual=max(residual, float(np.abs(pulls[:, :, -1].sum(axis=0)).max())),
         gap=max(0.0, data_gap) + gap,
     )
@@ -215,10 +222,10 @@ def _turned(problem: TunedProblem, state: TunedState, sums: tuple[np.ndarray, np
     ]
     targets, density, promise = np.empty((K, problem.width - 1)), np.empty_like(state.density), 0.0
     for g, group in enumerate([range(K)] if problem.shared else [[k] for k in range(K)]):
-        forms = [WholeForm(models[k].A, linear[k][:, None], problem.lam) for k in group]
+        forms = [WholeForm(models[k].A, linear[k][:, None], state.lam) for k in group]
         coef = state.coefficients[list(group), :-1]
         before = sum(models[k].value(linear[k], state.coefficients[k, :-1]) for k in group)
-        before += ridge_value(coef, state.density[g], problem.lam) + problem.penalty.value(state.density[g])
+        before += ridge_value(coef, state.density[g], state.lam) + problem.penalty.value(state.density[g])
         fit = tuned_density(
             forms, problem.penalty, state.density[g], offset=state.objective - before, tol=_inner(state)
         )

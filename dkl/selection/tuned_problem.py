@@ -103,6 +103,8 @@ class TunedState:
         What the whole step changes the objective by, if the model that it minimises were exact.
     width, ahead, past, reach, follows
         Of the smoothed hinge, as of `dkl.blocks.tuned.Smoothing`.
+    lam : float
+        Of the model at hand: a small one is approached from above.
     share : float
         The rows that count: at first a sample where there are many.
     objective, residual, gap : float
@@ -127,6 +129,7 @@ class TunedState:
     past: np.ndarray | None = None
     reach: float = 0.0
     follows: bool = False
+    lam: float = 1.0
     share: float = 1.0
     objective: float = float("inf")
     residual: float = float("inf")

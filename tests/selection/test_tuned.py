@@ -129,6 +129,14 @@ def test_a_density_each_is_solving_each_output_alone(loss: str) -> None:
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_a_small_lam_is_solved_too(loss: str) -> None:
+    X, codes, _ = some_rows(120)
+    problem = some_problem(loss, 120, lam=1e-7, tol=1e-6, n_frequencies=20)
+    found = solved(problem, blocks_of(X, codes, 17))
+    assert 0.0 <= found.gap <= 1e-6 * found.objective
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 def test_rows_of_one_class_are_answered_by_the_intercept(loss: str) -> None:
     X, codes, _ = some_rows()
     found = solved(some_problem(loss), blocks_of(X, 0 * codes, 17))
