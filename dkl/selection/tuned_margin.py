@@ -39,6 +39,7 @@ _SHORTEST = 1e-7
 _NOISE = 1e-12
 # a gap that is as good as none: rows of one class have an objective of 0
 _ZERO = 1e-12
+_TOO_MANY = "max_passes is reached; a larger lam or tol ends sooner"
 # the intercept's curvature is at least this: without rows near the kink nothing else holds it
 _INTERCEPT = 1e-4
 # of the objective: what the last inner step may promise
@@ -158,8 +159,10 @@ def _penalties(problem: TunedProblem, coefficients: np.ndarray, density: np.ndar
 def _shorter(problem: TunedProblem, state: TunedState, length: float) -> TunedState:
     """Look at a shorter step, with derivatives of the width at hand."""
     length = length or state.step * 0.5**_BACKTRACKS
-    if length < _SHORTEST or state.passes >= problem.max_passes:
-        return _ended(problem, state, "no step lowers the objective any more")
+    if length < _SHORTEST:
+        return _ended(state, "no step lowers the objective any more")
+    if state.passes >= problem.max_passes:
+        return _ended(state, _TOO_MANY)
     return replace(state, step=length, ahead=state.width, follows=False)
 
 
@@ -183,9 +186,9 @@ def _judged(problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndar
     )
     state = replace(state, history=state.noted())
     if state.share == 1.0 and state.gap <= max(problem.tol * state.objective, _ZERO):
-        return _ended(problem, state, "the duality gap is below tol")
+        return _ended(state, "the duality gap is below tol")
     if state.passes >= problem.max_passes:
-        return _ended(problem, state, "max_passes is reached; a larger lam or tol ends sooner")
+        return _ended(state, _TOO_MANY)
     return state
 
 
@@ -203,7 +206,7 @@ def _on_all_rows(state: TunedState) -> TunedState:
     )
 
 
-def _ended(problem: TunedProblem, state: TunedState, why: str) -> TunedState:
+def _ended(state: TunedState, why: str) -> TunedState:
     message = (
         f"{why}: after {state.passes} passes the gap is {state.gap:.1e} and the largest residual {state.residual:.1e} "
         f"at an objective of {state.objective:.6g}"

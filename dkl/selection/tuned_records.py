@@ -51,7 +51,7 @@ class FoldSums:
     >>> from dkl.selection.tuned_records import FoldSums
     >>> folds = FoldSums(Gaussian(1.0).draw(8, 2, 0), NewtonTargets(np.arange(1), None), lambda ids: ids % 5, 5)
     >>> [record.result_bytes for record in folds.records()]
-    [6880]
+    [6840]
     """
 
     feature_map: FeatureMap
