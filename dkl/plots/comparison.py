@@ -91,8 +91,11 @@ class ComparisonDisplay(Display):
     def _draw_line(self, panel: Any, setting: str, learner: str, values: Sequence[float]) -> None:
         plain = learner == self.baseline
         style: dict[str, Any] = {"color": "0.45", "linestyle": "--"} if plain else {}
-        (line,) = panel.plot(self.n_features, values, marker="o", markersize=4.5, label=learner, **style)
+        middle, sizes = np.asarray(values, dtype=float), np.asarray(self.n_features)
+        # a size without a score is no gap: other settings have it
+        there = np.isfinite(middle)
+        (line,) = panel.plot(sizes[there], middle[there], marker="o", markersize=4.5, label=learner, **style)
         widths = self.spread.get(setting, {}).get(learner)
         if widths is not None:
-            middle, half = np.asarray(values, dtype=float), np.asarray(widths, dtype=float)
-            panel.fill_between(self.n_features, middle - half, middle + half, color=line.get_color(), alpha=0.15, lw=0)
+            low, high = (middle + side * np.asarray(widths, dtype=float) for side in (-1.0, 1.0))
+            panel.fill_between(sizes[there], low[there], high[there], color=line.get_color(), alpha=0.15, lw=0)
