@@ -14,7 +14,7 @@ from dkl.features.projections import DenseProjection, Projection, SparseProjecti
 from dkl.selection.peak_search import SearchOptions, distinct_peaks, search_peaks
 
 # tiles of scaled and of mapped rows of a sum
-_TILE_BYTES = 16 << 20
+SUMS_BYTES = 16 << 20
 
 
 class Ground(Protocol):
@@ -204,7 +204,7 @@ class PoolGround:
         return best, potentials[best]
 
     def search_bytes(self, n_rows: int, count: int) -> int:
-        return _TILE_BYTES
+        return SUMS_BYTES
 
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
         _, groups = np.unique(self.pool.groups[points], return_inverse=True)

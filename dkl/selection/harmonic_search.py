@@ -15,7 +15,7 @@ from dkl.features.frequencies import stream
 from dkl.features.harmonic_projection import HarmonicProjection
 from dkl.features.harmonics import SphericalHarmonics, random_indices
 from dkl.features.scaling import Scaler
-from dkl.selection.grounds import Ground, PoolGround
+from dkl.selection.grounds import SUMS_BYTES, Ground, PoolGround
 
 Potential = Callable[[np.ndarray], np.ndarray]
 
@@ -176,6 +176,9 @@ class HarmonicGround:
         _, best, height = walk(potential, begin, self.max_degree, self.options.betas, stream(seed, "walk"))
         chosen = self.distinct(best, height, count)
         return best[chosen], height[chosen] * chance
+
+    def search_bytes(self, n_rows: int, count: int) -> int:
+        return SUMS_BYTES
 
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
         _, first = np.unique(points[np.argsort(-potentials, kind="stable")], axis=0, return_index=True)

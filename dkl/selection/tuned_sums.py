@@ -14,9 +14,20 @@ from dkl.selection.tuned_forms import Form, ThinForm, WholeForm
 class Centred(Protocol):
     """Rows without their means: what solving needs."""
 
-    mean: np.ndarray
-    center: np.ndarray
-    variance: np.ndarray
+    @property
+    def mean(self) -> np.ndarray:
+        """Of the columns, (m,)."""
+        ...
+
+    @property
+    def center(self) -> np.ndarray:
+        """The means of the targets, (K,)."""
+        ...
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Of the targets, (K,)."""
+        ...
 
     def form(self, lam: float) -> Form:
         """The data term with the coefficients eliminated."""
