@@ -40,7 +40,7 @@ def numbers() -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture(scope="module")
 def labels() -> tuple[np.ndarray, np.ndarray]:
     X, y = load_breast_cancer(return_X_y=True)
-    return X[:240], y[:240]
+    return X[:160], y[:160]
 
 
 def machine(**changed: Any) -> dkl.KernelClassifier:
@@ -217,7 +217,7 @@ def test_scorers_of_scikit_learn_see_all_predictions(labels: tuple[np.ndarray, n
     mean = dkl.tune(
         machine(), X, y, space={"alpha": [1e-3]}, folds=2, scoring=lambda model, ds: float(ds.n_rows), random_state=0
     )
-    assert mean.fold_scores_.sum() == 240
+    assert mean.fold_scores_.sum() == 160
 
 
 def test_the_search_finds_a_better_ridge_than_the_ends_of_its_range(numbers: tuple[np.ndarray, np.ndarray]) -> None:
@@ -243,7 +243,7 @@ def test_rows_go_through_pipelines_of_scikit_learn(labels: tuple[np.ndarray, np.
 def test_workers_and_threads_judge_the_same_trials(labels: tuple[np.ndarray, np.ndarray], client: Any) -> None:
     def tuned() -> Any:
         return dkl.tune(
-            machine(), *labels, space=MACHINE_SPACE, n_trials=5, n_initial=2, folds=2, parallel=2, random_state=0
+            machine(), *labels, space=MACHINE_SPACE, n_trials=4, n_initial=2, folds=2, parallel=2, random_state=0
         )
 
     on_workers = tuned()
