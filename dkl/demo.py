@@ -17,6 +17,8 @@ from dkl.events import Event, Subscriber, ignore
 from dkl.features.families import Gaussian
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.learners.landmarks import LandmarkFeatures
+from dkl.learners.leverage import LeverageFeatures
 from dkl.learners.margin import MarginFeatures
 from dkl.learners.peaks import PeakFeatures
 from dkl.learners.posterior import PosteriorFeatures
@@ -26,7 +28,7 @@ from dkl.plots.comparison import ComparisonDisplay
 BASELINE = "RandomFeatures"
 MEDIAN, NARROW = "median bandwidth", "bandwidth 3 times too narrow"
 NARROW_FACTOR = 1.0 / 3.0
-# few, so that thirty fits end within a minute; the default takes more on so few rows
+# few, so that forty fits end within a minute; the default takes more on so few rows
 EPOCHS = 8
 SPLITS = {"train": 0.75, "test": 0.25}
 
@@ -147,7 +149,7 @@ def compare(
     jobs = [
         (setting, learner, size)
         for setting, bandwidth in ((MEDIAN, sigma), (NARROW, NARROW_FACTOR * sigma))
-        for learner in learners(Gaussian(bandwidth), pool, seed)
+        for learner in learners(Gaussian(bandwidth), pool, seed, train.task)
         for size in n_features
     ]
     started, scores = time.perf_counter(), []
@@ -158,8 +160,10 @@ def compare(
     return DemoResult(f"{dataset.n_rows:,} rows x {dataset.n_columns:,} columns", measure, tuple(scores))
 
 
-def learners(family: Any, n_candidates: int, seed: int) -> list[Callable[[int], Any]]:
-    """Every learner that exists, as functions of the number of features; the baseline first."""
+def learners(
+    family: Any, n_candidates: int, seed: int, task: str | None = "classification"
+) -> list[Callable[[int], Any]]:
+    """Every learner of features that has a meaning for the task, as functions of their number; the baseline first."""
     given: dict[str, Any] = {"scaling": "standard", "random_state": seed, "progress": False}
 
     def random(size: int) -> Any:
@@ -171,13 +175,20 @@ def learners(family: Any, n_candidates: int, seed: int) -> list[Callable[[int], 
     def posterior(size: int) -> Any:
         return PosteriorFeatures(family, n_candidates, size, **given)
 
+    def landmarks(size: int) -> Any:
+        return LandmarkFeatures(family, size, **given)
+
+    def leverage(size: int) -> Any:
+        return LeverageFeatures(family, n_features=size, **given)
+
     def peaks(size: int) -> Any:
         return PeakFeatures(family, n_features=size, **given)
 
     def margin(size: int) -> Any:
         return MarginFeatures(family, n_features=size, **given)
 
-    return [random, aligned, posterior, peaks, margin]
+    of_classes = [posterior, landmarks] if task == "classification" else []
+    return [random, aligned, *of_classes, leverage, peaks, margin]
 
 
 def _median_bandwidth(train: Dataset, seed: int) -> float:

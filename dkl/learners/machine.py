@@ -239,10 +239,13 @@ class KernelMachine(Saved, BaseEstimator):
         return chosen_penalty(replace(problem, validation=fold), dataset.source, own)
 
     def _rivals(self) -> list[dict[str, Any]]:
-        """Changes of the features that few rows choose from: none, or all of them drawn, where a search draws some."""
+        """Changes of the features that few rows choose from: none, or all of them drawn, where a search draws some.
+
+        Features of few columns alone are asked for to be read: no draw takes their place.
+        """
         learner = self._new_features("features")
         given = {"plain_share": 0.0, **learner.get_params(deep=False)}
-        draws = given["plain_share"] is None and given["solver"] == "corrective"
+        draws = given["plain_share"] is None and given["solver"] == "corrective" and given["sparse_share"] < 1.0
         return [{}, _DRAWN] if draws and not isinstance(learner.family, FiniteFamily) else [{}]
 
     def _pilot(self, fold: HeldOut, changes: dict[str, Any]) -> FeatureLearner:

@@ -95,10 +95,11 @@ class SideBySide:
 
 
 def _as_they_end(futures: Any) -> Iterator[Any]:
+    """Those that were broken off come last of the ones that ended together: the others' outcomes are kept."""
     left = set(futures)
     while left:
         ended, left = wait(left, return_when=FIRST_COMPLETED)
-        yield from ended
+        yield from sorted(ended, key=lambda future: future.exception() is not None)
 
 
 @dataclass(frozen=True, eq=False)

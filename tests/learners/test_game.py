@@ -171,12 +171,12 @@ def test_the_excessive_gap_is_the_same_game_certified(tmp_path: Path) -> None:
     X, y = rows(200)
     y = np.where(X[:, 2] > 0.1, "yes", "no")
     dataset = dkl.create_dataset(str(tmp_path / "rows.zarr"), X, y, rows_a_block=90)
-    parameters: dict[str, Any] = {"n_features": 4, "solver": "game", "rounds": 40, "random_state": 0}
+    parameters: dict[str, Any] = {"n_features": 4, "solver": "game", "rounds": 20, "random_state": 0}
     certified = MarginFeatures(Coordinates(), dynamics="excessive-gap", **parameters).fit(dataset)
-    played = MarginFeatures(Coordinates(), **{**parameters, "rounds": 60}).fit(dataset)
+    played = MarginFeatures(Coordinates(), **parameters).fit(dataset)
     first, second = (fitted.history_[-1] for fitted in (certified, played))
     assert certified.certified_
-    assert certified.duality_gap_ < 0.5
+    assert certified.duality_gap_ < 0.7
     assert max(first["lower"], second["lower"]) <= min(first["upper"], second["upper"])
     assert certified.machine_.score(X, y) > 0.9
 
