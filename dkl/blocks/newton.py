@@ -13,6 +13,7 @@ from scipy.linalg import blas
 from dkl.blocks.block import Block
 from dkl.blocks.device import on_host
 from dkl.blocks.maps import map_rows
+from dkl.blocks.tiles import spans
 from dkl.features.feature_map import FeatureMap
 
 NewtonLoss = Literal["squared_hinge", "squared_error"]
@@ -83,6 +84,12 @@ def design_tiles(X: Any, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[
         phi = np.ones((rows.stop - rows.start, feature_map.n_features + 1), dtype)
         phi[:, :-1] = on_host(map_rows(X[rows], feature_map, dtype))
         yield rows, phi
+
+
+def mapped_tiles(X: Any, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
+    """Row tiles of mapped rows, of the size that products of their columns want."""
+    for rows in spans(X.shape[0], newton_tile(feature_map.n_features, dtype)):
+        yield rows, on_host(map_rows(X[rows], feature_map, dtype))
 
 
 def newton_tile(n_features: int, dtype: str) -> int:
@@ -245,10 +252,7 @@ def newton_sums(
         sums = {"loss": np.zeros(trial.steps.shape), "gradient": np.zeros((g, width))}
     if options.columns is not None:
         sums["hessian"] = np.zeros((len(options.hessian_of), packed_size(*options.columns)))
-    step = newton_tile(feature_map.n_features, options.dtype)
-    for start in range(0, X.shape[0], step):
-        rows = slice(start, min(start + step, X.shape[0]))
-        phi = on_host(map_rows(X[rows], feature_map, options.dtype))
+    for rows, phi in mapped_tiles(X, feature_map, options.dtype):
         _add_tile(phi, targets[rows], weight[rows], trial, options, sums)
     return sums
 

@@ -22,6 +22,11 @@ def hash_rows(row_id: np.ndarray, seed: int, round: int = 0) -> np.ndarray:
     return _mix(state ^ np.asarray(row_id, dtype=np.int64).view(np.uint64))
 
 
+def row_fractions(row_id: np.ndarray, seed: int, round: int = 0) -> np.ndarray:
+    """Where each row lies in [0, 1) by its hash, float64: the rows below s are a share s of all."""
+    return (hash_rows(row_id, seed, round) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
 def sample_keys(row_id: np.ndarray, weight: np.ndarray | None, seed: int, round: int = 0) -> np.ndarray:
     """The arrival time of each row in an exponential race, -log(u) / weight: the k earliest are a weighted sample.
 

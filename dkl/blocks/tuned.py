@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,10 +11,7 @@ import numba
 import numpy as np
 
 from dkl.blocks.block import Block
-from dkl.blocks.device import on_host
-from dkl.blocks.maps import map_rows
-from dkl.blocks.newton import Trial, add_hessian, newton_tile, packed_size
-from dkl.features.feature_map import FeatureMap
+from dkl.blocks.newton import Trial, add_hessian, mapped_tiles, packed_size
 
 __all__ = ["margin_sums", "misfit_sums", "squared_sums"]
 
@@ -126,7 +123,7 @@ def squared_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     out = {"gram": np.zeros((F, packed_size(*columns)))}
     if operands["first"]:
         out |= {"cross": np.zeros((F, K, feature_map.n_features + 1)), "squares": np.zeros((F, K))}
-    for rows, phi in _mapped(block.X, feature_map, operands["dtype"]):
+    for rows, phi in mapped_tiles(block.X, feature_map, operands["dtype"]):
         squared_sums(phi, values[rows], weight[rows], folds[rows], columns, out)
     return out
 
@@ -155,7 +152,7 @@ def misfit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     values, weight = operands["targets"](block)
     models = operands["models"]
     pulls, squares = np.zeros(models.shape), np.zeros(len(models))
-    for rows, phi in _mapped(block.X, operands["feature_map"], operands["dtype"]):
+    for rows, phi in mapped_tiles(block.X, operands["feature_map"], operands["dtype"]):
         more_pulls, more_squares = misfit_sums(phi, values[rows], weight[rows], models)
         pulls += more_pulls
         squares += more_squares
@@ -269,7 +266,7 @@ def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     out = _zeros(trial, options)
     if options.first_order:
         out["weight"] += weight.sum()
-    for rows, phi in _mapped(block.X, feature_map, options.dtype):
+    for rows, phi in mapped_tiles(block.X, feature_map, options.dtype):
         sums, curvature = margin_sums(phi, values[rows], weight[rows], trial, operands["smoothing"], options)
         for name in sums if options.first_order else ():
             out[name] += sums[name]
@@ -296,10 +293,3 @@ def margin_shapes(trial: Trial, options: MarginOptions) -> dict[str, tuple[int, 
     if options.columns is not None:
         shapes["hessian"] = (len(options.hessian_of), packed_size(*options.columns))
     return shapes
-
-
-def _mapped(X: Any, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
-    step = newton_tile(feature_map.n_features, dtype)
-    for start in range(0, X.shape[0], step):
-        rows = slice(start, min(start + step, X.shape[0]))
-        yield rows, on_host(map_rows(X[rows], feature_map, dtype))

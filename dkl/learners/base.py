@@ -190,6 +190,12 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         family = self._prior()
         return family.with_bandwidth(1.0) if family.needs_bandwidth else family
 
+    def _unfitted(self) -> Self:
+        """A copy with some seed and bandwidth: what plans need of a fitted one."""
+        unfitted = copy.copy(self)
+        unfitted.seed_, unfitted.family_ = 0, self._planned_family()
+        return unfitted
+
     def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
         raise TypeError(f"{type(self).__name__} has no candidates: n_features must be a number")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -269,12 +269,6 @@ class MarginFeatures(FeatureLearner):
         """
         describe = game_problem if self.solver == "game" else corrective_problem
         return describe(self._unfitted(), dataset, None)
-
-    def _unfitted(self) -> Self:
-        """A copy with some seed and bandwidth."""
-        unfitted = copy.copy(self)
-        unfitted.seed_, unfitted.family_ = 0, self._planned_family()
-        return unfitted
 
     def _learn(self, dataset: Dataset) -> None:
         start = self._start(dataset)

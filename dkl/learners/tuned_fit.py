@@ -12,9 +12,9 @@ import numpy as np
 from dkl.blocks.newton import NewtonTargets
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
-from dkl.learners.searching import weight_of
+from dkl.learners.searching import row_bytes, weight_of
 from dkl.linear.fitting import LinearProblem
-from dkl.linear.newton import Kept
+from dkl.linear.newton import newton_targets
 from dkl.linear.pieces import HeldOut
 from dkl.linear.targets import TargetScale, target_record, target_scale
 from dkl.linear.tuned_descent import TunedModel
@@ -35,9 +35,6 @@ from dkl.selection.meta_kernels import DeltaMetaKernel, as_meta_kernel
 from dkl.selection.tuned import TunedDriver, solution
 from dkl.selection.tuned_problem import TunedProblem
 from dkl.selection.tuned_solution import TunedSolution
-
-# matrices of all pairs of features that stand at once beside the sums: a factor, what it factorises, its inverse
-_FACTORS = 3
 
 Passes = list[tuple[Sequence[Any], int]]
 History = list[dict[str, float]]
@@ -88,20 +85,12 @@ def check_penalty(learner: Any, n_frequencies: int) -> None:
 
 
 def held_bytes(learner: Any, dataset: Dataset, reference: FeatureMap) -> dict[str, int]:
-    """Bytes that the driver holds at most beside the passes: the meta-kernel's matrices, and the sums as matrices."""
-    held: dict[str, int] = {}
-    if not _planned_penalty(learner, 1).separable:
-        held["density"] = density_bytes(reference.n_frequencies)
+    """Bytes that are held at most beside the passes: by the driver of the solver, or the meta-kernel's matrices."""
+    penalty = _planned_penalty(learner, reference.n_frequencies)
     if learner.solver == "full":
-        sums = 1 if learner.loss == "squared_error" else _n_models(dataset)
-        held["matrices of features"] = (sums + _FACTORS) * 8 * (reference.n_features + 1) ** 2
-    return held
-
-
-def _n_models(dataset: Dataset) -> int:
-    """One for two classes, one a class for more, one a target."""
-    classes = dataset.classes
-    return (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
+        problem = _tuned_problem(learner, dataset, reference, penalty, None)
+        return TunedDriver().held(problem, row_bytes(dataset.source))
+    return {} if penalty.separable else {"density": density_bytes(reference.n_frequencies)}
 
 
 def tuned_passes(learner: Any, dataset: Dataset, reference: FeatureMap) -> Passes:
@@ -110,7 +99,7 @@ def tuned_passes(learner: Any, dataset: Dataset, reference: FeatureMap) -> Passe
     if learner.solver == "adam":
         problem = _linear_problem(learner, dataset, reference)
         first = TunedModel.first(problem.n_models, 1, penalty)
-        record = judging_record(reference, _targets(learner, dataset, None), first, learner.loss, dtype=learner.dtype)
+        record = judging_record(reference, _targets(problem, None), first, learner.loss, dtype=learner.dtype)
         return [*descent_passes(problem, penalty, _descent(learner), dataset.source), ([record], 1)]
     passes = TunedDriver().plan(_tuned_problem(learner, dataset, reference, penalty, None))
     scale = [] if dataset.classes is not None else [([target_record(dataset.schema.n_targets or 1)], 1)]
@@ -158,7 +147,7 @@ def _tuned_problem(
     """The problem of a learner's parameters as the full-gradient solver takes it."""
     return TunedProblem(
         reference,
-        _targets(learner, dataset, scale),
+        _targets(_linear_problem(learner, dataset, reference), scale),
         weight_of(dataset, learner._class_weights(dataset)),
         learner.loss,
         learner.lam,
@@ -171,16 +160,8 @@ def _tuned_problem(
     )
 
 
-def _targets(learner: Any, dataset: Dataset, scale: TargetScale | None, kept: Kept | None = None) -> NewtonTargets:
-    classes, n_models = dataset.classes, _n_models(dataset)
-    return NewtonTargets(
-        models=np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models),
-        n_classes=None if classes is None else len(classes),
-        class_weight=learner._class_weights(dataset),
-        center=None if scale is None else scale.center,
-        scale=None if scale is None else scale.scale,
-        kept=kept,
-    )
+def _targets(problem: LinearProblem, scale: TargetScale | None) -> NewtonTargets:
+    return newton_targets(problem, None, None) if scale is None else newton_targets(problem, scale.center, scale.scale)
 
 
 def _descended(
@@ -191,8 +172,7 @@ def _descended(
     fit, stats = fit_by_adam(problem, penalty, dataset.source, run, _descent(learner))
     learner.stats_.extend(stats)
     scale = TargetScale(fit.target_center, fit.target_scale) if dataset.classes is None else None
-    targets = _targets(learner, dataset, scale, Kept(problem.held_out) if problem.held_out.share > 0.0 else None)
-    record = judging_record(reference, targets, fit.model, learner.loss, dtype=learner.dtype)
+    record = judging_record(reference, _targets(problem, scale), fit.model, learner.loss, dtype=learner.dtype)
     result = run_pass(dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit, device=run.device)
     learner.stats_.append(result.stats)
     found = judged(result.results[0], fit.model, learner.loss, learner.lam, penalty)

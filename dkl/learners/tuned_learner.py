@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -101,13 +100,12 @@ class TunedLearner(FeatureLearner):
         check_parameters(self)
         self._check_rest()
         preparation = preparation_problem(dataset, self._prior(), self.scaling, 0)
-        unfitted = copy.copy(self)
-        unfitted.seed_ = 0
-        return [*PreparationDriver().plan(preparation), *tuned_passes(unfitted, dataset, self.planned_map(dataset))]
+        passes = tuned_passes(self._unfitted(), dataset, self.planned_map(dataset))
+        return [*PreparationDriver().plan(preparation), *passes]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Bytes that the solver holds at most beside the passes, item by item."""
-        return held_bytes(self, dataset, self.planned_map(dataset))
+        return held_bytes(self._unfitted(), dataset, self.planned_map(dataset))
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of as many features as `fit` learns, at the amplitudes of the reference kernel."""

@@ -149,18 +149,23 @@ def _passed(record: Record, source: BlockSource, run: Run) -> Any:
 
 def newton_problem(problem: LinearProblem, summary: TargetSummary) -> NewtonProblem:
     """The problem of the Newton steps; an alpha that is still to be chosen stands at 1."""
+    targets = newton_targets(problem, summary.target_center, summary.target_scale)
+    loss: NewtonLoss = "squared_error" if problem.classes is None else "squared_hinge"
+    alpha = 1.0 if problem.alpha == "auto" else problem.alpha
+    return NewtonProblem(problem.feature_map, targets, summary.total_weight, alpha, loss, dtype=problem.dtype)
+
+
+def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.ndarray | None) -> NewtonTargets:
+    """The targets of all models on the rows that are not held out, numbers less `center` in units of `scale`."""
     classes, held_out = problem.classes, problem.held_out
-    targets = NewtonTargets(
+    return NewtonTargets(
         models=np.array([1]) if problem.n_models == 1 and classes is not None else np.arange(problem.n_models),
         n_classes=None if classes is None else len(classes),
         class_weight=problem.class_weight,
-        center=summary.target_center,
-        scale=summary.target_scale,
+        center=center,
+        scale=scale,
         kept=Kept(held_out) if held_out.share > 0 else None,
     )
-    loss: NewtonLoss = "squared_error" if classes is None else "squared_hinge"
-    alpha = 1.0 if problem.alpha == "auto" else problem.alpha
-    return NewtonProblem(problem.feature_map, targets, summary.total_weight, alpha, loss, dtype=problem.dtype)
 
 
 def _start(problem: LinearProblem, summary: TargetSummary) -> np.ndarray | None:

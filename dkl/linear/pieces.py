@@ -11,7 +11,7 @@ import numpy as np
 from dkl.blocks.block import Block
 from dkl.blocks.device import on_host
 from dkl.blocks.maps import map_rows, row_tile
-from dkl.blocks.sampling import hash_rows
+from dkl.blocks.sampling import row_fractions
 from dkl.features.feature_map import FeatureMap
 
 # below the 64 MiB that a tile may have: several are alive at once, and a step is only as fine as its tile
@@ -61,8 +61,7 @@ class HeldOut:
 
     def fraction(self, row_id: np.ndarray) -> np.ndarray:
         """How far behind the beginning of the share each row hashes to, in [0, 1): (n,) float64."""
-        hashed = hash_rows(row_id, self.seed, _HELD_OUT_ROUND)
-        return ((hashed >> np.uint64(11)).astype(np.float64) * 2.0**-53 - self.first) % 1.0
+        return (row_fractions(row_id, self.seed, _HELD_OUT_ROUND) - self.first) % 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from dkl.blocks.refinement import LOSSES, adam_update
 from dkl.linear.pieces import Piece, signs
 from dkl.selection.density import DensityPenalty
-
-TunedLoss = Literal["squared_error", "hinge", "squared_hinge"]
+from dkl.selection.tuned_problem import TunedLoss
 
 # polynomial-decay averaging (Shamir & Zhang 2013, section 4)
 _AVERAGING = 8.0

@@ -13,8 +13,9 @@ from dkl.blocks.newton import NewtonTargets, design_tiles
 from dkl.blocks.records import Accumulator, BlockSum, Cost
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.scores import scoring_cost
-from dkl.linear.tuned_descent import SLOPES, TunedLoss, TunedModel
+from dkl.linear.tuned_descent import SLOPES, TunedModel
 from dkl.selection.density import DensityPenalty
+from dkl.selection.tuned_problem import TunedLoss
 from dkl.selection.tuned_solution import TunedSolution, density_residual, largest, ridge_value, squared_weights
 
 # of the hinge's slope, spread over a width: at the optimum rows at the kink have a share of it

@@ -15,7 +15,7 @@ from scipy.linalg import lapack
 
 from dkl.blocks.newton import Trial
 from dkl.blocks.records import BlockSum
-from dkl.blocks.sampling import hash_rows
+from dkl.blocks.sampling import row_fractions
 from dkl.blocks.tuned import MarginLoss, MarginOptions
 from dkl.selection.tuned_density import tuned_density
 from dkl.selection.tuned_forms import WholeForm
@@ -62,7 +62,7 @@ class Sample:
 
     def __call__(self, row_id: np.ndarray) -> np.ndarray:
         """Which rows count, (n,) bool."""
-        return (hash_rows(row_id, 0, 0x7E5) >> np.uint64(11)).astype(np.float64) * 2.0**-53 < self.share
+        return row_fractions(row_id, 0, 0x7E5) < self.share
 
 
 def margin_start(problem: TunedProblem, state: TunedState) -> TunedState:
