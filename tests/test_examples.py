@@ -8,9 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def siblings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts of the papers import what they share from their own folder, as Python has it for a script."""
+    monkeypatch.syspath_prepend(EXAMPLES / "papers")
 
 
 def example(name: str) -> dict[str, Any]:
@@ -117,9 +124,8 @@ def test_an_optimised_map_needs_fewer_features_than_plain_fourier_draws() -> Non
 
 
 @pytest.fixture
-def figure_4(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+def figure_4(tmp_path: Path) -> dict[str, Any]:
     """The names of figure 4, and of the machines beside it; a set of 60 rows is in the folder."""
-    monkeypatch.syspath_prepend(EXAMPLES / "papers")
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
     np.savez(tmp_path / "waves.npz", X=X, y=np.sin(3.0 * X[:, 0]) + X[:, 1])
@@ -144,12 +150,43 @@ def test_figure_4_reads_the_cells_that_are_finished(
 
 @pytest.mark.parametrize("family", ["Gaussian", "sparse Cauchy"])
 def test_sums_judge_a_machine_of_figure_4_as_its_fits_do(figure_4: dict[str, Any], tmp_path: Path, family: str) -> None:
-    split = figure_4["Split"].of(*figure_4["rows_of"]("waves", tmp_path), 0)
+    split = figure_4["Split"].of(*figure_4["rows_of"]("waves", tmp_path).pooled(), 0)
     machine = figure_4["MACHINES"]["tuned"]
     space = machine.stages(split)[0].space(split, {})
     values = {name: given[0] for name, given in space.items()}
     values |= {"family": family, "sigma": 0.5, "lam": 1e-3, "n_features": 100}
     np.testing.assert_allclose(machine._by_sums(split, values), machine._by_fits(split, values), atol=1e-6)
+
+
+def test_rows_of_a_set_come_as_they_are_stored(tmp_path: Path) -> None:
+    rows_of = example("papers/sets.py")["rows_of"]
+    X, y = np.arange(24, dtype=np.uint8).reshape(6, 4), np.array([4, 9, 4, 7, 9, 9])
+    np.savez(tmp_path / "mnist.npz", X_train=X, y_train=y, X_test=X[:4], y_test=y[:4])
+    pair = rows_of("mnist49", tmp_path)
+    assert pair.has_test
+    assert pair.y.tolist() == [4, 9, 4, 9, 9]
+    assert pair.y_test.tolist() == [4, 9, 4]
+    np.testing.assert_allclose(pair.pooled()[0][-1], X[2] / 255, rtol=1e-6)
+    kept = sparse.random_array((5, 7), density=0.4, format="csr", rng=0)
+    parts = {name: getattr(kept, name) for name in ("data", "indices", "indptr", "shape")}
+    np.savez(tmp_path / "farm_ads.npz", y=y[:5], **parts)
+    farm = rows_of("farm", tmp_path)
+    assert not farm.has_test
+    np.testing.assert_allclose(farm.X.toarray(), kept.toarray(), rtol=1e-6)
+
+
+def test_a_cell_is_measured_once_and_a_broken_one_again(tmp_path: Path) -> None:
+    cells = example("papers/cells.py")["Cells"](tmp_path / "cells")
+    measured = cells("a b/50%", lambda: {"error": np.float32(0.5)})
+    assert measured["error"] == 0.5
+    assert measured["seconds"] > 0.0
+    assert cells.fill({"a b/50%": lambda: pytest.fail("a finished cell is measured again")}) == {"a b/50%": measured}
+    with pytest.raises(ZeroDivisionError):
+        cells("other", lambda: {"error": 1 / 0})
+    assert "other" not in cells
+    assert "a b/50%" in cells
+    with pytest.raises(KeyError, match="other"):
+        cells["other"]
 
 
 @pytest.mark.slow

@@ -15,8 +15,6 @@ Markdown: the mean and its standard error, percent wrong or root mean squared er
 from __future__ import annotations
 
 import argparse
-import json
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cells import Cells, cell_progress, markdown
 from figure_4_machines import MACHINES, Machine, Split, Values
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from sklearn import datasets
+from rich.progress import Progress
+from sets import rows_of
 from sklearn.exceptions import ConvergenceWarning
 
 from dkl.search.proposals import Proposer
@@ -70,29 +69,8 @@ class Plan:
                 for machine in self.machines:
                     yield repeat, name, machine
 
-    def path(self, repeat: int, name: str, machine: str) -> Path:
-        return self.cache / f"{name}-{repeat}-{machine}-{self.evaluations}.json"
-
-
-def rows_of(name: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray]:
-    """X and y of a set; floating-point targets are numbers to be found, all others labels."""
-    if folder is not None and (folder / f"{name}.npz").exists():
-        stored = np.load(folder / f"{name}.npz")
-        return stored["X"].astype(np.float64), stored["y"]
-    if hasattr(datasets, f"load_{name}"):
-        return getattr(datasets, f"load_{name}")(return_X_y=True)
-    return _of_openml(name)
-
-
-def _of_openml(name: str) -> tuple[np.ndarray, np.ndarray]:
-    import pandas as pd
-
-    found = datasets.fetch_openml(name, as_frame=True)
-    X = pd.get_dummies(found.data).to_numpy(np.float64)
-    numbers = pd.api.types.is_numeric_dtype(found.target)
-    y = found.target.to_numpy(np.float64) if numbers else pd.factorize(found.target, sort=True)[0]
-    whole = np.isfinite(X).all(axis=1)
-    return X[whole], y[whole]
+    def cell(self, repeat: int, name: str, machine: str) -> str:
+        return f"{name}-{repeat}-{machine}-{self.evaluations}"
 
 
 def search(machine: Machine, split: Split, evaluations: int, progress: Progress) -> tuple[Values, float]:
@@ -125,30 +103,26 @@ def searched(machine: Machine, split: Split, space: Space, evaluations: int) -> 
 
 def measure(machine: Machine, split: Split, evaluations: int, progress: Progress) -> dict[str, Any]:
     """One cell: the error on the test rows at the values that the search has found."""
-    started = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         values, score = search(machine, split, evaluations, progress)
         error = machine.test_error(split, values)
-    return {"error": error, "score": score, "seconds": time.perf_counter() - started, "values": dict(values)}
+    return {"error": error, "score": score, "values": dict(values)}
 
 
 def fill(plan: Plan, progress: Progress) -> Errors:
     """Errors by set and machine, one a split; cells that are there already are read."""
-    plan.cache.mkdir(parents=True, exist_ok=True)
+    cells = Cells(plan.cache)
     task = progress.add_task("cells", total=len(list(plan.cells())))
     errors: Errors = {name: {machine: [] for machine in plan.machines} for name in plan.sets}
     for repeat, name, machine in plan.cells():
         progress.update(task, description=f"{name}, split {repeat + 1}, {machine}")
-        path = plan.path(repeat, name, machine)
-        if not path.exists():
-            split = Split.of(*rows_of(name, plan.data), repeat)
-            cell = measure(MACHINES[machine], split, plan.evaluations, progress)
-            # a name that is there holds a whole cell
-            half = path.with_suffix(".part")
-            half.write_text(json.dumps(cell, default=float))
-            half.replace(path)
-        errors[name][machine].append(json.loads(path.read_text())["error"])
+
+        def measured(repeat: int = repeat, name: str = name, machine: str = machine) -> dict[str, Any]:
+            split = Split.of(*rows_of(name, plan.data).pooled(), repeat)
+            return measure(MACHINES[machine], split, plan.evaluations, progress)
+
+        errors[name][machine].append(cells(plan.cell(repeat, name, machine), measured)["error"])
         progress.advance(task)
     return errors
 
@@ -163,12 +137,12 @@ def table(errors: Errors) -> str:
     """The table in Markdown, the paper's columns behind ours."""
     machines = list(next(iter(errors.values())))
     heads = ["set", *machines, "paper: RBF-SVM", "MKL", "FKL", "TRF"]
-    lines = [heads, ["---"] * len(heads)]
+    lines = []
     for name, row in errors.items():
         shown = ["{:.4g} ± {:.2g}".format(*mean_and_error(row[machine])) for machine in machines]
         paper = ["" if value is None else f"{value:g}" for value in PAPER.get(name, (None,) * 4)]
         lines.append([name, *shown, *paper])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown(heads, lines)
 
 
 def verdict(errors: Errors) -> str:
@@ -234,8 +208,7 @@ def chosen() -> tuple[Plan, Path | None]:
 
 def main() -> None:
     plan, output = chosen()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns) as progress:
+    with cell_progress() as progress:
         errors = fill(plan, progress)
     text = f"{table(errors)}\n\n{verdict(errors)}"
     print(text)

@@ -49,7 +49,7 @@ class Split:
     def of(cls, X: np.ndarray, y: np.ndarray, repeat: int) -> Split:
         is_classes = y.dtype.kind not in "fc"
         X, X_test, y, y_test = train_test_split(
-            X, y, test_size=0.2, random_state=repeat, stratify=y if is_classes else None
+            X.astype(np.float64), y, test_size=0.2, random_state=repeat, stratify=y if is_classes else None
         )
         mean, deviation = X.mean(axis=0), X.std(axis=0)
         deviation[deviation == 0.0] = 1.0

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from sets import rows_of
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -45,38 +46,22 @@ def digits(folder: Path | None) -> Arrays:
     return X, y, X_test, y_test
 
 
-def mnist(*labels: int) -> Callable[[Path], Arrays]:
-    """The digits of these labels; all ten without any."""
+def stored(name: str) -> Callable[[Path], Arrays]:
+    """A set of the folder that has test rows of its own."""
 
     def read(folder: Path) -> Arrays:
-        stored = np.load(folder / "mnist.npz")
-        parts: list[np.ndarray] = []
-        for name in ("train", "test"):
-            chosen = np.isin(stored[f"y_{name}"], labels or range(10))
-            parts += [stored[f"X_{name}"][chosen] / np.float32(255), stored[f"y_{name}"][chosen]]
-        return parts[0], parts[1], parts[2], parts[3]
+        rows = rows_of(name, folder)
+        return rows.X, rows.y, rows.X_test, rows.y_test
 
     return read
 
 
-def cifar(folder: Path) -> Arrays:
-    stored = np.load(folder / "cifar_auto_truck.npz")
-    X, y, test = stored["X"].astype(np.float32), stored["y"], stored["test"].astype(bool)
-    return X[~test], y[~test], X[test], y[test]
-
-
-def adult(folder: Path) -> Arrays:
-    stored = np.load(folder / "adult.npz")
-    X, X_test = (stored[name].astype(np.float32) for name in ("X_train", "X_test"))
-    return X, stored["y_train"], X_test, stored["y_test"]
-
-
 SETS: dict[str, tuple[Callable[[Path], Arrays], tuple[int, ...]]] = {
-    "MNIST 4 v 9": (mnist(4, 9), (100, 500, 1000, 5000)),
-    "MNIST 1 v 7": (mnist(1, 7), (100, 500, 1000, 5000)),
-    "automobile v truck": (cifar, (100, 500, 1000, 5000)),
-    "adult": (adult, (100, 200, 500)),
-    "MNIST, ten classes": (mnist(), (1000, 4000)),
+    "MNIST 4 v 9": (stored("mnist49"), (100, 500, 1000, 5000)),
+    "MNIST 1 v 7": (stored("mnist17"), (100, 500, 1000, 5000)),
+    "automobile v truck": (stored("auto_truck"), (100, 500, 1000, 5000)),
+    "adult": (stored("adult"), (100, 200, 500)),
+    "MNIST, ten classes": (stored("mnist"), (1000, 4000)),
 }
 
 

@@ -1,0 +1,74 @@
+"""Cells of a table: results that are measured once and kept, so that a run which was broken off goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+Cell = dict[str, Any]
+
+
+def cell_progress(**options: Any) -> Progress:
+    """A bar with what is being measured and how many of how many are done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, **options)
+
+
+class Cells:
+    """Results by name, one JSON file each: a file that is there holds a whole cell, and runs side by side share them.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+
+    def path(self, name: str) -> Path:
+        return self.folder / f"{quote(name, safe=' =,.:+()')}.json"
+
+    def __contains__(self, name: str) -> bool:
+        return self.path(name).exists()
+
+    def __getitem__(self, name: str) -> Cell:
+        try:
+            return json.loads(self.path(name).read_text())
+        except FileNotFoundError:
+            raise KeyError(name) from None
+
+    def __call__(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> Cell:
+        """The cell of this name, measured if it is not there; with the seconds that this took."""
+        if name not in self:
+            started = time.perf_counter()
+            cell = {"seconds": 0.0, **measure()}
+            cell["seconds"] = cell["seconds"] or time.perf_counter() - started
+            half = self.path(name).with_suffix(".part")
+            half.write_text(json.dumps(cell, indent=1, default=float))
+            half.replace(self.path(name))
+        return self[name]
+
+    def fill(self, wanted: Mapping[str, Callable[[], Mapping[str, Any]]]) -> dict[str, Cell]:
+        """All of these, in their order, with a bar over those that are missing."""
+        with cell_progress() as progress:
+            missing = [name for name in wanted if name not in self]
+            task = progress.add_task("cells", total=len(missing))
+            for name in missing:
+                progress.update(task, description=name)
+                self(name, wanted[name])
+                progress.advance(task)
+        return {name: self[name] for name in wanted}
+
+
+def markdown(heads: list[str], lines: list[list[str]]) -> str:
+    """A table in Markdown."""
+    rows = [heads, ["---"] * len(heads), *lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
