@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
@@ -173,6 +175,18 @@ def test_rows_of_a_set_come_as_they_are_stored(tmp_path: Path) -> None:
     farm = rows_of("farm", tmp_path)
     assert not farm.has_test
     np.testing.assert_allclose(farm.X.toarray(), kept.toarray(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("target", [[0.5, 1.5, 2.5], ["b", "a", "b"]], ids=["numbers", "labels"])
+def test_rows_of_openml_have_dummies_for_words_and_lose_those_with_gaps(
+    target: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = pd.DataFrame({"size": [1.0, np.nan, 3.0], "color": ["red", "blue", "blue"]})
+    found = SimpleNamespace(data=frame, target=pd.Series(target))
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda name, **options: {"sonar": found}[name])
+    rows = example("papers/sets.py")["rows_of"]("sonar")
+    np.testing.assert_array_equal(rows.X, [[1.0, 0.0, 1.0], [3.0, 1.0, 0.0]])
+    np.testing.assert_array_equal(rows.y, [0.5, 2.5] if target[0] == 0.5 else [1, 1])
 
 
 def test_a_cell_is_measured_once_and_a_broken_one_again(tmp_path: Path) -> None:

@@ -200,9 +200,9 @@ def test_what_a_game_is_not_for_is_refused(parameters: dict[str, Any], y: Any, m
 @pytest.mark.parametrize(
     "parameters",
     [
-        {"family": Coordinates(), "rounds": 12},
-        {"family": Coordinates(), "rounds": 12, "projection": "alternating"},
-        {"family": Coordinates(), "rounds": 6, "dynamics": "excessive-gap"},
+        {"family": Coordinates(), "rounds": 5},
+        {"family": Coordinates(), "rounds": 5, "projection": "alternating"},
+        {"family": Coordinates(), "rounds": 3, "dynamics": "excessive-gap"},
     ],
 )
 def test_a_warm_start_on_a_finite_family_gives_the_bits_of_one_longer_game(parameters: dict[str, Any]) -> None:
