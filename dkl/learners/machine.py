@@ -6,7 +6,6 @@ from dataclasses import replace
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
-import dask
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
@@ -16,7 +15,6 @@ from sklearn.utils.metaestimators import available_if
 from dkl.blocks.device import resolve_device
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.data.frames import is_frame
 from dkl.events import Event
 from dkl.features.families import FiniteFamily
 from dkl.learners.aligned import AlignedFeatures
@@ -29,9 +27,9 @@ from dkl.learners.margin import MarginFeatures
 from dkl.learners.parameters import Constraints, check_constraints
 from dkl.learners.peaks import PeakFeatures
 from dkl.learners.posterior import PosteriorFeatures
-from dkl.learners.prediction import Scorer, score_rows
+from dkl.learners.prediction import Scorer
 from dkl.learners.random_features import RandomFeatures
-from dkl.learners.rows import check_columns, dask_rows, encoded_frame, one_dimensional, rows_to_fit
+from dkl.learners.rows import encoded_rows, one_dimensional, rows_to_fit
 from dkl.learners.saving import Saved
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton
@@ -303,10 +301,10 @@ class KernelMachine(Saved, BaseEstimator):
             fingerprint=fingerprint,
         )
 
-    def _scores(self, X: Any) -> Any:
-        """(n, K) decision values, lazy for Dask collections and Datasets."""
+    @property
+    def _scorer(self) -> Scorer:
         coef, intercept = np.atleast_2d(self.linear_.coef_), np.atleast_1d(self.linear_.intercept_)
-        return score_rows(self, Scorer(self.features_.feature_map_, coef, intercept, self.features_.dtype), X)
+        return Scorer(self.features_.feature_map_, coef, intercept, self.features_.dtype)
 
     @property
     def feature_map_(self) -> Any:
@@ -318,12 +316,8 @@ class KernelMachine(Saved, BaseEstimator):
 
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
         """Further rows, encoded as those of `fit`."""
-        if is_frame(X):
-            X = dask_rows(self, X) if dask.is_dask_collection(X) else encoded_frame(self, X)
-        elif isinstance(X, Dataset):
-            check_columns(self, X)
         known = getattr(self, "classes_", None)
-        dataset = as_dataset(X, y, sample_weight, task=self._task, classes=known)
+        dataset = as_dataset(encoded_rows(self, X), y, sample_weight, task=self._task, classes=known)
         if known is not None and not np.array_equal(np.asarray(dataset.classes), known):
             raise ValueError(
                 f"{dataset!r} has the classes {np.asarray(dataset.classes).tolist()}, but fit has found "

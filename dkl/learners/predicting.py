@@ -9,18 +9,19 @@ import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.learners.prediction import blockwise, chosen_codes, with_row_id
+from dkl.learners.prediction import blockwise, chosen_codes, score_rows, with_row_id
 from dkl.learners.scoring import accuracy, r_squared
 
 
 class _Scored:
-    """A model whose `_scores` of rows are (n, K) decision values, lazy for Dask collections and Datasets.
-
-    `_fitted_by` names the attribute that only a whole fit leaves.
-    """
+    """A linear model on features, `_scorer`; `_fitted_by` names the attribute that only a whole fit leaves."""
 
     _fitted_by: ClassVar[str]
-    _scores: Callable[[Any], Any]
+    _scorer: Any
+
+    def _scores(self, X: Any) -> Any:
+        """(n, K) decision values, lazy for Dask collections and Datasets."""
+        return score_rows(self, self._scorer, X)
 
 
 class ClassPredictions(ClassifierMixin, _Scored):

@@ -152,6 +152,15 @@ def check_columns(estimator: Any, dataset: Dataset) -> None:
                 )
 
 
+def encoded_rows(estimator: Any, X: Any) -> Any:
+    """Further rows as those of `fit` were encoded: frames become columns, a Dataset has its columns' names compared."""
+    if is_frame(X):
+        return dask_rows(estimator, X) if dask.is_dask_collection(X) else encoded_frame(estimator, X)
+    if isinstance(X, Dataset):
+        check_columns(estimator, X)
+    return X
+
+
 def encoded_frame(estimator: Any, frame: Any) -> Any:
     """The columns of a raw frame, by the encoding of `fit` where it saw a frame."""
     encoding = getattr(estimator, "encoding_", None)

@@ -12,7 +12,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.learners.base import FeatureLearner
 from dkl.learners.parameters import check_parameters, family_of, kept_frequencies
-from dkl.learners.prediction import Scorer, score_rows
+from dkl.learners.prediction import Scorer
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.rows import map_to_features, one_dimensional
 from dkl.learners.tuned_fit import check_penalty, fit_tuned, held_bytes, tuned_passes
@@ -157,6 +157,6 @@ class TunedLearner(FeatureLearner):
         self.objective_, self.residual_, self.duality_gap_ = found.objective, found.residual, found.gap
         self.message_ = found.message
 
-    def _scores(self, X: Any) -> Any:
-        """(n, K) decision values, lazy for Dask collections and Datasets."""
-        return score_rows(self, Scorer(self.feature_map_, self.coef_, self.intercept_, self.dtype), X)
+    @property
+    def _scorer(self) -> Scorer:
+        return Scorer(self.feature_map_, self.coef_, self.intercept_, self.dtype)

@@ -8,13 +8,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from dkl.explain import effects
+from dkl.explain.columns import axis_of
+from dkl.explain.effects import effects
+from dkl.explain.model import output_labels
 from dkl.plots.figure import CLASS_COLOURS, Display, diverging, panels, quiet
 from dkl.plots.working import in_memory_rows, near_rows
 
 _RESOLUTION = 120
-# the picture ends where rows become rare
-_QUANTILES = (0.005, 0.995)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,12 +96,12 @@ class EffectsDisplay(Display):
         grids, values, points = [], [], []
         for effect in found:
             own = rows[:, list(effect.columns)]
-            grid = tuple(_axis(own[:, place]) for place in range(own.shape[1]))
+            grid = tuple(axis_of(own[:, place], _RESOLUTION) for place in range(own.shape[1]))
             computed = effect(*np.meshgrid(*grid))
             grids.append(grid)
             values.append(computed if output is None else computed[..., [output]])
             points.append(own)
-        labels = _labels(model) if output is None else []
+        labels = output_labels(model) if output is None else ()
         return cls(grids, values, [e.names for e in found], [e.strength for e in found], points, labels)
 
     @property
@@ -156,19 +156,3 @@ class EffectsDisplay(Display):
         ax.scatter(points[:, 0], points[:, 1], s=3, color="black", alpha=0.35, linewidth=0, zorder=3)
         ax.figure.colorbar(drawn, ax=ax, ticks=[-limit, 0.0, limit], format="%.2g", pad=0.02)
         ax.set(xlim=(first[0], first[-1]), ylim=(second[0], second[-1]), ylabel=self.names[place][1])
-
-
-def _axis(values: np.ndarray) -> np.ndarray:
-    """Values from one end of the rows to the other; where there are few different ones, these."""
-    found = np.unique(values)
-    if len(found) <= 2:
-        return np.linspace(found[0], found[-1] + (len(found) == 1), 2)
-    low, high = np.quantile(values, _QUANTILES)
-    if low == high:
-        low, high = found[0], found[-1]
-    return np.linspace(low, high, _RESOLUTION)
-
-
-def _labels(model: Any) -> list[str]:
-    classes = getattr(model, "classes_", None)
-    return [] if classes is None or len(classes) == 2 else [str(one) for one in classes]

@@ -1,4 +1,4 @@
-"""What a model on sparse frequencies says of single columns and of few together: its main effects and interactions."""
+"""Effects: what a model on sparse frequencies says of single columns, and of few together."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils.validation import check_is_fitted
 
 from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.scale import scale_rows
-from dkl.data.coerce import as_dataset
-from dkl.data.dataset import Dataset
-from dkl.data.frames import is_frame
-from dkl.features.feature_map import FeatureMap
+from dkl.explain.columns import encoded_names
+from dkl.explain.model import model_of, rows_to_explain, wave_amplitudes
 from dkl.features.scaling import Scaler
-from dkl.learners.rows import encoded_frame
 
 MOST_ROWS = 5_000
 _TILE = 1_024
@@ -96,7 +92,7 @@ def effects(model: Any, X: Any, *, most_columns: int = 3, names: Sequence[str] |
 
     Parameters
     ----------
-    model : fitted KernelClassifier or KernelRegressor
+    model : fitted KernelClassifier, KernelRegressor, TunedClassifier or TunedRegressor
         On Fourier features; frequencies on more than `most_columns` columns belong to no effect.
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         The rows whose means are taken; at most 5,000 are used.
@@ -133,10 +129,14 @@ def effects(model: Any, X: Any, *, most_columns: int = 3, names: Sequence[str] |
     >>> [effect.names for effect in effects(model.fit(X, np.sin(X[:, 0])), X)]
     [('column 0',)]
     """
-    check_is_fitted(model, "linear_")
-    feature_map = model.feature_map_
-    labels = _names(model, names, feature_map.n_columns)
-    a, rows = _amplitudes(feature_map, np.atleast_2d(model.linear_.coef_)), _scaled_rows(model, X)
+    machine = model_of(model)
+    feature_map, a = machine.feature_map, wave_amplitudes(machine)
+    if a is None:
+        raise TypeError(
+            f"the features are {feature_map.activation!r}; effects are read off Fourier features, such as those of "
+            "MarginFeatures"
+        )
+    labels, rows = encoded_names(model, names), _scaled_rows(model, X, feature_map.scaler)
     groups = _groups(sparse.csr_array(feature_map.projection.dense()), a, rows, most_columns)
     found = []
     with one_blas_thread():
@@ -250,37 +250,7 @@ def _characteristic(values: np.ndarray, w: np.ndarray) -> np.ndarray:
     return total / len(values)
 
 
-def _amplitudes(feature_map: FeatureMap, coef: np.ndarray) -> np.ndarray:
-    """a (m, K), complex: a frequency's share of the decision values is Re(a exp(i w.x))."""
-    m = feature_map.n_frequencies
-    if feature_map.activation == "cos-sin":
-        a = coef[:, :m] - 1j * coef[:, m:]
-    elif feature_map.activation == "cos" and feature_map.phases is not None:
-        a = coef * np.exp(1j * feature_map.phases)
-    else:
-        raise TypeError(
-            f"the features are {feature_map.activation!r}; effects are read off Fourier features, such as those of "
-            "MarginFeatures"
-        )
-    return (a * feature_map.amplitudes).T
-
-
-def _scaled_rows(model: Any, X: Any) -> np.ndarray:
+def _scaled_rows(estimator: Any, X: Any, scaler: Scaler | None) -> np.ndarray:
     """At most 5,000 rows as the frequencies see them, float64."""
-    X = encoded_frame(model, X) if is_frame(X) else X
-    dataset = X if isinstance(X, Dataset) else as_dataset(X, None)
-    if dataset.n_columns != model.n_features_in_:
-        raise ValueError(f"X has {dataset.n_columns} columns, but the model was fitted on {model.n_features_in_}")
-    rows = dataset.thin(MOST_ROWS, 0).X.compute()
-    rows = rows.toarray() if sparse.issparse(rows) else rows
-    return scale_rows(rows, model.feature_map_.scaler, "float64")
-
-
-def _names(model: Any, names: Sequence[str] | None, width: int) -> list[str]:
-    if names is None:
-        encoding = getattr(model, "encoding_", None)
-        known = getattr(model, "feature_names_in_", None) if encoding is None else encoding.column_names
-        return [f"column {c}" for c in range(width)] if known is None else [str(name) for name in known]
-    if len(names) != width:
-        raise ValueError(f"names has {len(names)} entries for {width} columns; give one a column")
-    return [str(name) for name in names]
+    rows = rows_to_explain(estimator, X).thin(MOST_ROWS, 0).X.compute()
+    return scale_rows(rows.toarray() if sparse.issparse(rows) else rows, scaler, "float64")

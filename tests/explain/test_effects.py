@@ -113,7 +113,7 @@ def test_classes_have_a_curve_each_and_frames_give_names() -> None:
     assert drawn.names[0] == ("age",)
     assert drawn.values[0].shape == (120, 3)
     assert EffectsDisplay.from_estimator(model, frame, output=1).values[0].shape[-1] == 1
-    assert drawn.labels == ["0", "1", "2"]
+    assert drawn.labels == ("0", "1", "2")
 
 
 def test_what_has_no_effects_is_a_clear_error() -> None:

@@ -1,0 +1,80 @@
+"""What every explanation needs of a fitted model: its linear forms, its waves, and rows as it sees them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.blocks.landmarks import cosine_map
+from dkl.data.coerce import as_dataset
+from dkl.data.dataset import Dataset
+from dkl.features.landmark_projection import LandmarkProjection
+from dkl.learners.prediction import Scorer
+from dkl.learners.rows import encoded_rows
+
+
+def model_of(estimator: Any) -> Scorer:
+    """The decision values of a fitted estimator as a sum over single linear forms of a row.
+
+    Similarities to landmarks are taken apart into their cosines.
+
+    Parameters
+    ----------
+    estimator : fitted KernelClassifier, KernelRegressor, TunedClassifier or TunedRegressor
+
+    Raises
+    ------
+    NotFittedError
+        If it is not fitted.
+    TypeError
+        If it predicts nothing.
+    """
+    if not hasattr(estimator, "_fitted_by"):
+        raise TypeError(
+            f"{type(estimator).__name__} predicts nothing that could be explained; fit a machine on it, such as "
+            f"KernelClassifier({type(estimator).__name__}())"
+        )
+    check_is_fitted(estimator, estimator._fitted_by)
+    model = estimator._scorer
+    projection = model.feature_map.projection
+    if not isinstance(projection, LandmarkProjection):
+        return model
+    return replace(model, feature_map=cosine_map(model.feature_map), coef=model.coef[:, projection.owners])
+
+
+def wave_amplitudes(model: Scorer) -> np.ndarray | None:
+    """a (m, K), complex: a frequency's share of the decision values is Re(a exp(i w.x)); None for other features."""
+    feature_map, m = model.feature_map, model.feature_map.n_frequencies
+    if feature_map.activation == "cos-sin":
+        a = model.coef[:, :m] - 1j * model.coef[:, m:]
+    elif feature_map.activation == "cos":
+        a = model.coef * np.exp(1j * (0.0 if feature_map.phases is None else feature_map.phases))
+    else:
+        return None
+    return (a * feature_map.amplitudes).T
+
+
+def rows_to_explain(estimator: Any, X: Any, sample_weight: Any = None) -> Dataset:
+    """Rows of any kind as a Dataset of encoded rows.
+
+    Raises
+    ------
+    ValueError
+        If the columns are not those of `fit`.
+    """
+    dataset = as_dataset(encoded_rows(estimator, X), None, sample_weight)
+    if dataset.n_columns != estimator.n_features_in_:
+        raise ValueError(f"X has {dataset.n_columns} columns, but the model was fitted on {estimator.n_features_in_}")
+    return dataset
+
+
+def output_labels(estimator: Any) -> tuple[str, ...]:
+    """The names of the K outputs: classes where there are more than two, targets where there are several, else none."""
+    classes = getattr(estimator, "classes_", None)
+    if classes is not None:
+        return tuple(map(str, classes)) if len(classes) > 2 else ()
+    n_outputs = len(estimator._scorer.coef)
+    return tuple(f"target {t}" for t in range(n_outputs)) if n_outputs > 1 else ()
