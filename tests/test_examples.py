@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,23 +99,34 @@ def test_curves_of_leverage_are_drawn_and_go_on_from_their_cells(tmp_path: Path)
 def test_similarities_of_landmarks_are_drawn_and_compared(tmp_path: Path) -> None:
     names = example("papers/landmarks.py")
     assert is_picture(names["draw_toy"](tmp_path))
-    split = names["split_rows"]("breast", None, "standard")
-    assert [len(y) for y in split.y] == [340, 86, 143]
-    setting = {"place": "C", "share": 0.1, "beta": 1.0, "size": 64}
-    cells = names["Cells"](tmp_path / "cells.json")
-    measured = cells(
-        names["label"](setting), lambda: names["linear_svm"](names["similarities"](split, 0.01, **setting), split)
-    )
-    assert measured["test"] < 5.0
-    again = names["Cells"](tmp_path / "cells.json")
-    assert again("PB beta=1 D=64-C 10%", lambda: pytest.fail("a finished cell is measured again")) == measured
-    found = {**again.found, "RBF-C 10%": measured, "SVM": measured, "defaults": measured}
-    table = names["markdown"]({"breast": names["row_of"](found)}, "standard")
+    split = names["split_rows"]("breast", None)
+    setting = names["Setting"]("C", 0.1, 64, 1.0)
+    measured = names["linear_svm"](names["similarities"](split, 1e-6, setting), split)
+    assert str(setting) == "PB beta=1 D=64-C 10%"
+    assert measured["test"] < 6.0
+    found = {str(setting): measured, "RBF-C 10%": measured, "SVM": measured, "defaults": measured}
+    table = names["table_1"]({"breast": names["row_of"](found)}, "none")
     assert f"| breast | {measured['test']:.2f} (4.90)" in table
     shares = {
         f"{kind}-{place} {share:.0%}": measured for kind in ("RBF", "PB") for place in "CR" for share in names["SHARES"]
     }
-    assert is_picture(names["draw_figure_2"]({"breast": shares}, tmp_path))
+    assert is_picture(names["draw_shares"]({"breast": {"SVM": measured, **shares}}, tmp_path))
+    assert pyplot.get_fignums() == []
+
+
+def test_curves_of_the_posterior_are_those_of_the_settings_that_validate_best(tmp_path: Path) -> None:
+    names = example("papers/posterior.py")
+    options = argparse.Namespace(quick=True, most=50, data=None, scaling="none", output=tmp_path, n_candidates=100)
+    found = {"breast": names["measure_set"]("breast", options)}
+    assert names["table_2"](found).endswith("| breast | 340 (340) | 86 (86) | 143 (143) | 30 (30) |")
+    assert is_picture(names["draw"](found, tmp_path))
+    cells = names["Cells"](tmp_path / "cells")
+    tried = [cells[f"breast, none, N=100 PBRFF {beta:g} D=5"] for beta in names["QUICK_BETAS"]]
+    chosen = min(tried, key=lambda cell: cell["validation"])
+    assert found["breast"]["PBRFF"][5] == chosen
+    assert f"| 5 | {found['breast']['RFF'][5]['test']:.2f} | {chosen['test']:.2f} |" in names["curve_table"](
+        "breast", found["breast"]
+    )
     assert pyplot.get_fignums() == []
 
 
