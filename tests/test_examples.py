@@ -88,11 +88,11 @@ def test_curves_of_leverage_are_drawn_and_go_on_from_their_cells(tmp_path: Path)
     names = example("papers/leverage_curves.py")
     scale = names["QUICK"].up_to(100)
     lines = names["run"](tmp_path, scale, only="curves")
-    assert sum(line.startswith("| 100 |") for line in lines) == 2
+    assert "\n".join(lines).count("\n| 100 |") == 2
     assert all(is_picture(tmp_path / f"{name}.png") for name in ("curves", "rows"))
-    written = (tmp_path / "cells.json").stat().st_mtime_ns
+    written = {cell: cell.stat().st_mtime_ns for cell in (tmp_path / "cells").iterdir()}
     assert names["run"](tmp_path, scale, only="curves") == lines
-    assert (tmp_path / "cells.json").stat().st_mtime_ns == written
+    assert {cell: cell.stat().st_mtime_ns for cell in (tmp_path / "cells").iterdir()} == written
     assert (tmp_path / "curves.md").read_text() == "\n".join(lines)
 
 

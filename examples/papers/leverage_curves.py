@@ -4,7 +4,7 @@
     python examples/papers/leverage_curves.py --data DIR             # also MNIST 4 v 9 from DIR/mnist.npz
     python examples/papers/leverage_curves.py --quick --only curves
 
-Finished cells are kept in OUTPUT/cells.json, and a run that was broken off goes on from there. OUTPUT/curves.md holds
+Finished cells are kept in OUTPUT/cells, and a run that was broken off goes on from there. OUTPUT/curves.md holds
 the tables, beside the pictures. All arms draw the same number N of frequencies at the same bandwidth (the mean distance
 between training rows) and train a linear SVM (hinge, no intercept) for the same number of epochs with the lambda that
 is best on held-out rows. The reweighted arms have M = 100 N candidates and L = 0.3 n rows (4,000 at most), mu = 1e-4.
@@ -16,7 +16,6 @@ bandwidth, and their reweighted features have no importance weights ("as printed
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.progress import Progress
+from cells import Cell, Cells, markdown
 from scipy.spatial.distance import pdist
+from sets import rows_of
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC, LinearSVC
 
@@ -40,7 +40,7 @@ LAMBDAS = tuple(float(lam) for lam in 10.0 ** np.arange(-7, 2))
 SIZES = (1, 3, 5, 10, 20)
 MUS = (1e-2, 1e-4, 1e-6)
 MU, CANDIDATES, SHARE, MOST_ROWS = 1e-4, 100, 0.3, 4_000
-PLAIN, LEVERAGE, PRINTED = "plain", "leverage", "leverage, as printed"
+SVM, PLAIN, LEVERAGE, PRINTED = "SVM", "plain", "leverage", "leverage, as printed"
 NOISE = 0.1
 VALIDATION_SEED, TEST_SEED = 10_000, 20_000
 
@@ -87,13 +87,8 @@ def drawn(n_columns: int, n_rows: int, seed: int, n_test: int) -> tuple[Rows, Ro
 @cache
 def digits(folder: Path) -> tuple[Rows, Rows]:
     """The fours and nines of MNIST, train and test, as -1 and +1."""
-    stored = np.load(folder / "mnist.npz")
-    parts = []
-    for name in ("train", "test"):
-        chosen = np.isin(stored[f"y_{name}"], (4, 9))
-        X, y = stored[f"X_{name}"][chosen] / np.float32(255), stored[f"y_{name}"][chosen]
-        parts.append((X, np.where(y == 9, 1, -1)))
-    return parts[0], parts[1]
+    rows = rows_of("mnist49", folder)
+    return (rows.X, np.where(rows.y == 9, 1, -1)), (rows.X_test, np.where(rows.y_test == 9, 1, -1))
 
 
 def taken(folder: Path, n_rows: int, seed: int) -> tuple[Rows, Rows, Rows]:
@@ -162,7 +157,7 @@ def mu_cell(mu: float, seed: int, scale: Scale) -> dict[str, float]:
     return {arm: float(90.0 - excess(values[np.argmax(values[:, 0]), 1])) for arm, values in found.items()}
 
 
-def svm_cell(seed: int, scale: Scale) -> list[float]:
+def svm_cell(seed: int, scale: Scale) -> dict[str, list[float]]:
     """Accuracies of an SVM with the Gaussian kernel (scikit-learn's, which has an intercept) for every lambda."""
     (X, y), _, (X_test, y_test) = drawn(2, 1_000, seed, min(scale.n_test, 20_000))
     gamma = 0.5 / pdist(X).mean() ** 2
@@ -170,27 +165,11 @@ def svm_cell(seed: int, scale: Scale) -> list[float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         scores = [machine.fit(X, y).score(X_test, y_test) for machine in machines]
-    return (90.0 - excess(np.array(scores))).tolist()
+    return {SVM: (90.0 - excess(np.array(scores))).tolist()}
 
 
-class Cells:
-    """Results by key, written after each one."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-
-    def fill(self, wanted: dict[str, Callable[[], Any]]) -> None:
-        """Compute what is missing."""
-        with Progress() as progress:
-            for key in progress.track([key for key in wanted if key not in self.found], description="cells"):
-                self.found[key] = wanted[key]()
-                written = self.path.with_suffix(".new")
-                written.write_text(json.dumps(self.found, indent=1))
-                written.replace(self.path)
-
-    def over_seeds(self, name: str, seeds: int) -> list[Any]:
-        return [self.found[f"{name}, seed {seed}"] for seed in range(seeds)]
+def over_seeds(cells: Cells, name: str, seeds: int) -> list[Cell]:
+    return [cells[f"{name}, seed {seed}"] for seed in range(seeds)]
 
 
 def wanted_cells(scale: Scale, folder: Path | None, only: str | None) -> dict[str, Callable[[], Any]]:
@@ -229,22 +208,23 @@ def one_curve_cell(name: str, n_rows: int, seed: int, scale: Scale, folder: Path
 def curve_table(name: str, cells: Cells, scale: Scale) -> list[str]:
     """Risk against n, the paired difference with its standard error, and in words what it comes to."""
     what = "test error" if "MNIST" in name else "excess risk"
-    lines = [
-        f"### {name}: {what}, percent, against n",
-        "",
-        f"| n | N | {PLAIN} | {LEVERAGE} | {PRINTED} | {LEVERAGE} less {PLAIN} (se) |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines: list[list[str]] = []
     ahead, behind = [], []
     for n in scale.rows[name]:
-        runs = cells.over_seeds(f"{scale.n_curve_test} {name}, n = {n}", scale.curve_seeds)
+        runs = over_seeds(cells, f"{scale.n_curve_test} {name}, n = {n}", scale.curve_seeds)
         values = {arm: np.array([run[arm] for run in runs]) for arm in (PLAIN, LEVERAGE, PRINTED)}
         difference = values[LEVERAGE] - values[PLAIN]
         error = difference.std(ddof=1) / np.sqrt(len(difference))
         (ahead if difference.mean() < -2 * error else behind if difference.mean() > 2 * error else []).append(n)
-        shown = " | ".join(f"{values[arm].mean():.2f} ({values[arm].std(ddof=1):.2f})" for arm in values)
-        lines.append(f"| {n:,} | {runs[0]['N']} | {shown} | {difference.mean():+.2f} ({error:.2f}) |")
-    return [*lines, "", _said(ahead, behind), ""]
+        shown = [mean_and_deviation(arm) for arm in values.values()]
+        lines.append([f"{n:,}", str(runs[0]["N"]), *shown, f"{difference.mean():+.2f} ({error:.2f})"])
+    heads = ["n", "N", PLAIN, LEVERAGE, PRINTED, f"{LEVERAGE} less {PLAIN} (se)"]
+    head = f"### {name}: {what}, percent, against n"
+    return [head, "", markdown(heads, lines), "", _said(ahead, behind), ""]
+
+
+def mean_and_deviation(values: np.ndarray) -> str:
+    return f"{values.mean():.2f} ({values.std(ddof=1):.2f})"
 
 
 def _said(ahead: list[int], behind: list[int]) -> str:
@@ -259,34 +239,35 @@ def _said(ahead: list[int], behind: list[int]) -> str:
 def lambda_table(cells: Cells, scale: Scale) -> list[str]:
     """The best accuracy over lambda, as the paper's figures 1 and 2 show it, and at three mu by validation."""
     n = scale.n_test
-    svm = np.array(cells.over_seeds(f"{n} svm", scale.lambda_seeds)).max(axis=1)
-    lines = [
+    svm = np.array([run[SVM] for run in over_seeds(cells, f"{n} svm", scale.lambda_seeds)]).max(axis=1)
+    sizes, ridges = [], []
+    for size in SIZES:
+        runs = over_seeds(cells, f"{n} lambda, N = {size}", scale.lambda_seeds)
+        best = [np.array([run[arm] for run in runs]).max(axis=1) for arm in (PLAIN, LEVERAGE, PRINTED)]
+        sizes.append([str(size), *map(mean_and_deviation, best)])
+    for mu in MUS:
+        runs = over_seeds(cells, f"{n} mu = {mu:g}", scale.lambda_seeds)
+        scores = [np.array([run[arm] for run in runs]) for arm in (PLAIN, LEVERAGE)]
+        ridges.append([f"{mu:g}", *map(mean_and_deviation, scores)])
+    return [
         "### n = 1,000: accuracy at the best lambda, percent (90 is the Bayes rule's)",
         "",
-        f"SVM with the kernel: {svm.mean():.2f} ({svm.std(ddof=1):.2f})",
+        f"SVM with the kernel: {mean_and_deviation(svm)}",
         "",
-        f"| N | {PLAIN} | {LEVERAGE} | {PRINTED} |",
-        "|---|---|---|---|",
+        markdown(["N", PLAIN, LEVERAGE, PRINTED], sizes),
+        "",
+        markdown(["mu, N = 5", PLAIN, LEVERAGE], ridges),
+        "",
     ]
-    for size in SIZES:
-        runs = cells.over_seeds(f"{n} lambda, N = {size}", scale.lambda_seeds)
-        best = {arm: np.array([run[arm] for run in runs]).max(axis=1) for arm in (PLAIN, LEVERAGE, PRINTED)}
-        lines.append(f"| {size} | " + " | ".join(f"{b.mean():.2f} ({b.std(ddof=1):.2f})" for b in best.values()) + " |")
-    lines += ["", f"| mu, N = 5 | {PLAIN} | {LEVERAGE} |", "|---|---|---|"]
-    for mu in MUS:
-        runs = cells.over_seeds(f"{n} mu = {mu:g}", scale.lambda_seeds)
-        scores = [np.array([run[arm] for run in runs]) for arm in (PLAIN, LEVERAGE)]
-        lines.append(f"| {mu:g} | " + " | ".join(f"{s.mean():.2f} ({s.std(ddof=1):.2f})" for s in scores) + " |")
-    return [*lines, ""]
 
 
 def lambda_picture(cells: Cells, scale: Scale, output: Path) -> Path:
     """Figures 1 and 2, and the sizes between them."""
     scores, spread = {}, {}
-    svm = np.array(cells.over_seeds(f"{scale.n_test} svm", scale.lambda_seeds))
+    svm = np.array([run[SVM] for run in over_seeds(cells, f"{scale.n_test} svm", scale.lambda_seeds)])
     for size in SIZES:
-        runs = cells.over_seeds(f"{scale.n_test} lambda, N = {size}", scale.lambda_seeds)
-        values = {"SVM": svm, **{arm: np.array([run[arm] for run in runs]) for arm in (PLAIN, LEVERAGE)}}
+        runs = over_seeds(cells, f"{scale.n_test} lambda, N = {size}", scale.lambda_seeds)
+        values = {SVM: svm, **{arm: np.array([run[arm] for run in runs]) for arm in (PLAIN, LEVERAGE)}}
         scores[f"N = {size}"] = {arm: list(found.mean(axis=0)) for arm, found in values.items()}
         spread[f"N = {size}"] = {arm: list(found.std(axis=0)) for arm, found in values.items()}
     display = ComparisonDisplay(
@@ -302,7 +283,7 @@ def curve_picture(cells: Cells, scale: Scale, folder: Path | None, output: Path)
     scores: dict[str, dict[str, list[float]]] = {}
     spread: dict[str, dict[str, list[float]]] = {}
     for name, sizes in sets.items():
-        runs = {n: cells.over_seeds(f"{scale.n_curve_test} {name}, n = {n}", scale.curve_seeds) for n in sizes}
+        runs = {n: over_seeds(cells, f"{scale.n_curve_test} {name}, n = {n}", scale.curve_seeds) for n in sizes}
         values = {
             arm: np.array([[run[arm] for run in runs[n]] if n in runs else [np.nan] * scale.curve_seeds for n in rows])
             for arm in (PLAIN, LEVERAGE)
@@ -325,8 +306,7 @@ def sample_picture(output: Path) -> Path:
 
 def run(output: Path, scale: Scale, *, folder: Path | None = None, only: str | None = None) -> list[str]:
     """Fill the cells, write curves.md and the pictures; the lines of the tables."""
-    output.mkdir(parents=True, exist_ok=True)
-    cells = Cells(output / "cells.json")
+    cells = Cells(output / "cells")
     cells.fill(wanted_cells(scale, folder, only))
     lines: list[str] = []
     if only in (None, "lambda"):
