@@ -1,13 +1,26 @@
-"""Bound: a number that a theorem gives, with the terms that it is made of and what it covers."""
+"""Bound: a number that a theorem gives, with the terms that it is made of and what it covers; Bounds: a learner's."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, Protocol, Self
 
 import numpy as np
+
+
+class Certificate(Protocol):
+    """What all certificates say: what they cover, what they do not, and whether they say anything."""
+
+    @property
+    def covers(self) -> str: ...
+
+    @property
+    def excludes(self) -> str: ...
+
+    @property
+    def is_vacuous(self) -> bool: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +66,41 @@ class Bound:
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
+
+
+class Bounds(tuple[Certificate, ...]):
+    """The certificates that a fitted learner carries, each with its own probability of failure.
+
+    Parameters
+    ----------
+    bounds : iterable of Bound, LearningRate or Schedule
+    why_none : str
+        The reason, where there are none.
+    """
+
+    why_none: str
+
+    def __new__(cls, bounds: Iterable[Certificate] = (), why_none: str = "") -> Self:
+        made = super().__new__(cls, bounds)
+        made.why_none = why_none
+        return made
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self)) or f"no bounds: {self.why_none}"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+def check_eps(eps: float) -> None:
+    """Raise ValueError for what is no probability of failure."""
+    if not 0.0 < eps < 1.0:
+        raise ValueError(f"eps is a probability of failure between 0 and 1, got {eps!r}")
+
+
+def form(as_printed: bool, otherwise: str = "corrected") -> str:
+    """Which form of a theorem this is, for its name."""
+    return "as printed" if as_printed else otherwise
 
 
 def _shown(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from dkl.bounds.certificate import Bound
+from dkl.bounds.certificate import Bound, check_eps
 
 Case = Literal["polynomial", "sub-exponential", "separated", "plain"]
 
@@ -75,8 +75,7 @@ def feature_count(
         raise ValueError(f"degrees_of_freedom is {degrees_of_freedom!r}; a sum of scores is positive and finite")
     if not coherence >= 1.0 - 1e-9:
         raise ValueError(f"coherence is {coherence!r}; the largest score is at least the mean one, so it is at least 1")
-    if not 0.0 < eps < 1.0:
-        raise ValueError(f"eps is a probability of failure between 0 and 1, got {eps!r}")
+    check_eps(eps)
     logarithm = max(1.0, math.log(16.0 * degrees_of_freedom / eps))
     return Bound(
         theorem="Bach 2017, proposition 1",

@@ -1,4 +1,4 @@
-"""PAC-Bayesian bounds on the alignment loss of similarities that pseudo-posteriors define (Letarte et al. 2019)."""
+"""PAC-Bayesian bounds on the alignment loss of learned similarities to single rows (Letarte et al. 2019)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.special import xlogy
 
-from dkl.bounds.certificate import Bound
+from dkl.bounds.certificate import Bound, check_eps, form
 
 
 def landmark_bound(
@@ -23,8 +23,9 @@ def landmark_bound(
     """For all landmarks at once: the expected loss of each one's learned similarity.
 
     ``L_l <= Q_l.L^_l + (KL(Q_l || uniform) + t^2 / (8 (n - 1)) + ln(c / eps)) / t`` with c = n_L. The printed form has
-    ``t^2 / (2 (n - 1))``: losses are in [0, 1], so Hoeffding's lemma gives 8. Landmarks that were chosen by looking at
-    the rows, the same number of each class, say, need c = n, so that the bound holds for every row at once.
+    ``t^2 / (2 (n - 1))``: losses are in [0, 1], so Hoeffding's lemma gives 8. One landmark is theorem 1. Landmarks that
+    were chosen by looking at the rows, the same number of each class, say, need c = n, so that the bound holds for
+    every row at once.
 
     Parameters
     ----------
@@ -67,16 +68,16 @@ def landmark_bound(
     """
     if not (math.isfinite(t) and t > 0.0):
         raise ValueError(f"t must be a positive finite number, got {t!r}; a posterior with beta = 0 is the prior")
-    if not 0.0 < eps < 1.0:
-        raise ValueError(f"eps is a probability of failure between 0 and 1, got {eps!r}")
+    check_eps(eps)
     if not n_rows > 1.0:
         raise ValueError(f"the loss around a landmark needs other rows, but n_rows is {n_rows:g}")
     loss = np.sum(weights * losses, axis=1)
-    divergence = np.log(weights.shape[1]) + xlogy(weights, weights).sum(axis=1)
+    divergence = kl_from_uniform(weights)
     variance = t / ((2.0 if as_printed else 8.0) * (n_rows - 1.0))
     confidence = math.log((len(weights) if chosen_from is None else chosen_from) / eps) / t
+    number = "theorem 1" if len(weights) == 1 and chosen_from is None else "section 4.2"
     return Bound(
-        theorem=f"Letarte et al. 2019, section 4.2 ({'as printed' if as_printed else 'tightened'})",
+        theorem=f"Letarte et al. 2019, {number} ({form(as_printed, 'tightened')})",
         value=loss + divergence / t + variance + confidence,
         terms={
             "loss": loss,
@@ -94,3 +95,13 @@ def landmark_bound(
         excludes="k-means landmarks; a bandwidth, scaling or beta chosen on the same rows; weights of rows that are no "
         "repetitions of independent draws; the error of a machine on the features",
     )
+
+
+def kl_from_uniform(weights: np.ndarray) -> np.ndarray:
+    """KL(Q || uniform) = ln D + sum Q ln Q of each row of weights.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (..., D)
+    """
+    return np.asarray(np.log(weights.shape[-1]) + xlogy(weights, weights).sum(axis=-1))

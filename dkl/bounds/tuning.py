@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from dkl.bounds.certificate import Bound
+from dkl.bounds.certificate import Bound, form
 
 # the exponent phi of figure 2: of a Lipschitz loss, of the quadratic one
 _EXPONENTS = {"hinge": 0.1, "log_loss": 0.1, "epsilon_insensitive": 0.1, "squared_error": 1.0 / 6.0}
@@ -160,7 +160,7 @@ def inverse_eigenvalue_bound(eigenvalues: np.ndarray, *, gamma: float, as_printe
     if as_printed:
         value = 4.0 * high if c <= turn else _inverse(low, c)
     return Bound(
-        theorem=f"Shilton et al. 2022, section 4.3 ({'as printed' if as_printed else 'exact'})",
+        theorem=f"Shilton et al. 2022, section 4.3 ({form(as_printed, 'exact')})",
         value=value,
         terms={"t_min": low, "t_max": high, "gamma": gamma, "gamma where the extremes change": turn / t.size},
         probability=1.0,

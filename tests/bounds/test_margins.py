@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 from sklearn.svm import SVC
 
-from dkl.selection.game import GameDriver
-from dkl.selection.margins import (
-    generalization_bound,
+from dkl.bounds.margins import (
+    error_bound,
     guaranteed_regret,
     kernel_complexity,
-    margin_ratio,
+    margin_shortfall,
     normalised_margins,
     played_regret,
-    potential_accuracy,
+    played_value,
+    potential_deviation,
     uniform_sample_size,
 )
+from dkl.selection.game import GameDriver
 from dkl.selection.peak_search import sample_size
 from tests.definitions.game import game_value
 from tests.selection.play import play
@@ -36,13 +37,13 @@ def test_the_regret_that_was_played_bounds_the_machine_on_the_features(loss: str
     problem = game(n=20, loss=loss, rounds=25)
     state = play(GameDriver(), problem, table_of(problem, X, y))
     steps, weights = (np.array([entry[name] for entry in state.history]) for name in ("step", "weight"))
-    response = np.average([entry["response"] for entry in state.history], weights=weights)
+    responses = [entry["response"] for entry in state.history]
     diameter = problem.upper * np.sqrt(20.0)
     regret = played_regret(steps, [entry["gradient"] for entry in state.history], diameter, weights)
     value = machine_value(state.weights, X, signs_of(problem, y), 1.0, loss)
-    assert value <= response + regret
+    assert value <= played_value(responses, regret, weights=weights).value
     if loss == "hinge":
-        assert regret < guaranteed_regret(1.0, 20, 25)
+        assert regret < guaranteed_regret(1.0, 20, 25).value
 
 
 def test_the_guaranteed_steps_keep_the_guarantee_and_the_printed_gradient_bound_does_not_hold() -> None:
@@ -58,14 +59,15 @@ def test_the_guaranteed_steps_keep_the_guarantee_and_the_printed_gradient_bound_
     weights = counts / 25
     response = np.mean([entry["response"] for entry in state.history])
     value = machine_value(weights, X, signs_of(problem, y), 1.0, "hinge")
-    assert value <= response + guaranteed_regret(1.0, 20, 25)
+    assert value <= response + guaranteed_regret(1.0, 20, 25).value
     steps = [entry["step"] for entry in state.history]
     tighter = played_regret(steps, [entry["gradient"] for entry in state.history], np.sqrt(20.0))
     assert value <= response + tighter
-    assert tighter < guaranteed_regret(1.0, 20, 25)
+    assert tighter < guaranteed_regret(1.0, 20, 25).value
     n = 50
     aligned = 1.0 - np.ones(n) * n
     assert np.linalg.norm(aligned) > (1 + 2 * 1.0) * np.sqrt(n)
+    assert guaranteed_regret(1.0, n, 10, as_printed=True).value < guaranteed_regret(1.0, n, 10).value
     assert np.linalg.norm(aligned) <= (1 + n) * np.sqrt(n)
 
 
@@ -76,8 +78,8 @@ def test_margins_compare_by_the_root_of_hard_objectives() -> None:
     machines = [SVC(kernel="linear", C=1e6, tol=1e-8).fit(size * X, signs) for size in (1.0, 0.5)]
     objectives = [0.5 * float(machine.coef_[0] @ machine.coef_[0]) for machine in machines]
     # features of half the size: half the margin, four times the objective
-    assert margin_ratio(*objectives) == pytest.approx(0.5, rel=1e-4)
-    assert margin_ratio(-1.0, 2.0) == 0.0
+    assert margin_shortfall(*objectives).value == pytest.approx(0.5, rel=1e-4)
+    assert margin_shortfall(-1.0, 2.0).is_vacuous
 
 
 @pytest.mark.parametrize("radius", [0.5, 4.0])
@@ -99,43 +101,51 @@ def test_without_the_constant_the_printed_complexity_fails() -> None:
     x = generator.uniform(-1.0, 1.0, n)
     waves = np.exp(1j * np.linspace(-radius, radius, 21)[:, None] * x)
     average = np.mean([np.abs(waves @ generator.choice([-1.0, 1.0], n)).max() / n for _ in range(200)])
-    assert average > 3.0 * radius * 1.0 / np.sqrt(n)
+    assert average > kernel_complexity(radius, 1.0, n, as_printed=True)
     assert average <= kernel_complexity(radius, 1.0, n)
 
 
-def test_the_error_bound_holds_for_machines_chosen_after_the_rows() -> None:
-    """A class small enough that the bound says something: the best of many frequencies on one column, 200 times."""
+def test_the_error_bound_holds_for_machines_chosen_after_the_rows_and_says_something() -> None:
+    """A class small enough: the best of some frequencies on one column, signs apart, a tenth of the labels wrong."""
     generator = np.random.default_rng(2)
-    n, radius, broken, vacuous = 4_000, 2.0, 0, 0
-    frequencies = np.linspace(0.1, radius, 40)
-    fresh = generator.uniform(-1.0, 1.0, 20_000)
-    for _ in range(50):
-        x = generator.uniform(-1.0, 1.0, n)
-        y = np.where(np.sin(1.7 * x) > 0, 1.0, -1.0)
+    n, radius = 40_000, 2.0
+    frequencies = np.linspace(0.1, radius, 10)
+
+    def draw(size: int) -> tuple[np.ndarray, np.ndarray]:
+        x = generator.choice([-1.0, 1.0], size) * generator.uniform(0.5, 1.0, size)
+        return x, np.sign(x) * np.where(generator.random(size) < 0.1, -1.0, 1.0)
+
+    for _ in range(20):
+        x, y = draw(n)
         best = frequencies[np.argmax([np.mean(y * np.sin(w * x)) for w in frequencies])]
-        margins = normalised_margins(np.sin(best * x), y, np.ones(1))
-        bound = generalization_bound(margins, kernel_complexity(radius, 1.0, n))
-        error = np.mean(np.sin(best * fresh) * np.sin(1.7 * fresh) <= 0.0)
-        broken += error > bound.value
-        vacuous += bound.value >= 1.0
-    assert broken == 0
-    assert vacuous < 50 or kernel_complexity(radius, 1.0, n) > 0.1
+        bound = error_bound(normalised_margins(np.sin(best * x), y, np.ones(1)), radius, 1.0)
+        fresh, labels = draw(20_000)
+        error = np.mean(np.sin(best * fresh) * labels <= 0.0)
+        assert error <= bound.value
+        assert not bound.is_vacuous
 
 
 def test_the_error_bound_is_the_least_over_theta() -> None:
-    margins = np.random.default_rng(0).uniform(-0.2, 0.9, 3_000)
-    bound = generalization_bound(margins, 0.002)
-    grid = np.linspace(0.001, 1.0, 5_000)
+    margins = np.random.default_rng(0).uniform(0.4, 0.9, 300_000)
+    bound = error_bound(margins, 2.0, 3.0)
+    complexity = kernel_complexity(2.0, 3.0, 300_000)
+    assert complexity == pytest.approx(19.0 / np.sqrt(300_000))
+    grid = np.linspace(0.005, 1.0, 200)
     values = [
         np.mean(margins < theta)
-        + 4 * 0.002 / theta
-        + np.sqrt(max(0.0, np.log(np.log2(2 / theta))) / 3_000)
-        + np.sqrt(np.log(2 / 0.05) / 6_000)
+        + 4 * complexity / theta
+        + np.sqrt(max(0.0, np.log(np.log2(2 / theta))) / 300_000)
+        + np.sqrt(np.log(2 / 0.05) / 600_000)
         for theta in grid
     ]
     assert bound.value <= min(values) + 1e-9
     assert bound.value == pytest.approx(min(values), abs=2e-3)
     assert not bound.is_vacuous
+    names = ("share below theta", "complexity term", "uniform in theta", "confidence")
+    assert bound.value == pytest.approx(sum(bound.terms[name] for name in names))
+    printed = error_bound(margins, 2.0, 3.0, as_printed=True)
+    assert printed.value < bound.value
+    assert "as printed" in repr(printed)
 
 
 def test_potentials_of_a_sample_are_as_accurate_as_theorem_4_4_says() -> None:
@@ -145,7 +155,7 @@ def test_potentials_of_a_sample_are_as_accurate_as_theorem_4_4_says() -> None:
     y = np.where(np.sin(2 * x) > 0, 1.0, -1.0)
     waves = np.exp(1j * np.linspace(0.1, 4.0, 30)[:, None] * x) * y
     truth = np.abs(waves.mean(axis=1)) ** 2
-    accuracy = potential_accuracy(m, 30)
+    accuracy = potential_deviation(m, 30).value
     for _ in range(60):
         chosen = generator.integers(0, whole, m)
         v = np.abs(waves[:, chosen].sum(axis=1)) ** 2
@@ -155,20 +165,20 @@ def test_potentials_of_a_sample_are_as_accurate_as_theorem_4_4_says() -> None:
 
 
 def test_the_uniform_sample_size_solves_its_inequality_and_is_useless_in_many_columns() -> None:
-    n = uniform_sample_size(2, 3.0, 2.0, accuracy=0.1)
+    n = int(uniform_sample_size(2, 3.0, 2.0, accuracy=0.1).value)
 
     def needed(n: int) -> float:
         return 32 * (2 * np.log(1 + 16 * 2 * 3 / 0.1) + np.log(2 / 0.05)) / (0.1 - 2 / n) ** 2
 
     assert needed(n) <= n
     assert needed(n - 2) > n - 2
-    assert uniform_sample_size(784, 3.0, 9.0) > 5e7
+    assert uniform_sample_size(784, 3.0, 9.0).value > 5e7
 
 
 def test_all_frequencies_at_once_are_as_accurate_as_the_uniform_size_says() -> None:
     generator = np.random.default_rng(4)
     accuracy = 0.6
-    n = uniform_sample_size(1, 2.0, 1.0, accuracy=accuracy)
+    n = int(uniform_sample_size(1, 2.0, 1.0, accuracy=accuracy).value)
     grid = np.linspace(-2.0, 2.0, 401)
     u = np.linspace(-1.0, 1.0, 20_001)
     truth = np.abs((np.exp(1j * grid[:, None] * u) * np.sign(u)).mean(axis=1)) ** 2
@@ -176,3 +186,16 @@ def test_all_frequencies_at_once_are_as_accurate_as_the_uniform_size_says() -> N
         x = generator.uniform(-1.0, 1.0, n)
         v = np.abs((np.exp(1j * grid[:, None] * x) * np.sign(x)).mean(axis=1)) ** 2
         assert np.abs(v - truth).max() <= accuracy
+
+
+def test_numbers_without_a_meaning_are_refused_and_what_says_nothing_says_so() -> None:
+    with pytest.raises(ValueError, match="rounds=0"):
+        guaranteed_regret(1.0, 10, 0)
+    with pytest.raises(ValueError, match="prints no constant"):
+        guaranteed_regret(1.0, 10, 5, loss="squared_hinge", as_printed=True)
+    with pytest.raises(ValueError, match="eps is a probability"):
+        potential_deviation(100, 10, eps=1.0)
+    assert potential_deviation(30, 1_000).is_vacuous
+    assert guaranteed_regret(1.0, 1_000, 100).is_vacuous
+    assert played_value([1.0], 2.0, largest=3.0).is_vacuous
+    assert "does not cover" in repr(uniform_sample_size(2, 1.0, 1.0, accuracy=0.5, as_printed=True))
