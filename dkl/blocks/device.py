@@ -15,6 +15,8 @@ from scipy import sparse
 
 from dkl.blocks import generic
 from dkl.blocks.block import Block
+from dkl.blocks.sgd_rule import SGDModels, SGDRule
+from dkl.blocks.sgd_source import GROUP, sgd_source
 from dkl.blocks.tiles import checked_dtype, checked_weights, spans
 from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
@@ -208,6 +210,32 @@ def _kernel(dtype: np.dtype) -> Callable[..., None]:
     import cupy
 
     return cupy.RawKernel(kernel_source(dtype), "pair_sums")
+
+
+def sgd_rows(X: Any, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SGDRule) -> SGDModels:
+    """`dkl.blocks.sgd.sgd_rows` for rows on a GPU; the models are on the host."""
+    xp, (n, m), K = array_module(X), X.shape, len(models.intercept)
+    coef, mean = (xp.array(one, dtype=X.dtype, order="C") for one in (models.coef, models.average_coef))
+    intercepts = xp.array(np.stack([models.intercept, models.average_intercept]), dtype=xp.float64)
+    by_row = [xp.array(one, dtype=xp.float64, order="C") for one in (Y, S, rule.step_lengths(models.clock, n))]
+    sizes, numbers = (n, m, K), (*rule.penalties, rule.epsilon, rule.intercept_rate, models.clock, rule.average)
+    _sgd_kernel(sgd_source(rule, np.dtype(X.dtype.name)))(
+        (K,),
+        (GROUP**2,),
+        (
+            *(xp.ascontiguousarray(X), *by_row, coef, mean, xp.zeros_like(coef), intercepts),
+            *(*map(np.int32, sizes), *map(np.float64, numbers)),
+        ),
+    )
+    b, mean_b = on_host(intercepts)
+    return SGDModels(on_host(coef), b, on_host(mean), mean_b, models.clock + n)
+
+
+@cache
+def _sgd_kernel(source: str) -> Callable[..., None]:
+    import cupy
+
+    return cupy.RawKernel(source, "sgd_rows")
 
 
 def _tiles(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[slice, Any]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from dkl.blocks.gradients import gradient_sums
 from dkl.blocks.maps import map_rows
 from dkl.blocks.sums import feature_squares, feature_sums
 from tests.blocks.cases import FAMILIES, FOURIER, PRECISION, SCALINGS, STORAGES, holey_rows, stored, weighted_map
+from tests.blocks.cuda_sources import compiled, host_kernel, played
 
 NO_GPU = device.why_no_gpu()
 with_gpu = pytest.mark.skipif(NO_GPU is not None, reason=str(NO_GPU))
@@ -24,18 +23,19 @@ with_gpu = pytest.mark.skipif(NO_GPU is not None, reason=str(NO_GPU))
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_kernel_compiles(dtype: str, tmp_path: Path) -> None:
-    source = device.kernel_source(np.dtype(dtype))
-    compiler = shutil.which("nvcc")
-    if compiler is None:
-        nvrtc = pytest.importorskip("cupy.cuda.compiler", reason="neither nvcc nor NVRTC is here")
-        nvrtc.compile_using_nvrtc(source, arch="80")
-        return
-    path = tmp_path / "kernel.cu"
-    path.write_text(source)
-    command = [compiler, "-ptx", "-o", str(tmp_path / "kernel.ptx"), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "pair_sums" in (tmp_path / "kernel.ptx").read_text()
+    assert "pair_sums" in compiled(device.kernel_source(np.dtype(dtype)), tmp_path)
+
+
+@played
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_kernel_makes_the_sums_of_the_cpu(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = host_kernel(device.kernel_source(np.dtype(dtype)), "pair_sums", tmp_path)
+    monkeypatch.setattr(device, "_kernel", lambda dtype: kernel)
+    X, S = holey_rows(300, 6), np.random.default_rng(1).standard_normal((300, 11))
+    feature_map = weighted_map(FAMILIES["gaussian"], 150, 6, dtype, "standard")
+    tolerance = 10 * PRECISION[dtype] * np.sqrt(300)
+    expected = feature_sums(X, S, feature_map, dtype)
+    np.testing.assert_allclose(device.feature_sums(X, S, feature_map, dtype), expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse, special
+from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dkl.blocks.block import Block
 from dkl.blocks.kmeans import Centers
 from dkl.blocks.nufft import FrequencyGrid
+from dkl.blocks.sgd_rule import SGDModels, SGDRule
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import LandmarkProjection
 from dkl.features.scaling import Scaler
@@ -317,3 +319,34 @@ def cluster_sums(block: Block, operands: dict[str, Any]) -> dict[str, Any]:
             mass[nearest[i], block.y[i]] += weight
             inertia += weight * distances[i]
     return {"points0": points, "mass": mass, "inertia": inertia}
+
+
+def sgd_rows(X: np.ndarray, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule: SGDRule) -> SGDModels:
+    """Each model by scikit-learn's `partial_fit` on the rows in their order; means of iterates by one that averages."""
+    rows = sparse.csr_array(X) if rule.sparse else X
+    last = [_stepped(rows, (Y[:, k], S[:, k]), models, rule, k) for k in range(Y.shape[1])]
+    coef, b = np.stack([one.coef_.ravel() for one in last]), np.concatenate([one.intercept_ for one in last])
+    mean, mean_b = models.average_coef, models.average_intercept
+    if rule.average:
+        last = [_stepped(rows, (Y[:, k], S[:, k]), models, rule, k, average=rule.average) for k in range(Y.shape[1])]
+        mean = np.stack([one._average_coef.ravel() for one in last])
+        mean_b = np.concatenate([one._average_intercept for one in last])
+    return SGDModels(coef, b, mean, mean_b, models.clock + len(Y))
+
+
+def _stepped(rows: Any, target: Any, models: SGDModels, rule: SGDRule, k: int, *, average: Any = False) -> Any:
+    (y, weight), known = target, {}
+    options = {name: value for name, value in vars(rule).items() if name not in ("sparse", "average")}
+    kind = SGDClassifier if np.isin(y, (-1.0, 1.0)).all() else SGDRegressor
+    model = kind(**options, average=average, shuffle=False)
+    model.coef_, model.intercept_ = models.coef[k].copy(), models.intercept[k : k + 1].copy()
+    model._standard_coef, model._standard_intercept = model.coef_, model.intercept_
+    model._average_coef, model._average_intercept = (
+        models.average_coef[k].copy(),
+        models.average_intercept[k : k + 1].copy(),
+    )
+    model.t_ = models.clock
+    if kind is SGDClassifier:
+        known["classes"] = np.array([-1.0, 1.0])
+        model.classes_ = known["classes"]
+    return model.partial_fit(rows, y, sample_weight=weight, **known)

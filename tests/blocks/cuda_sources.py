@@ -1,0 +1,100 @@
+"""CUDA sources on a machine without a GPU: compiled by nvcc or NVRTC, and played by g++ and threads of the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+played = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to play the kernel's threads with")
+
+_BEFORE = r"""
+#include <math.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
+struct Place { int x, y, z; };
+static thread_local Place threadIdx;
+static Place blockIdx, blockDim;
+static pthread_barrier_t gate;
+#define __global__
+#define __shared__ static
+#define __syncthreads() pthread_barrier_wait(&gate)
+static int min(int a, int b) { return a < b ? a : b; }
+static void sincospi(double x, double* s, double* c) { *s = sin(M_PI * x); *c = cos(M_PI * x); }
+static void sincospif(float x, float* s, float* c) { *s = sin(M_PI * x); *c = cos(M_PI * x); }
+"""
+
+_AFTER = r"""
+struct Call { @FIELDS@ };
+static Call* call;
+static void* one(void* thread) {
+    threadIdx = {(int)(size_t)thread, 0, 0};
+    @NAME@(@VALUES@);
+    return 0;
+}
+extern "C" void launch(int blocks_x, int blocks_y, int blocks_z, int threads, @PARAMETERS@) {
+    blockDim = {threads, 1, 1};
+    pthread_t* team = (pthread_t*)malloc(threads * sizeof(pthread_t));
+    Call given = {@NAMES@};
+    call = &given;
+    for (int b = 0; b < blocks_x * blocks_y * blocks_z; ++b) {
+        blockIdx = {b % blocks_x, b / blocks_x % blocks_y, b / (blocks_x * blocks_y)};
+        pthread_barrier_init(&gate, 0, threads);
+        for (int t = 0; t < threads; ++t) pthread_create(&team[t], 0, one, (void*)(size_t)t);
+        for (int t = 0; t < threads; ++t) pthread_join(team[t], 0);
+        pthread_barrier_destroy(&gate);
+    }
+    free(team);
+}
+"""
+
+
+def host_kernel(source: str, name: str, folder: Path) -> Callable[..., None]:
+    """A function called as a `cupy.RawKernel` is: ``kernel(grid, block, arguments)``, arrays being NumPy's."""
+    text = re.search(rf"void {name}\((.*?)\)\s*\{{", source, re.DOTALL)
+    assert text is not None
+    parameters = [" ".join(one.replace("__restrict__", "").split()) for one in text[1].split(",")]
+    names = [one.split()[-1] for one in parameters]
+    after = _AFTER.replace("@NAME@", name).replace("@NAMES@", ", ".join(names))
+    after = after.replace("@VALUES@", ", ".join(f"call->{one}" for one in names))
+    after = after.replace("@PARAMETERS@", ", ".join(parameters)).replace("@FIELDS@", "; ".join(parameters) + ";")
+    path, library = folder / f"{name}.cpp", folder / f"{name}-{abs(hash(source))}.so"
+    path.write_text(_BEFORE + source + after)
+    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-o", str(library), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    launch = ctypes.CDLL(str(library)).launch
+
+    def kernel(grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any]) -> None:
+        launch(*(*grid, 1, 1)[:3], block[0], *map(_argument, arguments))
+
+    return kernel
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        assert value.flags.c_contiguous
+        return ctypes.c_void_p(value.ctypes.data)
+    return ctypes.c_int(value) if isinstance(value, np.int32) else ctypes.c_double(value)
+
+
+def compiled(source: str, folder: Path) -> str:
+    """PTX by nvcc, or by NVRTC, which need no GPU; a machine without either skips."""
+    compiler = shutil.which("nvcc")
+    if compiler is None:
+        nvrtc = pytest.importorskip("cupy.cuda.compiler", reason="neither nvcc nor NVRTC is here")
+        return str(nvrtc.compile_using_nvrtc(source, arch="80")[0])
+    path = folder / "kernel.cu"
+    path.write_text(source)
+    command = [compiler, "-ptx", "-o", str(folder / "kernel.ptx"), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return (folder / "kernel.ptx").read_text()
