@@ -130,6 +130,56 @@ def test_curves_of_the_posterior_are_those_of_the_settings_that_validate_best(tm
     assert pyplot.get_fignums() == []
 
 
+@pytest.fixture
+def alignment(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.syspath_prepend(EXAMPLES / "papers")
+    return example("papers/alignment.py")
+
+
+def test_tables_of_alignment_are_measured_once(
+    alignment: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = alignment["quick_study"](tmp_path)
+    text = alignment["run"](study, ["kgrams", "mixtures"])
+    assert "9 of the 9 prefixes of the planted motifs are among them" in text
+    assert "| digits |" in text
+    assert (tmp_path / "alignment_kgrams_mixtures.md").read_text() == text
+    assert all(is_picture(tmp_path / f"figure_2{part}.png") for part in "ab")
+    monkeypatch.setitem(alignment["run"].__globals__, "measured", None)
+    assert alignment["run"](study, ["kgrams", "mixtures"]) == text
+
+
+@pytest.mark.slow
+def test_all_parts_of_alignment_are_measured(alignment: dict[str, Any], tmp_path: Path) -> None:
+    text = alignment["run"](alignment["quick_study"](tmp_path))
+    assert text.count("## ") == 8
+    pictures = ("figure_1a", "figure_1b", "figure_2a", "figure_2b", "figure_3", "figure_3_speedup", "race")
+    assert all(is_picture(tmp_path / f"{name}.png") for name in pictures)
+
+
+def test_a_mixture_of_kernels_is_the_best_on_the_simplex(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the least of all mixtures on a grid, in the kernel machine's dual objective."""
+    monkeypatch.syspath_prepend(EXAMPLES / "papers")
+    names = example("papers/baselines.py")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 3))
+    y = np.where(np.linalg.norm(X, axis=1) > 1.5, 1.0, -1.0)
+    grams = [kernel(X, X) for name, kernel in names["kernels_of"](X).items() if name in ("linear", "Gaussian")]
+
+    def objective(weights: Any) -> float:
+        machine = names["SVC"](C=1.0, kernel="precomputed").fit(names["mixed"](grams, weights), y)
+        alpha = machine.dual_coef_[0]
+        gram = names["mixed"](grams, weights)[np.ix_(machine.support_, machine.support_)]
+        return float(np.abs(alpha).sum() - 0.5 * alpha @ gram @ alpha)
+
+    found = names["joint_weights"](grams, y, 1.0)
+    assert np.isclose(found.sum(), 1.0)
+    assert objective(found) <= min(objective((share, 1.0 - share)) for share in np.linspace(0, 1, 41)) * (1 + 1e-3)
+    alignments = names["ratio_weights"](grams, y, 1.0)
+    shares = [np.sum(np.outer(y, y) * gram) / np.sqrt(np.sum(gram**2) * 80**2) for gram in grams]
+    np.testing.assert_allclose(alignments, np.array(shares) / np.sum(shares))
+
+
 def test_an_optimised_map_needs_fewer_features_than_plain_fourier_draws() -> None:
     found = example("spectral_map.py")["run"]()
     assert list(found) == ["Fourier, plain", "Fourier, by leverage", "spectral, plain"]
