@@ -28,6 +28,7 @@ class Schedule:
         The N and D that the rates are of.
     phi : float
         1/10 for Lipschitz losses, 1/6 for the squared error.
+    covers, excludes : str
     """
 
     lam: tuple[float, float]
@@ -36,6 +37,20 @@ class Schedule:
     n_rows: float
     n_frequencies: float
     phi: float
+    covers: str = (
+        "rates of lambda, Lambda and gamma in N and D under which the learned function converges uniformly, constants "
+        "taken as 1"
+    )
+    excludes: str = (
+        "constants, which are not given (two sizes of a problem compare, one value means nothing); the decay of the "
+        "meta-kernel's eigenvalues, which is assumed; the proofs are in a supplement that is not at hand, so that the "
+        "rates are figure 2's as printed, unchecked"
+    )
+
+    @property
+    def is_vacuous(self) -> bool:
+        """Whether constants of 1 leave no value."""
+        return bool(self.conflicts)
 
     @property
     def conflicts(self) -> tuple[str, ...]:
@@ -46,6 +61,7 @@ class Schedule:
         head = f"Shilton et al. 2022, figure 2, N = {self.n_rows:g}, D = {self.n_frequencies:g}, phi = {self.phi:.4g}"
         lines = [f"  {name} from {low:.4g} to {high:.4g}" for name, (low, high) in self._ranges]
         said = [f"  no value of {', '.join(self.conflicts)} with constants of 1"] if self.conflicts else []
+        said += [f"  covers: {self.covers}", f"  does not cover: {self.excludes}"]
         return "\n".join([head, *lines, *said])
 
     def _repr_html_(self) -> str:

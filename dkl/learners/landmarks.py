@@ -8,12 +8,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dkl.bounds.certificate import Bound
+from dkl.bounds.certificate import Bounds
 from dkl.bounds.similarity import landmark_bound
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import PoolLearner
+from dkl.learners.certified import Certified
 from dkl.learners.parameters import (
     COMMON,
     LANDMARKS,
@@ -44,7 +45,7 @@ from dkl.selection.preparation import SAMPLE_BYTES, PreparationDriver
 _NUMBERS_A_CANDIDATE = 8
 
 
-class LandmarkFeatures(PoolLearner):
+class LandmarkFeatures(Certified, PoolLearner):
     """Similarities to landmarks, each learned from the labels: as many columns as landmarks, in a few passes.
 
     Around each landmark x_l every one of its own candidates w is a similarity cos(w.(x_l - x)) with an empirical loss,
@@ -86,9 +87,8 @@ class LandmarkFeatures(PoolLearner):
         The pseudo-posterior of each landmark.
     effective_features_ : ndarray of shape (n_landmarks,)
         1 / sum(weights^2).
-    bounds_ : Bound or None
-        On the expected loss of all similarities at once, at eps = 0.05; None for centroids, which have none, and for
-        the prior. Others: `bound`.
+    bounds_ : Bounds
+        On the expected loss of all similarities at once; empty for centroids, which have none. See `bounds`.
     frequencies_ : ndarray of shape (m, d)
         Those of all landmarks, one below the other, without candidates of negligible weight.
     message_ : str
@@ -159,12 +159,7 @@ class LandmarkFeatures(PoolLearner):
         """The candidates of each landmark, (n_landmarks, n_candidates, d); formed when asked for."""
         return self.pool_.projection.dense().reshape(len(self.landmarks_), self.n_candidates, -1)
 
-    @property
-    def bounds_(self) -> Bound | None:
-        """The bound on all similarities at eps = 0.05, or None where there is none."""
-        return self.bound() if self.landmarks == "random" and self.beta > 0.0 else None
-
-    def bound(self, eps: float = 0.05, t: float | None = None, *, as_printed: bool = False) -> Bound:
+    def bounds(self, eps: float = 0.05, *, t: float | None = None, as_printed: bool = False) -> Bounds:
         """The bound on the expected loss of all similarities at once.
 
         Parameters
@@ -172,28 +167,32 @@ class LandmarkFeatures(PoolLearner):
         eps : float
             Probability that it fails.
         t : float or None
-            None is beta sqrt(n), which the posterior minimises the bound for.
+            None is beta sqrt(n), which the posterior minimises the bound for; for beta = 0, sqrt(n).
         as_printed : bool
             With the paper's constant, which is looser.
 
         Returns
         -------
-        Bound
+        Bounds
+            Empty for centroids, which depend on all rows, and with `class_weight`.
 
-        Raises
-        ------
-        ValueError
-            For centroids, which depend on all rows, and where `t` or `eps` have no meaning.
+        References
+        ----------
+        Letarte, Morvant & Germain 2019, section 4.2.
         """
         if self.landmarks != "random":
-            raise ValueError(
-                f"landmarks={self.landmarks!r} are chosen by all rows, so that the bound does not cover them; use "
+            return Bounds(
+                why_none=f"landmarks={self.landmarks!r} are chosen by all rows, so that no theorem covers them; use "
                 "landmarks='random'"
             )
-        t = self.beta * math.sqrt(self.total_weight_) if t is None else t
-        n = self.total_weight_
+        if why := self._why_no_bounds():
+            return Bounds(why_none=why)
+        n, t = self.total_weight_, (self.beta or 1.0) * math.sqrt(self.total_weight_) if t is None else t
         # as many landmarks of each class as of any other: labels had a say
-        return landmark_bound(self.losses_, self.weights_, n_rows=n, t=t, eps=eps, chosen_from=n, as_printed=as_printed)
+        found = landmark_bound(
+            self.losses_, self.weights_, n_rows=n, t=t, eps=eps, chosen_from=n, as_printed=as_printed
+        )
+        return Bounds([found])
 
     def with_beta(self, beta: float) -> Self:
         """A fitted copy with another beta, without reading the rows.

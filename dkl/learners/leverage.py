@@ -8,13 +8,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dkl.bounds.certificate import Bound
+from dkl.bounds.certificate import Bounds
 from dkl.bounds.leverage import coherence_ratio, feature_count
 from dkl.data.dataset import Dataset
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import PoolLearner
+from dkl.learners.certified import Certified
 from dkl.learners.parameters import COMMON, LEVERAGE, POOL, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.searching import row_bytes, rows_within
@@ -29,7 +30,7 @@ _CANDIDATES_A_FEATURE, _DEFAULT_CANDIDATES = 100, 10_000
 _SAMPLE_BYTES = 64 << 20
 
 
-class LeverageFeatures(PoolLearner):
+class LeverageFeatures(Certified, PoolLearner):
     """Features drawn in proportion to their ridge leverage scores: a kernel's features that stand for all the others.
 
     With the features of M candidates on L rows as the matrix Phi (entries over sqrt(L M)), the scores are
@@ -78,8 +79,8 @@ class LeverageFeatures(PoolLearner):
         most the exact ones, and the law p is within this total variation of the exact one; certain, not probable.
     coherence_ : float
         M max(r) / d(mu), the factor by which plain draws need more features; assumption 2 of the paper asks for 1.
-    bounds_ : dict of str to Bound
-        How many draws stand for the whole pool, "by leverage" and "plain"; see `bound`.
+    bounds_ : Bounds
+        How many draws stand for the whole pool, by leverage and plain ones; see `bounds`.
     mu_ : float
         The ridge that the scores belong to.
     n_rows_ : int
@@ -188,29 +189,22 @@ class LeverageFeatures(PoolLearner):
         """M max(r) / d(mu)."""
         return coherence_ratio(self.scores_)
 
-    @property
-    def bounds_(self) -> dict[str, Bound]:
-        """How many draws stand for the whole pool with probability 0.95, by leverage and plain ones."""
-        return {"by leverage": self.bound(), "plain": self.bound(plain=True)}
-
-    def bound(self, eps: float = 0.05, *, plain: bool = False) -> Bound:
-        """How many draws stand for the whole pool at this mu.
+    def bounds(self, eps: float = 0.05) -> Bounds:
+        """How many draws stand for the whole pool at this mu: by leverage, and plain draws by their coherence.
 
         Parameters
         ----------
         eps : float
             Probability that they do not.
-        plain : bool
-            Draws of candidates whatever their scores are.
 
         Returns
         -------
-        Bound
+        Bounds
             In frequencies; of the exact degrees of freedom at most, where scores are approximations.
         """
-        most = self.degrees_of_freedom_ / (1.0 - self.score_error_)
-        coherence = self.coherence_ if plain else 1.0
-        return feature_count(most, coherence=coherence, eps=eps, n_candidates=float(len(self.scores_)))
+        most, size = self.degrees_of_freedom_ / (1.0 - self.score_error_), float(len(self.scores_))
+        counts = [feature_count(most, coherence=c, eps=eps, n_candidates=size) for c in (1.0, self.coherence_)]
+        return Bounds(counts)
 
     def _check_rest(self) -> None:
         family = family_of(self)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from dkl.bounds.certificate import Bounds
+from dkl.bounds.pair_loss import divergence_bound, first_order_bound, second_order_bound
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import SelectingLearner
+from dkl.learners.certified import Certified
 from dkl.learners.parameters import (
     COMMON,
     POOL,
@@ -27,7 +31,7 @@ from dkl.selection.posterior import pseudo_posterior
 from dkl.selection.potentials import PosteriorDriver, PotentialProblem
 
 
-class PosteriorFeatures(SelectingLearner):
+class PosteriorFeatures(Certified, SelectingLearner):
     """Features drawn from a pseudo-posterior over a pool of candidates, learned by one pass over the rows.
 
     Each candidate frequency w is a kernel cos(w.(x - x')) with an empirical loss L(w) over all pairs of rows; the
@@ -62,6 +66,8 @@ class PosteriorFeatures(SelectingLearner):
         The pseudo-posterior.
     effective_features_ : float
         1 / sum(weights^2).
+    bounds_ : Bounds
+        On the expected loss of the weighed kernel: theorem 3, corollaries 2 and 5 of the paper; see `bounds`.
     frequencies_ : ndarray of shape (m, d)
     family_, scaler_, seed_, n_features_in_, classes_, stats_
         As of `RandomFeatures`.
@@ -131,6 +137,38 @@ class PosteriorFeatures(SelectingLearner):
             None keeps the learner's own, as for `n_features`.
         """
         return self._chosen_again(beta=beta, n_features=n_features, estimator=estimator)
+
+    def bounds(self, eps: float = 0.05, *, t: float | None = None, as_printed: bool = False) -> Bounds:
+        """Bounds on the expected loss of the kernel that the weights make, all from the empirical losses.
+
+        Parameters
+        ----------
+        eps : float
+            Each fails with this probability at most.
+        t : float or None
+            Of theorem 3, twice that in corollary 2. None is beta sqrt(n), which the posterior minimises both for; for
+            beta = 0, sqrt(n).
+        as_printed : bool
+            The forms of the paper, of which corollary 5 is not valid.
+
+        Returns
+        -------
+        Bounds
+            Empty with `class_weight`.
+
+        References
+        ----------
+        Letarte, Morvant & Germain 2019, theorem 3, corollaries 2 and 5.
+        """
+        n, t = self.total_weight_, (self.beta or 1.0) * math.sqrt(self.total_weight_) if t is None else t
+        if why := self._why_no_bounds():
+            return Bounds(why_none=why)
+        both = (second_order_bound, t), (first_order_bound, 2.0 * t)
+        by_kl = [
+            bound(self.losses_, self.weights_, n_rows=n, t=at, eps=eps, as_printed=as_printed) for bound, at in both
+        ]
+        by_chi = divergence_bound(self.losses_, self.weights_, n_rows=n, eps=eps, as_printed=as_printed)
+        return Bounds([*by_kl, by_chi])
 
     def _check_rest(self) -> None:
         check_waves(type(self).__name__, family_of(self))

@@ -8,19 +8,22 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dkl.bounds.certificate import Bounds
+from dkl.bounds.tuning import inverse_eigenvalue_bound, schedules
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.learners.base import FeatureLearner
+from dkl.learners.certified import Certified
 from dkl.learners.parameters import check_parameters, family_of, kept_frequencies
 from dkl.learners.prediction import Scorer
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.rows import map_to_features, one_dimensional
-from dkl.learners.tuned_fit import check_penalty, fit_tuned, held_bytes, tuned_passes
+from dkl.learners.tuned_fit import check_penalty, fit_tuned, held_bytes, meta_spectrum_of, tuned_passes
 from dkl.selection.preparation import PreparationDriver
 from dkl.selection.tuned_solution import TunedSolution
 
 
-class TunedLearner(FeatureLearner):
+class TunedLearner(Certified, FeatureLearner):
     """Tuned random features (Shilton et al. 2022): a linear model on them is learned together with their density."""
 
     _supervised: ClassVar[bool] = True
@@ -95,6 +98,29 @@ class TunedLearner(FeatureLearner):
         left = map_to_features(self, X, self.feature_map_, "float64")
         return left @ (left if Y is None else map_to_features(self, Y, self.feature_map_, "float64")).T
 
+    def bounds(self, *, as_printed: bool = False) -> Bounds:
+        """How little the penalty may resist a change of the density, and how the parameters may scale with n and D.
+
+        Parameters
+        ----------
+        as_printed : bool
+            The eigenvalue bound of the paper, which is looser.
+
+        Returns
+        -------
+        Bounds
+            A `dkl.bounds.Bound`, and a `dkl.bounds.Schedule` for losses that the theory covers.
+
+        References
+        ----------
+        Shilton et al. 2022, section 4.3 and figure 2.
+        """
+        eigenvalues = meta_spectrum_of(self, self.feature_map_).values
+        found = [inverse_eigenvalue_bound(eigenvalues, gamma=self.gamma, as_printed=as_printed)]
+        if self.loss == "squared_hinge" or min(self.total_weight_, len(eigenvalues)) < 2:
+            return Bounds(found)
+        return Bounds([*found, schedules(self.total_weight_, len(eigenvalues), loss=self.loss)])
+
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The preparation, where it is needed, and the passes of the solver."""
         check_parameters(self)
@@ -137,6 +163,7 @@ class TunedLearner(FeatureLearner):
     def _learn(self, dataset: Dataset) -> None:
         if dataset.classes is not None:
             self._check_classes(np.asarray(dataset.classes))
+        self.total_weight_ = dataset.total_weight
         scaler = self._prepare(dataset)
         reference = replace(self._reference(self.family_, dataset.n_columns, seed=self.seed_), scaler=scaler)
         found, self.history_ = fit_tuned(self, dataset, reference)
