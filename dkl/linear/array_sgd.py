@@ -156,7 +156,7 @@ def _scores(model: Any, X: Any) -> np.ndarray:
     xp = array_module(X) if is_on_gpu(X) else X.__array_namespace__()
     coef = xp.asarray(np.atleast_2d(model.coef_), dtype=X.dtype)
     scores = on_host(X @ coef.T) + np.atleast_1d(model.intercept_)
-    return scores[:, 0] if len(coef) == 1 else scores
+    return scores[:, 0] if coef.shape[0] == 1 else scores
 
 
 def _by_model(model: Any, y: np.ndarray, class_weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

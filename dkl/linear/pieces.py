@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dkl.blocks.block import Block
-from dkl.blocks.device import on_host
+from dkl.blocks.device import array_module, is_on_gpu, rows_on, why_no_gpu
 from dkl.blocks.maps import map_rows, row_tile
 from dkl.blocks.sampling import row_fractions
 from dkl.features.feature_map import FeatureMap
@@ -26,8 +26,9 @@ class Piece:
 
     Parameters
     ----------
-    phi : ndarray of shape (n, m)
-        Mapped rows (the rows themselves where there is no feature map), less the centre.
+    phi : ndarray or CuPy array of shape (n, m)
+        Mapped rows (the rows themselves where there is no feature map), less the centre; on the device that mapped
+        them. Another process gets them on its own, and on the host where it has no GPU.
     y : ndarray of shape (n,) or (n, t)
         Labels or targets.
     weight : ndarray of shape (n,) or None
@@ -36,6 +37,9 @@ class Piece:
     phi: Any
     y: np.ndarray
     weight: np.ndarray | None
+
+    def __reduce__(self) -> tuple[Callable[..., Piece], tuple[Any, ...]]:
+        return _arrived, (is_on_gpu(self.phi), rows_on(self.phi, "cpu"), self.y, self.weight)
 
 
 @dataclass(frozen=True)
@@ -121,10 +125,15 @@ def shuffled_piece(block: Block, operands: Mapping[str, Any], number: int) -> Pi
     if len(chosen) == 0:
         return None
     tile = block.rows(chosen)
-    phi = tile.X if feature_map is None else on_host(map_rows(tile.X, feature_map, operands["dtype"]))
+    phi = tile.X if feature_map is None else map_rows(tile.X, feature_map, operands["dtype"])
     if center is not None:
-        phi -= center
+        phi -= array_module(phi).asarray(center)
     return Piece(phi, targets.targets(tile), targets.weights(tile))
+
+
+def _arrived(from_gpu: bool, phi: Any, y: np.ndarray, weight: np.ndarray | None) -> Piece:
+    """The piece in the process that it was sent to."""
+    return Piece(rows_on(phi, "gpu") if from_gpu and why_no_gpu() is None else phi, y, weight)
 
 
 def piece_rows(feature_map: FeatureMap | None, dtype: str) -> int:

@@ -1,4 +1,4 @@
-"""Stochastic gradient steps by scikit-learn's SGD estimators, as a pure function of a small state of arrays."""
+"""Stochastic gradient steps by scikit-learn's SGD estimators, or their rule on a GPU, as a pure function of a state."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
+from dkl.blocks.tiles import spans
+from dkl.linear.array_sgd import is_foreign, take_steps
 from dkl.linear.pieces import Piece
 
 CLASSIFICATION_LOSSES = ("hinge", "squared_hinge", "log_loss", "modified_huber")
@@ -133,6 +135,8 @@ def batch_rows(n_rows: float) -> int:
 def sgd_step(state: SGDState, piece: Piece, operands: Mapping[str, Any]) -> SGDState:
     """The state after `partial_fit` on the rows of a piece, batch by batch; `state` stays as it is.
 
+    Pieces on a GPU are stepped through there, a launch a batch.
+
     Operands: "estimator" (unfitted, see `default_estimator`), "classes" (or None), "batch_rows".
     """
     classes = operands["classes"]
@@ -142,10 +146,12 @@ def sgd_step(state: SGDState, piece: Piece, operands: Mapping[str, Any]) -> SGDS
     known = {} if classes is None else {"classes": classes}
     coef, intercept = state.average_coef.copy(), state.average_intercept.copy()
     batches = state.batches
-    for start in range(0, len(piece.phi), operands["batch_rows"]):
-        rows = slice(start, start + operands["batch_rows"])
+    for rows in spans(len(piece.y), operands["batch_rows"]):
         weight = None if piece.weight is None else piece.weight[rows]
-        model.partial_fit(piece.phi[rows], piece.y[rows], sample_weight=weight, **known)
+        if is_foreign(piece.phi):
+            take_steps(model, piece.phi[rows, :], piece.y[rows], weight)
+        else:
+            model.partial_fit(piece.phi[rows], piece.y[rows], sample_weight=weight, **known)
         batches += 1
         share = (1.0 + _AVERAGING) / (batches + _AVERAGING)
         coef += share * (np.atleast_2d(model.coef_) - coef)
@@ -155,7 +161,7 @@ def sgd_step(state: SGDState, piece: Piece, operands: Mapping[str, Any]) -> SGDS
         intercept=np.asarray(model.intercept_, dtype=state.intercept.dtype),
         average_coef=coef,
         average_intercept=intercept,
-        clock=state.clock + len(piece.phi),
+        clock=state.clock + len(piece.y),
         batches=batches,
     )
 
