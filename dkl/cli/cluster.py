@@ -133,5 +133,9 @@ def _client_of(address: str) -> Iterator[None]:
         raise ClusterError(
             f"no Dask scheduler answers at {address!r} ({error}); start one with 'dask scheduler', or give --workers N"
         ) from error
+    except TypeError as error:  # an encrypted address, and no certificates
+        raise ClusterError(
+            f"{address!r} asks for certificates ({error}); set DASK_CONFIG to the folder of the cluster's dask.yaml"
+        ) from error
     with client:
         yield
