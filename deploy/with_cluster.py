@@ -4,8 +4,8 @@
     python deploy/with_cluster.py slurm --gpus --workers 4 --memory 60GB --option=--partition=gpu -- dkl fit ...
     python deploy/with_cluster.py ssh --hosts hosts.txt -- dkl fit rows.zarr model.zarr
 
-The command gets `--scheduler ADDRESS` at its end. Give it `--checkpoint` too: a job that ran out of time goes on when it
-is submitted again. All parts talk TLS where DASK_CONFIG names a folder of `deploy/tls/make_certificates.sh`. Needs
+The command gets `--scheduler ADDRESS` at its end. Give it `--checkpoint` too: a job that ran out of time goes on when
+it is submitted again. All parts talk TLS where DASK_CONFIG names a folder of `deploy/tls/make_certificates.sh`. Needs
 dkl[slurm] or dkl[ssh], and a file system that all machines share (or a store by its URL).
 """
 
@@ -43,9 +43,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     slurm.add_argument("--option", action="append", default=[], help="a further line of #SBATCH, such as --partition=a")
     ssh = kinds.add_parser("ssh", help="a worker process on each of some machines")
     ssh.set_defaults(cluster=ssh_cluster)
-    ssh.add_argument(
-        "--hosts", type=Path, required=True, help="file with a host a line; the first has the scheduler too"
-    )
+    ssh.add_argument("--hosts", type=Path, required=True, help="file: a host a line; the first has the scheduler too")
     ssh.add_argument("--cores", type=int, default=4, help="threads of a worker (default 4)")
     ssh.add_argument("--memory", default="16GB", help="of a worker (default 16GB)")
     ssh.add_argument("--port", type=int, default=22, help="of the SSH servers")
