@@ -37,6 +37,7 @@ _HOMES = {
     "LeverageFeatures": "dkl.learners.leverage",
     "LandmarkFeatures": "dkl.learners.landmarks",
     "MarginFeatures": "dkl.learners.margin",
+    "JointFeatures": "dkl.learners.joint",
     "PeakFeatures": "dkl.learners.peaks",
     "TunedClassifier": "dkl.learners.tuned",
     "TunedRegressor": "dkl.learners.tuned",

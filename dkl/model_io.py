@@ -39,6 +39,7 @@ KNOWN = {
     "LeverageFeatures": "dkl.learners.leverage",
     "LandmarkFeatures": "dkl.learners.landmarks",
     "MarginFeatures": "dkl.learners.margin",
+    "JointFeatures": "dkl.learners.joint",
     "PeakFeatures": "dkl.learners.peaks",
     "TunedClassifier": "dkl.learners.tuned",
     "TunedRegressor": "dkl.learners.tuned",

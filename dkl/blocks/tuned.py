@@ -191,19 +191,52 @@ def margin_sums(
         The second derivatives of the smoothed losses by f, times the weights; 0 where they hardly count.
     """
     wide = phi.astype(np.float64)
+    smooth, loss, sides, curvature = sided_duals(wide, targets, weight, trial, smoothing, options.loss)
+    pulls = np.concatenate([sides.transpose(0, 2, 1) @ wide, sides.sum(axis=1)[:, :, None]], axis=2)
+    return {"smooth": smooth, "loss": loss, "mass": np.abs(sides).sum(axis=1), "pulls": pulls}, curvature
+
+
+def sided_duals(
+    wide: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    trial: Trial,
+    smoothing: Smoothing,
+    loss: MarginLoss,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """What hinges make of rows mapped in float64: `margin_sums` before its sums over rows.
+
+    Parameters
+    ----------
+    wide : ndarray of shape (n, m), float64
+    targets : ndarray of shape (n, K)
+    weight : ndarray of shape (n,)
+    trial : Trial
+    smoothing : Smoothing
+    loss : {"hinge", "squared_hinge"}
+
+    Returns
+    -------
+    smooth : ndarray of shape (K, T)
+        The sums of the smoothed losses at the steps.
+    losses : ndarray of shape (2, K)
+        Those of the losses at the first step, over the rows with target -1 and 1.
+    sides : ndarray of shape (2, n, K)
+        The dual weights of the rows times their targets, 0 on the other side.
+    curvature : ndarray of shape (n, K)
+    """
     models = (trial.coefficients, trial.directions, smoothing.past)
     start, move, past = (wide @ model[:, :-1].T + model[:, -1] for model in models)
     n, K = targets.shape
-    smooth, loss, dual, curvature = (np.zeros(shape) for shape in (trial.steps.shape, (2, K), (n, K), (n, K)))
-    rows, out = (start, move, targets, weight), (smooth, loss, dual, curvature)
-    if options.loss == "squared_hinge":
+    smooth, losses, dual, curvature = (np.zeros(shape) for shape in (trial.steps.shape, (2, K), (n, K), (n, K)))
+    rows, out = (start, move, targets, weight), (smooth, losses, dual, curvature)
+    if loss == "squared_hinge":
         _squared_hinges(rows, trial.steps, out)
     else:
         widths = (smoothing.width, smoothing.ahead, smoothing.follows)
         _smoothed_hinges(rows, smoothing.reach - targets * past, trial.steps, widths, out)
     sides = np.stack([np.where(targets < 0.0, dual, 0.0), np.where(targets > 0.0, dual, 0.0)])
-    pulls = np.concatenate([sides.transpose(0, 2, 1) @ wide, sides.sum(axis=1)[:, :, None]], axis=2)
-    return {"smooth": smooth, "loss": loss, "mass": np.abs(sides).sum(axis=1), "pulls": pulls}, curvature
+    return smooth, losses, sides, curvature
 
 
 _Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]

@@ -13,7 +13,7 @@ from dkl.cli.command import Running
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Family, Gaussian, Laplacian, Matern
 from dkl.features.harmonics import SphericalHarmonics
 
-LearnerName = Literal["random", "aligned", "posterior", "landmarks", "leverage", "peaks", "margin", "tuned"]
+LearnerName = Literal["random", "aligned", "posterior", "landmarks", "leverage", "peaks", "margin", "joint", "tuned"]
 FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", "coordinates", "harmonics"]
 # features that are searched for have few, strong columns: exact steps and a penalty chosen on held-out rows suit them
 SEARCHING = ("peaks", "margin")
@@ -53,7 +53,8 @@ class FeatureOptions:
     rho: Annotated[
         float | None,
         typer.Option(
-            help="Selectivity of --learner aligned (default: 0.005 of the candidates).", rich_help_panel=CANDIDATES
+            help="Selectivity of --learner aligned and joint (default: 0.005 of the candidates).",
+            rich_help_panel=CANDIDATES,
         ),
     ] = None
     beta: Annotated[

@@ -7,16 +7,19 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dkl.bounds.alignment import alignment_deviation, alignment_gap, rademacher_bound
-from dkl.bounds.certificate import Bounds
-from dkl.bounds.pair_loss import divergence_bound
 from dkl.data.dataset import Dataset
-from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import SelectingLearner
-from dkl.learners.certified import Certified
-from dkl.learners.parameters import ALIGNMENT, COMMON, POOL, Constraints, family_of, kept_frequencies
+from dkl.learners.parameters import (
+    ALIGNMENT,
+    COMMON,
+    POOL,
+    Constraints,
+    check_finite_pool,
+    family_of,
+    kept_frequencies,
+)
 from dkl.selection.alignment import divergence, effective_features, maximise_alignment
 from dkl.selection.choice import Choice, Estimator, block_means, choose_blocks
 from dkl.selection.potentials import AlignmentDriver, PotentialProblem
@@ -24,7 +27,7 @@ from dkl.selection.potentials import AlignmentDriver, PotentialProblem
 RHO_SHARE = 0.005
 
 
-class AlignedFeatures(Certified, SelectingLearner):
+class AlignedFeatures(SelectingLearner):
     """Features that agree with the targets, chosen from a pool of candidates by one pass over the rows.
 
     The weights q maximise the alignment of the kernel with the targets among all with D_f(q || uniform) <= rho,
@@ -75,9 +78,6 @@ class AlignedFeatures(Certified, SelectingLearner):
     effective_features_ : float
         1 / sum(q^2).
     rho_ : float
-    bounds_ : Bounds
-        For class labels and Fourier features: on the expected loss and alignment of the weighed kernel, its distance
-        from the best, and the complexity of machines on it; see `bounds`.
     frequencies_ : ndarray of shape (m, d)
     family_, scaler_, seed_, n_features_in_, classes_, stats_
         As of `RandomFeatures`; `classes_` for labels only.
@@ -162,58 +162,9 @@ class AlignedFeatures(Certified, SelectingLearner):
         """
         return self._chosen_again(rho=rho, n_features=n_features, estimator=estimator, k=k)
 
-    def bounds(self, eps: float = 0.05, *, as_printed: bool = False) -> Bounds:
-        """What the weights in the ball promise for the population; without another look at the rows.
-
-        Theorem 4 of Letarte et al. (mu = k) on the expected loss; lemma 1 of Sinha & Duchi on the expected alignment,
-        theorem 1 on its distance from the best in the ball, lemma 3 on machines with coefficients of length 1.
-
-        Parameters
-        ----------
-        eps : float
-            Each fails with this probability at most.
-        as_printed : bool
-            The forms of the papers, of which theorem 4 is not valid.
-
-        Returns
-        -------
-        Bounds
-            Empty where the theorems say nothing: targets that are numbers, `center`, `class_weight`, and features that
-            are not bounded by 1.
-
-        References
-        ----------
-        Sinha & Duchi 2016, lemmas 1 and 3, theorem 1; Letarte, Morvant & Germain 2019, theorem 4, corollary 5.
-        """
-        if why := self._why_no_bounds():
-            return Bounds(why_none=why)
-        n, q, k = self.total_weight_, self.weights_, float(self.k)
-        # pairs of a row with itself: n terms of 1 for cosine-sine pairs, at most that for a cosine with a phase
-        own = n if self.diagonal or self.pool_.activation == "cos-sin" else 0.0
-        losses = 0.5 - (self.alignment_ - own) / (2.0 * n * (n - 1.0))
-        return Bounds(
-            [
-                divergence_bound(losses, q, n_rows=n, mu=k, eps=eps, as_printed=as_printed),
-                alignment_deviation(n, self.rho_, k=k, eps=eps, as_printed=as_printed),
-                alignment_gap(n, len(q), self.rho_, k=k, eps=eps, as_printed=as_printed),
-                rademacher_bound(n, self.rho_, k=k, as_printed=as_printed),
-            ]
-        )
-
-    def _why_no_bounds(self) -> str:
-        if not hasattr(self, "classes_"):
-            return "these targets are numbers, and the theorems are about label similarities in [-1, 1]"
-        if self.pool_.activation not in ("cos-sin", "cos"):
-            return f"features of {self.family_!r} are not bounded by 1; `dkl.bounds` takes another feature_norm"
-        return "center=True makes the similarities depend on all rows" if self.center else super()._why_no_bounds()
-
     def _check_rest(self) -> None:
         family = family_of(self)
-        if self.n_candidates is None and not isinstance(family, FiniteFamily):
-            raise ValueError(
-                "The 'n_candidates' parameter of AlignedFeatures is None, each feature once, for finite families only "
-                f"(Coordinates, SphericalHarmonics); it must be an int >= 1 for {family!r}"
-            )
+        check_finite_pool(self, family)
         if self.n_features is not None:
             kept_frequencies(type(self).__name__, self.n_features, family)
 

@@ -6,19 +6,18 @@ import copy
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import FeatureLearner
-from dkl.learners.certified import CertifiedMargins
 from dkl.learners.corrective import AUTO_FEATURES, corrective_problem, fit_correctively
 from dkl.learners.game import check_game, game_driver, game_problem, game_to_resume, play_game
+from dkl.learners.modelled import WorkingModel
 from dkl.learners.parameters import COMMON, MARGIN, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.refining import refine_learner, refining_passes
-from dkl.learners.searching import row_bytes, weight_of
+from dkl.learners.searching import row_bytes
 from dkl.linear.targets import target_record
 from dkl.selection.corrective import CorrectiveDriver
 from dkl.selection.preparation import PreparationDriver
@@ -26,7 +25,7 @@ from dkl.selection.preparation import PreparationDriver
 Solver = Literal["corrective", "game"]
 
 
-class MarginFeatures(CertifiedMargins, FeatureLearner):
+class MarginFeatures(WorkingModel, FeatureLearner):
     """The fewest features for a given accuracy: each is searched for where the machine on the others errs most.
 
     Rounds alternate between the dual of a linear machine on the features so far, and the peaks of the Fourier potential
@@ -109,8 +108,6 @@ class MarginFeatures(CertifiedMargins, FeatureLearner):
         The dual weights of all rows, lazily (game only).
     points_ : ndarray of shape (m, ...)
         What `warm_start` begins with: frequencies, or their numbers in the pool of a finite family (rounds only).
-    bounds_ : Bounds
-        What the game guarantees; empty for rounds. `error_bound` bounds the probability of error.
     message_ : str
         How it ended.
     family_, scaler_, seed_, n_features_in_, classes_, stats_
@@ -207,20 +204,6 @@ class MarginFeatures(CertifiedMargins, FeatureLearner):
         self.progress = progress
         self.memory_limit = memory_limit
 
-    @property
-    def machine_(self) -> Any:
-        """The working model as a fitted `KernelClassifier` or `KernelRegressor`, which predicts."""
-        # the machines import the learners that they know by name
-        from dkl.learners.working import fitted_machine
-
-        check_is_fitted(self)
-        return fitted_machine(self)
-
-    @property
-    def working_model_(self) -> tuple[np.ndarray, np.ndarray]:
-        """(coef, intercept): where a linear model on these features may start."""
-        return self.coef_, self.intercept_
-
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The preparation, the targets' moments where they are numbers, and the rounds as they grow."""
         check_parameters(self)
@@ -281,7 +264,6 @@ class MarginFeatures(CertifiedMargins, FeatureLearner):
             self.__dict__.pop(name, None)
         if dataset.task == "classification":
             self.classes_ = dataset.classes
-        self.total_weight_ = weight_of(dataset, self._class_weights(dataset))
         if self.solver == "game":
             result: Any = play_game(self, dataset, scaler, start)
             self.dual_, self._played = result.dual, result.played

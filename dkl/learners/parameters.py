@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import (
     validate_parameter_constraints,
 )
 
-from dkl.features.families import Gaussian
+from dkl.features.families import FiniteFamily, Gaussian
 
 Constraints = dict[str, list[Any]]
 
@@ -48,6 +48,15 @@ ALIGNMENT: Constraints = {
     "center": ["boolean"],
     "diagonal": ["boolean"],
     "estimator": [StrOptions({"auto", "draw", "support"})],
+}
+
+JOINT: Constraints = {
+    **{name: ALIGNMENT[name] for name in ("n_candidates", "n_features", "rho", "k")},
+    "C": [Interval(Real, 0, None, closed="neither")],
+    "loss": [StrOptions({"hinge", "squared_hinge", "squared_error"}), None],
+    "tol": [Interval(Real, 0, None, closed="neither")],
+    "max_passes": [Interval(Integral, 1, None, closed="left")],
+    "max_working": [Interval(Integral, 1, None, closed="left")],
 }
 
 POSTERIOR: Constraints = {
@@ -110,7 +119,7 @@ PEAKS: Constraints = {
 MACHINE: Constraints = {
     "features": [
         HasMethods(["fit", "transform"]),
-        StrOptions({"random", "aligned", "posterior", "landmarks", "leverage", "peaks", "margin"}),
+        StrOptions({"random", "aligned", "posterior", "landmarks", "leverage", "peaks", "margin", "joint"}),
     ],
     "alpha": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
     "epochs": [Interval(Integral, 1, None, closed="left"), None],
@@ -213,6 +222,15 @@ def drawn_seed(random_state: Any) -> int:
 def columns_a_frequency(family: Any) -> int:
     """Output columns of one frequency: two for a cosine-sine pair."""
     return family.with_bandwidth(1.0).draw(1, 2, 0).columns_a_frequency
+
+
+def check_finite_pool(estimator: Any, family: Any) -> None:
+    """Raise ValueError where each feature of a family is asked for once, and it has no end of them."""
+    if estimator.n_candidates is None and not isinstance(family, FiniteFamily):
+        raise ValueError(
+            f"The 'n_candidates' parameter of {type(estimator).__name__} is None, each feature once, for finite "
+            f"families only (Coordinates, SphericalHarmonics); it must be an int >= 1 for {family!r}"
+        )
 
 
 def check_waves(name: str, family: Any) -> None:

@@ -16,7 +16,7 @@ from dkl.linear.scores import scoring_cost
 from dkl.linear.tuned_descent import SLOPES, TunedModel
 from dkl.selection.density import DensityPenalty
 from dkl.selection.tuned_problem import TunedLoss
-from dkl.selection.tuned_solution import TunedSolution, density_residual, largest, ridge_value, squared_weights
+from dkl.selection.tuned_solution import TunedSolution, largest, ridge_value, squared_weights
 
 # of the hinge's slope, spread over a width: at the optimum rows at the kink have a share of it
 _WIDTHS = (0.0, 0.03, 0.1, 0.3, 1.0)
@@ -109,7 +109,7 @@ def _residual(pull: np.ndarray, coef: np.ndarray, u: np.ndarray, terms: tuple[fl
     ratio = np.where(columns > 0.0, coef / np.where(columns > 0.0, columns, 1.0), pull[:, :-1] / lam)
     by_density = penalty.gradient(u) - 0.5 * lam * squared_weights(ratio, u)
     by_model = max(largest(pull[:, :-1] - lam * ratio), largest(pull[:, -1]))
-    return max(by_model, density_residual(penalty, u, by_density))
+    return max(by_model, penalty.residual(u, by_density))
 
 
 def _shapes(model: TunedModel, loss: TunedLoss) -> dict[str, tuple[int, ...]]:

@@ -13,6 +13,8 @@ from scipy.linalg import eigh
 
 from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.tiles import spans
+from dkl.selection.block_pivoting import bounded_minimum
+from dkl.selection.density_term import LEAST_DENSITY, Conjugate
 from dkl.selection.interior_point import minimise_quadratic
 from dkl.selection.meta_kernels import DeltaMetaKernel, MetaKernel, as_meta_kernel
 
@@ -47,24 +49,6 @@ class MetaSpectrum:
         if self.vectors is None:
             return factors * vectors
         return (factors * (vectors @ self.vectors)) @ self.vectors.T
-
-
-class Conjugate(NamedTuple):
-    """The least penalty less a linear function, as `DensityPenalty.conjugate` finds it.
-
-    Parameters
-    ----------
-    value : float
-        A lower bound of the minimum, `gap` below the value at `density`; added over the rows of p.
-    density : ndarray of shape (D,) or (K, D)
-        Where it is attained.
-    gap : float
-        Some 1e-15 of the terms that make up the value.
-    """
-
-    value: float
-    density: np.ndarray
-    gap: float
 
 
 class Elimination(NamedTuple):
@@ -166,6 +150,34 @@ class DensityPenalty:
     def start(self) -> np.ndarray:
         """The natural first density, (D,): the centre, raised to the floor."""
         return np.full(self.n_frequencies, max(self.center, self.floor))
+
+    def inside(self, u: np.ndarray) -> np.ndarray:
+        """A density near u (D,) that is allowed, and positive."""
+        if self.fixed:
+            return self.start()
+        # at 0 the model says nothing, and the problem is convex: any other start will do
+        return np.maximum(np.where(u > 0.0, u, 1.0), max(self.floor, LEAST_DENSITY))
+
+    def residual(self, u: np.ndarray, gradient: np.ndarray) -> float:
+        """max |u - max(u - gradient, floor)|; 0 where the density is fixed."""
+        if self.fixed:
+            return 0.0
+        return float(np.max(np.abs(u - np.maximum(u - gradient, self.floor)), initial=0.0))
+
+    def quadratic_minimum(self, curvature: np.ndarray, gradient: np.ndarray, u: np.ndarray) -> np.ndarray:
+        """The density where the penalty and a second-order model of the rest are least together.
+
+        Parameters
+        ----------
+        curvature : ndarray of shape (D, D)
+            Of the rest at u.
+        gradient : ndarray of shape (D,)
+            Of the whole.
+        u : ndarray of shape (D,)
+        """
+        floor = max(self.floor, LEAST_DENSITY)
+        whole = curvature + self.Lam * self.matrix
+        return bounded_minimum(whole, gradient - whole @ u, floor, u > floor)
 
     def value(self, u: np.ndarray) -> float:
         """The penalty of a density, (D,) or (K, D)."""

@@ -98,18 +98,18 @@ def _start(A: np.ndarray, b: np.ndarray) -> BoundedMinimum:
 def _stepped(A: np.ndarray, b: np.ndarray, at: BoundedMinimum) -> BoundedMinimum:
     x, s = at.point, at.multipliers
     root = np.sqrt(x / s)
-    factor = _factor(A, root)
+    factor = scaled_factor(A, root)
     residual = A @ x - b - s
     dx, ds = _direction(factor, root, residual, -x * s, at)
-    now, ahead = float(x @ s), float((x + _share(x, dx) * dx) @ (s + _share(s, ds) * ds))
+    now, ahead = float(x @ s), float((x + share_to_bound(x, dx) * dx) @ (s + share_to_bound(s, ds) * ds))
     centring = now / len(x) * min(1.0, ahead / now) ** 3
     dx, ds = _direction(factor, root, residual, centring - x * s - dx * ds, at)
     # one length for both: the residual is linear in (x, s), so it shrinks with the step
-    length = min(_share(x, dx), _share(s, ds))
+    length = min(share_to_bound(x, dx), share_to_bound(s, ds))
     return _measured(A, b, x + length * dx, s + length * ds)
 
 
-def _factor(A: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, bool]:
+def scaled_factor(A: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, bool]:
     """Cholesky of I + R A R, R = diag(root): no eigenvalue is below 1 but by rounding, which is outweighed."""
     for added in (0.0, *(_EPS * len(root) * 100.0**k for k in range(7))):
         scaled = root[:, None] * A
@@ -132,7 +132,7 @@ def _direction(
     return dx, (products - at.multipliers * dx) / at.point
 
 
-def _share(values: np.ndarray, change: np.ndarray) -> float:
+def share_to_bound(values: np.ndarray, change: np.ndarray) -> float:
     """The step that keeps positive values positive, at most 1."""
     falls = change < 0.0
     return min(1.0, _TO_BOUND * float(np.min(-values[falls] / change[falls], initial=np.inf)))

@@ -1,4 +1,4 @@
-"""The density that minimises data terms plus its own penalty: Newton steps on u that keep the bound u >= floor."""
+"""The density that minimises data terms plus its own penalty: Newton steps on u among those that are allowed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dkl.selection.block_pivoting import bounded_minimum
-from dkl.selection.density import DensityPenalty
+from dkl.selection.density_term import LEAST_DENSITY, DensityTerm
 from dkl.selection.tuned_forms import Eliminated, Form, frequency_squares
 
 _SUFFICIENT = 1e-4
 _SHORTEST = 1e-10
-# no density falls lower, even where it may be 0: curvatures there are quotients of rounding
-_LEAST = 1e-10
 # relative: differences of objectives below this are rounding
 _NOISE = 1e-15
 
@@ -40,17 +37,17 @@ class DensityFit:
 
 
 def tuned_density(
-    forms: Sequence[Form], penalty: DensityPenalty, start: np.ndarray, *, offset: float, tol: float, max_steps: int = 60
+    forms: Sequence[Form], penalty: DensityTerm, start: np.ndarray, *, offset: float, tol: float, max_steps: int = 60
 ) -> DensityFit:
-    """Minimise ``offset + sum of forms(u) + penalty(u)`` over u >= floor.
+    """Minimise ``offset + sum of forms(u) + penalty(u)`` over the densities that the penalty allows.
 
-    Each step goes to the minimum of the second-order model under the bounds, found exactly, then as far towards it as
+    Each step goes to the minimum of the second-order model among these, found exactly, then as far towards it as
     lowers the objective: a handful of steps, as the data terms are smooth and convex in u once w is eliminated.
 
     Parameters
     ----------
     forms : sequence of Form
-    penalty : DensityPenalty
+    penalty : DensityTerm
     start : ndarray of shape (D,)
     offset : float
         What the forms leave out of the objective: `tol` is relative to all of it.
@@ -58,21 +55,14 @@ def tuned_density(
         The last step is one that promises to lower the objective by no more than this share of it.
     max_steps : int
     """
-    floor = max(penalty.floor, _LEAST)
-    u = np.asarray(start, dtype=np.float64)
-    # at 0 the model says nothing, and the problem is convex: any other start will do
-    u = np.maximum(np.where(u > 0.0, u, 1.0), floor)
-    if penalty.fixed:
-        u = np.full(len(u), float(penalty.center))
-        points, value = _evaluated(forms, penalty, u)
-        return DensityFit(u, points, value + offset, 0)
+    u = penalty.inside(np.asarray(start, dtype=np.float64))
     points, value = _evaluated(forms, penalty, u)
-    matrix = penalty.Lam * penalty.matrix
+    if penalty.fixed:
+        return DensityFit(u, points, value + offset, 0)
     for step in range(max_steps):
         gradient = density_gradient(forms, points, penalty, u)
-        curvature = matrix + sum(form.curvature(u, point) for form, point in zip(forms, points, strict=True))
-        target = bounded_minimum(curvature, gradient - curvature @ u, floor, u > floor)
-        move = target - u
+        curvature = sum(form.curvature(u, point) for form, point in zip(forms, points, strict=True))
+        move = penalty.quadratic_minimum(np.asarray(curvature), gradient, u) - u
         slope = float(gradient @ move)
         found = _shortened(forms, penalty, (u, points, value), (move, slope))
         if found is None:
@@ -84,7 +74,7 @@ def tuned_density(
 
 
 def density_gradient(
-    forms: Sequence[Form], points: Sequence[Eliminated], penalty: DensityPenalty, u: np.ndarray
+    forms: Sequence[Form], points: Sequence[Eliminated], penalty: DensityTerm, u: np.ndarray
 ) -> np.ndarray:
     """The gradient by u once w is eliminated: Lam H (u - c) - lam/2 |w_j|^2/u_j^2."""
     gradient = penalty.gradient(u)
@@ -93,21 +83,21 @@ def density_gradient(
     return gradient
 
 
-def _evaluated(forms: Sequence[Form], penalty: DensityPenalty, u: np.ndarray) -> tuple[tuple[Eliminated, ...], float]:
+def _evaluated(forms: Sequence[Form], penalty: DensityTerm, u: np.ndarray) -> tuple[tuple[Eliminated, ...], float]:
     points = tuple(form.at(u) for form in forms)
     return points, sum(point.value for point in points) + penalty.value(u)
 
 
 def _shortened(
     forms: Sequence[Form],
-    penalty: DensityPenalty,
+    penalty: DensityTerm,
     where: tuple[np.ndarray, tuple[Eliminated, ...], float],
     step: tuple[np.ndarray, float],
 ) -> tuple[np.ndarray, tuple[Eliminated, ...], float] | None:
     """The longest of the halved steps that lowers the objective enough, or None where none does."""
     (u, _, value), (move, slope), length = where, step, 1.0
     while length > _SHORTEST:
-        tried = np.maximum(u + length * move, max(penalty.floor, _LEAST))
+        tried = np.maximum(u + length * move, max(penalty.floor, LEAST_DENSITY))
         points, found = _evaluated(forms, penalty, tried)
         if found <= value + _SUFFICIENT * length * slope + _NOISE * abs(value):
             return tried, points, found

@@ -11,7 +11,7 @@ import numpy as np
 from dkl.blocks.newton import NewtonTargets
 from dkl.blocks.tuned import Smoothing
 from dkl.features.feature_map import FeatureMap
-from dkl.selection.density import DensityPenalty
+from dkl.selection.density_term import DensityTerm
 
 TunedLoss = Literal["squared_error", "hinge", "squared_hinge"]
 
@@ -37,7 +37,7 @@ class TunedProblem:
     loss : {"squared_error", "hinge", "squared_hinge"}
         Half the squared error; the hinge; its square.
     lam : float
-    penalty : DensityPenalty
+    penalty : DensityTerm
     tol : float
         Done when the duality gap is below this share of the objective. The squared error is always solved to rounding.
     max_passes : int
@@ -58,7 +58,7 @@ class TunedProblem:
     total_weight: float
     loss: TunedLoss
     lam: float
-    penalty: DensityPenalty
+    penalty: DensityTerm
     tol: float = 1e-4
     max_passes: int = 100
     shared: bool = True

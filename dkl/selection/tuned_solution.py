@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.selection.density import DensityPenalty
+from dkl.selection.density_term import DensityTerm
 from dkl.selection.tuned_forms import frequency_squares
 
 
@@ -58,7 +58,7 @@ def squared_weights(coef: np.ndarray, density: np.ndarray) -> np.ndarray:
 
 
 def certified(
-    penalty: DensityPenalty,
+    penalty: DensityTerm,
     lam: float,
     point: tuple[np.ndarray, np.ndarray],
     duals: tuple[np.ndarray, np.ndarray],
@@ -67,7 +67,7 @@ def certified(
 
     Parameters
     ----------
-    penalty : DensityPenalty
+    penalty : DensityTerm
     lam : float
     point : (ndarray of shape (K, m), ndarray of shape (D,) or (K, D))
         Coefficients and density.
@@ -83,21 +83,14 @@ def certified(
     ridge_gap = 0.5 * float(np.sum(columns * (feasible.T - lam * pulls) ** 2)) / lam
     p = squared_weights(feasible.T, density) / (2.0 * lam)
     gradient = penalty.gradient(density) - 0.5 * lam * squared_weights(pulls, density)
-    residual = max(largest(slope.T - lam * pulls), density_residual(penalty, density, gradient))
+    residual = max(largest(slope.T - lam * pulls), penalty.residual(density, gradient))
     return residual, ridge_gap + density_gap(penalty, density, p)
 
 
-def density_gap(penalty: DensityPenalty, density: np.ndarray, p: np.ndarray) -> float:
+def density_gap(penalty: DensityTerm, density: np.ndarray, p: np.ndarray) -> float:
     """How far a density is from the best one for dual squares p = |c_j|^2/(2 lam), as penalties less u.p: >= 0."""
     linear = penalty.value(density) - float(np.sum(density * p))
     return max(0.0, linear - penalty.conjugate(p).value)
-
-
-def density_residual(penalty: DensityPenalty, density: np.ndarray, gradient: np.ndarray) -> float:
-    """max |u - max(u - gradient, floor)|; 0 where the density is fixed."""
-    if penalty.fixed:
-        return 0.0
-    return largest(density - np.maximum(density - gradient, penalty.floor))
 
 
 def largest(values: Any) -> float:

@@ -10,7 +10,7 @@ from functools import reduce
 import numpy as np
 
 from dkl.blocks.blas import one_blas_thread
-from dkl.selection.density import DensityPenalty
+from dkl.selection.density_term import DensityTerm
 from dkl.selection.tuned_density import DensityFit, tuned_density
 from dkl.selection.tuned_forms import Form
 from dkl.selection.tuned_solution import TunedSolution, certified
@@ -47,7 +47,7 @@ class HeldOutErrors:
 
 def solve_squared(
     sums: Squared,
-    penalty: DensityPenalty,
+    penalty: DensityTerm,
     lam: float,
     start: np.ndarray | None = None,
     *,
@@ -60,7 +60,7 @@ def solve_squared(
     ----------
     sums : SquaredSums or SquaredRows
         Of rows mapped with amplitudes 1/sqrt(D).
-    penalty : DensityPenalty
+    penalty : DensityTerm
     lam : float
     start : ndarray of shape (D,) or (K, D), or None
         A density to start from; the problem is convex, so that it saves steps and changes nothing.
@@ -89,7 +89,7 @@ def solve_squared(
 
 def cross_validate(
     folds: Sequence[Squared],
-    penalty: DensityPenalty,
+    penalty: DensityTerm,
     lam: float,
     *,
     starts: Sequence[np.ndarray] | None = None,
@@ -167,7 +167,7 @@ class _Fitted:
         return self.columns * self.pulls
 
 
-def _starts(penalty: DensityPenalty, start: np.ndarray | None, n_outputs: int, shared: bool) -> np.ndarray:
+def _starts(penalty: DensityTerm, start: np.ndarray | None, n_outputs: int, shared: bool) -> np.ndarray:
     """A density to start from for each problem, (1, D) or (K, D)."""
     begin = penalty.start() if start is None else np.asarray(start, dtype=np.float64)
     if shared:
@@ -175,13 +175,13 @@ def _starts(penalty: DensityPenalty, start: np.ndarray | None, n_outputs: int, s
     return np.broadcast_to(begin, (n_outputs, begin.shape[-1]))
 
 
-def _fitted(rows: Centred, penalty: DensityPenalty, lam: float, start: np.ndarray, tol: float) -> _Fitted:
+def _fitted(rows: Centred, penalty: DensityTerm, lam: float, start: np.ndarray, tol: float) -> _Fitted:
     form = rows.form(lam)
     return _Fitted(form, tuned_density([form], penalty, start, offset=0.5 * float(rows.variance.sum()), tol=tol))
 
 
 def _predicting(
-    sums: Squared, penalty: DensityPenalty, lam: float, starts: np.ndarray, tol: float
+    sums: Squared, penalty: DensityTerm, lam: float, starts: np.ndarray, tol: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Coefficients, intercepts and densities, without a certificate."""
     rows = sums.centred()
@@ -193,7 +193,7 @@ def _predicting(
     return weights.T, rows.center - rows.mean @ weights, np.stack([one.fit.density for one in each])
 
 
-def _certified(rows: Centred, penalty: DensityPenalty, found: _Fitted) -> TunedSolution:
+def _certified(rows: Centred, penalty: DensityTerm, found: _Fitted) -> TunedSolution:
     """The model with its residual and its gap, in which the data term has no share: the dual point is its gradient."""
     u, weights = found.fit.density, found.weights
     duals = rows.duals(weights)

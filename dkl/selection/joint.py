@@ -1,0 +1,243 @@
+"""A kernel's weights in a divergence ball and the machine on it, learned together, with a certificate for all weights.
+
+Few candidates have weight where the ball is large. Rounds therefore solve the problem of tuned random features on a few
+working candidates; then a pass over the features of all candidates bounds how much the others could still gain, and
+says which of them to work on next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from dkl.blocks.blas import one_blas_thread
+from dkl.blocks.joint import pricing_block, pricing_shapes
+from dkl.blocks.maps import mapping_flops
+from dkl.blocks.records import Accumulator, BlockSum, Cost, Record
+from dkl.features.feature_map import FeatureMap
+from dkl.selection.joint_problem import JointProblem, JointState
+from dkl.selection.tuned import TunedDriver
+from dkl.selection.tuned_margin import margin_start
+from dkl.selection.tuned_records import TunedCost
+from dkl.selection.tuned_solution import ridge_value, squared_weights
+
+# of the gap at hand: how far the problem on the working candidates is solved before all are looked at again
+_NEARER = 0.1
+# working candidates beyond those that the dual point gives weight, as a share of these
+_SPARE = 1.25
+_FEWEST = 16
+# of the mean density: less is none
+_NONE = 1e-7
+_MOST_ROUNDS = 40
+_TUNED = TunedDriver()
+
+
+class JointDriver:
+    """Sinha & Duchi 2016, equation (9), by sums over blocks: no dual weight is kept, and the gap is certified."""
+
+    def init(self, problem: JointProblem) -> JointState:
+        """Weights 0, nothing read: the first pass looks at all candidates."""
+        problem_of_one = problem.on(np.zeros(1, np.int64), 1.0)
+        first = _TUNED.init(problem_of_one)
+        return JointState(**{each.name: getattr(first, each.name) for each in fields(first)} | {"ended": True})
+
+    def request(self, problem: JointProblem, state: JointState) -> Sequence[Record] | None:
+        """The next pass: over the features of all candidates, or of a step on the working ones."""
+        if state.done:
+            return None
+        if state.ended:
+            return [_pricing_record(problem, state)]
+        return _TUNED.request(problem.on(state.working, state.goal), state)
+
+    def step(self, problem: JointProblem, state: JointState, results: Sequence[Any]) -> JointState:
+        """The state after that pass."""
+        if not state.ended:
+            solved: Any = _TUNED.step(problem.on(state.working, state.goal), state, results)
+            return solved
+        with one_blas_thread():
+            return _priced(problem, state, results[0])
+
+    def figures(self, problem: JointProblem, state: JointState) -> dict[str, float]:
+        """Where the last look at all candidates stood."""
+        return dict(state.rounds[-1]) if state.rounds else {}
+
+    def held(self, problem: JointProblem, row_bytes: int) -> dict[str, int]:
+        """The matrices of the largest working set, and the sums of all candidates."""
+        parts, D = problem.pool.columns_a_frequency, problem.pool.n_frequencies
+        matrices = _TUNED.held(problem.on(_largest_set(problem), 1.0), row_bytes)
+        return {**matrices, "sums of all candidates": 4 * 8 * parts * D * problem.n_outputs}
+
+    def plan(self, problem: JointProblem) -> Sequence[tuple[Sequence[Record], int]]:
+        """Looks at all candidates, and passes on the largest working set."""
+        state = self.init(problem)
+        working = _largest_set(problem)
+        largest = state.moved_to(working)
+        solving = _TUNED.plan(problem.on(working, 1.0))
+        rounds = _MOST_ROUNDS if problem.loss == "squared_error" else 1
+        return [
+            ([_pricing_record(problem, largest)], _MOST_ROUNDS),
+            *((records, count * rounds) for records, count in solving),
+        ]
+
+
+def _largest_set(problem: JointProblem) -> np.ndarray:
+    return np.arange(min(problem.most_working, problem.pool.n_frequencies))
+
+
+def _pricing_record(problem: JointProblem, state: JointState) -> BlockSum:
+    """The features of all candidates, weighed by the dual weights of the model at hand."""
+    pool, K = problem.pool, problem.n_outputs
+    working = pool.take(state.working)
+    shapes = pricing_shapes(pool.columns_a_frequency, pool.n_frequencies, K)
+    operands = {
+        "feature_map": working,
+        "targets": problem.targets,
+        "models": state.coefficients,
+        # the dual weights that the last step was judged by: its width has become the state's
+        "smoothing": replace(state.smoothing, ahead=state.width, follows=False),
+        "loss": problem.loss,
+        "pool": pool,
+        "dtype": problem.dtype,
+    }
+    accumulators = {name: Accumulator(shape) for name, shape in shapes.items()}
+    cost = _PricingCost(TunedCost(working, K, 0, problem.dtype), pool, K)
+    return BlockSum("sums of all candidates", pricing_block, accumulators, operands, cost)
+
+
+@dataclass(frozen=True, eq=False)
+class _PricingCost:
+    """What a block costs: scores by the working candidates, then the features of all."""
+
+    scores: TunedCost
+    pool: FeatureMap
+    n_outputs: int
+
+    def __call__(self, rows: int, columns: int) -> Cost:
+        scores, width = self.scores(rows, columns), 2 * self.n_outputs
+        flops = mapping_flops(columns, self.pool) + 2.0 * width * self.pool.n_features
+        scratch = 16 * self.pool.n_features * width + 24 * rows * width + self.pool.projection.nbytes
+        return Cost(scores.flops + rows * flops, scores.scratch_bytes + scratch)
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """The model against the best dual point that its margins give.
+
+    Attributes
+    ----------
+    objective, dual : float
+    squares : ndarray of shape (D,)
+        |c_m|^2 / (2 lam), c_m the sums of the candidates' features by the dual weights: v(alpha) of the paper.
+    density : ndarray of shape (D,)
+        The best in the ball for them.
+    """
+
+    objective: float
+    dual: float
+    squares: np.ndarray
+    density: np.ndarray
+
+
+def _judged(problem: JointProblem, state: JointState, sums: Mapping[str, np.ndarray]) -> _Judged:
+    weight = float(sums["weight"][0])
+    losses, mass, pool = sums["loss"] / weight, sums["mass"] / weight, problem.pool
+    squared = problem.loss == "squared_error"
+    # of the two columns of weights, so much of each sums to zero
+    mix = np.stack([np.ones_like(mass[0]), -mass[0] / mass[1]]) if squared else _share_of_sides(mass)
+    duals = np.stack([(sums[f"pool{k}"] @ mix[:, k]).ravel() for k in range(problem.n_outputs)]) / weight
+    squares = squared_weights(duals, np.empty(pool.n_frequencies)) / (2.0 * problem.lam)
+    best = problem.ball.conjugate(squares)
+    coef = state.coefficients[:, :-1]
+    # before anything was solved there is a weightless candidate and no density
+    ridge = ridge_value(coef, state.density[0], problem.lam) if coef.any() else 0.0
+    if squared:
+        data = float(losses.sum() - 0.5 * np.sum(mass[0] ** 2))
+        linear = float(np.sum(duals[:, state.columns(pool.n_frequencies, pool.columns_a_frequency)] * coef))
+        return _Judged(data + ridge, data + linear + best.value, squares, best.density)
+    conjugate = float(np.sum(mix**2 * losses)) if problem.loss == "squared_hinge" else 0.0
+    dual = 2.0 * float(mass.min(axis=0).sum()) - conjugate + best.value
+    return _Judged(float(losses.sum()) + ridge, dual, squares, best.density)
+
+
+def _share_of_sides(mass: np.ndarray) -> np.ndarray:
+    """What scales the dual weights of the two sides (2, K) to the smaller of their sums."""
+    return np.where(mass > 0.0, mass.min(axis=0) / np.where(mass > 0.0, mass, 1.0), 0.0)
+
+
+def _priced(problem: JointProblem, state: JointState, sums: Mapping[str, np.ndarray]) -> JointState:
+    """The gap over all candidates; done where it is small, or the next candidates to work on."""
+    found = _judged(problem, state, sums)
+    stuck = bool(state.rounds) and state.gap > state.goal * state.objective
+    bound = max(state.bound, found.dual)
+    state = replace(
+        state, objective=found.objective, gap=max(0.0, found.objective - bound), bound=bound, passes=state.passes + 1
+    )
+    state = replace(state, rounds=(*state.rounds, _line(state)))
+    working = _next_working(problem, state, found)
+    why = _why_done(problem, state, stuck and bool(np.isin(working, state.working).all()))
+    if why:
+        return replace(state, done=True, message=f"{why}: {_standing(state)}")
+    goal = max(0.5 * problem.tol, _NEARER * state.gap / state.objective)
+    return _restarted(problem, replace(state, goal=goal), working, found.density)
+
+
+def _line(state: JointState) -> dict[str, float]:
+    return {
+        "passes": float(state.passes),
+        "objective": state.objective,
+        "gap": state.gap,
+        "working": float(len(state.working)),
+        "support": float(np.count_nonzero(_has_density(state))),
+    }
+
+
+def _has_density(state: JointState) -> np.ndarray:
+    """Which working candidates have weight, (s,); none before anything was solved."""
+    u = state.density[0]
+    return (u > _NONE * u.mean()) & state.coefficients.any()
+
+
+def _why_done(problem: JointProblem, state: JointState, stuck: bool) -> str:
+    if state.gap <= problem.tol * state.objective or state.gap == 0.0:
+        return "the duality gap is below tol"
+    if state.passes >= problem.max_passes or len(state.rounds) >= _MOST_ROUNDS:
+        return "max_passes is reached; a smaller C or a larger tol ends sooner"
+    return "no step lowers the objective any more; use dtype='float64' or a larger tol" if stuck else ""
+
+
+def _standing(state: JointState) -> str:
+    support = int(state.rounds[-1]["support"])
+    return (
+        f"after {state.passes} passes {support} candidates have weight, and the objective is at most "
+        f"{100.0 * state.gap / max(state.objective, 1e-300):.2g} % above the minimum"
+    )
+
+
+def _next_working(problem: JointProblem, state: JointState, found: _Judged) -> np.ndarray:
+    """Those at hand, and those that the dual point gives the most; where they are too many, those with weight first."""
+    wanted = max(int(np.count_nonzero(found.density)), problem.ball.least)
+    count = max(_FEWEST, int(np.ceil(_SPARE * wanted)))
+    best = np.argsort(-found.squares, kind="stable")[:count]
+    chosen = np.union1d(state.working, best) if state.coefficients.any() else np.sort(best)
+    if len(chosen) <= problem.most_working:
+        return chosen
+    rank = found.squares.copy()
+    rank[state.working[_has_density(state)]] += 2.0 * found.squares.max()
+    return np.sort(np.argsort(-rank, kind="stable")[: problem.most_working])
+
+
+def _restarted(problem: JointProblem, state: JointState, working: np.ndarray, best: np.ndarray) -> JointState:
+    """The same model as a start on other working candidates."""
+    first = len(state.rounds) == 1
+    state = state.moved_to(working)
+    if first:
+        # no candidate has weight yet: any density will do
+        state = replace(state, density=best[None, working])
+    if problem.loss == "squared_error":
+        return replace(state, ended=False, history=())
+    state = replace(state, ended=False, step=1.0, promise=0.0, ahead=state.width, follows=False)
+    started: Any = margin_start(problem.on(working, state.goal), state) if first else replace(state, share=1.0)
+    return started
