@@ -7,10 +7,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from dkl.bounds.alignment import alignment_deviation, alignment_gap, rademacher_bound
+from dkl.bounds.certificate import Bounds
+from dkl.bounds.pair_loss import divergence_bound
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import SelectingLearner
+from dkl.learners.certified import Certified
 from dkl.learners.parameters import (
     ALIGNMENT,
     COMMON,
@@ -27,7 +31,7 @@ from dkl.selection.potentials import AlignmentDriver, PotentialProblem
 RHO_SHARE = 0.005
 
 
-class AlignedFeatures(SelectingLearner):
+class AlignedFeatures(Certified, SelectingLearner):
     """Features that agree with the targets, chosen from a pool of candidates by one pass over the rows.
 
     The weights q maximise the alignment of the kernel with the targets among all with D_f(q || uniform) <= rho,
@@ -78,6 +82,9 @@ class AlignedFeatures(SelectingLearner):
     effective_features_ : float
         1 / sum(q^2).
     rho_ : float
+    bounds_ : Bounds
+        For class labels and Fourier features: on the expected loss and alignment of the weighed kernel, its distance
+        from the best, and the complexity of machines on it; see `bounds`.
     frequencies_ : ndarray of shape (m, d)
     family_, scaler_, seed_, n_features_in_, classes_, stats_
         As of `RandomFeatures`; `classes_` for labels only.
@@ -161,6 +168,51 @@ class AlignedFeatures(SelectingLearner):
             None keeps the learner's own, as for `n_features` and `estimator`.
         """
         return self._chosen_again(rho=rho, n_features=n_features, estimator=estimator, k=k)
+
+    def bounds(self, eps: float = 0.05, *, as_printed: bool = False) -> Bounds:
+        """What the weights in the ball promise for the population; without another look at the rows.
+
+        Theorem 4 of Letarte et al. (mu = k) on the expected loss; lemma 1 of Sinha & Duchi on the expected alignment,
+        theorem 1 on its distance from the best in the ball, lemma 3 on machines with coefficients of length 1.
+
+        Parameters
+        ----------
+        eps : float
+            Each fails with this probability at most.
+        as_printed : bool
+            The forms of the papers, of which theorem 4 is not valid.
+
+        Returns
+        -------
+        Bounds
+            Empty where the theorems say nothing: targets that are numbers, `center`, `class_weight`, and features that
+            are not bounded by 1.
+
+        References
+        ----------
+        Sinha & Duchi 2016, lemmas 1 and 3, theorem 1; Letarte, Morvant & Germain 2019, theorem 4, corollary 5.
+        """
+        if why := self._why_no_bounds():
+            return Bounds(why_none=why)
+        n, q, k = self.total_weight_, self.weights_, float(self.k)
+        # pairs of a row with itself: n terms of 1 for cosine-sine pairs, at most that for a cosine with a phase
+        own = n if self.diagonal or self.pool_.activation == "cos-sin" else 0.0
+        losses = 0.5 - (self.alignment_ - own) / (2.0 * n * (n - 1.0))
+        return Bounds(
+            [
+                divergence_bound(losses, q, n_rows=n, mu=k, eps=eps, as_printed=as_printed),
+                alignment_deviation(n, self.rho_, k=k, eps=eps, as_printed=as_printed),
+                alignment_gap(n, len(q), self.rho_, k=k, eps=eps, as_printed=as_printed),
+                rademacher_bound(n, self.rho_, k=k, as_printed=as_printed),
+            ]
+        )
+
+    def _why_no_bounds(self) -> str:
+        if not hasattr(self, "classes_"):
+            return "these targets are numbers, and the theorems are about label similarities in [-1, 1]"
+        if self.pool_.activation not in ("cos-sin", "cos"):
+            return f"features of {self.family_!r} are not bounded by 1; `dkl.bounds` takes another feature_norm"
+        return "center=True makes the similarities depend on all rows" if self.center else super()._why_no_bounds()
 
     def _check_rest(self) -> None:
         family = family_of(self)

@@ -11,13 +11,14 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import FeatureLearner
+from dkl.learners.certified import CertifiedMargins
 from dkl.learners.corrective import AUTO_FEATURES, corrective_problem, fit_correctively
 from dkl.learners.game import check_game, game_driver, game_problem, game_to_resume, play_game
 from dkl.learners.modelled import WorkingModel
 from dkl.learners.parameters import COMMON, MARGIN, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.refining import refine_learner, refining_passes
-from dkl.learners.searching import row_bytes
+from dkl.learners.searching import row_bytes, weight_of
 from dkl.linear.targets import target_record
 from dkl.selection.corrective import CorrectiveDriver
 from dkl.selection.preparation import PreparationDriver
@@ -25,7 +26,7 @@ from dkl.selection.preparation import PreparationDriver
 Solver = Literal["corrective", "game"]
 
 
-class MarginFeatures(WorkingModel, FeatureLearner):
+class MarginFeatures(CertifiedMargins, WorkingModel, FeatureLearner):
     """The fewest features for a given accuracy: each is searched for where the machine on the others errs most.
 
     Rounds alternate between the dual of a linear machine on the features so far, and the peaks of the Fourier potential
@@ -108,6 +109,8 @@ class MarginFeatures(WorkingModel, FeatureLearner):
         The dual weights of all rows, lazily (game only).
     points_ : ndarray of shape (m, ...)
         What `warm_start` begins with: frequencies, or their numbers in the pool of a finite family (rounds only).
+    bounds_ : Bounds
+        What the game guarantees; empty for rounds. `error_bound` bounds the probability of error.
     message_ : str
         How it ended.
     family_, scaler_, seed_, n_features_in_, classes_, stats_
@@ -264,6 +267,7 @@ class MarginFeatures(WorkingModel, FeatureLearner):
             self.__dict__.pop(name, None)
         if dataset.task == "classification":
             self.classes_ = dataset.classes
+        self.total_weight_ = weight_of(dataset, self._class_weights(dataset))
         if self.solver == "game":
             result: Any = play_game(self, dataset, scaler, start)
             self.dual_, self._played = result.dual, result.played
