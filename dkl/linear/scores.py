@@ -54,7 +54,7 @@ def decision_values(
         phi = on_host(map_rows(X[start : start + step], feature_map, dtype))
         for first in range(0, len(phi), _TILE):
             scores = _tile_product(phi[first : first + _TILE], weights)
-            out[start + first : start + first + _TILE] = scores[:, : len(coef)]
+            out[start + first : start + first + len(scores)] = scores[:, : len(coef)]
     return out + intercept
 
 

@@ -1,0 +1,22 @@
+"""Decision values are those of the whole feature matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dkl.blocks.maps import map_rows
+from dkl.features.families import Gaussian
+from dkl.linear.pieces import piece_rows
+from dkl.linear.scores import decision_values
+
+
+@pytest.mark.parametrize("n_frequencies", [10, 3_001])
+def test_rows_of_several_pieces_have_the_scores_of_the_whole_matrix(n_frequencies: int) -> None:
+    rng = np.random.default_rng(0)
+    feature_map = Gaussian(1.0).draw(n_frequencies, 2, 0)
+    # pieces of wide maps are no multiple of the tiles in them
+    X = rng.normal(size=(piece_rows(feature_map, "float32") + 100, 2))
+    coef, intercept = rng.normal(size=(2, feature_map.n_features)), rng.normal(size=2)
+    expected = map_rows(X, feature_map, "float64") @ coef.T + intercept
+    np.testing.assert_allclose(decision_values(X, feature_map, coef, intercept), expected, atol=2e-3)
