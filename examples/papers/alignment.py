@@ -23,39 +23,30 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from alignment_figures import figure_1, figure_2
-from alignment_sets import LARGER, SETTINGS, best_machine, error, measured, signed_rows
+from alignment_race import race
+from alignment_sets import LARGER, OURS, PLAIN, SETTINGS, Study, best_machine, error, measured
 from baselines import KernelMixture, RBFLandmarks, joint_weights, ratio_weights
-from cells import Cell, Cells, markdown
-from sets import Rows
+from cells import Cell, markdown
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
 
-import dkl
 from dkl.plots import ComparisonDisplay
 
-SETS = ("adult", "farm", "mnist17", "mnist49", "mnist56")
-OURS, PLAIN, JOINT = "aligned", "plain", "joint"
-COSTS, TARGETS = (1.0, 10.0, 100.0), (15.5, 15.0)
+JOINT = "joint"
+COSTS = (1.0, 10.0, 100.0)
 MIXTURES: dict[str, Callable[[float], Any]] = {
     "alignment ratio": partial(KernelMixture, ratio_weights),
     "joint mixture": partial(KernelMixture, joint_weights),
     "RBF landmarks": RBFLandmarks,
     "RBF-SVM": lambda cost: SVC(C=cost),
 }
-RACERS = {
-    PLAIN: dkl.RandomFeatures,
-    OURS: dkl.AlignedFeatures,
-    "posterior": dkl.PosteriorFeatures,
-    "margin": dkl.MarginFeatures,
-}
-
 # error and seconds of ours, error and seconds of plain draws
 TABLE_1 = {
     "adult": (15.54, 3.6, 15.44, 43.1),
@@ -80,43 +71,6 @@ TABLE_2 = {
     "buzz": ((8.44, 8.32, 0.4), (7.38, 7.08, 137.5)),
 }
 TABLE_6 = {"mnist17": (1.06, 9.1), "mnist49": (1.91, 9.4), "mnist56": (1.68, 8.3), "weight": (2.04, 64.7)}
-
-
-@dataclass(frozen=True)
-class Study:
-    """What is measured, and where finished cells are kept."""
-
-    output: Path
-    data: Path | None = None
-    sets: tuple[str, ...] = SETS
-    sizes: tuple[int, ...] = (30, 100, 300, 1_000, 3_000)
-    seeds: int = 1
-    mixture_rows: int = 5_000
-    most: int = 6_000
-    race: str = "adult"
-    race_sizes: tuple[int, ...] = (30, 60, 100, 200, 500, 1_000)
-    quick: bool = False
-
-    @cached_property
-    def cells(self) -> Cells:
-        return Cells(self.output / "cells")
-
-    def rows(self, name: str) -> Rows:
-        return signed_rows(name, self.data)
-
-    def fit(self, name: str, machine: Callable[[Rows], Any]) -> Callable[[], dict[str, float]]:
-        """A machine to be measured on the rows of a set."""
-        return lambda: measured(machine(self.rows(name)), self.rows(name))
-
-    def few_rows(self, name: str) -> Rows:
-        """At most `mixture_rows` training rows, and all test rows."""
-        rows = self.rows(name)
-        few = np.random.default_rng(0).permutation(rows.X.shape[0])[: self.mixture_rows]
-        return replace(rows, X=rows.X[few], y=rows.y[few])
-
-    def mean(self, cell: str, of: str = "test") -> float:
-        """Over seeds."""
-        return float(np.mean([self.cells[f"{cell}, seed {seed}"][of] for seed in range(self.seeds)]))
 
 
 def fill_sizes(study: Study, names: Sequence[str]) -> None:
@@ -160,20 +114,24 @@ def table_1(study: Study) -> str:
         errors[name] = {label: values for label, values in found.items() if "seconds" not in label}
         ratio = np.divide(found[f"{PLAIN}, seconds"], found[f"{OURS}, seconds"])
         speedups[f"{name}: {PLAIN} over {OURS}"] = {"seconds": list(ratio)}
-        rows.append(
-            [name, *best_of(study, found, OURS), *best_of(study, found, PLAIN), *map(str, TABLE_1.get(name, ("",) * 4))]
-        )
+        ours, plain = (best_of(study, found, arm) for arm in (OURS, PLAIN))
+        rows.append([name, *shown_1(*ours, *plain), *(shown_1(*TABLE_1[name]) if name in TABLE_1 else [""] * 3)])
     draw = partial(ComparisonDisplay, study.sizes, along="D")
     draw(errors, measure="error, percent").save(study.output / "figure_3.png")
     draw(speedups, measure="speedup").save(study.output / "figure_3_speedup.png")
-    heads = ["set", "aligned %", "s", "D", "plain %", "s", "D", "paper: aligned %", "s", "plain %", "s"]
-    return f"## Table 1: best test error over D\n\n{markdown(heads, rows)}\n"
+    heads = ["set", "aligned", "plain", "seconds, plain over aligned", "paper: aligned", "plain", "ratio"]
+    return f"## Table 1: best test error over D, percent, and its seconds\n\n{markdown(heads, rows)}\n"
 
 
-def best_of(study: Study, found: dict[str, list[float]], arm: str) -> list[str]:
+def best_of(study: Study, found: dict[str, list[float]], arm: str) -> tuple[float, float]:
+    """Error and seconds."""
     place = int(np.argmin(found[f"{arm}, test"]))
-    values = (found[f"{arm}, {of}"][place] for of in ("test", "seconds"))
-    return [*(f"{value:.2f}" for value in values), f"{study.sizes[place]:,}"]
+    return found[f"{arm}, test"][place], found[f"{arm}, seconds"][place]
+
+
+def shown_1(error: float, seconds: float, plain_error: float, plain_seconds: float) -> list[str]:
+    pairs = ((error, seconds), (plain_error, plain_seconds))
+    return [*(f"{wrong:.2f}, {took:.1f} s" for wrong, took in pairs), f"{plain_seconds / seconds:.1f}"]
 
 
 def table_2(study: Study) -> str:
@@ -264,43 +222,6 @@ def table_6(study: Study) -> str:
         lines.append([name, *shown, *map(str, TABLE_6.get(name, ("", "")))])
     heads = ["set", "paper's setting %", "s", "D", "ours %", "s", "D", "paper %", "s"]
     return f"## Table 6: arc-cosine features, ridge\n\n{markdown(heads, lines)}\n"
-
-
-def race(study: Study) -> str:
-    """Test errors of all learners by number of columns, and the seconds until an error is reached."""
-    wanted = {
-        f"{study.race}, race, {arm}, D = {size}, seed {seed}": study.fit(study.race, partial(racer, arm, size, seed))
-        for size in study.race_sizes
-        for arm in RACERS
-        for seed in range(study.seeds)
-    }
-    study.cells.fill(wanted)
-    errors, seconds = (
-        {
-            arm: np.array([study.mean(f"{study.race}, race, {arm}, D = {size}", of) for size in study.race_sizes])
-            for arm in RACERS
-        }
-        for of in ("test", "seconds")
-    )
-    lines = []
-    for arm in RACERS:
-        reached = [seconds[arm][errors[arm] <= target] for target in TARGETS]
-        shown = [f"{found.min():.1f}" if len(found) else "never" for found in reached]
-        lines.append([arm, *(f"{value:.2f}" for value in errors[arm]), *shown])
-    heads = [study.race, *(f"{size:,}" for size in study.race_sizes), *(f"s to {target} %" for target in TARGETS)]
-    scores = {study.race: {arm: list(values) for arm, values in errors.items()}}
-    ComparisonDisplay(study.race_sizes, scores, measure="test error, percent", baseline=PLAIN).save(
-        study.output / "race.png"
-    )
-    return f"## Race: test error in percent by columns, seconds to an error\n\n{markdown(heads, lines)}\n"
-
-
-def racer(arm: str, n_features: int, seed: int, rows: Rows) -> Any:
-    """One head for all: a squared hinge by Newton steps, its penalty chosen on held-out rows."""
-    features = RACERS[arm](n_features=n_features)
-    return dkl.KernelClassifier(
-        features, loss="squared_hinge", solver="newton", alpha="auto", random_state=seed, progress=False
-    )
 
 
 PARTS: dict[str, Callable[[Study], str]] = {
