@@ -21,7 +21,8 @@ from dkl.blocks.tiles import checked_dtype, checked_weights, spans
 from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
 
-Device = Literal["cpu", "gpu"]
+# "mixed": each process of a cluster takes what it has
+Device = Literal["cpu", "gpu", "mixed"]
 
 # bytes of one array of a tile on a GPU, rows whose sums stay in one precision, weight columns of one launch, threads
 _TILE_BYTES = 1 << 28
@@ -71,18 +72,18 @@ def kernel_source(dtype: np.dtype) -> str:
     return "\n".join([*defines, KERNEL_SOURCE])
 
 
-def resolve_device(device: str) -> Device:
-    """Where to compute: "auto" takes a GPU if CuPy finds one.
+def resolve_device(device: str) -> Literal["cpu", "gpu"]:
+    """Where this process computes: "auto" and "mixed" take a GPU if CuPy finds one.
 
     Raises
     ------
     ValueError
-        If `device` is not "auto", "cpu" or "gpu".
+        If `device` is not "auto", "cpu", "gpu" or "mixed".
     RuntimeError
         If "gpu" is asked for and there is none that CuPy can use; the message says why.
     """
-    if device not in ("auto", "cpu", "gpu"):
-        raise ValueError(f"device is {device!r}; it must be 'auto', 'cpu' or 'gpu'")
+    if device not in ("auto", "cpu", "gpu", "mixed"):
+        raise ValueError(f"device is {device!r}; it must be 'auto', 'cpu', 'gpu' or 'mixed'")
     if device == "cpu":
         return "cpu"
     reason = why_no_gpu()
@@ -107,8 +108,15 @@ def why_no_gpu() -> str | None:
 
 
 def place(block: Block, device: Device) -> Block:
-    """The block with its rows X on `device`; everything else stays on the host."""
-    return block if device == "cpu" else replace(block, X=rows_on(block.X, device))
+    """The block with its rows X on `device`; everything else stays on the host.
+
+    Raises
+    ------
+    RuntimeError
+        As `resolve_device`: a worker that came later may lack what the others have.
+    """
+    here = resolve_device(device)
+    return block if here == "cpu" else replace(block, X=rows_on(block.X, here))
 
 
 def rows_on(X: Any, device: Device) -> Any:

@@ -46,7 +46,10 @@ class Compute:
         int | None,
         typer.Option(min=1, help="Start this many worker processes here; without it, threads of this process."),
     ] = None
-    device: Annotated[Literal["auto", "cpu", "gpu"], typer.Option(help="Where the arithmetic is done.")] = "auto"
+    device: Annotated[
+        Literal["auto", "cpu", "gpu", "mixed"],
+        typer.Option(help="Where the arithmetic is done; auto: GPUs if all workers have one; mixed: what each has."),
+    ] = "auto"
     memory_limit: Annotated[
         str | None,
         typer.Option(

@@ -12,7 +12,6 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.blocks.device import resolve_device
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
 from dkl.features.feature_map import FeatureMap
@@ -34,6 +33,7 @@ from dkl.learners.preparation import draw_pool, preparation_problem, tell_of_hea
 from dkl.learners.rows import first_targets, map_to_features, rows_to_fit
 from dkl.learners.saving import Saved
 from dkl.linear.fitting import Run
+from dkl.passes.devices import computing_device
 from dkl.passes.loop import ColumnStore
 from dkl.progress import resolve_progress
 from dkl.selection.choice import Choice
@@ -234,7 +234,7 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         return Run(
             publish=resolve_progress(self.progress),
             memory_limit=self.memory_limit,
-            device=resolve_device(self.device),
+            device=computing_device(self.device),
             checkpoint=stage_checkpoint(self.checkpoint, stage),
             fingerprint=self._fingerprint,
         )

@@ -51,7 +51,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     patience : int
     calibrate : bool
         Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss.
-    device : {"auto", "cpu", "gpu"}
+    device : {"auto", "cpu", "gpu", "mixed"}
     random_state : int, RandomState or None
     checkpoint : str or None
         Where states are kept, so that a broken-off fit resumes.

@@ -12,7 +12,6 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 
-from dkl.blocks.device import resolve_device
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.events import Event
@@ -36,6 +35,7 @@ from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton
 from dkl.linear.penalty import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.linear.pieces import HeldOut
+from dkl.passes.devices import computing_device
 from dkl.progress import resolve_progress
 
 _PILOT_FEATURES = 500
@@ -298,7 +298,7 @@ class KernelMachine(Saved, BaseEstimator):
         return Run(
             publish=resolve_progress(self.progress),
             memory_limit=self.memory_limit,
-            device=resolve_device(self.device),
+            device=computing_device(self.device),
             checkpoint=stage_checkpoint(self.checkpoint, "linear") if fingerprint else None,
             fingerprint=fingerprint,
         )

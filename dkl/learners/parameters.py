@@ -28,7 +28,7 @@ COMMON: Constraints = {
     "max_rows": [Interval(Integral, 1, None, closed="left"), None],
     "class_weight": [dict, StrOptions({"balanced"}), None],
     "dtype": [StrOptions({"float32", "float64"})],
-    "device": [StrOptions({"auto", "cpu", "gpu"})],
+    "device": [StrOptions({"auto", "cpu", "gpu", "mixed"})],
     "random_state": ["random_state"],
     "checkpoint": [str, HasMethods("__fspath__"), None],
     "progress": ["boolean", callable, None],

@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dkl.blocks.device import resolve_device
 from dkl.blocks.nufft import MOST_COLUMNS
 from dkl.data.dataset import Dataset
 from dkl.features.families import FiniteFamily
@@ -19,6 +18,7 @@ from dkl.learners.parameters import PEAKS, Constraints, check_parameters, family
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.searching import check_searchable, ground_of, row_bytes, rows_within
 from dkl.linear.targets import target_record, target_scale
+from dkl.passes.devices import driving_device
 from dkl.selection.grid_search import GridDriver
 from dkl.selection.grounds import Ground, PoolGround
 from dkl.selection.peak_search import Method, SearchOptions, distinct_peaks, sample_size
@@ -288,7 +288,7 @@ class PeakFeatures(FeatureLearner):
             max_norm=self.max_norm,
             method="langevin" if self.method == "grid" else self.method,
             held_out=self.held_out,
-            device=resolve_device(self.device),
+            device=driving_device(self.device),
         )
 
     def _n_chains(self) -> int:

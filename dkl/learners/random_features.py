@@ -32,7 +32,8 @@ class RandomFeatures(FeatureLearner):
         Taken for the sake of one interface; the targets are not looked at.
     dtype : {"float32", "float64"}
         Of frequencies and features.
-    device : {"auto", "cpu", "gpu"}
+    device : {"auto", "cpu", "gpu", "mixed"}
+        "auto" takes GPUs if all workers have one; with "mixed" each worker takes what it has.
     random_state : int, RandomState or None
         A number gives the same features on every machine; the seed used is `seed_`.
     checkpoint : str or None

@@ -71,7 +71,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     class_weight : dict, "balanced" or None
     dtype : {"float64", "float32"}
         Of frequencies and features.
-    device : {"auto", "cpu", "gpu"}
+    device : {"auto", "cpu", "gpu", "mixed"}
     random_state : int, RandomState or None
     checkpoint : str or None
         Where states are kept, so that a broken-off fit resumes to the same bits.

@@ -14,7 +14,6 @@ from sklearn.base import clone
 
 from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.block import Block
-from dkl.blocks.device import resolve_device
 from dkl.blocks.maps import map_rows
 from dkl.blocks.records import Accumulator, BlockSum, Record, RowSample
 from dkl.blocks.targets import encode_targets
@@ -24,6 +23,7 @@ from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.parameters import check_parameters, drawn_seed
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.rows import first_targets, rows_to_fit
+from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
 from dkl.progress import resolve_progress
 from dkl.search.folds import RowFolds, fold_views
@@ -242,7 +242,7 @@ class Judge:
             records,
             publish=resolve_progress(fitted.progress),
             memory_limit=fitted.memory_limit,
-            device=resolve_device(fitted.device),
+            device=computing_device(fitted.device),
         )
         by_fold, rows = found.results
         inside = [{name: sums[f] for name, sums in by_fold.items()} for f in range(folds.count + 1)]

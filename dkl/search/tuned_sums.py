@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dkl.blocks.device import resolve_device
 from dkl.blocks.newton import NewtonTargets
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
@@ -18,6 +17,7 @@ from dkl.learners.parameters import check_parameters, drawn_seed
 from dkl.learners.tuned import TunedRegressor
 from dkl.learners.tuned_fit import meta_spectrum_of, penalty_of
 from dkl.linear.targets import target_scale
+from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
 from dkl.search.evaluation import Outcome, Scoring, with_parameters
 from dkl.search.folds import RowFolds
@@ -108,7 +108,7 @@ class OnSums:
             dataset.source,
             wanted.records(),
             memory_limit=model.memory_limit,
-            device=resolve_device(model.device),
+            device=computing_device(model.device),
         )
         sums = wanted.collect(found.results)
         variances = np.array([_variances(one) for one in sums])

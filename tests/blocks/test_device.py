@@ -58,7 +58,7 @@ def test_a_gpu_that_is_not_there_is_said_to_be_missing() -> None:
 
 
 def test_an_unknown_device_is_refused() -> None:
-    with pytest.raises(ValueError, match="device is 'tpu'; it must be 'auto', 'cpu' or 'gpu'"):
+    with pytest.raises(ValueError, match="device is 'tpu'; it must be 'auto', 'cpu', 'gpu' or 'mixed'"):
         device.resolve_device("tpu")
 
 

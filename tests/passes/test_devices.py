@@ -1,0 +1,83 @@
+"""Where a pass computes: the workers of a cluster are asked; a GPU that one lacks is said to be missing there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dkl.blocks import device as block_device
+from dkl.blocks.block import Block
+from dkl.data.coerce import as_dataset
+from dkl.learners.random_features import RandomFeatures
+from dkl.passes import devices
+from dkl.passes.devices import computing_device, driving_device
+
+NONE = "CuPy finds no GPU"
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, *answers: str | None) -> None:
+    """A cluster whose workers answer so."""
+    monkeypatch.setattr(devices, "current_client", lambda: object())
+    monkeypatch.setattr(devices, "_answers", lambda client: {f"tcp://{i}": one for i, one in enumerate(answers)})
+
+
+@pytest.mark.parametrize(
+    ("answers", "chosen"),
+    [
+        ((None, None), {"auto": "gpu", "gpu": "gpu", "mixed": "gpu", "cpu": "cpu"}),
+        ((None, NONE), {"auto": "cpu", "mixed": "mixed", "cpu": "cpu"}),
+        ((NONE, NONE), {"auto": "cpu", "mixed": "cpu", "cpu": "cpu"}),
+        ((), {"auto": "cpu", "gpu": "gpu", "mixed": "cpu"}),
+    ],
+)
+def test_a_gpu_is_taken_if_every_worker_has_one(
+    answers: tuple[str | None, ...], chosen: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, *answers)
+    assert {name: computing_device(name) for name in chosen} == chosen
+
+
+def test_a_forced_gpu_that_a_worker_lacks_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, None, NONE)
+    message = r"device='gpu', but 1 of 2 workers cannot use one: on tcp://1 CuPy finds no GPU; use device='mixed'"
+    with pytest.raises(RuntimeError, match=message):
+        computing_device("gpu")
+
+
+def test_an_unknown_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, None)
+    with pytest.raises(ValueError, match="device is 'tpu'; it must be 'auto', 'cpu', 'gpu' or 'mixed'"):
+        computing_device("tpu")
+
+
+def test_the_driver_of_a_cluster_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_device, "why_no_gpu", lambda: NONE)
+    answering(monkeypatch, None)
+    assert driving_device("gpu") == "cpu"
+    monkeypatch.setattr(devices, "current_client", lambda: None)
+    with pytest.raises(RuntimeError, match="device='gpu', but CuPy finds no GPU; use device='auto' or 'cpu'"):
+        driving_device("gpu")
+
+
+def test_a_worker_places_blocks_on_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = Block(0, np.ones((2, 3)), None, None, np.arange(2))
+    monkeypatch.setattr(block_device, "why_no_gpu", lambda: NONE)
+    assert block_device.place(block, "mixed") is block
+    with pytest.raises(RuntimeError, match="device='gpu', but CuPy finds no GPU"):
+        block_device.place(block, "gpu")
+    monkeypatch.setattr(block_device, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(block_device, "rows_on", lambda X, where: (X, where))
+    assert block_device.place(block, "mixed").X[1] == "gpu"
+
+
+@pytest.mark.skipif(block_device.why_no_gpu() is None, reason="there is a GPU")
+def test_the_workers_of_a_cluster_answer_once(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    monkeypatch.setattr(devices, "_known", {})
+    assert computing_device("auto") == computing_device("mixed") == "cpu"
+    monkeypatch.setattr(client, "submit", None)
+    assert computing_device("auto") == "cpu"
+    with pytest.raises(RuntimeError, match="2 of 2 workers cannot use one: on tcp://"):
+        RandomFeatures(n_features=4, device="gpu", scaling="standard").fit(as_dataset(X, None, None))
