@@ -73,18 +73,30 @@ TABLE_2 = {
 TABLE_6 = {"mnist17": (1.06, 9.1), "mnist49": (1.91, 9.4), "mnist56": (1.68, 8.3), "weight": (2.04, 64.7)}
 
 
-def fill_sizes(study: Study, names: Sequence[str]) -> None:
-    """Aligned and plain features of every size; aligned ones up to the support, which is the last."""
+def fill_supports(study: Study) -> None:
+    """Aligned features that are the whole support of q."""
+    study.cells.fill(
+        {
+            cell_name(name, OURS, None, seed): study.fit(
+                name, partial(SETTINGS[name].aligned, n_features=None, seed=seed)
+            )
+            for name in study.sets
+            for seed in range(study.seeds)
+        }
+    )
+
+
+def fill_sizes(study: Study) -> None:
+    """Aligned and plain features of every size."""
+    fill_supports(study)
     wanted: dict[str, Callable[[], dict[str, float]]] = {}
-    for name in names:
-        setting = SETTINGS[name]
+    for name in study.sets:
+        makers = {OURS: SETTINGS[name].aligned, PLAIN: SETTINGS[name].plain}
         for seed in range(study.seeds):
-            for size in (None, *study.sizes):
-                ours = partial(setting.aligned, n_features=size, seed=seed)
-                wanted[cell_name(name, OURS, size, seed)] = study.fit(name, ours)
-                if size is not None:
-                    plain = partial(setting.plain, n_features=size, seed=seed)
-                    wanted[cell_name(name, PLAIN, size, seed)] = study.fit(name, plain)
+            for size in study.sizes:
+                for arm, maker in makers.items():
+                    machine = partial(maker, n_features=size, seed=seed)
+                    wanted[cell_of_size(study, name, arm, size, seed)] = study.fit(name, machine)
     study.cells.fill(wanted)
 
 
@@ -92,41 +104,37 @@ def cell_name(name: str, arm: str, size: int | None, seed: int) -> str:
     return f"{name}, {arm}, D = {size or 'support'}, seed {seed}"
 
 
-def lines_of(study: Study, name: str) -> dict[str, list[float]]:
-    """Test and training errors of both arms, one a size; aligned ones are constant above their support."""
-    support = study.mean(f"{name}, {OURS}, D = support", "features")
-    found: dict[str, list[float]] = {}
-    for arm in (OURS, PLAIN):
-        for of in ("test", "train", "seconds"):
-            found[f"{arm}, {of}"] = [
-                study.mean(f"{name}, {arm}, D = {'support' if arm == OURS and size >= support else size}", of)
-                for size in study.sizes
-            ]
-    return found
+def cell_of_size(study: Study, name: str, arm: str, size: int, seed: int) -> str:
+    """The cell of an arm with so many columns: aligned features never have more than their support."""
+    support = cell_name(name, OURS, None, seed)
+    return support if arm == OURS and size >= study.cells[support]["features"] else cell_name(name, arm, size, seed)
+
+
+def curve(study: Study, name: str, arm: str, of: str) -> list[float]:
+    """Means over seeds, one a size."""
+    seeds = range(study.seeds)
+    return [
+        float(np.mean([study.cells[cell_of_size(study, name, arm, size, seed)][of] for seed in seeds]))
+        for size in study.sizes
+    ]
 
 
 def table_1(study: Study) -> str:
     """The best test error over D of both arms, and figure 3."""
-    fill_sizes(study, study.sets)
+    fill_sizes(study)
     rows, errors, speedups = [], {}, {}
     for name in study.sets:
-        found = lines_of(study, name)
-        errors[name] = {label: values for label, values in found.items() if "seconds" not in label}
-        ratio = np.divide(found[f"{PLAIN}, seconds"], found[f"{OURS}, seconds"])
-        speedups[f"{name}: {PLAIN} over {OURS}"] = {"seconds": list(ratio)}
-        ours, plain = (best_of(study, found, arm) for arm in (OURS, PLAIN))
+        seconds = {arm: curve(study, name, arm, "seconds") for arm in (OURS, PLAIN)}
+        errors[name] = {f"{arm}, {of}": curve(study, name, arm, of) for arm in seconds for of in ("test", "train")}
+        speedups[f"{name}: {PLAIN} over {OURS}"] = {"seconds": list(np.divide(seconds[PLAIN], seconds[OURS]))}
+        best = {arm: int(np.argmin(errors[name][f"{arm}, test"])) for arm in seconds}
+        ours, plain = ((errors[name][f"{arm}, test"][place], seconds[arm][place]) for arm, place in best.items())
         rows.append([name, *shown_1(*ours, *plain), *(shown_1(*TABLE_1[name]) if name in TABLE_1 else [""] * 3)])
     draw = partial(ComparisonDisplay, study.sizes, along="D")
     draw(errors, measure="error, percent").save(study.output / "figure_3.png")
     draw(speedups, measure="speedup").save(study.output / "figure_3_speedup.png")
     heads = ["set", "aligned", "plain", "seconds, plain over aligned", "paper: aligned", "plain", "ratio"]
     return f"## Table 1: best test error over D, percent, and its seconds\n\n{markdown(heads, rows)}\n"
-
-
-def best_of(study: Study, found: dict[str, list[float]], arm: str) -> tuple[float, float]:
-    """Error and seconds."""
-    place = int(np.argmin(found[f"{arm}, test"]))
-    return found[f"{arm}, test"][place], found[f"{arm}, seconds"][place]
 
 
 def shown_1(error: float, seconds: float, plain_error: float, plain_seconds: float) -> list[str]:
@@ -160,7 +168,7 @@ def few_rows_cell(study: Study, name: str, arm: str) -> dict[str, float]:
 
 def table_4(study: Study) -> str:
     """Errors and seconds beside mixtures of kernels: tables 4 and 5."""
-    fill_sizes(replace(study, sizes=()), study.sets)
+    fill_supports(study)
     titles = (OURS, "plain, D = nnz", "plain, D = 10 nnz", *MIXTURES)
     errors, seconds = [], []
     for name in study.sets:
