@@ -20,7 +20,14 @@ _CHOICES = (
 
 
 def alignment_deviation(
-    n_rows: float, rho: float, *, k: float = 2.0, feature_norm: float = 1.0, eps: float = 0.05, as_printed: bool = False
+    n_rows: float,
+    rho: float,
+    *,
+    k: float = 2.0,
+    feature_norm: float = 1.0,
+    alignment: float | None = None,
+    eps: float = 0.05,
+    as_printed: bool = False,
 ) -> Bound:
     """Lemma 1: how far the alignment of any weights in the divergence ball is from its expectation.
 
@@ -38,6 +45,8 @@ def alignment_deviation(
         Order of the divergence, at least 2.
     feature_norm : float
         The largest |phi(x)| of a feature (of a cosine-sine pair: 1).
+    alignment : float or None
+        T^ of the learned weights: from that on the bound is vacuous, since the expected alignment may be 0.
     eps : float
         The bound fails with this probability at most.
     as_printed : bool
@@ -61,12 +70,13 @@ def alignment_deviation(
     """
     _check(n_rows, rho, k, feature_norm, eps)
     value = feature_norm**2 * _deviation(n_rows, rho, k, eps, as_printed=as_printed)
+    of_weights = {} if alignment is None else {"alignment": alignment}
     return Bound(
         theorem=f"Sinha & Duchi 2016, lemma 1 ({form(as_printed, 'tightened')})",
         value=value,
-        terms={"rho": rho, "k": k, "n": n_rows, "feature_norm": feature_norm},
+        terms={**of_weights, "rho": rho, "k": k, "n": n_rows, "feature_norm": feature_norm},
         probability=1.0 - eps,
-        vacuous_from=feature_norm**2,
+        vacuous_from=feature_norm**2 if alignment is None else alignment,
         covers=f"the alignment of all weights in the ball at once; {_LAWS}",
         excludes=f"{_CHOICES}; pairs of a row with itself, which move an alignment by 1/n",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
+from textwrap import wrap
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -62,7 +63,7 @@ class Bound:
         said = "; vacuous" if self.is_vacuous else ""
         lines = [f"{self.theorem}: {_shown(self.value)} with probability {self.probability:g}{said}"]
         lines += [f"  {name} = {_shown(term)}" for name, term in self.terms.items()]
-        return "\n".join([*lines, f"  covers: {self.covers}", f"  does not cover: {self.excludes}"])
+        return "\n".join([*lines, *scope(self)])
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
@@ -90,6 +91,12 @@ class Bounds(tuple[Certificate, ...]):
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
+
+
+def scope(certificate: Certificate) -> list[str]:
+    """The printed lines of what a certificate covers and what not."""
+    said = f"covers: {certificate.covers}", f"does not cover: {certificate.excludes}"
+    return [line for text in said for line in wrap(text, 100, initial_indent="  ", subsequent_indent="    ")]
 
 
 def check_eps(eps: float) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from dkl.bounds.certificate import Bound, check_eps
+from dkl.bounds.certificate import Bound, check_eps, scope
 
 Case = Literal["polynomial", "sub-exponential", "separated", "plain"]
 
@@ -132,8 +132,7 @@ class LearningRate:
                 f"{self.theorem}, n = {self.n_rows:g}{said}",
                 f"  with constants of 1: lam {self.lam:.4g}, features {self.n_features:.4g}, excess risk "
                 f"{self.excess_risk:.4g}; from n = {self.holds_from:.4g}",
-                f"  covers: {self.covers}",
-                f"  does not cover: {self.excludes}",
+                *scope(self),
             ]
         )
 

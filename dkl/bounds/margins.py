@@ -151,7 +151,7 @@ def played_value(
     )
 
 
-def margin_shortfall(lower: float, upper: float) -> Bound:
+def margin_shortfall(lower: float, upper: float, *, certified: bool = True) -> Bound:
     """Corollary 4.2: by how much the margin on the features found falls short of the largest one, 1 - M / M*.
 
     The objective of a hard-margin machine is 1 / (2 M^2), so that M / M* = sqrt(F* / F) >= sqrt(lower / upper). The
@@ -161,6 +161,8 @@ def margin_shortfall(lower: float, upper: float) -> Bound:
     ----------
     lower, upper : float
         Bounds of the game's value and of the objective on the features.
+    certified : bool
+        Whether `lower` is one: a search in R^d bounds potentials from below only, which makes this an estimate.
 
     Returns
     -------
@@ -175,13 +177,15 @@ def margin_shortfall(lower: float, upper: float) -> Bound:
     """
     ratio = float(np.sqrt(np.clip(lower / upper, 0.0, 1.0))) if upper > 0.0 else 0.0
     return Bound(
-        theorem=f"{_PAPER}, corollary 4.2 (corrected)",
+        theorem=f"{_PAPER}, corollary 4.2 (corrected{'' if certified else ', an estimate'})",
         value=1.0 - ratio,
         terms={"M / M*": ratio, "lower": lower, "upper": upper},
         probability=1.0,
         vacuous_from=1.0,
         covers="hard margins; with a soft margin the root of a ratio of objectives, which count slack too",
-        excludes="a lower bound that a search in R^d has estimated rather than certified; other rows",
+        excludes="other rows"
+        if certified
+        else "peaks that the search has missed: the value may be too low; other rows",
     )
 
 

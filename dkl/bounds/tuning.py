@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from dkl.bounds.certificate import Bound, form
+from dkl.bounds.certificate import Bound, form, scope
 
 # the exponent phi of figure 2: of a Lipschitz loss, of the quadratic one
 _EXPONENTS = {"hinge": 0.1, "log_loss": 0.1, "epsilon_insensitive": 0.1, "squared_error": 1.0 / 6.0}
@@ -61,8 +61,7 @@ class Schedule:
         head = f"Shilton et al. 2022, figure 2, N = {self.n_rows:g}, D = {self.n_frequencies:g}, phi = {self.phi:.4g}"
         lines = [f"  {name} from {low:.4g} to {high:.4g}" for name, (low, high) in self._ranges]
         said = [f"  no value of {', '.join(self.conflicts)} with constants of 1"] if self.conflicts else []
-        said += [f"  covers: {self.covers}", f"  does not cover: {self.excludes}"]
-        return "\n".join([head, *lines, *said])
+        return "\n".join([head, *lines, *said, *scope(self)])
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"

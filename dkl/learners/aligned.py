@@ -198,10 +198,11 @@ class AlignedFeatures(Certified, SelectingLearner):
         # pairs of a row with itself: n terms of 1 for cosine-sine pairs, at most that for a cosine with a phase
         own = n if self.diagonal or self.pool_.activation == "cos-sin" else 0.0
         losses = 0.5 - (self.alignment_ - own) / (2.0 * n * (n - 1.0))
+        found = 1.0 - 2.0 * float(q @ losses)
         return Bounds(
             [
                 divergence_bound(losses, q, n_rows=n, mu=k, eps=eps, as_printed=as_printed),
-                alignment_deviation(n, self.rho_, k=k, eps=eps, as_printed=as_printed),
+                alignment_deviation(n, self.rho_, k=k, alignment=found, eps=eps, as_printed=as_printed),
                 alignment_gap(n, len(q), self.rho_, k=k, eps=eps, as_printed=as_printed),
                 rademacher_bound(n, self.rho_, k=k, as_printed=as_printed),
             ]

@@ -50,6 +50,7 @@ class CertifiedMargins(Certified):
     feature_map_: FeatureMap
     coef_: np.ndarray
     history_: list[dict[str, float]]
+    certified_: bool
     total_weight_: float
 
     def bounds(self) -> Bounds:
@@ -69,7 +70,7 @@ class CertifiedMargins(Certified):
                 why_none="theorems 4.1 and 4.2 are about solver='game'; error_bound(X, y) has the probability of error"
             )
         last = self.history_[-1]
-        shortfall = margin_shortfall(last["lower"], last["upper"])
+        shortfall = margin_shortfall(last["lower"], last["upper"], certified=self.certified_)
         if "response" not in last or self.projection != "exact":
             return Bounds([shortfall])
         of = {name: [entry[name] for entry in self.history_] for name in ("step", "gradient", "weight", "response")}

@@ -94,6 +94,8 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         minimum the objective is at most.
     history_ : list of dict
         One line a round or epoch.
+    bounds_ : Bounds
+        The eigenvalue bound of the penalty and the schedules of its parameters, as of `bounds`.
     message_ : str
         How it ended.
     classes_ : ndarray of shape (K,)

@@ -65,6 +65,7 @@ def test_aligned_features_carry_what_the_ball_promises(rows: Any, pairing: str, 
         assert expected <= loss.terms["loss"] <= expected + 1.0 / (N - 1)
     else:
         assert loss.terms["loss"] == pytest.approx(expected, rel=1e-5)
+    assert deviation.vacuous_from == pytest.approx(1.0 - 2.0 * loss.terms["loss"])
     assert loss.terms["mu"] == 3.0
     assert loss.terms["D_mu"] == pytest.approx(learner.divergence_)
     assert (deviation.terms["rho"], gap.terms["D"], complexity.terms["n"]) == (2.0, 100, N)
@@ -106,6 +107,7 @@ def test_a_game_carries_its_regret_and_the_shortfall_of_its_margin(rows: Any, lo
     last = learner.history_[-1]
     assert objective.value == pytest.approx(objective.terms["mean response"] + objective.terms["regret"])
     assert objective.value >= last["lower"]
+    assert "an estimate" in repr(shortfall)
     assert shortfall.value == pytest.approx(1.0 - math.sqrt(max(0.0, last["lower"] / last["upper"])))
     bound = learner.error_bound(X, y, row_norm=float(np.linalg.norm(X, axis=1).max()))
     margins = np.where(y == "yes", 1.0, -1.0) * (learner.transform(X) @ learner.coef_[0])

@@ -75,6 +75,13 @@ def test_the_printed_form_is_looser_and_both_say_which_they_are() -> None:
     assert tight.probability == 0.95
 
 
+def test_one_row_that_was_fixed_before_is_theorem_1() -> None:
+    losses, uniform = np.full((1, 4), 0.4), np.full((1, 4), 0.25)
+    alone = landmark_bound(losses, uniform, n_rows=1_000, t=30.0, eps=0.1)
+    assert "theorem 1 (tightened)" in repr(alone)
+    assert alone.value == pytest.approx(0.4 + 30.0 / (8 * 999) + math.log(10.0) / 30.0)
+
+
 def test_a_bound_that_says_nothing_says_so() -> None:
     uniform = np.full((2, 4), 0.25)
     assert landmark_bound(np.full((2, 4), 0.5), uniform, n_rows=100, t=10.0).is_vacuous
