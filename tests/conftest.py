@@ -6,6 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from dkl.blocks.device import why_no_gpu
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked `gpu` say why they are skipped."""
+    reason = why_no_gpu() if item.get_closest_marker("gpu") else None
+    if reason is not None:
+        pytest.skip(reason)
+
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[object]:

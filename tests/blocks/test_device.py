@@ -18,7 +18,6 @@ from tests.blocks.cases import FAMILIES, FOURIER, PRECISION, SCALINGS, STORAGES,
 from tests.blocks.cuda_sources import compiled, host_kernel, played
 
 NO_GPU = device.why_no_gpu()
-with_gpu = pytest.mark.skipif(NO_GPU is not None, reason=str(NO_GPU))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -75,7 +74,7 @@ def test_reduced_precision_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None
         assert device.resolve_device("auto") == "gpu"
 
 
-@with_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("family", FAMILIES)

@@ -16,7 +16,6 @@ from dkl.blocks.sgd_rule import SGDModels, SGDRule
 from tests.blocks.cuda_sources import compiled, host_kernel, played
 from tests.definitions import blocks as definitions
 
-NO_GPU = device.why_no_gpu()
 ERRORS = ["squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"]
 N, M, K = 60, 7, 3
 
@@ -124,7 +123,7 @@ def test_the_kernel_compiles(kind: str, dtype: str, tmp_path: Path) -> None:
     assert "sgd_rows" in compiled(source, tmp_path)
 
 
-@pytest.mark.skipif(NO_GPU is not None, reason=str(NO_GPU))
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gpu_takes_the_steps_of_the_cpu(kind: str, dtype: str) -> None:

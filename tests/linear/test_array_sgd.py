@@ -11,15 +11,13 @@ import pytest
 from sklearn.base import clone
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
-from dkl.blocks.device import rows_on, why_no_gpu
+from dkl.blocks.device import rows_on
 from dkl.linear.array_sgd import ArraySGDClassifier, ArraySGDRegressor
 from dkl.linear.pieces import Piece
 from dkl.linear.sgd import default_estimator, first_state, sgd_step, step_schedule
 from tests.linear.problems import rows
 
-NO_GPU = why_no_gpu()
-gpu = pytest.param("gpu", marks=pytest.mark.skipif(NO_GPU is not None, reason=str(NO_GPU)))
-places = pytest.mark.parametrize("place", ["strict", gpu])
+places = pytest.mark.parametrize("place", ["strict", pytest.param("gpu", marks=pytest.mark.gpu)])
 
 
 def placed(X: np.ndarray, place: str) -> Any:
