@@ -44,6 +44,7 @@ _HOMES = {
     "KernelClassifier": "dkl.learners.kernel_machines",
     "KernelRegressor": "dkl.learners.kernel_machines",
     "tune": "dkl.search.tuning",
+    "compare": "dkl.search.comparing",
     "sweep": "dkl.search.sweep",
     "plan": "dkl.planning",
     "load_model": "dkl.model_io",

@@ -25,7 +25,7 @@ def test_every_learner_takes_part() -> None:
     things = [getattr(dkl, name) for name in dkl.__all__]
     known = {thing for thing in things if isinstance(thing, type) and issubclass(thing, FeatureLearner)}
     machines = {dkl.TunedClassifier, dkl.TunedRegressor}
-    assert {type(make(10)) for make in learners(Gaussian(1.0), 50, seed=0)} == known - machines
+    assert {type(learner) for learner in learners(Gaussian(1.0), 50).values()} == known - machines
 
 
 def test_the_digits_are_stored_with_splits(tmp_path: Path) -> None:
@@ -37,12 +37,12 @@ def test_the_digits_are_stored_with_splits(tmp_path: Path) -> None:
 
 def test_selection_repairs_a_bandwidth_that_is_too_narrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One draw of so few features says little: the mean of three, whose differences are 3 to 8 points each."""
-    monkeypatch.setattr("dkl.demo.learners", lambda *given: learners(*given)[:2])
+    monkeypatch.setattr("dkl.demo.learners", lambda *given: dict(list(learners(*given).items())[:2]))
     dataset = digits_dataset(tmp_path / "digits.zarr")
     gains, at_median = [], []
     for seed in range(3):
         found = compare(dataset, n_features=(150,), seed=seed)
-        scores = {(score.learner, score.setting): score.score for score in found.scores}
+        scores = {(one.learner, setting): one.score for setting, of in found.settings.items() for one in of.results}
         assert len(scores) == 4
         gains.append(scores["AlignedFeatures", NARROW] - scores[BASELINE, NARROW])
         at_median += [score for (_, setting), score in scores.items() if setting == MEDIAN]
@@ -61,7 +61,7 @@ def test_the_demo_on_own_rows_in_worker_processes(tmp_path: Path, cluster: objec
     assert run.exit_code == 0, run.output
     facts = json.loads(run.stdout)
     assert {score["n_features"] for score in facts["scores"]} == {10}
-    assert len(facts["scores"]) == 14
+    assert len(facts["scores"]) == 2 * len(learners(Gaussian(1.0), 10))
     picture = Path(facts["picture"])
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert open_dataset(facts["store"]).n_rows == 300
@@ -72,7 +72,8 @@ def test_learners_of_classes_are_left_out_where_targets_are_numbers(tmp_path: Pa
     dataset = dkl.create_dataset(str(tmp_path / "rows.zarr"), X, X[:, 0] + X[:, 1] ** 2)
     found = compare(dataset.split({"train": 0.8, "test": 0.2}), n_features=(10,))
     assert found.measure == "R^2"
-    assert len(found.scores) == 10
+    assert found.settings[MEDIAN].learners == tuple(learners(Gaussian(1.0), 10, "regression"))
+    assert not {"PosteriorFeatures", "LandmarkFeatures"} & set(found.settings[MEDIAN].learners)
 
 
 def test_rows_without_a_target_are_refused(tmp_path: Path) -> None:

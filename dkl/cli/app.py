@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dkl.cli import bench_command, data_commands, demo_command, model_commands, tune_command
+from dkl.cli import bench_command, compare_command, data_commands, demo_command, model_commands, tune_command
 from dkl.version import __version__
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ data_commands.register(app)
 model_commands.register(app)
 tune_command.register(app)
 demo_command.register(app)
+compare_command.register(app)
 bench_command.register(app)
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, command, stderr
-from dkl.events import Event, Subscriber
+from dkl.cli.command import Result, Running, command
+from dkl.cli.compare_command import saved_picture, scores_table, written
 
 SIZES = (50, 100, 200)
 
@@ -53,21 +50,19 @@ def demo(
 
     started = time.perf_counter()
     dataset = _rows(data, target, output)
-    with ExitStack() as stack:
-        where = compute if compute.scheduler or compute.workers else replace(compute, workers=2)
-        stack.enter_context(computing_on(where))
+    with computing_on(compute if compute.scheduler or compute.workers else replace(compute, workers=2)):
         found = compare(
             dataset,
             n_features=tuple(sorted(set(features or SIZES))),
             seed=seed,
-            publish=stack.enter_context(_bar(running)),
+            progress=running.progress,
         )
-    picture = _picture(found, output / "dkl-demo.png")
+    picture = saved_picture(found.display(), output / "dkl-demo.png")
     facts = {
         "dataset": found.dataset,
         "store": str(dataset.store),
         "measure": found.measure,
-        "scores": [asdict(score) for score in found.scores],
+        "scores": [{"setting": setting, **asdict(one)} for setting, of in found.settings.items() for one in of.results],
         "picture": picture,
         "seconds": round(time.perf_counter() - started, 1),
     }
@@ -82,56 +77,6 @@ def _rows(data: str | None, target: str | None, output: Path) -> Any:
     return digits_dataset(output / "digits.zarr") if data is None else own_dataset(data, target, output / "rows.zarr")
 
 
-def _picture(found: Any, path: Path) -> str | None:
-    try:
-        return str(found.display().save(path))
-    except ImportError as error:
-        stderr().print(Text.assemble(("No picture: ", "yellow"), str(error)))
-        return None
-
-
-def _bar(running: Running) -> Any:
-    """A progress bar on standard error as a context manager that yields a subscriber."""
-    return _Bar(visible=running.progress is not False)
-
-
-class _Bar:
-    def __init__(self, *, visible: bool) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=stderr(), transient=True, disable=not visible)
-
-    def __enter__(self) -> Subscriber:
-        self._progress.start()
-        task = self._progress.add_task("learning and fitting", total=None)
-
-        def publish(event: Event) -> None:
-            self._progress.update(task, completed=event.done, total=event.total)
-
-        return publish
-
-    def __exit__(self, *failure: object) -> None:
-        self._progress.stop()
-
-
 def _view(found: Any, facts: dict[str, Any]) -> Group:
-    lines = [Text(f"{facts['dataset']}, {facts['seconds']:.1f} s in all")]
-    if facts["picture"]:
-        lines.append(Text(f"picture: {facts['picture']}"))
-    return Group(*(_table(found, setting) for setting in found.display().scores), *lines)
-
-
-def _table(found: Any, setting: str) -> Table:
-    """One row a learner, one column a size; the best of each column in bold."""
-    display = found.display()
-    table = Table(title=f"test {found.measure}, {setting}", title_justify="left", title_style="bold")
-    table.add_column("learner")
-    for size in display.n_features:
-        table.add_column(f"{size} features", justify="right")
-    table.add_column("seconds", justify="right")
-    lines = display.scores[setting]
-    best = [max(values) for values in zip(*lines.values(), strict=True)]
-    for learner, values in lines.items():
-        seconds = sum(s.seconds for s in found.scores if s.learner == learner and s.setting == setting)
-        cells = [Text(f"{v:.4f}", style="bold" if v == top else "") for v, top in zip(values, best, strict=True)]
-        table.add_row(learner, *cells, f"{seconds:.1f}")
-    return table
+    tables = [scores_table(of, f"test {of.measure}, {setting}") for setting, of in found.settings.items()]
+    return Group(*tables, Text(f"{facts['dataset']}, {facts['seconds']:.1f} s in all"), *written(facts))

@@ -1,4 +1,4 @@
-"""Scores against the number of features: the curves of a learner beside its rivals'."""
+"""Scores against the number of features, and against time: the curves of a learner beside its rivals'."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ class ComparisonDisplay(Display):
         ``references[setting][name]`` is a score without features: a horizontal line (an RBF-SVM, boosted trees).
     along : str
         What the sizes are of, where not of the features: ``"rows"``.
+    seconds : mapping of str to mapping of str to sequence of float
+        ``seconds[setting][learner]`` holds what each score took: one more panel for a setting, scores against time.
 
     Attributes
     ----------
@@ -55,20 +57,23 @@ class ComparisonDisplay(Display):
     spread: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     along: str = "features"
+    seconds: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
 
     @property
     def _n_panels(self) -> int:
-        return len(self.scores)
+        return len(self.scores) + len(self.seconds)
 
     def _new_axes(self) -> list[Any]:
-        axes = panels(len(self.scores), size=(4.6, 3.8), sharey=not self.references)
+        axes = panels(self._n_panels, size=(4.6, 3.8), sharey=not self.references)
         if self.title:
             axes[0].figure.suptitle(self.title)
         return axes
 
     def _draw(self, axes: Sequence[Any]) -> None:
-        for panel, setting in zip(axes, self.scores, strict=True):
+        for panel, setting in zip(axes, self.scores, strict=False):
             self._draw_setting(panel, setting)
+        for panel, setting in zip(axes[len(self.scores) :], self.seconds, strict=True):
+            self._draw_times(panel, setting)
         axes[0].set_ylabel(self.measure)
         for panel in axes if self.references else axes[-1:]:
             place = "best" if self.references else "lower right"
@@ -88,13 +93,23 @@ class ComparisonDisplay(Display):
         panel.set_title(setting, fontsize="medium")
         quiet(panel)
 
+    def _draw_times(self, panel: Any, setting: str) -> None:
+        for learner, times in self.seconds[setting].items():
+            panel.plot(times, self.scores[setting][learner], label=learner, **self._style(learner))
+        panel.set_xscale("log")
+        panel.set_xlabel("seconds to learn and fit")
+        panel.set_title(f"{setting}: time" if len(self.scores) > 1 else "score against time", fontsize="medium")
+        quiet(panel)
+
+    def _style(self, learner: str) -> dict[str, Any]:
+        plain = {"color": "0.45", "linestyle": "--"} if learner == self.baseline else {}
+        return {"marker": "o", "markersize": 4.5, **plain}
+
     def _draw_line(self, panel: Any, setting: str, learner: str, values: Sequence[float]) -> None:
-        plain = learner == self.baseline
-        style: dict[str, Any] = {"color": "0.45", "linestyle": "--"} if plain else {}
         middle, sizes = np.asarray(values, dtype=float), np.asarray(self.n_features)
         # a size without a score is no gap: other settings have it
         there = np.isfinite(middle)
-        (line,) = panel.plot(sizes[there], middle[there], marker="o", markersize=4.5, label=learner, **style)
+        (line,) = panel.plot(sizes[there], middle[there], label=learner, **self._style(learner))
         widths = self.spread.get(setting, {}).get(learner)
         if widths is not None:
             low, high = (middle + side * np.asarray(widths, dtype=float) for side in (-1.0, 1.0))

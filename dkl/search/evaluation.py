@@ -29,6 +29,7 @@ class Outcome:
     score : float
         NaN where it failed.
     seconds : float
+        Of the fit; up to its end where it failed.
     error : str
         Empty where it did not fail.
     """
@@ -57,6 +58,7 @@ def judged(model: Any, parameters: Mapping[str, Any], fold: Fold, scoring: Scori
     started = time.perf_counter()
     try:
         fitted = fitted_to(with_parameters(model, parameters), fold.train)
+        seconds = time.perf_counter() - started
         value = float(score_of(fitted, fold.test, scoring))
         if not np.isfinite(value):
             raise ValueError(f"the score is {value}")
@@ -64,7 +66,7 @@ def judged(model: Any, parameters: Mapping[str, Any], fold: Fold, scoring: Scori
         raise
     except Exception as error:
         return Outcome(float("nan"), time.perf_counter() - started, f"{type(error).__name__}: {error}")
-    return Outcome(value, time.perf_counter() - started)
+    return Outcome(value, seconds)
 
 
 def with_parameters(model: Any, parameters: Mapping[str, Any]) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,17 @@ class Journal:
     runner: Runner
     publish: Subscriber
     total: int = 0
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Tell that the trials begin, and that they have ended, however they do."""
+        self.tell("started")
+        finished = False
+        try:
+            yield
+            finished = True
+        finally:
+            self.tell("finished", **({} if finished else {"failed": True}))
 
     def judge(self, trials: Mapping[int, dict[str, Any]], deadline: float) -> bool:
         """Fit what is still missing of these trials; False where the time was up before all of them were done."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from dkl.passes.checkpoint import Checkpoint
 from dkl.search.evaluation import Outcome
+from dkl.search.folds import Fold
 
 
 @dataclass
@@ -33,6 +34,19 @@ class Record:
     checkpoint: Checkpoint | None = None
     fingerprint: str = ""
     outcomes: dict[tuple[int, int], Outcome] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folds: Sequence[Fold], checkpoint: Checkpoint | None, fingerprint: str) -> Self:
+        """The record of trials that are judged on `folds`, with what the checkpoint holds of them.
+
+        Raises
+        ------
+        StoreError
+            If the checkpoint belongs to another search.
+        """
+        record = cls(len(folds), np.array([fold.test.total_weight for fold in folds]), checkpoint, fingerprint)
+        record.restore()
+        return record
 
     def restore(self) -> None:
         """Take up what a search that was broken off has found.

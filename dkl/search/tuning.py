@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, Self
 
-import numpy as np
 from sklearn.base import clone, is_classifier, is_regressor
 
 from dkl.data.coerce import as_dataset
@@ -151,7 +149,8 @@ def tune(
     )
     search_for.check(model)
     started = time.monotonic()
-    dataset = rows_to_search(model, X, y, sample_weight)
+    task: TaskChoice = "classification" if is_classifier(model) else "regression" if is_regressor(model) else "auto"
+    dataset = rows_to_search("tune", X, y, sample_weight, task)
     search_for = search_for.seeded(model, dataset)
     model = quiet(model, search_for.random_state)
     tuning = search_for.run(model, dataset, started)
@@ -229,29 +228,20 @@ class Search:
         n_initial = self.n_initial if ladder is None else int(self.n_trials or 0)
         proposer = Proposer(space, self.random_state, n_initial, self.acquisition, float(self.kappa))
         budget = Budget(self.n_trials, float("inf") if self.timeout is None else started + self.timeout)
-        with self._journal(model, dataset) as journal:
+        journal = self._journal(model, dataset)
+        with journal.under_way():
             if ladder is None:
                 parameters = search(proposer, journal, budget, parallel=self.parallel)
             else:
                 parameters = search_by_halving(proposer, journal, budget, ladder)
         return tuning_of(journal.record, parameters, space, resource=None if ladder is None else ladder.name)
 
-    @contextmanager
-    def _journal(self, model: Any, dataset: Dataset) -> Iterator[Journal]:
+    def _journal(self, model: Any, dataset: Dataset) -> Journal:
         folds = RowFolds.of(self.folds, self.random_state)
         views = fold_views(dataset, folds)
-        weights = np.array([view.test.total_weight for view in views])
-        kept = Record(len(views), weights, stage_checkpoint(self.checkpoint, "trials"), self.fingerprint)
-        kept.restore()
+        record = Record.of(views, stage_checkpoint(self.checkpoint, "trials"), self.fingerprint)
         total = (self.n_trials or 0) if self.halving is None else 0
-        journal = Journal(kept, self._runner(model, dataset, folds, views), resolve_progress(self.progress), total)
-        journal.tell("started")
-        finished = False
-        try:
-            yield journal
-            finished = True
-        finally:
-            journal.tell("finished", **({} if finished else {"failed": True}))
+        return Journal(record, self._runner(model, dataset, folds, views), resolve_progress(self.progress), total)
 
     def _runner(self, model: Any, dataset: Dataset, folds: RowFolds, views: Sequence[Fold]) -> Runner:
         names = space_of(self.space).dimensions
@@ -291,18 +281,17 @@ def check_names(model: Any, space: Space, ladder: Ladder | None, scoring: Scorin
         raise ValueError(f"{ladder.name!r} is the resource of halving; take it out of the space")
 
 
-def rows_to_search(model: Any, X: Any, y: Any, sample_weight: Any) -> Dataset:
-    """The rows as one Dataset with a target.
+def rows_to_search(asking: str, X: Any, y: Any, sample_weight: Any, task: TaskChoice) -> Dataset:
+    """The rows as one Dataset with a target, for the function `asking`.
 
     Raises
     ------
     ValueError
         Without a target.
     """
-    task: TaskChoice = "classification" if is_classifier(model) else "regression" if is_regressor(model) else "auto"
     dataset = as_dataset(X, y, sample_weight, task=task)
     if dataset.task is None:
-        raise ValueError("tune requires y to be passed, but the target y is None")
+        raise ValueError(f"{asking} requires y to be passed, but the target y is None")
     # the views of a store have been warned of once
     return Dataset(dataset.source, dataset.schema, store=dataset.store, name=dataset.name)
 

@@ -1,0 +1,130 @@
+"""The command `compare`: all learners on one data set, as a table, a picture and a piece of advice."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from dkl.cli.cluster import Compute, computing_on
+from dkl.cli.command import Result, Running, command, stderr
+from dkl.cli.model_options import FamilyName, FeatureOptions, family_from
+
+
+@dataclass(frozen=True)
+class EntryOptions:
+    """Which learners are compared."""
+
+    learner: Annotated[
+        list[str] | None,
+        typer.Option(help="Compare this one, as --learner of dkl fit (default: all). May be repeated."),
+    ] = None
+    features: Annotated[
+        list[int] | None,
+        typer.Option(help="Columns of the mapped rows. May be repeated.", show_default="50, 200, 800"),
+    ] = None
+    family: Annotated[FamilyName, typer.Option(help="The kernel whose features are the candidates.")] = "gaussian"
+    sigma: Annotated[str, typer.Option(help="Bandwidth: a number, or 'median'.")] = "median"
+    scaling: Annotated[
+        Literal["standard", "minmax", "unit", "quantile", "none"],
+        typer.Option(help="Scaling of the columns before anything else; quantile for heavy tails."),
+    ] = "standard"
+
+    def choices(self) -> dict[str, Any]:
+        """As `dkl.compare` takes them."""
+        sizes = {} if self.features is None else {"n_features": self.features}
+        family = family_from(FeatureOptions(family=self.family, sigma=self.sigma))
+        scaling = None if self.scaling == "none" else self.scaling
+        return {"learners": self.learner, "family": family, "scaling": scaling, **sizes}
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the program."""
+    example = "dkl compare rows.csv --target label --features 100 --features 400"
+    command(app, "compare", epilog=f"Example: [bold]{example}[/bold]")(compare)
+
+
+def compare(
+    data: Annotated[
+        str, typer.Argument(help="A store, or CSV, Parquet, libsvm or npz files (a glob).", show_default=False)
+    ],
+    entries: EntryOptions,
+    compute: Compute,
+    running: Running,
+    *,
+    target: Annotated[str | None, typer.Option(help="Column of the labels or numbers in files.")] = None,
+    output: Annotated[Path, typer.Option(help="Folder for the picture, the table and the rows of files.")] = Path(
+        "dkl-compare"
+    ),
+    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Folder or URL: a comparison that was broken off goes on from here.")
+    ] = None,
+) -> Result:
+    """Fit every learner at several sizes, score them on held-out rows, and say which one to take.
+
+    Learns on the split train and scores on test; rows without splits are split 3 to 1. Each fit runs alone, so that its
+    time is its own. Leaves a table here, and scores.csv and a picture in the output folder.
+    """
+    from dkl.demo import own_dataset
+    from dkl.search.comparing import compare as compare_learners
+
+    started = time.perf_counter()
+    output.mkdir(parents=True, exist_ok=True)
+    dataset = own_dataset(data, target, output / "rows.zarr")
+    with computing_on(compute):
+        found = compare_learners(
+            dataset["train"],
+            test=dataset["test"],
+            **entries.choices(),
+            random_state=seed,
+            checkpoint=checkpoint,
+            progress=running.progress,
+        )
+    table, picture = output / "scores.csv", saved_picture(found.display(), output / "dkl-compare.png")
+    found.table.to_csv(table, index=False)
+    facts = {
+        "dataset": found.rows,
+        "measure": found.measure,
+        "scores": found.table.to_dict("records"),
+        "advice": found.advice,
+        "table": str(table),
+        "picture": picture,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    lines = [Text(found.advice), *(Text(error, style="red") for error in found.errors), *written(facts)]
+    return Result(facts, Group(scores_table(found, f"{found.measure} by number of features, {found.rows}"), *lines))
+
+
+def saved_picture(display: Any, path: Path) -> str | None:
+    """Where the picture is; None without matplotlib, and that is said."""
+    try:
+        return str(display.save(path))
+    except ImportError as error:
+        stderr().print(Text.assemble(("No picture: ", "yellow"), str(error)))
+        return None
+
+
+def written(facts: dict[str, Any]) -> list[Text]:
+    """Lines that say which files there are."""
+    return [Text(f"{name}: {facts[name]}") for name in ("table", "picture") if facts.get(name)]
+
+
+def scores_table(found: Any, title: str) -> Table:
+    """One row a learner, one column a size; the best of each column in bold."""
+    head, *rows = found.cells()
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column(head[0])
+    for name in head[1:]:
+        table.add_column(name, justify="right")
+    best = [max(cells, key=lambda cell: float(cell or "-inf")) for cells in list(zip(*rows, strict=True))[1:-1]]
+    for learner, *scores, seconds in rows:
+        bold = [Text(cell, style="bold" if cell == top else "") for cell, top in zip(scores, best, strict=True)]
+        table.add_row(learner, *bold, seconds)
+    return table
