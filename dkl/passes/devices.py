@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from dkl.blocks.device import Device, resolve_device, why_no_gpu
@@ -57,8 +58,9 @@ def _answers(client: Any) -> dict[str, str | None]:
     from distributed import wait
 
     workers = set(ClusterBackend(client).slots())
+    # keys are never used twice: one that was cancelled, since its worker still loaded modules, would be so again
     asked = {
-        worker: client.submit(why_no_gpu, key=f"{LOOK_NAME}-{worker}", workers=[worker], pure=False, priority=100)
+        worker: client.submit(why_no_gpu, key=f"{LOOK_NAME}-{uuid.uuid4().hex}", workers=[worker], priority=100)
         for worker in sorted(workers - _known.keys())
     }
     try:
