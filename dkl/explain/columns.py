@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dkl.data.checks import spoken_names
+from dkl.data.column_rules import MISSING
 
 # a column's axis ends where rows become rare
 _QUANTILES = (0.005, 0.995)
@@ -59,15 +60,22 @@ class Columns:
         return np.stack([values[members].sum(axis=0) for members in self.members])
 
     def label(self, position: int, pattern: np.ndarray) -> str:
-        """What the encoded values of a column mean: the category that is set."""
-        prefix = f"{self.names[position]}="
-        own = [self.encoded[member].removeprefix(prefix) for member in self.members[position]]
-        if len(own) == 1:
+        """What the encoded values of a column mean: its number, the category that is set, or that it is missing."""
+        name, members = self.names[position], self.members[position]
+        if len(members) == 1:
             return f"{pattern[0]:g}"
-        shown = [
-            name if value == 1.0 else f"{name}={value:g}" for name, value in zip(own, pattern, strict=True) if value
-        ]
-        return ", ".join(shown) or "none"
+        own = [self.encoded[member].removeprefix(f"{name}=") for member in members]
+        if MISSING in own and pattern[own.index(MISSING)]:
+            return MISSING
+        return ", ".join(_set_values(own, pattern, name)) or "none"
+
+
+def _set_values(own: list[str], pattern: np.ndarray, name: str) -> Iterator[str]:
+    for encoded, value in zip(own, pattern, strict=True):
+        if encoded == name:
+            yield f"{value:g}"
+        elif value:
+            yield encoded if value == 1.0 else f"{encoded}={value:g}"
 
 
 def encoded_names(estimator: Any, names: Sequence[str] | None) -> list[str]:

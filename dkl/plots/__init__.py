@@ -2,6 +2,7 @@
 
 from dkl.plots.comparison import ComparisonDisplay
 from dkl.plots.effects import EffectsDisplay
+from dkl.plots.explanations import ContributionsDisplay, DependenceDisplay, ImportanceDisplay
 from dkl.plots.history import HistoryDisplay
 from dkl.plots.kernel import KernelDisplay
 from dkl.plots.landscape import LandscapeDisplay
@@ -11,9 +12,12 @@ from dkl.plots.trials import TrialsDisplay
 
 __all__ = [
     "ComparisonDisplay",
+    "ContributionsDisplay",
     "DecisionDisplay",
+    "DependenceDisplay",
     "EffectsDisplay",
     "HistoryDisplay",
+    "ImportanceDisplay",
     "KernelDisplay",
     "LandscapeDisplay",
     "SphereDisplay",

@@ -139,20 +139,25 @@ class EffectsDisplay(Display):
         quiet(ax)
 
     def _draw_map(self, ax: Any, place: int) -> None:
-        first, second = self.grids[place]
-        values = self.values[place][..., 0]
-        near = near_rows(np.stack(np.meshgrid(first, second), axis=-1), self.rows[place])
-        # what the model says where there are no rows decides no colours, and is veiled
-        limit = max(float(np.abs(values[near > 0.5]).max(initial=0.0)), 1e-12)
-        drawn = ax.contourf(
-            first, second, values, levels=np.linspace(-limit, limit, 17), cmap=diverging(0.72), extend="both"
-        )
-        drawn.set_edgecolor("face")
-        veil = np.ones((*near.shape, 4))
-        veil[..., 3] = 1.0 - near
-        extent = (first[0], first[-1], second[0], second[-1])
-        ax.imshow(veil, extent=extent, origin="lower", interpolation="bilinear", aspect="auto", zorder=2)
-        points = self.rows[place][:600]
-        ax.scatter(points[:, 0], points[:, 1], s=3, color="black", alpha=0.35, linewidth=0, zorder=3)
-        ax.figure.colorbar(drawn, ax=ax, ticks=[-limit, 0.0, limit], format="%.2g", pad=0.02)
-        ax.set(xlim=(first[0], first[-1]), ylim=(second[0], second[-1]), ylabel=self.names[place][1])
+        draw_map(ax, self.grids[place], self.values[place][..., 0], self.rows[place])
+        ax.set_ylabel(self.names[place][1])
+
+
+def draw_map(ax: Any, grid: tuple[np.ndarray, ...], values: np.ndarray, rows: np.ndarray) -> None:
+    """Values (g2, g1) over two columns in colours around 0, the rows (n, 2) as dots; veiled where there are none."""
+    first, second = grid
+    near = near_rows(np.stack(np.meshgrid(first, second), axis=-1), rows)
+    # what the model says where there are no rows decides no colours
+    limit = max(float(np.abs(values[near > 0.5]).max(initial=0.0)), 1e-12)
+    drawn = ax.contourf(
+        first, second, values, levels=np.linspace(-limit, limit, 17), cmap=diverging(0.72), extend="both"
+    )
+    drawn.set_edgecolor("face")
+    veil = np.ones((*near.shape, 4))
+    veil[..., 3] = 1.0 - near
+    extent = (first[0], first[-1], second[0], second[-1])
+    ax.imshow(veil, extent=extent, origin="lower", interpolation="bilinear", aspect="auto", zorder=2)
+    points = rows[:600]
+    ax.scatter(points[:, 0], points[:, 1], s=3, color="black", alpha=0.35, linewidth=0, zorder=3)
+    ax.figure.colorbar(drawn, ax=ax, ticks=[-limit, 0.0, limit], format="%.2g", pad=0.02)
+    ax.set(xlim=(first[0], first[-1]), ylim=(second[0], second[-1]))

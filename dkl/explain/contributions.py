@@ -1,0 +1,334 @@
+"""Contributions: what each column adds to the prediction of a row, summing to the prediction less its mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dkl.blocks.shapley import wave_contributions
+from dkl.blocks.threads import Crew
+from dkl.blocks.tiles import spans
+from dkl.data.dataset import Dataset
+from dkl.explain.columns import Columns, Groups, columns_of
+from dkl.explain.model import model_of, output_labels, rows_to_explain, wave_amplitudes
+from dkl.explain.waves import Part, Reading, inner_part, sampled_rows, wave_means, wave_record
+from dkl.learners.prediction import Scorer
+
+# angles of a tile of rows: all columns, so many frequencies at once
+_TILE_BYTES = 1 << 25
+_FREQUENCIES = 128
+_FEWEST_NODES = 6
+# of the waves' amplitudes: by how much contributions may miss their sum before more nodes are taken
+_MISS = 1e-10
+_DRAWS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions:
+    """What each column adds to the predictions of some rows.
+
+    Parameters
+    ----------
+    columns : Columns
+        G of them.
+    values : ndarray of shape (n, G, K), float64
+        In units of the decision values, of a regressor of the predictions.
+    base : ndarray of shape (K,)
+        The mean prediction over the background, its columns independent.
+    rows : ndarray or csr_array of shape (n, d)
+        Encoded, unscaled.
+    outputs : tuple of str
+        Names of the K outputs where there are several.
+    """
+
+    columns: Columns
+    values: np.ndarray
+    base: np.ndarray
+    rows: Any
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns."""
+        return self.columns.names
+
+    @property
+    def predictions(self) -> np.ndarray:
+        """Base plus contributions: the decision values, (n, K)."""
+        return self.base + self.values.sum(axis=1)
+
+    def label(self, row: int, column: int) -> str:
+        """A column and its value in a row: ``"colour = red"``."""
+        own = self.rows[[row]]
+        own = own.toarray() if sparse.issparse(own) else own
+        return f"{self.names[column]} = {self.columns.label(column, own[0, self.columns.members[column]])}"
+
+    def to_frame(self, output: int = 0) -> Any:
+        """A pandas DataFrame (n, G) of one output."""
+        import pandas as pd
+
+        return pd.DataFrame(self.values[:, :, output], columns=list(self.names))
+
+    def plot(self, ax: Any = None, *, row: int = 0, output: int = 0) -> Any:
+        """Draw the contributions to one row, from the mean to the prediction; see `dkl.plots.ContributionsDisplay`."""
+        from dkl.plots.explanations import ContributionsDisplay
+
+        return ContributionsDisplay(self, row=row, output=output).plot(ax)
+
+    def __repr__(self) -> str:
+        n, G, K = self.values.shape
+        lines = [f"<contributions of {G} columns to {n} rows and {K} outputs; mean {_shown(self.base)}"]
+        if n == 1:
+            strengths = np.abs(self.values[0]).max(axis=1)
+            for g in np.argsort(-strengths, kind="stable")[:20]:
+                lines.append(f"  {self.label(0, g):<32} {_shown(self.values[0, g])}")
+            lines.append(f"  {'prediction':<32} {_shown(self.predictions[0])}")
+        return "\n".join(lines) + ">"
+
+
+def contributions(
+    model: Any,
+    rows: Any,
+    background: Any,
+    *,
+    names: Sequence[str] | None = None,
+    groups: Groups | None = None,
+    sample_weight: Any = None,
+    random_state: int = 0,
+    progress: Any = None,
+    memory_limit: int | str | None = None,
+) -> Contributions:
+    """What each column adds to the prediction of each row: Shapley values against independent columns.
+
+    A column that is left out is averaged over its own distribution in the background. Contributions sum to the
+    prediction less the mean prediction. For sums of waves (Fourier features, landmarks) they are exact: all that is
+    needed of the background is the mean of exp(i w x_c), which takes one pass. For linear features they are the
+    coefficient times the distance from the mean. Other features are walked through 200 rows drawn from the background,
+    column by column in random order: unbiased, and the sum is kept.
+
+    Parameters
+    ----------
+    model : fitted KernelClassifier, KernelRegressor, TunedClassifier or TunedRegressor
+    rows : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+        To be explained; the result is held in memory.
+    background : array, scipy sparse matrix, data frame, Dask collection, Dataset or Background
+        What predictions are compared with, such as the training rows, read block by block; or what `background_of`
+        made of it before, with its own names and groups.
+    names, groups
+        As of `dkl.explain.importance`: encoded columns that are one come in together.
+    sample_weight : array of shape (n,) or None
+        Of the background.
+    random_state : int
+        Of the draws for other features.
+    progress, memory_limit
+        As of `dkl.explain.importance`.
+
+    Returns
+    -------
+    Contributions
+
+    Raises
+    ------
+    NotFittedError, TypeError, ValueError
+        As `dkl.explain.importance`.
+
+    References
+    ----------
+    Shapley 1953; Strumbelj & Kononenko 2014 and Lundberg & Lee 2017 for predictions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.explain import contributions
+    >>> from dkl.learners.kernel_machines import KernelRegressor
+    >>> from dkl.learners.random_features import RandomFeatures
+    >>> X = np.random.default_rng(0).normal(size=(300, 2))
+    >>> model = KernelRegressor(RandomFeatures(n_features=100, random_state=0), solver="newton", alpha=1e-4)
+    >>> model = model.fit(X, np.sin(X[:, 1]) + X[:, 0])
+    >>> found = contributions(model, X[:5], X)
+    >>> bool(np.allclose(found.predictions[:, 0], model.predict(X[:5]), atol=1e-4))
+    True
+    """
+    if not isinstance(background, Background):
+        background = background_of(
+            model,
+            background,
+            names=names,
+            groups=groups,
+            sample_weight=sample_weight,
+            random_state=random_state,
+            progress=progress,
+            memory_limit=memory_limit,
+        )
+    elif names is not None or groups is not None or sample_weight is not None:
+        raise ValueError("names, groups and sample_weight belong to background_of, which made this background")
+    return background.explain(rows_to_explain(model, rows))
+
+
+class Background:
+    """What contributions are measured against; made by `background_of`.
+
+    Parameters
+    ----------
+    columns : Columns
+    base : ndarray of shape (K,)
+        The mean prediction.
+    outputs : tuple of str
+    """
+
+    def __init__(self, columns: Columns, base: np.ndarray, outputs: tuple[str, ...]) -> None:
+        self.columns, self.base, self.outputs = columns, base, outputs
+
+    def explain(self, dataset: Dataset) -> Contributions:
+        """The contributions to all rows of a Dataset of encoded rows."""
+        X = dataset.X.compute()
+        tiles = [X[part] for part in spans(X.shape[0], self._tile_rows())]
+        found = Crew().map(self._of_tile, tiles)
+        return Contributions(self.columns, np.concatenate(found), self.base, X, self.outputs)
+
+    def _of_tile(self, rows: Any) -> np.ndarray:
+        return self._contributions(rows.toarray() if sparse.issparse(rows) else np.asarray(rows))
+
+    def _tile_rows(self) -> int:
+        return 16
+
+    def _contributions(self, rows: np.ndarray) -> np.ndarray:
+        raise TypeError(f"{type(self).__name__} does not say what columns contribute")
+
+
+def background_of(
+    model: Any,
+    X: Any,
+    *,
+    names: Sequence[str] | None = None,
+    groups: Groups | None = None,
+    sample_weight: Any = None,
+    random_state: int = 0,
+    progress: Any = None,
+    memory_limit: int | str | None = None,
+) -> Background:
+    """Read a background once, to explain rows against it as often as wished.
+
+    Parameters
+    ----------
+    model : fitted KernelClassifier, KernelRegressor, TunedClassifier or TunedRegressor
+    X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+    names, groups, sample_weight, random_state, progress, memory_limit
+        As of `contributions`.
+
+    Returns
+    -------
+    Background
+
+    Raises
+    ------
+    NotFittedError, TypeError, ValueError
+        As `dkl.explain.importance`.
+    """
+    machine, columns = model_of(model), columns_of(model, names, groups)
+    dataset, reading = rows_to_explain(model, X, sample_weight), Reading(progress, memory_limit)
+    a, outputs = wave_amplitudes(machine), output_labels(model)
+    if a is not None:
+        parts = [inner_part(machine.feature_map, members) for members in columns.members]
+        sums, _ = reading.run(dataset, wave_record(parts, machine.dtype))
+        return _Waves(columns, outputs, parts, wave_means(sums), a, machine.intercept)
+    (sample,) = reading.run(dataset)
+    rows, shares = sampled_rows(sample, dataset.total_weight)
+    if machine.feature_map.activation == "identity":
+        draws = (shares @ rows)[None]
+    else:
+        draws = _independent_draws(columns, rows, shares, random_state)
+    return _Draws(columns, outputs, machine, draws, random_state)
+
+
+class _Waves(Background):
+    """The mean of each wave in each column, psi (G, m)."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        outputs: tuple[str, ...],
+        parts: list[Part],
+        psi: np.ndarray,
+        a: np.ndarray,
+        intercept: np.ndarray,
+    ) -> None:
+        self.parts, self.psi, self.a, self.intercept = parts, psi, a, intercept
+        super().__init__(columns, self._sum(psi.prod(axis=0)[None])[0], outputs)
+
+    def _sum(self, waves: np.ndarray) -> np.ndarray:
+        """Decision values of waves (n, m)."""
+        return (waves.real @ self.a.real - waves.imag @ self.a.imag) + self.intercept
+
+    def _tile_rows(self) -> int:
+        return max(1, _TILE_BYTES // (8 * len(self.columns) * _FREQUENCIES))
+
+    def _contributions(self, rows: np.ndarray) -> np.ndarray:
+        """With more nodes of the integral until the contributions sum up, or it is exact."""
+        enough = max(1, -(-len(self.columns) // 2))
+        n_nodes, allowed = min(_FEWEST_NODES, enough), _MISS * np.abs(self.a).sum(axis=0)
+        while True:
+            found, waves = self._integrated(rows, n_nodes)
+            missing = np.abs(found.sum(axis=1) - (self._sum(waves) - self.base))
+            if n_nodes == enough or (missing <= allowed).all():
+                return found
+            n_nodes = min(2 * n_nodes, enough)
+
+    def _integrated(self, rows: np.ndarray, n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+        """The contributions, and the waves exp(i w.x) (n, m) of whole rows."""
+        found, waves = np.zeros((len(rows), len(self.columns), self.a.shape[1])), []
+        for chosen in spans(len(self.a), _FREQUENCIES):
+            angles = np.stack([part.angles(rows[:, part.columns], chosen) for part in self.parts], axis=1)
+            found += wave_contributions(angles, self.psi[:, chosen], self.a[chosen], n_nodes)
+            waves.append(np.exp(1j * angles.sum(axis=1)))
+        return found, np.concatenate(waves, axis=1)
+
+
+def _independent_draws(columns: Columns, rows: np.ndarray, shares: np.ndarray, random_state: int) -> np.ndarray:
+    """Rows (draws, d) that have each column of another row."""
+    generator = np.random.default_rng(random_state)
+    draws = np.empty((_DRAWS, rows.shape[1]))
+    for members in columns.members:
+        chosen = generator.choice(len(rows), _DRAWS, p=shares)
+        draws[:, members] = rows[np.ix_(chosen, members)]
+    return draws
+
+
+class _Draws(Background):
+    """Rows whose columns are independent (of linear features their mean), and an order of the columns for each.
+
+    A row is reached from each of the draws by setting one column after the other: each step's change is the
+    contribution of that column, on average over draws and orders.
+    """
+
+    def __init__(
+        self, columns: Columns, outputs: tuple[str, ...], machine: Scorer, draws: np.ndarray, random_state: int
+    ) -> None:
+        self.machine, self.draws = machine, draws
+        # each order beside its reverse: what two columns do together is then shared evenly
+        half = np.tile(np.arange(len(columns)), (-(-len(draws) // 2), 1))
+        orders = np.random.default_rng(random_state).permuted(half, axis=1)
+        self.orders = np.concatenate([orders, orders[:, ::-1]])[: len(draws)]
+        super().__init__(columns, machine(draws).mean(axis=0), outputs)
+
+    def _contributions(self, rows: np.ndarray) -> np.ndarray:
+        return np.stack([self._walked(row) for row in rows])
+
+    def _walked(self, row: np.ndarray) -> np.ndarray:
+        found, current = np.zeros((len(self.columns), len(self.base))), self.draws.copy()
+        before = self.machine(current)
+        for chosen in self.orders.T:
+            for draw, g in enumerate(chosen):
+                current[draw, self.columns.members[g]] = row[self.columns.members[g]]
+            after = self.machine(current)
+            np.add.at(found, chosen, (after - before) / len(current))
+            before = after
+        return found
+
+
+def _shown(values: np.ndarray) -> str:
+    return " ".join(f"{value:+.4g}" for value in values)

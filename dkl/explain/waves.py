@@ -1,0 +1,151 @@
+"""Sums of a model's waves over some of the columns of all rows: what dependence and contributions need, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dkl.blocks.block import Block
+from dkl.blocks.maps import mapping_flops
+from dkl.blocks.records import Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.blocks.scale import scale_rows
+from dkl.blocks.sums import feature_sums
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import DenseProjection, SparseProjection, formed
+from dkl.features.scaling import Scaler
+from dkl.passes.engine import run_pass
+from dkl.progress import resolve_progress
+
+# rows that stand for all: for axes and pictures, and for models that are no sums of waves
+MOST_ROWS = 10_000
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """How rows are read.
+
+    Parameters
+    ----------
+    progress : bool, callable or None
+    memory_limit : int, str or None
+    """
+
+    progress: Any = None
+    memory_limit: int | str | None = None
+
+    def run(self, dataset: Dataset, *records: BlockSum) -> tuple[Any, ...]:
+        """The results of the records and, last, a sample of the rows: one pass."""
+        every: list[Record] = [*records, RowSample("rows", MOST_ROWS, seed=0)]
+        publish = resolve_progress(self.progress)
+        return run_pass(dataset.source, every, publish=publish, memory_limit=self.memory_limit).results
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The waves of some columns: the map sees `columns` of a row, or all of them for None."""
+
+    feature_map: FeatureMap
+    columns: np.ndarray | None = None
+
+    def angles(self, rows: np.ndarray, chosen: slice = slice(None)) -> np.ndarray:
+        """w.x of rows (n, k) of these columns, unscaled, for some of the frequencies: radians, float64 (n, m)."""
+        scaled = scale_rows(rows, self.feature_map.scaler, "float64")
+        return scaled @ self.feature_map.projection.dense()[chosen].T.astype(np.float64)
+
+
+def inner_part(feature_map: FeatureMap, columns: np.ndarray) -> Part:
+    """exp(i w.x) of the chosen columns alone."""
+    projection = DenseProjection(_dense_columns(feature_map, columns))
+    return Part(_plain(replace(feature_map, scaler=chosen_scaler(feature_map.scaler, columns)), projection), columns)
+
+
+def outer_part(feature_map: FeatureMap, columns: np.ndarray) -> Part:
+    """exp(i w.x) of all other columns."""
+    W: Any = formed(feature_map.projection).copy()
+    if not sparse.issparse(W):
+        W[:, columns] = 0.0
+        return Part(_plain(feature_map, DenseProjection(W)))
+    kept = ~np.isin(W.indices, columns)
+    indptr = np.concatenate([[0], np.cumsum(kept)])[W.indptr].astype(W.indptr.dtype)
+    return Part(_plain(feature_map, SparseProjection(W.data[kept], W.indices[kept], indptr, W.shape[1])))
+
+
+def _dense_columns(feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
+    W: Any = formed(feature_map.projection)
+    return np.ascontiguousarray(W[:, columns].toarray() if sparse.issparse(W) else W[:, columns])
+
+
+def _plain(feature_map: FeatureMap, projection: Any) -> FeatureMap:
+    """Cosine-sine pairs of amplitude 1: a model's own amplitudes and phases are no part of the sums."""
+    return FeatureMap("cos-sin", projection, np.ones(projection.n_frequencies), scaler=feature_map.scaler)
+
+
+def chosen_scaler(scaler: Scaler | None, columns: np.ndarray) -> Scaler | None:
+    """The scaling of some columns alone."""
+    if scaler is None:
+        return None
+    # "unit" divides by the one number that stands first
+    scale = np.full(len(columns), scaler.scale[0]) if scaler.kind == "unit" else scaler.scale[columns]
+    knots = None if scaler.knots is None else scaler.knots[:, columns]
+    return replace(
+        scaler, center=scaler.center[columns], scale=scale, passthrough=scaler.passthrough[columns], knots=knots
+    )
+
+
+def wave_record(parts: Sequence[Part], dtype: str) -> BlockSum:
+    """The record whose result `wave_means` takes."""
+    m = parts[0].feature_map.n_frequencies
+    accumulators = {"sums": Accumulator((len(parts), 2, m)), "weight": Accumulator(())}
+
+    def cost(rows: int, columns: int) -> Cost:
+        widths = [columns if part.columns is None else len(part.columns) for part in parts]
+        flops = sum(mapping_flops(d, part.feature_map) for d, part in zip(widths, parts, strict=True))
+        return Cost(rows * flops, 8 * rows * max(widths))
+
+    return BlockSum("waves", wave_sums, accumulators, {"parts": tuple(parts), "dtype": dtype}, cost)
+
+
+def wave_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """sum_i s_i (cos, sin)(w.x_i) of each part, (parts, 2, m), and the weight of the rows."""
+    found = []
+    by_column = sparse.csc_array(block.X) if sparse.issparse(block.X) else block.X
+    for part in operands["parts"]:
+        rows, weights = _rows_of(part, block.X, by_column, block.weights)
+        found.append(feature_sums(rows, weights, part.feature_map, operands["dtype"])[:, :, 0])
+    return {"sums": np.stack(found), "weight": block.weights.sum()}
+
+
+def _rows_of(part: Part, X: Any, by_column: Any, weights: np.ndarray) -> tuple[Any, np.ndarray]:
+    """The rows that a part looks at; the zeros of a sparse column are one row of their whole weight."""
+    if part.columns is None:
+        return X, weights
+    chosen = by_column[:, part.columns]
+    if not sparse.issparse(chosen):
+        return chosen, weights
+    there = np.unique(chosen.indices)
+    rows = np.zeros((len(there) + 1, len(part.columns)), X.dtype)
+    rows[:-1] = chosen.tocsr()[there].toarray()
+    return rows, np.append(weights[there], weights.sum() - weights[there].sum())
+
+
+def wave_means(result: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The mean of exp(i w.x) over the rows, for each part: complex (parts, m)."""
+    sums = result["sums"]
+    return (sums[:, 0] + 1j * sums[:, 1]) / result["weight"]
+
+
+def sampled_rows(block: Block, total_weight: float) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of a sample, dense, and what each stands for, of sum 1.
+
+    A sample of all rows has their weights; of more rows it was drawn in proportion to these.
+    """
+    X: Any = block.X
+    rows = X.toarray() if sparse.issparse(X) else np.asarray(X)
+    is_whole = np.isclose(block.weights.sum(), total_weight, rtol=1e-12)
+    shares = block.weights if is_whole else np.ones(len(rows))
+    return rows, shares / shares.sum()

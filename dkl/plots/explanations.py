@@ -1,0 +1,211 @@
+"""Importance as bars, dependence as curves and maps, contributions as steps from the mean to the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from dkl.explain.contributions import Contributions, contributions
+from dkl.explain.dependence import Axis, PartialDependence, partial_dependence
+from dkl.explain.importance import Importance, importance
+from dkl.plots.effects import draw_map
+from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+
+
+@dataclass(frozen=True, eq=False)
+class ImportanceDisplay(Display):
+    """The most important columns of a model as bars, the longest on top.
+
+    Parameters
+    ----------
+    importance : Importance
+    most : int
+        Bars at most.
+
+    Attributes
+    ----------
+    figure_, axes_
+        After `plot`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.explain import Importance
+    >>> from dkl.plots import ImportanceDisplay
+    >>> ImportanceDisplay(Importance(("age", "size"), np.array([[1.0], [3.0]]), None, "slope")).shown
+    ['size', 'age']
+    """
+
+    importance: Importance
+    most: int = 20
+    _size = (4.8, 4.0)
+
+    @classmethod
+    def from_estimator(cls, model: Any, X: Any, *, most: int = 20, **options: Any) -> Self:
+        """Measure and draw: `options` are those of `dkl.explain.importance`."""
+        return cls(importance(model, X, **options), most)
+
+    @property
+    def shown(self) -> list[str]:
+        """The columns that have a bar."""
+        return [self.importance.names[g] for g in self.importance.order[: self.most]]
+
+    def _draw(self, axes: Sequence[Any]) -> None:
+        (ax,) = axes
+        order = self.importance.order[: self.most]
+        ax.barh(self.shown, self.importance.strengths[order], color=CLASS_COLOURS[0], height=0.7)
+        if self.importance.energy is not None:
+            ax.plot(
+                self.importance.energy[order], self.shown, "|", color="black", markersize=10, label="by frequencies"
+            )
+            ax.legend(frameon=False, fontsize="small", loc="lower right")
+        ax.invert_yaxis()
+        ax.set_xlabel(f"change of the prediction ({self.importance.measure})")
+        quiet(ax)
+
+
+@dataclass(frozen=True, eq=False)
+class DependenceDisplay(Display):
+    """Partial dependence, a panel each: a curve over a number, dots over categories, a map over two numbers.
+
+    A category beside another column has a curve for each of its values.
+
+    Parameters
+    ----------
+    dependences : sequence of PartialDependence
+    output : int
+        Of several outputs, the one that is drawn where there is a pair; curves of single columns show all.
+    interaction : bool
+        Draw what a pair does together beyond what each column does.
+
+    Attributes
+    ----------
+    figure_, axes_
+        After `plot`.
+    """
+
+    dependences: Sequence[PartialDependence]
+    output: int = 0
+    interaction: bool = False
+
+    @classmethod
+    def from_estimator(cls, model: Any, X: Any, columns: Any, **options: Any) -> Self:
+        """Compute and draw: `columns` and `options` are those of `dkl.explain.partial_dependence`."""
+        found = partial_dependence(model, X, columns, **options)
+        return cls(found if isinstance(found, list) else [found])
+
+    @property
+    def _n_panels(self) -> int:
+        return len(self.dependences)
+
+    def _new_axes(self) -> list[Any]:
+        return panels(self._n_panels, size=(3.5, 3.0))
+
+    def _draw(self, axes: Sequence[Any]) -> None:
+        for ax, one in zip(axes, self.dependences, strict=True):
+            ax.set_xlabel(one.names[0])
+            if len(one.axes) == 1:
+                _draw_curves(ax, one.axes[0], one.values, one.outputs)
+                for mean in one.mean if len(one.mean) == 1 else ():
+                    ax.axhline(mean, color="0.6", linewidth=0.8)
+            else:
+                self._draw_pair(ax, one)
+
+    def _draw_pair(self, ax: Any, one: PartialDependence) -> None:
+        """A map is drawn around the mean; of a category and a number the number goes along."""
+        joint = one.interaction if self.interaction and one.interaction is not None else one.values - one.mean
+        values, (first, second) = joint[..., self.output], one.axes
+        if first.numbers is not None and second.numbers is not None:
+            rows = np.column_stack([axis.rows[:, axis.varying[0]] for axis in one.axes])
+            draw_map(ax, (first.numbers, second.numbers), values.T, rows)
+            ax.set_ylabel(second.name)
+            return
+        if first.numbers is None and second.numbers is not None:
+            values, first, second = values.T, second, first
+            ax.set_xlabel(first.name)
+        _draw_curves(ax, first, values, tuple(f"{second.name} = {label}" for label in second.labels))
+
+
+def _draw_curves(ax: Any, axis: Axis, values: np.ndarray, labels: Sequence[str]) -> None:
+    """Values (g, K) along a number, or at each category."""
+    along = np.arange(len(axis.labels)) if axis.numbers is None else axis.numbers
+    for k in range(values.shape[1]):
+        colour, label = CLASS_COLOURS[k % len(CLASS_COLOURS)], labels[k] if labels else None
+        ax.plot(along, values[:, k], "o" if axis.numbers is None else "-", color=colour, label=label)
+    if axis.numbers is None:
+        ax.set_xticks(along, axis.labels, rotation=45 if len(along) > 4 else 0)
+    else:
+        ticks = axis.rows[:600, axis.varying[0]]
+        ax.plot(ticks, np.full(len(ticks), 0.0), "|", color="0.5", transform=ax.get_xaxis_transform(), markersize=6)
+        ax.set_xlim(along[0], along[-1])
+    if labels:
+        ax.legend(frameon=False, fontsize="small")
+    quiet(ax)
+
+
+@dataclass(frozen=True, eq=False)
+class ContributionsDisplay(Display):
+    """The prediction of one row, column by column: steps from the mean prediction, the largest on top.
+
+    Parameters
+    ----------
+    contributions : Contributions
+    row : int
+    output : int
+    most : int
+        Columns with a step of their own; the others share one.
+
+    Attributes
+    ----------
+    figure_, axes_
+        After `plot`.
+    """
+
+    contributions: Contributions
+    row: int = 0
+    output: int = 0
+    most: int = 12
+    _size = (5.4, 4.0)
+
+    @classmethod
+    def from_estimator(cls, model: Any, rows: Any, background: Any, *, row: int = 0, **options: Any) -> Self:
+        """Compute and draw: `options` are those of `dkl.explain.contributions`."""
+        return cls(contributions(model, rows, background, **options), row)
+
+    @property
+    def steps(self) -> list[tuple[str, float]]:
+        """Each column with its value, and what it contributes; what is left comes last."""
+        own = self.contributions.values[self.row, :, self.output]
+        order = np.argsort(-np.abs(own), kind="stable")
+        shown = [(self.contributions.label(self.row, int(g)), float(own[g])) for g in order[: self.most]]
+        rest = order[self.most :]
+        return [*shown, (f"{len(rest)} others", float(own[rest].sum()))] if len(rest) else shown
+
+    def _draw(self, axes: Sequence[Any]) -> None:
+        (ax,) = axes
+        labels, values = zip(*self.steps, strict=True)
+        base = float(self.contributions.base[self.output])
+        # from the bottom, where the mean stands, to the prediction on top
+        ends = base + np.cumsum(values[::-1])[::-1]
+        places = np.arange(len(values))
+        colours = [CLASS_COLOURS[1] if value > 0 else CLASS_COLOURS[0] for value in values]
+        ax.barh(places, values, left=ends - np.array(values), color=colours, height=0.7)
+        for place, value, end in zip(places, values, ends, strict=True):
+            ax.annotate(
+                f"{value:+.3g}",
+                (end, place),
+                xytext=(3 if value > 0 else -3, 0),
+                textcoords="offset points",
+                ha="left" if value > 0 else "right",
+                va="center",
+                fontsize="small",
+            )
+        ax.axvline(base, color="0.6", linewidth=0.8)
+        ax.set_yticks(places, labels)
+        ax.invert_yaxis()
+        ax.margins(x=0.15)
+        ax.set_xlabel(f"mean {base:.4g}, prediction {float(ends[0]):.4g}")
+        quiet(ax)
