@@ -17,9 +17,11 @@ _TOL = 1e-12
 # a density of exactly 0 is raised by this share of the mean before its neighbourhood is looked at
 _RAISED = 0.1
 _LEAST_RADIUS = 1e-300
+# of the mean
+_FLOOR = 1e-8
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class DivergenceBall:
     """u >= 0 with mean(u) = `mean` and mean((u / mean)^k) - 1 <= rho: without penalty inside, forbidden outside.
 
@@ -51,7 +53,11 @@ class DivergenceBall:
     rho: float
     k: float = 2.0
     mean: float = 1.0
-    floor = 0.0
+
+    @property
+    def floor(self) -> float:
+        """What stands for 0, where curvatures would be quotients of rounding."""
+        return _FLOOR * self.mean
 
     @property
     def fixed(self) -> bool:
@@ -109,7 +115,11 @@ class DivergenceBall:
         Q, q = self.mean**2 * curvature, self.mean * (gradient - curvature @ u)
         # a support of one frequency has no larger divergence than this
         rho = min(self.rho, float(self.n_frequencies) ** (self.k - 1.0))
-        return self.mean * self._feasible(_minimised(Q, q, max(rho, _LEAST_RADIUS), self.k))
+        try:
+            return self.mean * self._feasible(_minimised(Q, q, max(rho, _LEAST_RADIUS), self.k))
+        except FloatingPointError:
+            # nothing but rounding is left of the curvature
+            return u
 
     def _feasible(self, x: np.ndarray) -> np.ndarray:
         """x of mean 1, drawn towards 1 until its divergence is at most rho: that is convex, and 0 there."""

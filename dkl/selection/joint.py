@@ -169,15 +169,14 @@ def _share_of_sides(mass: np.ndarray) -> np.ndarray:
 
 def _priced(problem: JointProblem, state: JointState, sums: Mapping[str, np.ndarray]) -> JointState:
     """The gap over all candidates; done where it is small, or the next candidates to work on."""
-    found = _judged(problem, state, sums)
-    stuck = bool(state.rounds) and state.gap > state.goal * state.objective
+    found, inner = _judged(problem, state, sums), state.gap
     bound = max(state.bound, found.dual)
     state = replace(
         state, objective=found.objective, gap=max(0.0, found.objective - bound), bound=bound, passes=state.passes + 1
     )
     state = replace(state, rounds=(*state.rounds, _line(state)))
     working = _next_working(problem, state, found)
-    why = _why_done(problem, state, stuck and bool(np.isin(working, state.working).all()))
+    why = _why_done(problem, state) or _why_stuck(problem, state, working, inner)
     if why:
         return replace(state, done=True, message=f"{why}: {_standing(state)}")
     goal = max(0.5 * problem.tol, _NEARER * state.gap / state.objective)
@@ -200,12 +199,22 @@ def _has_density(state: JointState) -> np.ndarray:
     return (u > _NONE * u.mean()) & state.coefficients.any()
 
 
-def _why_done(problem: JointProblem, state: JointState, stuck: bool) -> str:
+def _why_done(problem: JointProblem, state: JointState) -> str:
     if state.gap <= problem.tol * state.objective or state.gap == 0.0:
         return "the duality gap is below tol"
     if state.passes >= problem.max_passes or len(state.rounds) >= _MOST_ROUNDS:
         return "max_passes is reached; a smaller C or a larger tol ends sooner"
-    return "no step lowers the objective any more; use dtype='float64' or a larger tol" if stuck else ""
+    return ""
+
+
+def _why_stuck(problem: JointProblem, state: JointState, working: np.ndarray, inner: float) -> str:
+    """Why another round would end where this one has, whose gap among its working candidates was `inner`."""
+    if not state.coefficients.any() or not np.isin(working, state.working).all():
+        return ""
+    if inner > state.goal * state.objective:
+        return "no step lowers the objective any more; use dtype='float64' or a larger tol"
+    full = len(working) == problem.most_working < problem.pool.n_frequencies
+    return "more than max_working candidates would have weight" if full and state.gap > 2.0 * inner else ""
 
 
 def _standing(state: JointState) -> str:
