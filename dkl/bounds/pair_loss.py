@@ -121,9 +121,10 @@ def divergence_bound(
     """Theorem 4, and at mu = 2 corollary 5: by the divergence that `AlignedFeatures` bounds.
 
     With D_mu = mean((D Q)^mu) - 1 the loss exceeds Q.L^ by at most ``(2n)^-h (D_mu + 1)^(1/mu) eps^-(1 - 1/mu)``, h the
-    smaller of 1/2 and 1 - 1/mu. The printed form fails too often: Hoelder's inequality needs the moment of order
-    mu / (mu - 1), where the paper takes that of order mu, and one changed row moves the loss by up to 2/n, not 1/n. It
-    has ``(4n)^-(1 - 1/mu)`` above mu = 2 and ``(4n)^(-(mu - 1)/2)`` up to 2 in place of ``(2n)^-h``.
+    smaller of 1/2 and 1 - 1/mu. As printed it is ``(4n)^-(1 - 1/mu)`` in place of ``(2n)^-h`` above mu = 2, which fails
+    too often (at eps = 0.05, mu = 4 and n = 10,000 in a quarter of all draws): Hoelder's inequality needs the moment of
+    order mu / (mu - 1), where the paper takes that of order mu. Up to 2 it is ``(4n)^(-(mu - 1)/2)``, by lemma 6, which
+    does not hold, since one changed row moves the loss by up to 2/n, not 1/n.
 
     Parameters
     ----------
@@ -134,7 +135,7 @@ def divergence_bound(
     eps : float
         The bound fails with this probability at most.
     as_printed : bool
-        Not valid; for comparison.
+        Not valid above mu = 2, unproven up to there; for comparison.
 
     Returns
     -------

@@ -180,7 +180,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         eps : float
             Each fails with this probability at most.
         as_printed : bool
-            The forms of the papers, of which theorem 4 is not valid.
+            The forms of the papers, of which theorem 4 is not valid above k = 2.
 
         Returns
         -------

@@ -149,7 +149,7 @@ class PosteriorFeatures(Certified, SelectingLearner):
             Of theorem 3, twice that in corollary 2. None is beta sqrt(n), which the posterior minimises both for; for
             beta = 0, sqrt(n).
         as_printed : bool
-            The forms of the paper, of which corollary 5 is not valid.
+            The forms of the paper, of which corollary 5 rests on a lemma that does not hold.
 
         Returns
         -------

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.svm import SVC
 
 import dkl
 from dkl.bounds.certificate import Bounds
@@ -95,6 +96,25 @@ def test_a_fit_that_no_theorem_covers_says_why(rows: Any) -> None:
     assert "not bounded by 1" in repr(unbounded.bounds_)
     with pytest.raises(AttributeError, match="not fitted"):
         clone(weighted).bounds_  # noqa: B018
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_the_objective_on_the_features_of_a_game_is_below_its_bound(n_classes: int) -> None:
+    """max F(., lambda) is the sum of the duals of the machines, one class against the rest, on the weighed features."""
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, n_classes, 120)
+    X = rng.standard_normal((120, 2)) + 1.5 * np.eye(3, 2)[y]
+    learner = dkl.MarginFeatures(
+        dkl.Gaussian(1.0), 100, "game", C=0.1, rounds=12, features_per_round=2, chains=4, steps=5, random_state=0
+    ).fit(X, y)
+    features = learner.transform(X).astype(float)
+    value = 0.0
+    for label in range(1, n_classes) if n_classes == 2 else range(n_classes):
+        machine = SVC(C=0.1, kernel="linear", tol=1e-8).fit(features, y == label)
+        value += np.abs(machine.dual_coef_).sum() - 0.5 * float(machine.coef_[0] @ machine.coef_[0])
+    bound = learner.bounds_[0]
+    assert value <= bound.value
+    assert bound.vacuous_from == pytest.approx(0.1 * 120 * (1 if n_classes == 2 else 3))
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
