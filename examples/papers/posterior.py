@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from cells import Cell, Cells, markdown
-from splits import BETAS, SEED, SETS, Found, Split, linear_svm, rbf_svm, split_rows
+from splits import BETAS, SEED, SETS, Found, Split, kernel_search, linear_svm, rbf_svm, split_rows
 
 import dkl
 from dkl.plots import ComparisonDisplay
@@ -87,20 +87,21 @@ def measure_set(name: str, options: argparse.Namespace) -> dict[str, dict[int, C
     """For each method and D the cell that validates best, and the SVM's; "rows" are those of table 2."""
     cells, start = Cells(options.output / "cells"), f"{name}, {options.scaling}, "
     split = split_rows(name, options.data, options.scaling)
-    svm = cells(f"{start}SVM", lambda: rbf_svm(split))
-    pools = Pools(split, svm["gamma"], options.n_candidates)
+    searched = cells(f"{start}search", lambda: kernel_search(split))
+    pools = Pools(split, searched["gamma"], options.n_candidates)
     wanted: dict[str, Callable[[], Found]] = {}
     found: dict[str, dict[int, Cell]] = {PLAIN: {}, POSTERIOR: {}, ALIGNED: {}}
     todo = settings(quick=options.quick, most=options.most)
     keys = {one: f"{start}N={pools.n_candidates} {one[0]} {one[1]:g} D={one[2]}" for one in todo}
     for one, key in keys.items():
         wanted[key] = lambda one=one: pools.error(*one)
+    wanted[f"{start}SVM"] = lambda: rbf_svm(split, **searched)
     measured = cells.fill(wanted)
     for (method, _, size), key in keys.items():
         known = found[method].setdefault(size, measured[key])
         if measured[key]["validation"] < known["validation"]:
             found[method][size] = measured[key]
-    found["SVM"] = {0: svm}
+    found["SVM"] = {0: measured[f"{start}SVM"]}
     found["rows"] = {0: {"shape": [*(part.shape[0] for part in split.X), split.X[0].shape[1]]}}
     return found
 

@@ -50,9 +50,15 @@ class Split:
         return "structured" if self.X[0].shape[1] >= WIDE else "iid"
 
     def errors(self, model: Any, Z: Sequence[Any] | None = None) -> Found:
-        """Percent of the rows of each part that a model gets wrong; Z are all parts as the model reads them."""
-        parts = zip(("train", "validation", "test"), self.X if Z is None else Z, self.y, strict=True)
-        return {name: 100.0 * float(np.mean(model.predict(part) != y)) for name, part, y in parts}
+        """Percent of the validation and test rows that a model gets wrong; Z are all parts as the model reads them."""
+        parts = self.X if Z is None else Z
+        return {
+            name: _percent_wrong(model, parts[part], self.y[part]) for part, name in ((1, "validation"), (2, "test"))
+        }
+
+
+def _percent_wrong(model: Any, rows: Any, y: np.ndarray) -> float:
+    return 100.0 * float(np.mean(model.predict(rows) != y))
 
 
 def split_rows(name: str, folder: Path | None, scaling: str = "none") -> Split:
@@ -82,15 +88,16 @@ def linear_svm(Z: Sequence[Any], split: Split) -> Found:
         found = split.errors(machine, Z)
         better = found["validation"] < best["validation"]
         worse = 0 if better else worse + (cost >= 1.0)
-        best = {**found, "C": cost} if better else best
+        if better:
+            best = {**found, "train": _percent_wrong(machine, Z[0], split.y[0]), "C": cost}
         # weaker penalties take long and do not come back
         if worse == 2:
             break
     return best
 
 
-def rbf_svm(split: Split) -> Found:
-    """The SVM with the bandwidth and C that are best on validation rows when few rows train; then all rows train it."""
+def kernel_search(split: Split) -> Found:
+    """Gamma and C of the RBF-SVM that is best on validation rows when few rows train it."""
     near, far = split.X[0][:N_SEARCHED], split.X[1]
     squares = [euclidean_distances(part, near, squared=True).astype(np.float64) for part in (near, far)]
     tried = []
@@ -101,6 +108,11 @@ def rbf_svm(split: Split) -> Found:
             wrong = np.mean(machine.predict(validation) != split.y[1])
             # of equal ones the strongest penalty and the narrowest kernel: a wide one is a linear machine in disguise
             tried.append((wrong, cost, -gamma))
-    _, cost, gamma = min(tried)
-    machine = SVC(C=cost, gamma=-gamma, cache_size=500).fit(split.X[0], split.y[0])
-    return {**split.errors(machine), "gamma": -gamma, "C": cost}
+    wrong, cost, gamma = min(tried)
+    return {"validation": 100.0 * float(wrong), "gamma": -gamma, "C": cost}
+
+
+def rbf_svm(split: Split, *, gamma: float, C: float, **_: float) -> Found:
+    """The RBF-SVM of a search, trained by all training rows."""
+    machine = SVC(C=C, gamma=gamma, cache_size=500).fit(split.X[0], split.y[0])
+    return {**split.errors(machine), "gamma": gamma, "C": C}
