@@ -122,7 +122,10 @@ def place(block: Block, device: Device) -> Block:
 def rows_on(X: Any, device: Device) -> Any:
     """Rows, dense or sparse, on `device`; those that are there already are not copied."""
     if device == "cpu":
-        return X.get() if is_on_gpu(X) else X
+        if not is_on_gpu(X):
+            return X
+        # of sparse rows cupyx makes a matrix, whose * is a product
+        return sparse.csr_array(X.get()) if hasattr(X, "toarray") else X.get()
     if is_on_gpu(X):
         return X
     import cupy

@@ -10,7 +10,7 @@ import numba
 import numpy as np
 from scipy import sparse
 
-from dkl.blocks.device import is_on_gpu
+from dkl.blocks.device import rows_on
 from dkl.blocks.gradients import check_fourier
 from dkl.blocks.tiles import RowTiles, checked_dtype, spans
 from dkl.blocks.turns import ELEMENTWISE, cos_sin_rows
@@ -98,7 +98,7 @@ class Expansion:
 
 def scaled_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> ScaledRows:
     """Raw rows as `expansion_gradient` takes them; sparse rows stay sparse where their scaling has a sparse form."""
-    X = X.get() if is_on_gpu(X) else X
+    X = rows_on(X, "cpu")
     tiles = RowTiles(X, feature_map, checked_dtype(dtype), factor=_TURN)
     parts = [tile for _, tile in tiles]
     X = sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)

@@ -18,6 +18,8 @@ Sums = dict[str, np.ndarray]
 
 
 class Reduction(Protocol):
+    samples: bool
+
     def of_block(self, block: Block, columns: RowColumns | None) -> Any: ...
 
     def merge(self, left: Any, right: Any) -> Any: ...
@@ -27,6 +29,8 @@ class Reduction(Protocol):
 
 class SumReduction:
     """Accumulators, added or the larger value kept."""
+
+    samples = False
 
     def __init__(self, record: BlockSum) -> None:
         self.record = record
@@ -71,6 +75,8 @@ def _returned(record: BlockSum, returned: Any, name: str) -> Any:
 
 class SampleReduction:
     """The k rows that come first by their keys; samples merge by being sampled again and get their order at the end."""
+
+    samples = True
 
     def __init__(self, record: RowSample) -> None:
         self.record = record

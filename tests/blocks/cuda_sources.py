@@ -48,8 +48,10 @@ extern "C" void launch(int blocks_x, int blocks_y, int blocks_z, int threads, @P
     for (int b = 0; b < blocks_x * blocks_y * blocks_z; ++b) {
         blockIdx = {b % blocks_x, b / blocks_x % blocks_y, b / (blocks_x * blocks_y)};
         pthread_barrier_init(&gate, 0, threads);
-        for (int t = 0; t < threads; ++t) pthread_create(&team[t], 0, one, (void*)(size_t)t);
-        for (int t = 0; t < threads; ++t) pthread_join(team[t], 0);
+        for (int t = 0; t < threads; ++t)
+            if (WAITS) pthread_create(&team[t], 0, one, (void*)(size_t)t);
+            else one((void*)(size_t)t);
+        for (int t = 0; WAITS && t < threads; ++t) pthread_join(team[t], 0);
         pthread_barrier_destroy(&gate);
     }
     free(team);
@@ -65,6 +67,7 @@ def host_kernel(source: str, name: str, folder: Path) -> Callable[..., None]:
     names = [one.split()[-1] for one in parameters]
     after = _AFTER.replace("@NAME@", name).replace("@NAMES@", ", ".join(names))
     after = after.replace("@VALUES@", ", ".join(f"call->{one}" for one in names))
+    after = after.replace("WAITS", str(int("__syncthreads" in source)))
     after = after.replace("@PARAMETERS@", ", ".join(parameters)).replace("@FIELDS@", "; ".join(parameters) + ";")
     path, library = folder / f"{name}.cpp", folder / f"{name}-{abs(hash(source))}.so"
     path.write_text(_BEFORE + source + after)

@@ -1,0 +1,121 @@
+"""A GPU that NumPy plays: as strict as CuPy with arrays of the host, and kernels compiled by g++.
+
+A test puts this folder on its path (`played_gpu`), so that everything that a GPU would run runs on the CPU. What is
+not here raises AttributeError, as it would where CuPy has no such function.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from tests.blocks.cuda_sources import host_kernel
+
+__version__ = "played"
+_TAKES_HOST_ARRAYS = {"array", "asarray", "ascontiguousarray"}
+_FOLDER = tempfile.TemporaryDirectory(prefix="dkl-played-")
+
+cuda = SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=lambda: 1))
+
+
+class ndarray(NDArrayOperatorsMixin):
+    """An array that mixes with no array of NumPy's, and becomes one by `get` alone."""
+
+    __array_priority__ = 100
+
+    def __init__(self, values: np.ndarray) -> None:
+        self._values = values
+
+    def get(self) -> np.ndarray:
+        return self._values.copy()
+
+    def __array__(self, *args: Any, **options: Any) -> np.ndarray:
+        raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        options = {name: _inside(value) for name, value in options.items()}
+        return _outside(getattr(ufunc, method)(*map(_inside, inputs), **options))
+
+    def __getitem__(self, index: Any) -> ndarray:
+        return ndarray(np.asarray(self._values[_inside(index, host=True)]))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._values[_inside(index, host=True)] = _inside(value)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __float__(self) -> float:
+        return float(self._values)
+
+    def __int__(self) -> int:
+        return int(self._values)
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = getattr(self._values, name)
+        return _wrapped(found) if callable(found) else _outside(found)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ndarray, (self._values,)
+
+
+class RawKernel:
+    """Compiled when it is first called; a block that shares sums is played by one thread."""
+
+    def __init__(self, source: str, name: str) -> None:
+        alone = source.replace("#define GROUP 16", "#define GROUP 1")
+        self._alone = alone != source
+        self._kernel = host_kernel(alone, name, Path(_FOLDER.name))
+
+    def __call__(self, grid: Any, block: Any, arguments: Any) -> None:
+        self._kernel(grid, (1,) if self._alone else block, [_inside(one) for one in arguments])
+
+
+def _inside(value: Any, host: bool = False) -> Any:
+    if isinstance(value, ndarray):
+        return value._values
+    if isinstance(value, np.ndarray) and not host:
+        raise TypeError(f"Unsupported type {type(value)}")
+    if isinstance(value, tuple | list):
+        return type(value)(_inside(one, host) for one in value)
+    return value
+
+
+def _outside(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return type(value)(map(_outside, value))
+    return ndarray(np.asarray(value)) if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _wrapped(function: Any, host: bool = False) -> Any:
+    def call(*args: Any, **options: Any) -> Any:
+        inner = {name: _inside(value, host) for name, value in options.items()}
+        return _outside(function(*(_inside(one, host) for one in args), **inner))
+
+    return call
+
+
+def _generator(seed: Any) -> Any:
+    return SimpleNamespace(standard_normal=_wrapped(np.random.default_rng(seed).standard_normal))
+
+
+random = SimpleNamespace(default_rng=_generator)
+
+
+def asnumpy(x: Any) -> np.ndarray:
+    return x.get() if isinstance(x, ndarray) else np.asarray(x)
+
+
+def __getattr__(name: str) -> Any:
+    found = getattr(np, name)
+    return found if isinstance(found, type) or not callable(found) else _wrapped(found, name in _TAKES_HOST_ARRAYS)

@@ -1,0 +1,1 @@
+"""The part of cupyx that blocks use, played by SciPy."""

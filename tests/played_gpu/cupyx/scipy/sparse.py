@@ -1,0 +1,27 @@
+"""Sparse rows of the played GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy
+from scipy import sparse
+
+
+class csr_matrix:
+    """Sparse rows that only this device takes."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = sparse.csr_array(rows)
+
+    shape = property(lambda self: self._rows.shape)
+    dtype = property(lambda self: self._rows.dtype)
+
+    def get(self) -> sparse.csr_array:
+        return self._rows.copy()
+
+    def toarray(self) -> cupy.ndarray:
+        return cupy.ndarray(self._rows.toarray())
+
+    def __getitem__(self, index: Any) -> csr_matrix:
+        return csr_matrix(self._rows[cupy._inside(index, host=True)])

@@ -1,0 +1,144 @@
+"""Learners on a GPU find what they find on the CPU: on a played one, as strict as CuPy with arrays of the host."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+
+from dkl.blocks import device
+from dkl.blocks.sgd import sgd_rows
+from dkl.features.families import Gaussian
+from dkl.learners.aligned import AlignedFeatures
+from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.learners.landmarks import LandmarkFeatures
+from dkl.learners.leverage import LeverageFeatures
+from dkl.learners.margin import MarginFeatures
+from dkl.learners.peaks import PeakFeatures
+from dkl.learners.posterior import PosteriorFeatures
+from dkl.learners.random_features import RandomFeatures
+from dkl.learners.tuned import TunedClassifier
+from dkl.linear import array_sgd
+from dkl.passes.devices import computing_device
+from tests.blocks.cuda_sources import played
+from tests.linear.problems import dataset
+
+PLAYED = Path(__file__).parent / "played_gpu"
+pytestmark = [played, pytest.mark.skipif(device.why_no_gpu() is None, reason="there is a GPU")]
+
+FEATURES: dict[str, Any] = {
+    "random": RandomFeatures(Gaussian(2.0), n_features=20),
+    "aligned": AlignedFeatures(Gaussian(2.0), n_candidates=60, n_features=20),
+    "posterior": PosteriorFeatures(Gaussian(2.0), n_candidates=60, n_features=20),
+    "leverage": LeverageFeatures(Gaussian(2.0), n_candidates=60, n_features=20),
+    "landmarks": LandmarkFeatures(n_landmarks=10, n_candidates=60),
+    "peaks": PeakFeatures(n_features=12, chains=10, steps=4, noise=0.0),
+    "corrective": MarginFeatures(n_features=12),
+    "game": MarginFeatures(Gaussian(2.0), n_features=12, solver="game"),
+}
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """CuPy, played."""
+    monkeypatch.syspath_prepend(str(PLAYED))
+    device._kernel.cache_clear()
+    device._sgd_kernel.cache_clear()
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("cupy", "cupyx")]:
+        del sys.modules[name]
+    device._kernel.cache_clear()
+    device._sgd_kernel.cache_clear()
+
+
+def rows(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
+    X = np.random.default_rng(0).normal(size=(n, 4))
+    return X, (X[:, 0] * X[:, 1] > 0).astype(int) + (X[:, 2] > 1)
+
+
+def test_the_played_gpu_is_strict(gpu: None) -> None:
+    import cupy
+
+    there = cupy.asarray(np.ones((2, 2)))
+    assert device.why_no_gpu() is None
+    assert device.is_on_gpu(there)
+    for mixed in (lambda: there + np.ones(2), lambda: cupy.matmul(there, np.ones(2)), lambda: np.asarray(there)):
+        with pytest.raises(TypeError):
+            mixed()
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_features_are_those_of_the_cpu(name: str, gpu: None) -> None:
+    X, y = rows()
+    options = {"dtype": "float64", "random_state": 0}
+    learners = [clone(FEATURES[name]).set_params(device=where, **options) for where in ("gpu", "cpu")]
+    found, expected = (learner.fit(X, y).transform(X) for learner in learners)
+    assert isinstance(found, np.ndarray)
+    # peaks are searched in float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 if name == "peaks" else 1e-8)
+
+
+@pytest.mark.parametrize("storage", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("solver", ["sgd", "newton"])
+def test_machines_are_those_of_the_cpu(solver: str, storage: Any, gpu: None) -> None:
+    X, y = rows()
+    features = RandomFeatures(Gaussian(2.0), n_features=20, dtype="float64")
+    options: dict[str, Any] = {"solver": solver, "random_state": 0}
+    for machine, targets in ((KernelClassifier, y), (KernelRegressor, X[:, 0] ** 2)):
+        given = {**options, "loss": "squared_hinge"} if machine is KernelClassifier else options
+        models = [machine(features, device=where, **given).fit(storage(X), targets) for where in ("gpu", "cpu")]
+        found, expected = (np.atleast_2d(model.linear_.coef_) for model in models)
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-8 * np.abs(expected).max())
+        np.testing.assert_allclose(models[0].predict(X), models[1].predict(X), rtol=1e-6, atol=1e-8)
+
+
+def test_tuned_models_are_those_of_the_cpu(gpu: None) -> None:
+    X, y = rows()
+    options: dict[str, Any] = {"n_features": 20, "random_state": 0, "dtype": "float64", "tol": 0.02}
+    found, expected = (TunedClassifier(device=where, **options).fit(X, y > 0) for where in ("gpu", "cpu"))
+    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-6, atol=1e-9)
+
+
+def test_a_block_is_mapped_and_stepped_through_on_the_gpu(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a piece touches the host before its steps: what travels then is the model."""
+    seen = []
+    monkeypatch.setattr(
+        array_sgd, "sgd_rows", lambda X, *rest, **options: seen.append(X) or sgd_rows(X, *rest, **options)
+    )
+    X, y = rows()
+    machine = KernelClassifier(RandomFeatures(Gaussian(2.0), n_features=20), device="gpu", epochs=1, random_state=0)
+    machine.fit(X, y)
+    assert {device.is_on_gpu(piece) for piece in seen} == {True}
+    assert sum(len(piece) for piece in seen) == 300
+
+
+@pytest.mark.slow
+def test_workers_with_and_without_a_gpu_share_a_fit() -> None:
+    """One of two workers has the played GPU."""
+    from distributed import Client, Nanny, Scheduler, SpecCluster
+
+    X, y = rows(4_000)
+    machine = KernelClassifier(AlignedFeatures(Gaussian(2.0), n_features=20, dtype="float64"), epochs=2, random_state=0)
+    expected = clone(machine).set_params(device="cpu").fit(dataset(X, y, rows_a_block=400)).decision_function(X)
+    # its folder on the path of one process is what a GPU is here
+    with_gpu = [f"import sys; sys.path[:0] = {[str(PLAYED), str(PLAYED.parents[1])]}"]
+    workers = {
+        name: {"cls": Nanny, "options": {"nthreads": 1, "preload": with_gpu if name == "gpu" else []}}
+        for name in ("gpu", "cpu")
+    }
+    scheduler = {"cls": Scheduler, "options": {"dashboard_address": None, "dashboard": False}}
+    with SpecCluster(workers, scheduler=scheduler) as cluster, Client(cluster) as client:
+        client.wait_for_workers(2, timeout=60)
+        assert computing_device("auto") == "cpu"
+        assert computing_device("mixed") == "mixed"
+        with pytest.raises(RuntimeError, match="1 of 2 workers cannot use one"):
+            machine.set_params(device="gpu").fit(dataset(X, y, rows_a_block=400))
+        found = machine.set_params(device="mixed").fit(dataset(X, y, rows_a_block=400)).decision_function(X)
+        assert sorted(client.run(lambda: "cupy" in sys.modules).values()) == [False, True]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
