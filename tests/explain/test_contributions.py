@@ -1,0 +1,158 @@
+"""Contributions: Shapley values against independent columns, which sum to the prediction less its mean."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+import dkl
+from dkl.blocks.block import Block
+from dkl.explain import background_of, contributions
+from dkl.explain.waves import inner_part, wave_means, wave_sums
+from dkl.plots import ContributionsDisplay
+from tests.definitions.explain import shapley_values
+from tests.explain.cases import NAMES, WAVES, decision_values, machine, rows
+
+X, _ = rows()
+FEW = X[:4]
+
+
+def by_definition(model: Any, row: np.ndarray, background: np.ndarray, members: list[list[int]]) -> np.ndarray:
+    """Over all sets of columns and all rows that combine the background's columns: Shapley 1953."""
+    grids = [background[:, own] for own in members]
+    every = np.array([np.concatenate(one) for one in product(*grids)])
+    mixed = np.empty_like(every)
+    mixed[:, np.concatenate(members)] = every
+
+    def value(inside: tuple[int, ...]) -> np.ndarray:
+        changed = mixed.copy()
+        for g in inside:
+            changed[:, members[g]] = row[members[g]]
+        return decision_values(model, changed).mean(axis=0)
+
+    return shapley_values(value, len(members))
+
+
+@pytest.mark.parametrize("name", [*WAVES, "linear"])
+def test_contributions_are_shapley_values_of_the_predictions(name: str) -> None:
+    model = machine(name)
+    found = contributions(model, X[10:12], FEW)
+    for i in (0, 1):
+        expected = by_definition(model, X[10 + i], FEW, [[0], [1], [2], [3]])
+        np.testing.assert_allclose(found.values[i], expected, atol=1e-8)
+    grouped = contributions(model, X[10:11], FEW, groups={"both": [0, 2]})
+    assert grouped.names == ("both", "column 1", "column 3")
+    np.testing.assert_allclose(grouped.values[0], by_definition(model, X[10], FEW, [[0, 2], [1], [3]]), atol=1e-8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_contributions_sum_to_the_prediction_less_its_mean(name: str) -> None:
+    model = machine(name)
+    found = contributions(model, X[:7], X)
+    assert found.values.shape[:2] == (7, 4)
+    np.testing.assert_allclose(found.predictions, decision_values(model, X[:7]), atol=1e-8)
+    of_sparse = contributions(model, sparse.csr_array(X[:7]), sparse.csr_array(X))
+    np.testing.assert_allclose(of_sparse.values, found.values, atol=1e-8)
+    weights = np.arange(len(X)) % 3
+    if name in (*WAVES, "linear"):
+        weighted = contributions(model, X[:2], X, sample_weight=weights)
+        repeated = contributions(model, X[:2], np.repeat(X, weights, axis=0))
+        np.testing.assert_allclose(weighted.values, repeated.values, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["ramps", "steps", "harmonics"])
+def test_draws_come_near_to_shapley_values(name: str) -> None:
+    model = machine(name)
+    found = contributions(model, X[10:11], FEW)
+    expected = by_definition(model, X[10], FEW, [[0], [1], [2], [3]])
+    spread = np.ptp(decision_values(model, X))
+    # deviations of a mean of 200 changes, each within the spread of the predictions
+    np.testing.assert_allclose(found.values[0], expected, atol=4.0 * spread / np.sqrt(200))
+    again = contributions(model, X[10:11], FEW)
+    np.testing.assert_array_equal(again.values, found.values)
+
+
+def test_many_columns_need_few_nodes_for_what_all_sets_say() -> None:
+    """Ten columns: all 1,024 sets, each by its own product of means."""
+    rng = np.random.default_rng(0)
+    many = rng.normal(size=(200, 10))
+    features = dkl.RandomFeatures(dkl.Gaussian(3.0), 20, dtype="float64", random_state=0)
+    y = np.sin(many[:, 0] + many[:, 1] * many[:, 2])
+    model = dkl.KernelRegressor(features, solver="newton", alpha=1e-4, progress=False).fit(many, y)
+    feature_map, coef = model.feature_map_, model.linear_.coef_ * np.tile(model.feature_map_.amplitudes, 2)
+    W = feature_map.projection.dense()
+    psi = np.stack([np.exp(1j * many[:, c, None] * W[:, c]).mean(axis=0) for c in range(10)])
+
+    def value(inside: tuple[int, ...]) -> np.ndarray:
+        factors = psi.copy()
+        for c in inside:
+            factors[c] = np.exp(1j * many[0, c] * W[:, c])
+        wave = factors.prod(axis=0)
+        return np.array([wave.real @ coef[:10] + wave.imag @ coef[10:]])
+
+    found = contributions(model, many[:1], many)
+    np.testing.assert_allclose(found.values[0], shapley_values(value, 10), atol=1e-9)
+
+
+@pytest.mark.slow
+def test_contributions_are_those_of_the_shap_package() -> None:
+    """On a background whose rows are all combinations of a few values, its columns are independent there too."""
+    shap = pytest.importorskip("shap")
+    model = machine("waves")
+    grid = np.array(list(product(*(X[:3, c] for c in range(4)))))
+    masker = shap.maskers.Independent(grid, max_samples=len(grid))
+    theirs = shap.explainers.Exact(model.predict, masker)(X[10:14])
+    ours = contributions(model, X[10:14], X[:3])
+    np.testing.assert_allclose(ours.values[:, :, 0], theirs.values, atol=1e-7)
+    np.testing.assert_allclose(ours.base, theirs.base_values[0], atol=1e-7)
+
+
+def test_classes_and_frames_are_explained_by_name() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.normal(40, 9, 200), "colour": rng.choice(list("rgb"), 200)})
+    y = np.where(frame["colour"] == "r", "hot", np.where(frame["age"] > 40, "old", "young"))
+    features = dkl.RandomFeatures(dkl.Gaussian(2.0), 60, scaling="standard", random_state=0)
+    model = dkl.KernelClassifier(features, loss="squared_hinge", solver="newton", alpha=1e-3, progress=False).fit(
+        frame, y
+    )
+    background = background_of(model, frame)
+    row = frame[frame["colour"] == "r"].iloc[:1]
+    found = contributions(model, row, background)
+    assert found.outputs == ("hot", "old", "young")
+    assert found.label(0, 1) == "colour = r"
+    assert found.values[0, 1, 0] > abs(found.values[0, 0, 0])
+    assert "colour = r" in repr(found)
+    assert list(found.to_frame(1).columns) == ["age", "colour"]
+    drawn = ContributionsDisplay(found, most=1)
+    assert [label for label, _ in drawn.steps] == ["colour = r", "1 others"]
+    total = sum(value for _, value in drawn.steps)
+    assert total == pytest.approx(model.decision_function(row)[0, 0] - found.base[0], abs=1e-5)
+    with pytest.raises(ValueError, match="belong to background_of"):
+        contributions(model, row, background, names=["a", "b", "c", "d"])
+
+
+def test_zeros_of_sparse_columns_are_counted_and_not_looked_at() -> None:
+    model = machine("waves")
+    counts = np.random.default_rng(0).poisson(0.2, (500, 4)).astype(float)
+    parts = [inner_part(model.feature_map_, np.array([c])) for c in range(4)]
+    found = []
+    for rows_ in (counts, sparse.csr_array(counts)):
+        block = Block(0, rows_, None, np.arange(500.0), np.arange(500))
+        found.append(wave_means(wave_sums(block, {"parts": parts, "dtype": "float64"})))
+    np.testing.assert_allclose(found[1], found[0], atol=1e-12)
+
+
+def test_threads_give_the_bits_of_one(tmp_path: Any) -> None:
+    model, rng = machine("waves"), np.random.default_rng(0)
+    dataset = dkl.create_dataset(tmp_path / "rows.zarr", rng.normal(size=(3_000, 4)), rows_a_block=256)
+    with dask.config.set(scheduler="synchronous"):
+        alone = contributions(model, dataset, dataset)
+    again = contributions(model, dataset, dataset)
+    assert again.values.tobytes() == alone.values.tobytes()
+    assert again.base.tobytes() == alone.base.tobytes()
