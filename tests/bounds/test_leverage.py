@@ -33,7 +33,7 @@ def worst_error(pool: dict[str, Any], n_draws: int, seed: int) -> float:
     """max over the unit ball of the pool of min over b of (|f - Phi^ b|^2 + mu |b|^2) / mu, for one draw."""
     choice = resample(pool["scores"], np.arange(300), n_draws, seed)
     kept = pool["features"][:, :, choice.index] * choice.amplitudes * math.sqrt(300)
-    drawn = np.einsum("pim,pjm->ij", kept, kept) + pool["mu"] * np.eye(120)
+    drawn = sum(part @ part.T for part in kept) + pool["mu"] * np.eye(120)
     return float(eigh(pool["kernel"], drawn, eigvals_only=True)[-1])
 
 
