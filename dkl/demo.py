@@ -90,7 +90,13 @@ def own_dataset(data: str, target: str | None, store: str | Path) -> Dataset:
 
 
 def compare(
-    dataset: Dataset, *, n_features: Sequence[int] = (50, 100, 200), seed: int = 0, progress: Any = None
+    dataset: Dataset,
+    *,
+    n_features: Sequence[int] = (50, 100, 200),
+    seed: int = 0,
+    device: str | None = None,
+    memory_limit: Any = None,
+    progress: Any = None,
 ) -> DemoResult:
     """Fit every learner at every size, with the median bandwidth and with one three times too narrow, and score.
 
@@ -101,7 +107,8 @@ def compare(
     n_features : sequence of int
         Columns of the mapped rows.
     seed : int
-    progress : bool, callable or None
+    device, memory_limit, progress
+        As of `dkl.compare`.
 
     Returns
     -------
@@ -118,6 +125,8 @@ def compare(
             machine=machine(epochs=EPOCHS),
             test=test,
             random_state=seed,
+            device=device,
+            memory_limit=memory_limit,
             progress=progress,
         )
         for setting, bandwidth in ((MEDIAN, sigma), (NARROW, NARROW_FACTOR * sigma))

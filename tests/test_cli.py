@@ -61,7 +61,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["", "ingest", "info", "verify", "plan", "fit", "score", "predict", "demo", "bench"])
+@pytest.mark.parametrize(
+    "name", ["", "ingest", "info", "verify", "plan", "fit", "score", "predict", "compare", "demo", "bench"]
+)
 def test_help_teaches_by_an_example(name: str) -> None:
     run = dkl_command(*([name] if name else []), "--help")
     assert run.exit_code == 0

@@ -83,6 +83,8 @@ def compare(
             dataset["train"],
             test=dataset["test"],
             **entries.choices(),
+            device=compute.device,
+            memory_limit=compute.memory_limit,
             random_state=seed,
             checkpoint=checkpoint,
             progress=running.progress,

@@ -55,6 +55,8 @@ def demo(
             dataset,
             n_features=tuple(sorted(set(features or SIZES))),
             seed=seed,
+            device=compute.device,
+            memory_limit=compute.memory_limit,
             progress=running.progress,
         )
     picture = saved_picture(found.display(), output / "dkl-demo.png")

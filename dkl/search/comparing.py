@@ -17,6 +17,7 @@ from dkl.features.scaling import ScalingKind
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.base import FeatureLearner
 from dkl.learners.checkpoints import stage_checkpoint, stored_seed, what_counts
+from dkl.learners.joint import JointFeatures
 from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.learners.machine import LEARNERS, KernelMachine
 from dkl.learners.posterior import PosteriorFeatures
@@ -24,7 +25,7 @@ from dkl.learners.tuned import TunedClassifier, TunedRegressor
 from dkl.learners.tuned_learner import TunedLearner
 from dkl.progress import resolve_progress
 from dkl.search.comparison import Compared, Comparison
-from dkl.search.evaluation import Outcome
+from dkl.search.evaluation import Outcome, reads_blocks
 from dkl.search.folds import Fold, RowFolds, fold_views
 from dkl.search.loop import Journal
 from dkl.search.running import InTurn, Job
@@ -33,9 +34,10 @@ from dkl.search.tuning import quiet, rows_to_search
 from dkl.version import __version__
 
 SIZES = (50, 200, 800)
-# as `dkl fit` draws them, for the largest size: one pool for all sizes
-_CANDIDATES_A_FEATURE = 20
-_OF_CLASSES, _OF_A_POOL = ("posterior", "landmarks"), (AlignedFeatures, PosteriorFeatures)
+# candidates for each column of the largest size, one pool for all sizes: as `dkl fit` draws them; those that are all
+# solved for together are fewer
+_CANDIDATES: dict[type[FeatureLearner], int] = {AlignedFeatures: 20, PosteriorFeatures: 20, JointFeatures: 1}
+_OF_CLASSES = ("posterior", "landmarks")
 _SIZE_NAMES = ("features__n_features", "features__n_landmarks", "n_features")
 
 
@@ -51,6 +53,8 @@ def compare(
     test: Dataset | None = None,
     folds: int | float = 0.2,
     sample_weight: Any = None,
+    device: str | None = None,
+    memory_limit: Any = None,
     random_state: Any = None,
     checkpoint: Any = None,
     progress: Any = None,
@@ -84,6 +88,9 @@ def compare(
         Without `test`: the rows to score are so many folds in turn, or such a share, chosen by a hash of the row id.
     sample_weight : array of shape (n,) or None
         Frequency weights, in fits and in scores.
+    device : {"auto", "cpu", "gpu", "mixed"} or None
+    memory_limit : int, str or None
+        Of each fit; None leaves learners their own.
     random_state : int, RandomState or None
         Of the folds, and of the learners where their own is None.
     checkpoint : str or None
@@ -117,7 +124,7 @@ def compare(
     dataset = rows_to_search("compare", X, y, sample_weight, "auto")
     sizes = checked_sizes(n_features)
     entries = entries_of(learners, max(sizes), dataset.task, family, scaling)
-    ground = Ground(dataset, test, folds, machine)
+    ground = Ground(dataset, test, folds, machine, {"device": device, "memory_limit": memory_limit})
     ground.check()
     fingerprint = "" if checkpoint is None else ground.fingerprint(entries, sizes, random_state)
     seed = stored_seed(random_state, checkpoint, fingerprint)
@@ -180,12 +187,22 @@ class EachAlone:
 
 @dataclass(frozen=True, eq=False)
 class Ground:
-    """The rows that learners are compared on, and the machine on their features; fields as of `compare`."""
+    """The rows that learners are compared on, and what all fits share.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    test, folds, machine
+        As of `compare`.
+    limits : mapping of str to object
+        The device and the memory limit of each fit; None leaves models their own.
+    """
 
     dataset: Dataset
     test: Dataset | None
     folds: int | float
     machine: Any
+    limits: Mapping[str, Any]
 
     def check(self) -> None:
         """Refuse what has no meaning.
@@ -209,7 +226,7 @@ class Ground:
 
     def contestants(self, entries: Mapping[str, Any], sizes: Sequence[int], seed: int) -> list[Contestant]:
         """All that is fitted, the small sizes first."""
-        models = {name: quiet(self._model(entry), seed) for name, entry in entries.items()}
+        models = {name: self._limited(quiet(self._model(entry), seed)) for name, entry in entries.items()}
         sized = {name: named for name, model in models.items() if (named := _size_name(model)) is not None}
         alone = [Contestant(name, None, model) for name, model in models.items() if name not in sized]
         grown = [
@@ -225,6 +242,12 @@ class Ground:
         rows = (self.dataset.fingerprint, self.folds if self.test is None else self.test.fingerprint)
         seed = random_state if isinstance(random_state, Integral) else None
         return hashlib.sha256(repr((models, tuple(sizes), rows, seed, __version__)).encode()).hexdigest()
+
+    def _limited(self, model: Any) -> Any:
+        """With the device and the memory limit, in models of dkl."""
+        known = model.get_params(deep=True) if reads_blocks(model) else {}
+        limits = {name: self.limits.get(name.rpartition("__")[2]) for name in known}
+        return model.set_params(**{name: value for name, value in limits.items() if value is not None})
 
     def _model(self, entry: Any) -> Any:
         """A machine on the features of `entry`, or `entry` where it predicts itself."""
@@ -304,8 +327,8 @@ def _entry(learner: type[FeatureLearner], largest: int, family: Any, scaling: Sc
     entry = learner(scaling=scaling)
     if family is not None:
         entry.set_params(family=family)
-    if learner in _OF_A_POOL:
-        entry.set_params(n_candidates=_CANDIDATES_A_FEATURE * largest)
+    if learner in _CANDIDATES:
+        entry.set_params(n_candidates=_CANDIDATES[learner] * largest)
     return entry
 
 

@@ -1,0 +1,237 @@
+"""What people would take instead, on the same rows: LightGBM, an exact RBF-SVM and xRFM beside dkl.
+
+    python examples/benchmarks/against_others.py --data DIR              # adult, mnist49, auto_truck, census
+    python examples/benchmarks/against_others.py --sets breast --quick   # scikit-learn's breast cancer, no files
+
+Each fit runs in a process of its own, on one thread. The table says the share of test rows that are wrong, the
+processor seconds of the whole fit (choosing its parameters is a part of it), and the most memory that the fit took
+above rows and imports. All get the same rows, columns divided by their largest value:
+
+- LightGBM: its defaults, up to 2,000 trees; it stops when 50 more gain nothing on a tenth of the rows, held out;
+- RBF-SVM: scikit-learn's SVC, C of 1 or 10 by three folds (of 10,000 rows at most), then all training rows;
+- xRFM: its defaults, judged on a tenth of the rows, held out; leaves of 5,000 rows at most, since it solves a system
+  of the rows of a leaf;
+- dkl: Newton steps and a penalty chosen on held-out rows, on 1,000 random features and on 500 that are searched for.
+
+A run that was broken off goes on where it was (`--output`). `pip install 'dkl[benchmark]'` installs all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "papers"))
+
+import dask
+import numpy as np
+from cells import Cell, Cells, markdown
+from rich.console import Console
+from scipy import sparse
+from sets import Rows, rows_of
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.preprocessing import MaxAbsScaler
+
+from dkl.bench.memory_job import peak_bytes
+
+SETS = ("adult", "mnist49", "auto_truck", "census")
+SVM_COSTS, SVM_JUDGED = (1.0, 10.0), 10_000
+XRFM_LEAF = 5_000
+HELD_OUT = 0.1
+
+Fitted = Callable[[Any], np.ndarray]
+
+
+def held_out(rows: Rows) -> list[Any]:
+    """X, X held out, y, y held out."""
+    return train_test_split(rows.X, rows.y, test_size=HELD_OUT, random_state=0, stratify=rows.y)
+
+
+def lightgbm(rows: Rows, quick: bool) -> Fitted:
+    from lightgbm import LGBMClassifier, early_stopping
+
+    X, X_held, y, y_held = held_out(rows)
+    model = LGBMClassifier(n_estimators=50 if quick else 2_000, n_jobs=1, random_state=0, verbose=-1)
+    stop = early_stopping(50, verbose=False)
+    return model.fit(X, y, eval_X=X_held, eval_y=y_held, callbacks=[stop]).predict
+
+
+def rbf_svm(rows: Rows, quick: bool) -> Fitted:
+    from sklearn.svm import SVC
+
+    search = GridSearchCV(SVC(cache_size=500), {"C": SVM_COSTS}, cv=3, refit=False)
+    search.fit(*(part[:SVM_JUDGED] for part in (rows.X, rows.y)))
+    return search.estimator.set_params(**search.best_params_).fit(rows.X, rows.y).predict
+
+
+def xrfm(rows: Rows, quick: bool) -> Fitted:
+    import torch
+    from xrfm import xRFM
+
+    torch.set_num_threads(1)
+    X, X_held, y, y_held = held_out(rows)
+    tensors = [torch.tensor(dense(part), dtype=torch.float32) for part in (X, X_held)]
+    labels = [torch.tensor(part, dtype=torch.long) for part in (y, y_held)]
+    model = xRFM(max_leaf_size=XRFM_LEAF, tuning_metric="accuracy", device="cpu", random_state=0, verbose=False)
+    model.fit(tensors[0], labels[0], tensors[1], labels[1])
+    return lambda X_new: np.asarray(model.predict(torch.tensor(dense(X_new), dtype=torch.float32))).ravel()
+
+
+def dkl_machine(rows: Rows, quick: bool, learner: str, n_features: int) -> Fitted:
+    import dkl
+    from dkl.learners.machine import LEARNERS
+
+    features = LEARNERS[learner](n_features=min(n_features, 100) if quick else n_features, random_state=0)
+    model = dkl.KernelClassifier(features, loss="squared_hinge", solver="newton", alpha="auto", random_state=0)
+    return model.fit(rows.X, rows.y).predict
+
+
+MACHINES: dict[str, Callable[[Rows, bool], Fitted]] = {
+    "LightGBM": lightgbm,
+    "RBF-SVM": rbf_svm,
+    "xRFM": xrfm,
+    "dkl random 1,000": partial(dkl_machine, learner="random", n_features=1_000),
+    "dkl margin 500": partial(dkl_machine, learner="margin", n_features=500),
+}
+
+
+def dense(X: Any) -> np.ndarray:
+    return X.toarray() if sparse.issparse(X) else np.asarray(X)
+
+
+def rows_for(name: str, data: Path | None, most: int | None) -> Rows:
+    """Scaled rows with labels 0, 1, ...; a quarter of those of a set without test rows becomes them."""
+    rows = rows_of(name, data)
+    if not rows.has_test:
+        X, X_test, y, y_test = train_test_split(rows.X, rows.y, test_size=0.25, random_state=0, stratify=rows.y)
+        rows = Rows(X, y, X_test, y_test)
+    if most is not None and len(rows.y) > most:
+        X, _, y, _ = train_test_split(rows.X, rows.y, train_size=most, random_state=0, stratify=rows.y)
+        rows = replace(rows, X=X, y=y)
+    scaler = MaxAbsScaler().fit(rows.X)
+    labels, y = np.unique(rows.y, return_inverse=True)
+    return Rows(scaler.transform(rows.X), y, scaler.transform(rows.X_test), np.searchsorted(labels, rows.y_test))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured.
+
+    Parameters
+    ----------
+    data : Path or None
+        The folder of the sets' files.
+    rows : int or None
+        Training rows at most, drawn by class.
+    timeout : float
+        Seconds of one fit on the clock.
+    quick : bool
+        Small machines, to see that all of them run.
+    """
+
+    data: Path | None
+    rows: int | None
+    timeout: float
+    quick: bool
+
+    def measure(self, name: str, machine: str) -> Cell:
+        """One fit in a process of its own, on one thread."""
+        given = json.dumps({"name": name, "machine": machine, "rows": self.rows, "quick": self.quick})
+        one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
+        command = [sys.executable, __file__, "--measure", given, *(["--data", str(self.data)] if self.data else [])]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=self.timeout, env={**os.environ, **one_thread}
+            )
+        except subprocess.TimeoutExpired:
+            return {"error": f"not within {self.timeout:,.0f} s"}
+        if done.returncode:
+            return {"error": (done.stderr.strip().splitlines() or ["failed"])[-1]}
+        return json.loads(done.stdout.splitlines()[-1])
+
+
+def measured(name: str, machine: str, data: Path | None, rows: int | None, quick: bool) -> Cell:
+    """What one fit takes, in this process."""
+    dask.config.set(scheduler="synchronous")
+    found = rows_for(name, data, rows)
+    MACHINES[machine](tiny(), True)(tiny().X_test)  # imports and compiled code are there before the clock starts
+    held, clock, processor = forget_peak(), time.perf_counter(), time.process_time()
+    predict = MACHINES[machine](found, quick)
+    processor, clock = time.process_time() - processor, time.perf_counter() - clock
+    taken = peak_bytes() - held
+    wrong = float(np.mean(predict(found.X_test) != found.y_test))
+    sizes = {"n_rows": len(found.y), "n_columns": found.X.shape[1], "n_test": len(found.y_test)}
+    return {"wrong": 100 * wrong, "processor": processor, "clock": clock, "bytes": taken, **sizes}
+
+
+def forget_peak() -> int:
+    """What the process holds now; its peak, where Linux can forget it, is counted from here on."""
+    if Path("/proc/self/clear_refs").exists():
+        Path("/proc/self/clear_refs").write_text("5")
+    return peak_bytes()
+
+
+def tiny() -> Rows:
+    generator = np.random.default_rng(0)
+    X = generator.random((200, 4))
+    y = (X[:, 0] > 0.5).astype(int)
+    return Rows(X[:150], y[:150], X[150:], y[150:])
+
+
+def table(cells: dict[str, dict[str, Cell]]) -> str:
+    """One row a set, one column a machine; the least error of each set in bold."""
+    machines = list(next(iter(cells.values())))
+    lines = []
+    for name, found in cells.items():
+        best = min((cell["wrong"] for cell in found.values() if "wrong" in cell), default=0.0)
+        size = next((f"{c['n_rows']:,} x {c['n_columns']:,}" for c in found.values() if "wrong" in c), "")
+        lines.append([f"{name}, {size}", *(shown(found[machine], best) for machine in machines)])
+    return markdown(["rows", *machines], lines)
+
+
+def shown(cell: Cell, best: float) -> str:
+    if "wrong" not in cell:
+        return cell["error"]
+    wrong = f"{cell['wrong']:.2f}"
+    wrong = f"**{wrong}**" if cell["wrong"] == best else wrong
+    return f"{wrong} %, {cell['processor']:,.0f} s, {cell['bytes'] / 1e6:,.0f} MB"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder with adult.npz, mnist.npz, cifar_auto_truck.npz, ...")
+    parser.add_argument("--sets", default=",".join(SETS), help="names, separated by commas")
+    parser.add_argument("--rows", type=int, default=10_000, help="training rows at most, 0 for all")
+    parser.add_argument("--timeout", type=float, default=3_600.0, help="seconds that one fit may take")
+    parser.add_argument("--quick", action="store_true", help="small machines, to see that all of them run")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks"))
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measured(**json.loads(options.measure), data=options.data)))
+        return
+    plan = Plan(options.data, options.rows or None, options.timeout, options.quick)
+    Console().print(run(plan, options.sets.split(","), options.output), markup=False, soft_wrap=True)
+
+
+def run(plan: Plan, names: list[str], output: Path) -> str:
+    """The table of these sets; written to the folder too."""
+    cells = Cells(output / f"cells-{plan.rows or 'all'}{'-quick' if plan.quick else ''}")
+    wanted = {f"{name} {machine}": partial(plan.measure, name, machine) for name in names for machine in MACHINES}
+    found = cells.fill(wanted)
+    text = table({name: {machine: found[f"{name} {machine}"] for machine in MACHINES} for name in names})
+    (output / "against_others.md").write_text(text + "\n")
+    return text
+
+
+if __name__ == "__main__":
+    main()
