@@ -15,7 +15,7 @@ from dkl.blocks.tiles import spans
 from dkl.data.dataset import Dataset
 from dkl.explain.columns import Columns, Groups, columns_of
 from dkl.explain.model import model_of, output_labels, rows_to_explain, wave_amplitudes
-from dkl.explain.waves import Part, Reading, inner_part, sampled_rows, wave_means, wave_record
+from dkl.explain.waves import Part, Reading, part_of, sampled_rows, wave_means, wave_record
 from dkl.learners.prediction import Scorer
 
 # angles of a tile of rows: all columns, so many frequencies at once
@@ -233,7 +233,7 @@ def background_of(
     dataset, reading = rows_to_explain(model, X, sample_weight), Reading(progress, memory_limit)
     a, outputs = wave_amplitudes(machine), output_labels(model)
     if a is not None:
-        parts = [inner_part(machine.feature_map, members) for members in columns.members]
+        parts = [part_of(machine.feature_map, members) for members in columns.members]
         sums, _ = reading.run(dataset, wave_record(parts, machine.dtype))
         return _Waves(columns, outputs, parts, wave_means(sums), a, machine.intercept)
     (sample,) = reading.run(dataset)

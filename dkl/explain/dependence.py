@@ -12,7 +12,7 @@ import numpy as np
 from dkl.data.dataset import Dataset
 from dkl.explain.columns import Columns, Groups, columns_of, patterns_of
 from dkl.explain.model import model_of, output_labels, rows_to_explain, wave_amplitudes
-from dkl.explain.waves import Reading, inner_part, outer_part, sampled_rows, wave_means, wave_record
+from dkl.explain.waves import Reading, left_out_record, part_of, sampled_rows, wave_means
 from dkl.learners.prediction import Scorer
 
 # rows that the mean is taken over where it is no formula, and values of a column in a map
@@ -193,8 +193,7 @@ def _read(
     # a pair needs its columns by themselves too, and all need the mean
     sets = dict.fromkeys([(), *((g,) for one in wanted for g in one), *wanted])
     forms = [_members(known, chosen) for chosen in sets]
-    parts = [outer_part(machine.feature_map, members) for members in forms]
-    sums, sample = reading.run(dataset, wave_record(parts, machine.dtype))
+    sums, sample = reading.run(dataset, left_out_record(machine.feature_map, forms, machine.dtype))
     means = _Summed(machine, a, dict(zip(map(bytes, forms), wave_means(sums), strict=True)))
     return means, *sampled_rows(sample, dataset.total_weight)
 
@@ -242,7 +241,7 @@ class _Summed:
         weights = self.a * self.others[bytes(members)][:, None]
         if not len(members):
             return weights.sum(axis=0).real[None] + self.machine.intercept
-        angles = inner_part(self.machine.feature_map, members).angles(patterns)
+        angles = part_of(self.machine.feature_map, members).angles(patterns)
         return np.cos(angles) @ weights.real - np.sin(angles) @ weights.imag + self.machine.intercept
 
 

@@ -10,13 +10,14 @@ import numpy as np
 from scipy import sparse
 
 from dkl.blocks.block import Block
+from dkl.blocks.left_out import left_out_sums
 from dkl.blocks.maps import mapping_flops
-from dkl.blocks.records import Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.blocks.scale import scale_rows
 from dkl.blocks.sums import feature_sums
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
-from dkl.features.projections import DenseProjection, SparseProjection, formed
+from dkl.features.projections import DenseProjection, formed
 from dkl.features.scaling import Scaler
 from dkl.passes.engine import run_pass
 from dkl.progress import resolve_progress
@@ -47,10 +48,10 @@ class Reading:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The waves of some columns: the map sees `columns` of a row, or all of them for None."""
+    """The waves exp(i w.x) of some columns: the map sees these of a row."""
 
     feature_map: FeatureMap
-    columns: np.ndarray | None = None
+    columns: np.ndarray
 
     def angles(self, rows: np.ndarray, chosen: slice = slice(None)) -> np.ndarray:
         """w.x of rows (n, k) of these columns, unscaled, for some of the frequencies: radians, float64 (n, m)."""
@@ -58,31 +59,12 @@ class Part:
         return scaled @ self.feature_map.projection.dense()[chosen].T.astype(np.float64)
 
 
-def inner_part(feature_map: FeatureMap, columns: np.ndarray) -> Part:
-    """exp(i w.x) of the chosen columns alone."""
-    projection = DenseProjection(_dense_columns(feature_map, columns))
-    return Part(_plain(replace(feature_map, scaler=chosen_scaler(feature_map.scaler, columns)), projection), columns)
-
-
-def outer_part(feature_map: FeatureMap, columns: np.ndarray) -> Part:
-    """exp(i w.x) of all other columns."""
-    W: Any = formed(feature_map.projection).copy()
-    if not sparse.issparse(W):
-        W[:, columns] = 0.0
-        return Part(_plain(feature_map, DenseProjection(W)))
-    kept = ~np.isin(W.indices, columns)
-    indptr = np.concatenate([[0], np.cumsum(kept)])[W.indptr].astype(W.indptr.dtype)
-    return Part(_plain(feature_map, SparseProjection(W.data[kept], W.indices[kept], indptr, W.shape[1])))
-
-
-def _dense_columns(feature_map: FeatureMap, columns: np.ndarray) -> np.ndarray:
+def part_of(feature_map: FeatureMap, columns: np.ndarray) -> Part:
+    """The waves of the chosen columns; a model's amplitudes and phases are no part of them."""
     W: Any = formed(feature_map.projection)
-    return np.ascontiguousarray(W[:, columns].toarray() if sparse.issparse(W) else W[:, columns])
-
-
-def _plain(feature_map: FeatureMap, projection: Any) -> FeatureMap:
-    """Cosine-sine pairs of amplitude 1: a model's own amplitudes and phases are no part of the sums."""
-    return FeatureMap("cos-sin", projection, np.ones(projection.n_frequencies), scaler=feature_map.scaler)
+    own = DenseProjection(np.ascontiguousarray(W[:, columns].toarray() if sparse.issparse(W) else W[:, columns]))
+    scaler = chosen_scaler(feature_map.scaler, columns)
+    return Part(FeatureMap("cos-sin", own, np.ones(own.n_frequencies), scaler=scaler), columns)
 
 
 def chosen_scaler(scaler: Scaler | None, columns: np.ndarray) -> Scaler | None:
@@ -103,7 +85,7 @@ def wave_record(parts: Sequence[Part], dtype: str) -> BlockSum:
     accumulators = {"sums": Accumulator((len(parts), 2, m)), "weight": Accumulator(())}
 
     def cost(rows: int, columns: int) -> Cost:
-        widths = [columns if part.columns is None else len(part.columns) for part in parts]
+        widths = [len(part.columns) for part in parts]
         flops = sum(mapping_flops(d, part.feature_map) for d, part in zip(widths, parts, strict=True))
         return Cost(rows * flops, 8 * rows * max(widths))
 
@@ -121,9 +103,7 @@ def wave_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
 
 
 def _rows_of(part: Part, X: Any, by_column: Any, weights: np.ndarray) -> tuple[Any, np.ndarray]:
-    """The rows that a part looks at; the zeros of a sparse column are one row of their whole weight."""
-    if part.columns is None:
-        return X, weights
+    """The columns that a part looks at; rows that are zero in all of them are one row of their whole weight."""
     chosen = by_column[:, part.columns]
     if not sparse.issparse(chosen):
         return chosen, weights
@@ -131,6 +111,25 @@ def _rows_of(part: Part, X: Any, by_column: Any, weights: np.ndarray) -> tuple[A
     rows = np.zeros((len(there) + 1, len(part.columns)), X.dtype)
     rows[:-1] = chosen.tocsr()[there].toarray()
     return rows, np.append(weights[there], weights.sum() - weights[there].sum())
+
+
+def left_out_record(feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: str) -> BlockSum:
+    """The record of waves without a group of columns; `wave_means` takes its result too."""
+    m = feature_map.n_frequencies
+    accumulators = {"sums": Accumulator((len(groups), 2, m)), "weight": Accumulator(())}
+    entries = sum(len(columns) for columns in groups)
+
+    def cost(rows: int, columns: int) -> Cost:
+        return Cost(rows * m * (2.0 * (columns + entries) + SINCOS_FLOPS * len(groups)), 1 << 23)
+
+    operands = {"feature_map": feature_map, "groups": tuple(groups), "dtype": dtype}
+    return BlockSum("dependence", sums_without, accumulators, operands, cost)
+
+
+def sums_without(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """sum_i s_i (cos, sin)(w.x_i without a group of columns), (G, 2, m), and the weight of the rows."""
+    found = left_out_sums(block.X, block.weights, operands["feature_map"], operands["groups"], operands["dtype"])
+    return {"sums": found, "weight": block.weights.sum()}
 
 
 def wave_means(result: Mapping[str, np.ndarray]) -> np.ndarray:

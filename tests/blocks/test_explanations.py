@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dkl.blocks.left_out import left_out_sums
 from dkl.blocks.shapley import wave_contributions
 from dkl.blocks.slopes import squared_slopes
-from tests.blocks.cases import DTYPES, FAMILIES, SCALINGS, STORAGES, holey_rows, stored, weighted_map
+from tests.blocks.cases import DTYPES, FAMILIES, PRECISION, SCALINGS, STORAGES, holey_rows, stored, weighted_map
 from tests.definitions import explain as definitions
 
 SMOOTH = [name for name in FAMILIES if name != "step" and not name.startswith("landmarks")]
@@ -34,6 +35,23 @@ def test_slopes_are_taken_in_the_scaled_columns(storage: str, scaling: str | Non
     coef = np.random.default_rng(2).standard_normal((1, 9))
     found = squared_slopes(stored(X, storage), np.ones(23), feature_map, coef, "float64")
     np.testing.assert_allclose(found, definitions.squared_slopes(X, np.ones(23), feature_map, coef), rtol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("family", ["gaussian", "structured"])
+def test_sums_without_some_columns_are_their_definition(
+    family: str, scaling: str | None, storage: str, dtype: str
+) -> None:
+    X, s = holey_rows(11, 5), np.random.default_rng(1).standard_normal(11)
+    feature_map = weighted_map(FAMILIES[family], 5, 5, dtype, scaling)
+    groups = [np.array([], int), np.array([2]), np.array([0, 4])]
+    found = left_out_sums(stored(X, storage), s, feature_map, groups, dtype)
+    expected = definitions.left_out_sums(X, s, feature_map, groups)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=8 * PRECISION[dtype])
+    alone = sum(left_out_sums(stored(X[[i]], storage), s[[i]], feature_map, groups, dtype) for i in range(11))
+    np.testing.assert_allclose(alone, found, rtol=0, atol=8 * PRECISION[dtype])
 
 
 @pytest.mark.parametrize("family", ["step", "landmarks, gaussian"])

@@ -28,6 +28,20 @@ def squared_slopes(X: Any, s: np.ndarray, feature_map: FeatureMap, coef: np.ndar
     return total
 
 
+def left_out_sums(X: Any, s: np.ndarray, feature_map: FeatureMap, groups: Any, dtype: Any = None) -> np.ndarray:
+    """The waves of scaled rows whose columns of a group are 0."""
+    rows, W = scale_rows(X, feature_map.scaler), feature_map.projection.dense()
+    total = np.zeros((len(groups), 2, len(W)))
+    for g, columns in enumerate(groups):
+        for i, row in enumerate(rows):
+            kept = [c for c in range(len(row)) if c not in columns]
+            for j, w in enumerate(W):
+                z = sum(float(w[c]) * row[c] for c in kept)
+                total[g, 0, j] += s[i] * np.cos(z)
+                total[g, 1, j] += s[i] * np.sin(z)
+    return total
+
+
 def wave_contributions(angles: np.ndarray, psi: np.ndarray, amplitudes: np.ndarray, n_nodes: int = 0) -> np.ndarray:
     """Shapley values of the game in which the columns outside a set are at their means."""
     out = np.empty((*angles.shape[:2], amplitudes.shape[1]))

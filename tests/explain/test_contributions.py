@@ -14,7 +14,7 @@ from scipy import sparse
 import dkl
 from dkl.blocks.block import Block
 from dkl.explain import background_of, contributions
-from dkl.explain.waves import inner_part, wave_means, wave_sums
+from dkl.explain.waves import part_of, wave_means, wave_sums
 from dkl.plots import ContributionsDisplay
 from tests.definitions.explain import shapley_values
 from tests.explain.cases import NAMES, WAVES, decision_values, machine, rows
@@ -140,7 +140,7 @@ def test_classes_and_frames_are_explained_by_name() -> None:
 def test_zeros_of_sparse_columns_are_counted_and_not_looked_at() -> None:
     model = machine("waves")
     counts = np.random.default_rng(0).poisson(0.2, (500, 4)).astype(float)
-    parts = [inner_part(model.feature_map_, np.array([c])) for c in range(4)]
+    parts = [part_of(model.feature_map_, np.array([c])) for c in range(4)]
     found = []
     for rows_ in (counts, sparse.csr_array(counts)):
         block = Block(0, rows_, None, np.arange(500.0), np.arange(500))

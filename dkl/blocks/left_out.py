@@ -1,0 +1,58 @@
+"""Sums of waves over rows with some columns left out, for many choices of columns at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dkl.blocks.pair_sums import add_turns
+from dkl.blocks.tiles import RowTiles, checked_dtype, checked_rows, checked_weights, even_step, spans
+from dkl.features.feature_map import FeatureMap
+
+__all__ = ["left_out_sums"]
+
+_FREQUENCIES = 768
+
+
+def left_out_sums(
+    X: Any, s: Any, feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: Any = "float32"
+) -> np.ndarray:
+    """sum_i s_i (cos, sin)(w_j.x_i less the terms of a group of columns), for each group.
+
+    The product of all columns is formed once; a group costs the product of its own columns and the waves.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array of shape (n, d), any real dtype
+        Raw rows; the map's scaler is applied a tile at a time.
+    s : array of shape (n,)
+    feature_map : FeatureMap
+        Its frequencies and its scaler are used, no amplitudes and phases.
+    groups : sequence of ndarray of int
+        G sets of columns; an empty one leaves out nothing.
+    dtype : {"float32", "float64"}
+        Of the arithmetic inside a tile. Tiles are added in float64, in their order.
+
+    Returns
+    -------
+    ndarray of shape (G, 2, m), float64
+    """
+    dtype = checked_dtype(dtype)
+    weights = checked_weights(s, checked_rows(X, feature_map).shape[0]).T.astype(dtype)
+    W, m = feature_map.projection.dense().astype(dtype, copy=False), feature_map.n_frequencies
+    total = np.zeros((len(groups), 2, 1, m))
+    # an angle beyond the range of float32 is infinite, which the waves make finite
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows, tile in RowTiles(X, feature_map, dtype, factor=1.0 / (2.0 * np.pi), dense=True):
+            own = np.ascontiguousarray(weights[:, rows])
+            if len(tile) == 1:
+                # one row alone would be a matrix-vector product, whose bits depend on where it lies in memory
+                tile, own = np.concatenate([tile, tile]), np.pad(own, ((0, 0), (0, 1)))
+            for chosen in spans(m, even_step(m, _FREQUENCIES)):
+                turns = W[chosen] @ tile.T
+                for g, columns in enumerate(groups):
+                    rest = turns - W[chosen, columns] @ tile[:, columns].T if len(columns) else turns
+                    add_turns(rest, own, total[g], chosen.start)
+    return total[:, :, 0]
