@@ -112,7 +112,7 @@ def test_the_script_fits_on_workers_that_slurm_lends(slurm: Mapping[str, str], t
     job = subprocess.run(
         [*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     ).stdout.strip()
-    wait_for(lambda: job not in told(slurm, "squeue", "--noheader", "--format=%i").split(), 150)
+    wait_for(lambda: job not in told(slurm, "squeue", "--noheader", "--format=%i").split(), 260)
     assert model.exists(), (tmp_path / "job.out").read_text()
     here = tmp_path / "here.zarr"
     fit = [sys.executable, "-m", "dkl", "fit", str(store), str(here), "--features=40", "--seed=3"]
