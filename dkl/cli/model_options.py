@@ -170,7 +170,7 @@ def learner_from(options: FeatureOptions, *, seed: int, task: str | None, comput
             raise typer.BadParameter(
                 f"--{name.removeprefix('n_').replace('_', '-')} has no meaning for --learner {options.learner}"
             )
-    has_default = options.learner in ("landmarks", "leverage") or options.family == "coordinates"
+    has_default = options.learner in ("landmarks", "leverage", "joint") or options.family == "coordinates"
     if "n_candidates" in known and options.candidates is None and not has_default:
         parameters["n_candidates"] = 20 * options.features
     # a column is a landmark there

@@ -34,9 +34,11 @@ from dkl.selection.choice import choose_features
 from dkl.selection.joint import JointDriver
 from dkl.selection.joint_problem import JointProblem, JointState
 from dkl.selection.preparation import PreparationDriver
+from dkl.selection.tuned import matrix_bytes
 
 # of the largest weight: less is rounding
 _NO_WEIGHT = 1e-7
+_WORKING_BYTES = 2 << 30
 
 
 class JointFeatures(WorkingModel, PoolLearner):
@@ -70,9 +72,10 @@ class JointFeatures(WorkingModel, PoolLearner):
         The duality gap to stop at, relative to the objective.
     max_passes : int
         Over the rows, at most.
-    max_working : int
+    max_working : int or None
         Candidates that are solved on at once, at most: the driver holds matrices of their columns. All that have
-        weight must be among them, at least ``n_candidates / (1 + rho)`` for k = 2.
+        weight must be among them, at least ``n_candidates / (1 + rho)`` for k = 2. None is as many as 2 GiB hold:
+        3,000 pairs for two classes, 1,200 for ten.
     sigma_factors : sequence of float
         Spread the candidates evenly over the bandwidth times each of these.
     scaling, max_rows
@@ -133,7 +136,7 @@ class JointFeatures(WorkingModel, PoolLearner):
         loss: str | None = None,
         tol: float = 1e-3,
         max_passes: int = 200,
-        max_working: int = 2_000,
+        max_working: int | None = None,
         sigma_factors: Any = (1.0,),
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
@@ -213,7 +216,6 @@ class JointFeatures(WorkingModel, PoolLearner):
         D, classes = pool.n_frequencies, dataset.classes
         rho = RHO_SHARE * D if self.rho is None else float(self.rho)
         ball = DivergenceBall(D, rho, float(self.k))
-        self._check_working(ball)
         n_outputs = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
         targets = NewtonTargets(
             models=np.array([1]) if classes is not None and n_outputs == 1 else np.arange(n_outputs),
@@ -222,29 +224,34 @@ class JointFeatures(WorkingModel, PoolLearner):
             center=None if scale is None else scale.center,
             scale=None if scale is None else scale.scale,
         )
-        total = weight_of(dataset, targets.class_weight)
+        loss, total = self._loss(classes), weight_of(dataset, targets.class_weight)
         amplitude = self.family_.feature_scale(pool.n_columns) / np.sqrt(D)
         return JointProblem(
             replace(pool, amplitudes=np.full(D, amplitude)),
             targets,
             total,
-            self._loss(classes),
+            loss,
             1.0 / (self.C * total),
             ball,
             tol=self.tol,
             max_passes=self.max_passes,
-            most_working=self.max_working,
+            most_working=self._most_working(
+                ball, pool.columns_a_frequency, 1 if loss == "squared_error" else n_outputs
+            ),
             dtype=self.dtype,
             n_rows=dataset.n_rows,
         )
 
-    def _check_working(self, ball: DivergenceBall) -> None:
-        if ball.least > self.max_working:
+    def _most_working(self, ball: DivergenceBall, parts: int, n_hessians: int) -> int:
+        """How many candidates are solved on at once."""
+        most = self.max_working or int(np.sqrt(_WORKING_BYTES / matrix_bytes(1, n_hessians))) // parts
+        if ball.least > most:
             raise ValueError(
                 f"rho={ball.rho:g} gives at least {ball.least:,} of {ball.n_frequencies:,} candidates weight, and "
-                f"max_working={self.max_working:,} are solved on at once; set a larger rho or max_working, or fewer "
-                "n_candidates (rho=0 is RandomFeatures)"
+                f"max_working={most:,} are solved on at once; set a larger rho or max_working, or fewer n_candidates "
+                "(rho=0 is RandomFeatures)"
             )
+        return most
 
     def _loss(self, classes: Any) -> Any:
         if classes is None and self.loss not in (None, "squared_error"):

@@ -56,7 +56,7 @@ JOINT: Constraints = {
     "loss": [StrOptions({"hinge", "squared_hinge", "squared_error"}), None],
     "tol": [Interval(Real, 0, None, closed="neither")],
     "max_passes": [Interval(Integral, 1, None, closed="left")],
-    "max_working": [Interval(Integral, 1, None, closed="left")],
+    "max_working": [Interval(Integral, 1, None, closed="left"), None],
 }
 
 POSTERIOR: Constraints = {

@@ -244,7 +244,7 @@ def _restarted(problem: JointProblem, state: JointState, working: np.ndarray, be
     state = state.moved_to(working)
     if first:
         # no candidate has weight yet: any density will do
-        state = replace(state, density=best[None, working])
+        state = replace(state, density=problem.ball.within(len(working)).inside(best[working])[None])
     if problem.loss == "squared_error":
         return replace(state, ended=False, history=())
     state = replace(state, ended=False, step=1.0, promise=0.0, ahead=state.width, follows=False)

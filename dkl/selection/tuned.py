@@ -66,8 +66,7 @@ class TunedDriver:
         """Matrices of pairs of columns, one for each class where the loss is a hinge, and of pairs of frequencies."""
         m, D = problem.width - 1, problem.penalty.n_frequencies
         each = problem.n_outputs if problem.loss != "squared_error" else 1
-        matrices = _MATRICES_SHARED + _MATRICES_EACH * each
-        return {"matrices of columns": matrices * 8 * m * m, "matrices of frequencies": _MATRICES_DENSITY * 8 * D * D}
+        return {"matrices of columns": matrix_bytes(m, each), "matrices of frequencies": _MATRICES_DENSITY * 8 * D * D}
 
     def plan(self, problem: TunedProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """Each kind of pass, and how often it runs at most."""
@@ -80,6 +79,11 @@ class TunedDriver:
             return [first]
         again = misfit_record(problem.feature_map, problem.targets, state.coefficients, problem.product_dtype)
         return [first, ([again], _CORRECTIONS)]
+
+
+def matrix_bytes(n_columns: int, n_hessians: int) -> int:
+    """What the matrices of pairs of columns take at most: one Hessian a class for hinges, one in all otherwise."""
+    return (_MATRICES_SHARED + _MATRICES_EACH * n_hessians) * 8 * n_columns**2
 
 
 def solution(problem: TunedProblem, state: TunedState) -> TunedSolution:
