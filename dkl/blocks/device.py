@@ -6,8 +6,9 @@ import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import replace
-from functools import cache
+from functools import cache, wraps
 from typing import Any, Literal
 
 import numpy as np
@@ -25,10 +26,12 @@ from dkl.features.frequencies import stream
 Device = Literal["cpu", "gpu", "mixed"]
 
 # bytes of one array of a tile on a GPU, rows whose sums stay in one precision, weight columns of one launch, threads
-_TILE_BYTES = 1 << 28
+_TILE_BYTES, _LEAST_TILE_BYTES = 1 << 28, 1 << 22
 _PARTIAL_ROWS = 256
 _WEIGHT_COLUMNS = 8
 _THREADS = 128
+
+_tile_bytes: ContextVar[int] = ContextVar("tile bytes", default=_TILE_BYTES)
 
 KERNEL_SOURCE = r"""
 // One thread a frequency: sum_i S[i, k] (cos, sin)(2 pi z[i, j]) over a few rows, for a few weight columns at a time.
@@ -152,6 +155,33 @@ def array_module(x: Any) -> Any:
     return np
 
 
+def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """The function again, with smaller tiles and a warning, where the memory of the GPU does not suffice."""
+
+    @wraps(compute)
+    def computed(*args: Any) -> Any:
+        try:
+            return compute(*args)
+        except MemoryError as error:
+            if _tile_bytes.get() <= _LEAST_TILE_BYTES or not is_on_gpu(args[0]):
+                raise
+            smaller, reason = _tile_bytes.get() // 8, str(error)
+        warnings.warn(
+            f"the GPU's memory does not suffice ({reason}): this block again in tiles of {smaller / 2**20:.0f} MiB, "
+            "whose sums differ in the last bits; give the GPU to fewer processes",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        token = _tile_bytes.set(smaller)
+        try:
+            return computed(*args)
+        finally:
+            _tile_bytes.reset(token)
+
+    return computed
+
+
+@in_smaller_tiles
 def feature_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any) -> np.ndarray:
     """`dkl.blocks.sums.feature_sums` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
@@ -167,6 +197,7 @@ def feature_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any) -> np.ndar
     return total * feature_map.amplitudes[:, None]
 
 
+@in_smaller_tiles
 def feature_squares(X: Any, s: Any, feature_map: FeatureMap, dtype: Any) -> np.ndarray:
     """`dkl.blocks.sums.feature_squares` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(s, X.shape[0])
@@ -178,6 +209,7 @@ def feature_squares(X: Any, s: Any, feature_map: FeatureMap, dtype: Any) -> np.n
     return total
 
 
+@in_smaller_tiles
 def gradient_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any) -> np.ndarray:
     """`dkl.blocks.gradients.gradient_sums` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
@@ -192,6 +224,7 @@ def gradient_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any) -> np.nda
     return total * feature_map.amplitudes[:, None, None]
 
 
+@in_smaller_tiles
 def map_rows(X: Any, feature_map: FeatureMap, dtype: Any) -> Any:
     """`dkl.blocks.maps.map_rows` for rows on a GPU; the result stays there."""
     xp, dtype, m = array_module(X), checked_dtype(dtype), feature_map.n_frequencies
@@ -254,7 +287,7 @@ def _tiles(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[s
     if X.shape[1] != feature_map.n_columns:
         raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")
     widest = max(feature_map.n_columns, feature_map.n_angles)
-    step = max(_PARTIAL_ROWS, _TILE_BYTES // (widest * dtype.itemsize) // _PARTIAL_ROWS * _PARTIAL_ROWS)
+    step = max(_PARTIAL_ROWS, _tile_bytes.get() // (widest * dtype.itemsize) // _PARTIAL_ROWS * _PARTIAL_ROWS)
     for rows in spans(X.shape[0], step):
         part = X[rows]
         yield rows, part.toarray() if hasattr(part, "toarray") else part

@@ -1,9 +1,12 @@
-"""Learners on a GPU find what they find on the CPU: on a played one, as strict as CuPy with arrays of the host."""
+"""Learners on a GPU find what they find on the CPU: on a played one, as strict as CuPy, and on a real one."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
+from contextvars import ContextVar
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ from scipy import sparse
 from sklearn.base import clone
 
 from dkl.blocks import device
+from dkl.blocks.generic import projected
+from dkl.blocks.maps import map_rows
 from dkl.blocks.sgd import sgd_rows
 from dkl.features.families import Gaussian
 from dkl.learners.aligned import AlignedFeatures
@@ -30,7 +35,8 @@ from tests.blocks.cuda_sources import played
 from tests.linear.problems import dataset
 
 PLAYED = Path(__file__).parent / "played_gpu"
-pytestmark = [played, pytest.mark.skipif(device.why_no_gpu() is None, reason="there is a GPU")]
+# a search climbs by other roundings on a real GPU, to other peaks
+SEARCHES = {"peaks", "corrective", "game"}
 
 FEATURES: dict[str, Any] = {
     "random": RandomFeatures(Gaussian(2.0), n_features=20),
@@ -44,17 +50,22 @@ FEATURES: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """CuPy, played."""
+@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Which GPU CuPy is of."""
+    if request.param == "real":
+        yield "real"
+        return
+    for needed, reason in ((shutil.which("g++"), "no g++"), (find_spec("cupy") is None, "the real CuPy is here")):
+        if not needed:
+            pytest.skip(f"nothing to play a GPU with: {reason}")
     monkeypatch.syspath_prepend(str(PLAYED))
-    device._kernel.cache_clear()
-    device._sgd_kernel.cache_clear()
-    yield
+    caches = (device._kernel, device._sgd_kernel)
+    yield "played"
     for name in [name for name in sys.modules if name.partition(".")[0] in ("cupy", "cupyx")]:
         del sys.modules[name]
-    device._kernel.cache_clear()
-    device._sgd_kernel.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 def rows(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -62,7 +73,7 @@ def rows(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
     return X, (X[:, 0] * X[:, 1] > 0).astype(int) + (X[:, 2] > 1)
 
 
-def test_the_played_gpu_is_strict(gpu: None) -> None:
+def test_a_gpu_is_strict(gpu: str) -> None:
     import cupy
 
     there = cupy.asarray(np.ones((2, 2)))
@@ -74,7 +85,9 @@ def test_the_played_gpu_is_strict(gpu: None) -> None:
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_features_are_those_of_the_cpu(name: str, gpu: None) -> None:
+def test_features_are_those_of_the_cpu(name: str, gpu: str) -> None:
+    if gpu == "real" and name in SEARCHES:
+        pytest.skip("a search climbs by other roundings there")
     X, y = rows()
     options = {"dtype": "float64", "random_state": 0}
     learners = [clone(FEATURES[name]).set_params(device=where, **options) for where in ("gpu", "cpu")]
@@ -86,7 +99,7 @@ def test_features_are_those_of_the_cpu(name: str, gpu: None) -> None:
 
 @pytest.mark.parametrize("storage", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("solver", ["sgd", "newton"])
-def test_machines_are_those_of_the_cpu(solver: str, storage: Any, gpu: None) -> None:
+def test_machines_are_those_of_the_cpu(solver: str, storage: Any, gpu: str) -> None:
     X, y = rows()
     features = RandomFeatures(Gaussian(2.0), n_features=20, dtype="float64")
     options: dict[str, Any] = {"solver": solver, "random_state": 0}
@@ -98,14 +111,14 @@ def test_machines_are_those_of_the_cpu(solver: str, storage: Any, gpu: None) -> 
         np.testing.assert_allclose(models[0].predict(X), models[1].predict(X), rtol=1e-6, atol=1e-8)
 
 
-def test_tuned_models_are_those_of_the_cpu(gpu: None) -> None:
+def test_tuned_models_are_those_of_the_cpu(gpu: str) -> None:
     X, y = rows()
     options: dict[str, Any] = {"n_features": 20, "random_state": 0, "dtype": "float64", "tol": 0.02}
     found, expected = (TunedClassifier(device=where, **options).fit(X, y > 0) for where in ("gpu", "cpu"))
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-6, atol=1e-9)
 
 
-def test_a_block_is_mapped_and_stepped_through_on_the_gpu(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_is_mapped_and_stepped_through_on_the_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of a piece touches the host before its steps: what travels then is the model."""
     seen = []
     monkeypatch.setattr(
@@ -118,7 +131,24 @@ def test_a_block_is_mapped_and_stepped_through_on_the_gpu(gpu: None, monkeypatch
     assert sum(len(piece) for piece in seen) == 300
 
 
+@pytest.mark.gpu
+def test_cuda_workers_make_the_fit_of_the_cpu() -> None:
+    """One process a GPU."""
+    from distributed import Client
+
+    dask_cuda = pytest.importorskip("dask_cuda", reason="dask-cuda is not installed")
+    X, y = rows(4_000)
+    machine = KernelClassifier(AlignedFeatures(Gaussian(2.0), n_features=20, dtype="float64"), epochs=2, random_state=0)
+    expected = clone(machine).set_params(device="cpu").fit(dataset(X, y, rows_a_block=400)).decision_function(X)
+    with dask_cuda.LocalCUDACluster(dashboard_address=None) as cluster, Client(cluster):
+        assert computing_device("auto") == "gpu"
+        found = machine.fit(dataset(X, y, rows_a_block=400)).decision_function(X)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+@played
 @pytest.mark.slow
+@pytest.mark.skipif(device.why_no_gpu() is None, reason="all workers have a GPU")
 def test_workers_with_and_without_a_gpu_share_a_fit() -> None:
     """One of two workers has the played GPU."""
     from distributed import Client, Nanny, Scheduler, SpecCluster
@@ -142,3 +172,26 @@ def test_workers_with_and_without_a_gpu_share_a_fit() -> None:
         found = machine.set_params(device="mixed").fit(dataset(X, y, rows_a_block=400)).decision_function(X)
         assert sorted(client.run(lambda: "cupy" in sys.modules).values()) == [False, True]
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_a_block_too_large_for_the_gpu_is_taken_in_smaller_tiles(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, _ = rows(600)
+    feature_map = Gaussian(2.0).draw(8, 4, seed=0, dtype="float64")
+    sizes: list[int] = []
+
+    def angles(xp: Any, tile: Any, *rest: Any) -> Any:
+        sizes.append(len(tile))
+        if len(tile) > 300:
+            raise MemoryError("out of memory")
+        return projected(xp, tile, *rest)
+
+    monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 16))
+    monkeypatch.setattr(device, "_LEAST_TILE_BYTES", 1 << 13)
+    monkeypatch.setattr(device.generic, "projected", angles)
+    with pytest.warns(RuntimeWarning, match=r"memory does not suffice \(out of memory\): this block again in tiles"):
+        found = device.map_rows(device.rows_on(X, "gpu"), feature_map, "float64")
+    np.testing.assert_allclose(found.get(), map_rows(X, feature_map, "float64"), rtol=1e-11, atol=1e-12)
+    assert sizes == [600, 256, 256, 88]
+    monkeypatch.setattr(device, "_LEAST_TILE_BYTES", 1 << 16)
+    with pytest.raises(MemoryError):
+        device.map_rows(device.rows_on(X, "gpu"), feature_map, "float64")
