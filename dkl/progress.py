@@ -46,6 +46,46 @@ def resolve_progress(progress: Choice = None) -> Subscriber:
     return fan_out(ProgressBar(), log_event) if shown else log_event
 
 
+def heard_too(progress: Choice, listener: Subscriber) -> Subscriber:
+    """What to give as `progress` so that `listener` hears every event and a person sees what `progress` would show."""
+    if callable(progress):
+        return fan_out(progress, listener)
+    shown = _somebody_looks_on() if progress is None else progress
+    return fan_out(ProgressBar(), listener) if shown else fan_out(listener)
+
+
+class Tally:
+    """Adds up what the passes read that it hears of.
+
+    Attributes
+    ----------
+    passes : int
+        That came to their end.
+    bytes : int
+        Of decoded blocks that were read; those of the cache cost nothing.
+    cache_hits : int
+        Blocks that were taken from the cache.
+
+    Examples
+    --------
+    >>> tally = Tally()
+    >>> tally(Event("finished", "potentials", 8, 8, detail={"bytes": 4_096, "cache_hits": 2}))
+    >>> tally.passes, tally.bytes, tally.cache_hits
+    (1, 4096, 2)
+    """
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self.bytes = 0
+        self.cache_hits = 0
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "finished" and "cache_hits" in event.detail:
+            self.passes += 1
+            self.bytes += event.detail["bytes"]
+            self.cache_hits += event.detail["cache_hits"]
+
+
 def log_event(event: Event) -> None:
     """Beginnings, endings and notes to the log "dkl" at level INFO, each step at level DEBUG."""
     level = logging.DEBUG if event.kind == "advanced" else logging.INFO

@@ -303,6 +303,15 @@ def test_ctrl_c_ends_a_fit_within_seconds_without_a_traceback(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_fit_says_what_it_read_and_goes_on_from_the_folder_beside_the_model(folder: Path, tmp_path: Path) -> None:
+    fit = ("fit", folder / "labels.zarr", tmp_path / "m.zarr", *SMALL, "--resume")
+    first = facts_of(*fit)
+    again = facts_of(*fit, "--overwrite")
+    assert (tmp_path / "m.zarr.checkpoint").exists()
+    assert first["passes"] > again["passes"]
+    assert first["bytes_read"] + first["cache_hits"] > again["bytes_read"] + again["cache_hits"]
+
+
 def test_a_format_can_be_said_where_the_suffix_does_not_tell(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.txt").write_bytes((folder / "labels.csv").read_bytes())
     options = ("--target", "label", "--format", "csv")

@@ -5,11 +5,16 @@ from __future__ import annotations
 import io
 import logging
 
+import dask
+import numpy as np
 import pytest
 from rich.console import Console
 
+import dkl
+from dkl.blocks.records import Accumulator, BlockSum
 from dkl.events import Event
-from dkl.progress import LOG, ProgressBar, log_event, resolve_progress
+from dkl.passes.engine import run_pass
+from dkl.progress import LOG, ProgressBar, Tally, heard_too, log_event, resolve_progress
 
 
 def told(n: int, name: str = "potentials", **last: object) -> list[Event]:
@@ -99,3 +104,26 @@ def test_the_log_has_no_handlers_of_its_own():
 def test_a_wrong_choice_of_progress_is_named():
     with pytest.raises(TypeError, match=r"progress is 'yes'; expected True, False, None or a function"):
         resolve_progress("yes")
+
+
+def test_a_listener_hears_every_event_whatever_is_shown():
+    seen, others = [], []
+    for progress in (None, False, others.append):
+        heard_too(progress, seen.append)(Event("started", "potentials"))
+    assert [len(seen), len(others)] == [3, 1]
+
+
+def count_rows(block, operands):
+    return {"rows": np.array(block.n_rows)}
+
+
+def test_what_passes_read_is_added_up_to_the_bytes_of_their_blocks(tmp_path):
+    source = dkl.create_dataset(tmp_path / "rows.zarr", np.ones((90, 3)), rows_a_block=30).source
+    tally = Tally()
+    with dask.config.set({"scheduler": "synchronous", "dkl.cache-bytes": 0}):
+        passes = [
+            run_pass(source, (BlockSum("rows", count_rows, {"rows": Accumulator(())}),), publish=tally).stats
+            for _ in range(2)
+        ]
+    assert (tally.passes, tally.cache_hits) == (2, 0)
+    assert tally.bytes == sum(one.bytes for one in passes) > 2 * 90 * 3 * 8

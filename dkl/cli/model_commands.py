@@ -16,6 +16,7 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
 from dkl.cli.outputs import refuse_existing
+from dkl.progress import Tally, heard_too
 
 if TYPE_CHECKING:
     from dkl.planning import Plan
@@ -90,6 +91,9 @@ def fit(
     checkpoint: Annotated[
         str | None, typer.Option(help="Folder or URL: a fit that was broken off goes on from here when run again.")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="The same, with the folder MODEL.checkpoint beside the model.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
 ) -> Result:
     """Learn features and a linear model on them, out of core, and save the model.
@@ -100,8 +104,14 @@ def fit(
     dataset = chosen_split(store, split, "train")
     learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
     estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
+    if checkpoint is None and resume:
+        checkpoint = f"{model.rstrip('/')}.checkpoint"
     if checkpoint is not None:
         estimator.set_params(checkpoint=checkpoint)
+    tally = Tally()
+    progress = heard_too(running.progress, tally)
+    learner.set_params(progress=progress)
+    estimator.set_params(progress=progress)
     started = time.perf_counter()
     with computing_on(compute), _told_how_to_go_on(checkpoint):
         estimator.fit(dataset)
@@ -113,6 +123,9 @@ def fit(
         "split": dataset.name or "all",
         "columns": dataset.n_columns,
         "features": int(estimator.feature_map_.n_features),
+        "passes": tally.passes,
+        "bytes_read": tally.bytes,
+        "cache_hits": tally.cache_hits,
         "seconds": round(time.perf_counter() - started, 3),
     }
     return Result(facts)
@@ -126,7 +139,7 @@ def _told_how_to_go_on(checkpoint: str | None) -> Iterator[None]:
         stopped.add_note(
             "no model was written; run the same command again and it goes on after the last finished pass"
             if checkpoint
-            else "no model was written; with --checkpoint FOLDER a fit goes on where it was broken off"
+            else "no model was written; with --resume or --checkpoint FOLDER a fit goes on where it was broken off"
         )
         raise
 

@@ -152,7 +152,8 @@ class Session:
         self._tell("started")
 
     def tell_finished(self, failed: bool) -> None:
-        self._tell("finished", detail={"failed": True} if failed else {"cache_hits": self.reading.cache_hits})
+        read = {"bytes": self.reading.bytes, "cache_hits": self.reading.cache_hits}
+        self._tell("finished", detail={"failed": True} if failed else read)
 
     def _tell(self, kind: Any, **fields: Any) -> None:
         total = int(np.count_nonzero(self._block_rows))
