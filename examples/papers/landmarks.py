@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,7 @@ def wanted(split: Split, cells: Cells, start: str, options: argparse.Namespace) 
 
     todo: dict[str, Callable[[], Found]] = {}
     for setting in settings(quick=options.quick, figures=options.figures):
-        todo[f"{start}{setting}"] = lambda setting=setting: mapped(setting)
+        todo[f"{start}{setting}"] = partial(mapped, setting)
     todo[f"{start}defaults"] = lambda: machine_with_defaults(split)
     todo[f"{start}SVM"] = lambda: rbf_svm(split, **searched)
     return todo

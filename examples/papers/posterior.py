@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +94,7 @@ def measure_set(name: str, options: argparse.Namespace) -> dict[str, dict[int, C
     todo = settings(quick=options.quick, most=options.most)
     keys = {one: f"{start}N={pools.n_candidates} {one[0]} {one[1]:g} D={one[2]}" for one in todo}
     for one, key in keys.items():
-        wanted[key] = lambda one=one: pools.error(*one)
+        wanted[key] = partial(pools.error, *one)
     wanted[f"{start}SVM"] = lambda: rbf_svm(split, **searched)
     measured = cells.fill(wanted)
     for (method, _, size), key in keys.items():
