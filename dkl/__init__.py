@@ -50,14 +50,19 @@ _HOMES = {
     "load_model": "dkl.model_io",
 }
 
+# Packages that users reach as ``dkl.explain.importance(...)``.
+_MODULES = ("bounds", "explain", "plots", "testing")
+
 __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"dkl.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'dkl' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_HOMES, *_MODULES])

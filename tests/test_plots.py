@@ -231,6 +231,9 @@ def displays(rows: tuple[np.ndarray, np.ndarray], machine: dkl.KernelClassifier)
         "globe": SphereDisplay.from_functions({"x": lambda X: X[:, 0]}, rows=sphere, y=labels, resolution=21),
         "history": HistoryDisplay([{"round": i, "gap": 1.0 / i, "upper": 2.0, "lower": 1.0} for i in (1, 2, 3)]),
         "effects": EffectsDisplay.from_estimator(machine, rows[0], n_effects=3),
+        "importance": dkl.plots.ImportanceDisplay.from_estimator(machine, rows[0]),
+        "dependence": dkl.plots.DependenceDisplay.from_estimator(machine, rows[0], [0, (0, 1)], resolution=9),
+        "contributions": dkl.plots.ContributionsDisplay.from_estimator(machine, rows[0][:3], rows[0], row=2),
         "comparison": ComparisonDisplay([1, 2], {"one": {"a": [0.1, 0.2]}, "two": {"a": [0.1, 0.2]}}),
     }
 
@@ -247,6 +250,7 @@ def test_every_picture_draws_into_a_figure_of_its_own_and_into_given_axes(
         _, axes = pyplot.subplots(1, number + 1)
         with pytest.raises(ValueError, match=f"ax holds {number + 1} Axes"):
             display.plot(axes)
+        pyplot.close("all")
 
 
 def test_three_classes_have_a_decision_too(tmp_path: Any) -> None:

@@ -7,19 +7,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
+from dkl.blocks.scale import scale_rows
 from dkl.blocks.shapley import wave_contributions
 from dkl.blocks.threads import Crew
 from dkl.blocks.tiles import spans
 from dkl.data.dataset import Dataset
 from dkl.explain.columns import Columns, Groups, columns_of
 from dkl.explain.model import model_of, output_labels, rows_to_explain, wave_amplitudes
-from dkl.explain.waves import Part, Reading, part_of, sampled_rows, wave_means, wave_record
+from dkl.explain.reading import (
+    TILE_BYTES,
+    Part,
+    Reading,
+    Sample,
+    column_record,
+    dense,
+    part_of,
+    wave_means,
+    wave_record,
+)
+from dkl.features.projections import formed
 from dkl.learners.prediction import Scorer
 
-# angles of a tile of rows: all columns, so many frequencies at once
-_TILE_BYTES = 1 << 25
+# whose angles, in all columns of a tile of rows, exist at once
 _FREQUENCIES = 128
 _FEWEST_NODES = 6
 # of the waves' amplitudes: by how much contributions may miss their sum before more nodes are taken
@@ -63,9 +73,8 @@ class Contributions:
 
     def label(self, row: int, column: int) -> str:
         """A column and its value in a row: ``"colour = red"``."""
-        own = self.rows[[row]]
-        own = own.toarray() if sparse.issparse(own) else own
-        return f"{self.names[column]} = {self.columns.label(column, own[0, self.columns.members[column]])}"
+        own = dense(self.rows[[row]])[0, self.columns.members[column]]
+        return f"{self.names[column]} = {self.columns.label(column, own)}"
 
     def to_frame(self, output: int = 0) -> Any:
         """A pandas DataFrame (n, G) of one output."""
@@ -191,7 +200,7 @@ class Background:
         return Contributions(self.columns, np.concatenate(found), self.base, X, self.outputs)
 
     def _of_tile(self, rows: Any) -> np.ndarray:
-        return self._contributions(rows.toarray() if sparse.issparse(rows) else np.asarray(rows))
+        return self._contributions(dense(rows))
 
     def _tile_rows(self) -> int:
         return 16
@@ -236,13 +245,26 @@ def background_of(
         parts = [part_of(machine.feature_map, members) for members in columns.members]
         sums, _ = reading.run(dataset, wave_record(parts, machine.dtype))
         return _Waves(columns, outputs, parts, wave_means(sums), a, machine.intercept)
-    (sample,) = reading.run(dataset)
-    rows, shares = sampled_rows(sample, dataset.total_weight)
     if machine.feature_map.activation == "identity":
-        draws = (shares @ rows)[None]
-    else:
-        draws = _independent_draws(columns, rows, shares, random_state)
-    return _Draws(columns, outputs, machine, draws, random_state)
+        found, _ = reading.run(dataset, column_record(machine.feature_map.scaler, dataset.n_columns))
+        return _Linear(columns, outputs, machine, found["first"] / found["weight"])
+    (sample,) = reading.run(dataset)
+    return _Draws(columns, outputs, machine, sample, random_state)
+
+
+class _Linear(Background):
+    """The mean of each scaled column, and its coefficients."""
+
+    def __init__(self, columns: Columns, outputs: tuple[str, ...], machine: Scorer, mean: np.ndarray) -> None:
+        feature_map = machine.feature_map
+        # of the columns themselves, (d, K): a column may be several features
+        self.slopes = formed(feature_map.projection).T @ (machine.coef * feature_map.amplitudes).T
+        self.scaler, self.mean = feature_map.scaler, mean
+        super().__init__(columns, mean @ self.slopes + machine.intercept, outputs)
+
+    def _contributions(self, rows: np.ndarray) -> np.ndarray:
+        away = scale_rows(rows, self.scaler, "float64") - self.mean
+        return np.stack([self.columns.folded(row[:, None] * self.slopes) for row in away])
 
 
 class _Waves(Background):
@@ -265,7 +287,7 @@ class _Waves(Background):
         return (waves.real @ self.a.real - waves.imag @ self.a.imag) + self.intercept
 
     def _tile_rows(self) -> int:
-        return max(1, _TILE_BYTES // (8 * len(self.columns) * _FREQUENCIES))
+        return max(1, TILE_BYTES // (8 * len(self.columns) * _FREQUENCIES))
 
     def _contributions(self, rows: np.ndarray) -> np.ndarray:
         """With more nodes of the integral until the contributions sum up, or it is exact."""
@@ -288,32 +310,25 @@ class _Waves(Background):
         return found, np.concatenate(waves, axis=1)
 
 
-def _independent_draws(columns: Columns, rows: np.ndarray, shares: np.ndarray, random_state: int) -> np.ndarray:
-    """Rows (draws, d) that have each column of another row."""
-    generator = np.random.default_rng(random_state)
-    draws = np.empty((_DRAWS, rows.shape[1]))
-    for members in columns.members:
-        chosen = generator.choice(len(rows), _DRAWS, p=shares)
-        draws[:, members] = rows[np.ix_(chosen, members)]
-    return draws
-
-
 class _Draws(Background):
-    """Rows whose columns are independent (of linear features their mean), and an order of the columns for each.
+    """Rows whose columns are drawn independently, and an order of the columns for each.
 
     A row is reached from each of the draws by setting one column after the other: each step's change is the
     contribution of that column, on average over draws and orders.
     """
 
     def __init__(
-        self, columns: Columns, outputs: tuple[str, ...], machine: Scorer, draws: np.ndarray, random_state: int
+        self, columns: Columns, outputs: tuple[str, ...], machine: Scorer, sample: Sample, random_state: int
     ) -> None:
-        self.machine, self.draws = machine, draws
+        self.machine, generator = machine, np.random.default_rng(random_state)
+        self.draws = np.empty((_DRAWS, sample.rows.shape[1]))
+        for members in columns.members:
+            chosen = generator.choice(len(sample.shares), _DRAWS, p=sample.shares)
+            self.draws[:, members] = dense(sample.rows[chosen][:, members])
         # each order beside its reverse: what two columns do together is then shared evenly
-        half = np.tile(np.arange(len(columns)), (-(-len(draws) // 2), 1))
-        orders = np.random.default_rng(random_state).permuted(half, axis=1)
-        self.orders = np.concatenate([orders, orders[:, ::-1]])[: len(draws)]
-        super().__init__(columns, machine(draws).mean(axis=0), outputs)
+        orders = generator.permuted(np.tile(np.arange(len(columns)), (_DRAWS // 2, 1)), axis=1)
+        self.orders = np.concatenate([orders, orders[:, ::-1]])
+        super().__init__(columns, machine(self.draws).mean(axis=0), outputs)
 
     def _contributions(self, rows: np.ndarray) -> np.ndarray:
         return np.stack([self._walked(row) for row in rows])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from dkl.data.dataset import Dataset
 from dkl.explain.columns import Columns, Groups, columns_of, patterns_of
 from dkl.explain.model import model_of, output_labels, rows_to_explain, wave_amplitudes
-from dkl.explain.waves import Reading, left_out_record, part_of, sampled_rows, wave_means
+from dkl.explain.reading import Reading, Sample, left_out_record, part_of, wave_means
 from dkl.learners.prediction import Scorer
 
 # rows that the mean is taken over where it is no formula, and values of a column in a map
@@ -172,30 +173,29 @@ def partial_dependence(
     machine, known = model_of(model), columns_of(model, names, groups)
     dataset = rows_to_explain(model, X, sample_weight)
     wanted = [_positions(column, known) for column in (columns if isinstance(columns, list) else [columns])]
-    means, rows, shares = _read(machine, dataset, known, wanted, Reading(progress, memory_limit))
+    means, sample = _read(machine, dataset, known, wanted, Reading(progress, memory_limit))
     found = []
     for chosen in wanted:
         most = resolution if len(chosen) == 1 else min(resolution, _MAP_RESOLUTION)
-        axes = tuple(_axis(known, g, rows, most) for g in chosen)
-        found.append(_dependence(means, axes, [known.members[g] for g in chosen], shares, output_labels(model)))
+        axes = tuple(_axis(known, g, sample, most) for g in chosen)
+        found.append(_dependence(means, axes, [known.members[g] for g in chosen], sample.shares, output_labels(model)))
     return found if isinstance(columns, list) else found[0]
 
 
 def _read(
     machine: Scorer, dataset: Dataset, known: Columns, wanted: Sequence[tuple[int, ...]], reading: Reading
-) -> tuple[Any, np.ndarray, np.ndarray]:
-    """What gives mean predictions, and a sample of the rows with their shares: one pass."""
+) -> tuple[Any, Sample]:
+    """What gives mean predictions, and a sample of the rows: one pass."""
     a = wave_amplitudes(machine)
     if a is None:
         (sample,) = reading.run(dataset)
-        rows, shares = sampled_rows(sample, dataset.total_weight)
-        return _Averaged(machine, rows[:_AVERAGED_ROWS], shares[:_AVERAGED_ROWS]), rows, shares
+        return _Averaged(machine, sample.first(_AVERAGED_ROWS)), sample
     # a pair needs its columns by themselves too, and all need the mean
     sets = dict.fromkeys([(), *((g,) for one in wanted for g in one), *wanted])
     forms = [_members(known, chosen) for chosen in sets]
     sums, sample = reading.run(dataset, left_out_record(machine.feature_map, forms, machine.dtype))
     means = _Summed(machine, a, dict(zip(map(bytes, forms), wave_means(sums), strict=True)))
-    return means, *sampled_rows(sample, dataset.total_weight)
+    return means, sample
 
 
 def _positions(column: Column, known: Columns) -> tuple[int, ...]:
@@ -210,8 +210,8 @@ def _members(known: Columns, chosen: tuple[int, ...]) -> np.ndarray:
     return np.concatenate([np.empty(0, np.int64), *(known.members[g] for g in chosen)])
 
 
-def _axis(known: Columns, position: int, rows: np.ndarray, resolution: int) -> Axis:
-    own = rows[:, known.members[position]]
+def _axis(known: Columns, position: int, sample: Sample, resolution: int) -> Axis:
+    own = sample.columns(known.members[position])
     patterns = patterns_of(own, resolution, known.names[position])
     return Axis(known.names[position], patterns, tuple(known.label(position, one) for one in patterns), own)
 
@@ -250,13 +250,11 @@ class _Averaged:
     """Mean predictions by predicting: the rows with some columns set, one value after the other."""
 
     machine: Scorer
-    rows: np.ndarray
-    shares: np.ndarray
+    sample: Sample
 
     def __call__(self, members: np.ndarray, patterns: np.ndarray) -> np.ndarray:
-        found = np.empty((len(patterns), len(self.machine.coef)))
-        for place, pattern in enumerate(patterns):
-            changed = self.rows.copy()
-            changed[:, members] = pattern
-            found[place] = self.shares @ self.machine(changed) / self.shares.sum()
-        return found
+        def predicted(rows: np.ndarray, part: slice, pattern: np.ndarray) -> np.ndarray:
+            rows[:, members] = pattern
+            return self.machine(rows)
+
+        return np.array([self.sample.mean(partial(predicted, pattern=pattern)) for pattern in patterns])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -15,9 +16,8 @@ from dkl.blocks.slopes import has_slopes, squared_slopes
 from dkl.blocks.sums import feature_squares, feature_sums
 from dkl.explain.columns import Columns, Groups, columns_of
 from dkl.explain.model import model_of, output_labels, rows_to_explain, wave_amplitudes
-from dkl.explain.waves import Reading, sampled_rows
-from dkl.features.feature_map import FeatureMap
-from dkl.features.projections import ColumnProjection, formed
+from dkl.explain.reading import Reading, Sample, columns_map, dense
+from dkl.features.projections import formed
 from dkl.learners.prediction import Scorer
 
 Measure = Literal["auto", "slope", "replacement"]
@@ -154,8 +154,7 @@ def importance(
     reading, outputs = Reading(progress, memory_limit), output_labels(model)
     if measure == "replacement" or not has_slopes(machine.feature_map):
         (sample,) = reading.run(dataset)
-        rows, shares = sampled_rows(sample, dataset.total_weight)
-        return Importance(columns.names, _replaced(machine, columns, rows, shares), None, "replacement", outputs)
+        return Importance(columns.names, _replaced(machine, columns, sample), None, "replacement", outputs)
     found, _ = reading.run(dataset, _slope_record(machine, dataset.n_columns))
     variances = _variances(found)
     squares = found["slopes"] / found["weight"] * variances[:, None]
@@ -178,8 +177,7 @@ def _slope_record(machine: Scorer, d: int) -> BlockSum:
 def slope_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Squared slopes of one block, and the sums that the columns' variances are made of, all of scaled columns."""
     machine, weights = operands["machine"], block.weights
-    d = machine.feature_map.n_columns
-    itself = FeatureMap("identity", ColumnProjection(np.arange(d), d), np.ones(d), scaler=machine.feature_map.scaler)
+    itself = columns_map(machine.feature_map.scaler, machine.feature_map.n_columns)
     return {
         "weight": weights.sum(),
         "first": feature_sums(block.X, weights, itself, "float64")[0, :, 0],
@@ -203,12 +201,14 @@ def _energy(machine: Scorer, columns: Columns, variances: np.ndarray) -> np.ndar
     return np.sqrt(columns.folded(squares * variances))
 
 
-def _replaced(machine: Scorer, columns: Columns, rows: np.ndarray, shares: np.ndarray) -> np.ndarray:
+def _replaced(machine: Scorer, columns: Columns, sample: Sample) -> np.ndarray:
     """The rows of a sample come in random order, so the row half the sample away is an independent one."""
-    own, other = machine(rows), np.roll(np.arange(len(rows)), len(rows) // 2)
-    values = np.empty((len(columns), own.shape[1]))
-    for g, members in enumerate(columns.members):
-        changed = rows.copy()
-        changed[:, members] = rows[np.ix_(other, members)]
-        values[g] = np.sqrt(shares @ np.square(machine(changed) - own) / 2.0)
-    return values
+    other = np.roll(np.arange(len(sample.shares)), len(sample.shares) // 2)
+    own = machine(sample.rows)
+
+    def change(rows: np.ndarray, part: slice, members: np.ndarray) -> np.ndarray:
+        rows[:, members] = dense(sample.rows[other[part]][:, members])
+        return np.square(machine(rows) - own[part])
+
+    found = [sample.mean(partial(change, members=members)) for members in columns.members]
+    return np.sqrt(np.array(found) / 2.0)

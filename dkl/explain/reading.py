@@ -1,10 +1,10 @@
-"""Sums of a model's waves over some of the columns of all rows: what dependence and contributions need, in one pass."""
+"""What explanations read of the rows, in one pass: sums of waves over some of the columns, and a sample."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
@@ -15,15 +15,18 @@ from dkl.blocks.maps import mapping_flops
 from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.blocks.scale import scale_rows
 from dkl.blocks.sums import feature_sums
+from dkl.blocks.tiles import spans
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
-from dkl.features.projections import DenseProjection, formed
+from dkl.features.projections import ColumnProjection, DenseProjection, formed
 from dkl.features.scaling import Scaler
 from dkl.passes.engine import run_pass
 from dkl.progress import resolve_progress
 
 # rows that stand for all: for axes and pictures, and for models that are no sums of waves
 MOST_ROWS = 10_000
+# of rows written out at once
+TILE_BYTES = 1 << 25
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +43,11 @@ class Reading:
     memory_limit: int | str | None = None
 
     def run(self, dataset: Dataset, *records: BlockSum) -> tuple[Any, ...]:
-        """The results of the records and, last, a sample of the rows: one pass."""
+        """The results of the records and, last, a sample of the rows."""
         every: list[Record] = [*records, RowSample("rows", MOST_ROWS, seed=0)]
         publish = resolve_progress(self.progress)
-        return run_pass(dataset.source, every, publish=publish, memory_limit=self.memory_limit).results
+        *sums, block = run_pass(dataset.source, every, publish=publish, memory_limit=self.memory_limit).results
+        return *sums, Sample.of_block(block, dataset.total_weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,19 +136,68 @@ def sums_without(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     return {"sums": found, "weight": block.weights.sum()}
 
 
+def column_record(scaler: Scaler | None, d: int) -> BlockSum:
+    """The record of the sums of the scaled columns."""
+    sums = {"first": Accumulator((d,)), "weight": Accumulator(())}
+    return BlockSum("columns", column_sums, sums, {"scaler": scaler}, lambda rows, columns: Cost(2.0 * rows * columns))
+
+
+def column_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """sum_i s_i x_i of scaled rows, (d,), and the weight of the rows."""
+    itself = columns_map(operands["scaler"], block.X.shape[1])
+    return {"first": feature_sums(block.X, block.weights, itself, "float64")[0, :, 0], "weight": block.weights.sum()}
+
+
+def columns_map(scaler: Scaler | None, d: int) -> FeatureMap:
+    """The map whose features are the d scaled columns."""
+    return FeatureMap("identity", ColumnProjection(np.arange(d), d), np.ones(d), scaler=scaler)
+
+
 def wave_means(result: Mapping[str, np.ndarray]) -> np.ndarray:
     """The mean of exp(i w.x) over the rows, for each part: complex (parts, m)."""
     sums = result["sums"]
     return (sums[:, 0] + 1j * sums[:, 1]) / result["weight"]
 
 
-def sampled_rows(block: Block, total_weight: float) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of a sample, dense, and what each stands for, of sum 1.
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Rows that stand for all.
 
-    A sample of all rows has their weights; of more rows it was drawn in proportion to these.
+    Parameters
+    ----------
+    rows : ndarray or csr_array of shape (n, d)
+        In random order.
+    shares : ndarray of shape (n,)
+        What each stands for, of sum 1.
     """
-    X: Any = block.X
-    rows = X.toarray() if sparse.issparse(X) else np.asarray(X)
-    is_whole = np.isclose(block.weights.sum(), total_weight, rtol=1e-12)
-    shares = block.weights if is_whole else np.ones(len(rows))
-    return rows, shares / shares.sum()
+
+    rows: Any
+    shares: np.ndarray
+
+    @classmethod
+    def of_block(cls, block: Block, total_weight: float) -> Self:
+        """A sample of all rows has their weights; of more rows it was drawn in proportion to these."""
+        is_whole = np.isclose(block.weights.sum(), total_weight, rtol=1e-12)
+        shares = block.weights if is_whole else np.ones(block.n_rows)
+        return cls(block.X, shares / shares.sum())
+
+    def first(self, n_rows: int) -> Sample:
+        """So many of the rows, at most."""
+        shares = self.shares[:n_rows]
+        return Sample(self.rows[:n_rows], shares / shares.sum())
+
+    def columns(self, members: np.ndarray) -> np.ndarray:
+        """Some of the columns, dense (n, k)."""
+        return dense(self.rows[:, members])
+
+    def mean(self, function: Callable[[np.ndarray, slice], np.ndarray]) -> np.ndarray:
+        """The mean of function(dense rows, which) over the rows, (K,), a tile of rows after the other."""
+        step = max(1, TILE_BYTES // (8 * self.rows.shape[1]))
+        return sum(
+            self.shares[part] @ function(dense(self.rows[part]), part) for part in spans(self.rows.shape[0], step)
+        )
+
+
+def dense(rows: Any) -> np.ndarray:
+    """Rows written out, a copy where they are not sparse."""
+    return rows.toarray() if sparse.issparse(rows) else np.array(rows)
