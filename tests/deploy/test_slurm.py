@@ -106,11 +106,12 @@ def test_the_script_fits_on_workers_that_slurm_lends(slurm: Mapping[str, str], t
     store, model = tmp_path / "rows.zarr", tmp_path / "model.zarr"
     create_dataset(str(store), X, (X[:, 0] * X[:, 1] > 0).astype(int))
     environment = {**slurm, "WORKERS": "2", "CORES": "1", "MEMORY": "1GB"}
-    script = str(ROOT / "deploy" / "slurm" / "fit.sbatch")
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    script = "deploy/slurm/fit.sbatch"
     command = ["sbatch", "--parsable", "--mem=2G", f"--output={tmp_path}/job.out", script]
     arguments = [str(store), str(model), "--features=40", "--seed=3"]
     job = subprocess.run(
-        [*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        [*command, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     ).stdout.strip()
     wait_for(lambda: job not in told(slurm, "squeue", "--noheader", "--format=%i").split(), 260)
     assert model.exists(), (tmp_path / "job.out").read_text()
