@@ -33,7 +33,7 @@ from dkl.learners.preparation import draw_pool, preparation_problem, tell_of_hea
 from dkl.learners.rows import first_targets, map_to_features, rows_to_fit
 from dkl.learners.saving import Saved
 from dkl.linear.fitting import Run
-from dkl.passes.devices import computing_device
+from dkl.passes.devices import check_device, computing_device
 from dkl.passes.loop import ColumnStore
 from dkl.progress import resolve_progress
 from dkl.selection.choice import Choice
@@ -87,9 +87,12 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         ------
         ValueError
             If a parameter or the rows have no meaning; before any pass.
+        RuntimeError
+            If ``device="gpu"`` and there is none where blocks are computed on; before any row is read.
         """
         check_parameters(self)
         self._check_rest()
+        check_device(self.device)
         dataset = rows_to_fit(self, X, y, sample_weight, supervised=self._supervised, task=self._task)
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset)

@@ -35,7 +35,7 @@ from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton
 from dkl.linear.penalty import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.linear.pieces import HeldOut
-from dkl.passes.devices import computing_device
+from dkl.passes.devices import check_device, computing_device
 from dkl.progress import resolve_progress
 
 _PILOT_FEATURES = 500
@@ -95,10 +95,13 @@ class KernelMachine(Saved, BaseEstimator):
         ------
         ValueError
             If a parameter or the rows have no meaning; before any pass.
+        RuntimeError
+            If ``device="gpu"`` and there is none where blocks are computed on; before any row is read.
         """
         check_constraints(self)
         self._check_features()
         self._check_solver()
+        check_device(self.device)
         dataset = rows_to_fit(self, X, one_dimensional(y), sample_weight, supervised=True, task=self._task)
         # the views of a store have been warned of once
         dataset = Dataset(dataset.source, dataset.schema, store=dataset.store, name=dataset.name)

@@ -48,6 +48,12 @@ def computing_device(device: str) -> Device:
     return "mixed" if device == "mixed" and len(without) < len(answers) else "cpu"
 
 
+def check_device(device: str) -> None:
+    """Raise RuntimeError if a GPU is asked for where there is none: before rows are read, not at the first block."""
+    if device == "gpu":
+        computing_device(device)
+
+
 def driving_device(device: str) -> Device:
     """What `device` comes to for work of this process itself: beside a cluster it need not have a GPU."""
     return resolve_device("auto" if device != "cpu" and current_client() is not None else device)

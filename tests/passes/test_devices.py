@@ -10,7 +10,10 @@ import pytest
 from dkl.blocks import device as block_device
 from dkl.blocks.block import Block
 from dkl.data.coerce import as_dataset
+from dkl.learners.kernel_machines import KernelClassifier
+from dkl.learners.machine import LEARNERS
 from dkl.learners.random_features import RandomFeatures
+from dkl.learners.tuned import TunedClassifier
 from dkl.passes import devices
 from dkl.passes.devices import computing_device, driving_device
 
@@ -70,6 +73,15 @@ def test_a_worker_places_blocks_on_what_it_has(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(block_device, "why_no_gpu", lambda: None)
     monkeypatch.setattr(block_device, "rows_on", lambda X, where: (X, where))
     assert block_device.place(block, "mixed").X[1] == "gpu"
+
+
+@pytest.mark.parametrize("name", [*LEARNERS, "tuned", "machine"])
+def test_a_forced_gpu_that_is_missing_is_said_before_rows_are_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_device, "why_no_gpu", lambda: NONE)
+    special: dict[str, Any] = {"tuned": TunedClassifier, "machine": KernelClassifier}
+    learner = {**LEARNERS, **special}[name](device="gpu")
+    with pytest.raises(RuntimeError, match="device='gpu', but CuPy finds no GPU; use device='auto' or 'cpu'"):
+        learner.fit("rows that nobody looks at", None)
 
 
 @pytest.mark.skipif(block_device.why_no_gpu() is None, reason="there is a GPU")
