@@ -18,6 +18,7 @@ RACERS = {
     PLAIN: dkl.RandomFeatures,
     OURS: dkl.AlignedFeatures,
     "posterior": dkl.PosteriorFeatures,
+    "joint": dkl.JointFeatures,
     "margin": dkl.MarginFeatures,
 }
 

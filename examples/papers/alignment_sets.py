@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -106,9 +107,47 @@ def signed_rows(name: str, folder: Path | None) -> Rows:
     return replace(rows, y=np.where(rows.y == positive, 1.0, -1.0), y_test=np.where(rows.y_test == positive, 1.0, -1.0))
 
 
+@dataclass(frozen=True)
+class ArcCosinePatches(dkl.ArcCosine):
+    """Arc-cosine features of square patches of an image: w is 0 outside of a patch, whose place is uniform.
+
+    Rows that are no square images have no patches: theirs are whole.
+
+    Parameters
+    ----------
+    size : int
+        Pixels along a side.
+    """
+
+    size: int = 8
+
+    def _rows(self, generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+        whole, side = generator.standard_normal(shape), math.isqrt(shape[1])
+        if side**2 != shape[1]:
+            return whole
+        size = min(self.size, side)
+        first = generator.integers(0, side - size + 1, (shape[0], 2, 1))
+        inside = (first <= np.arange(side)) & (np.arange(side) < first + size)
+        patches = inside[:, 0, :, None] & inside[:, 1, None, :]
+        return whole * patches.reshape(shape)
+
+
 def best_machine(rows: Rows, n_features: int, seed: int) -> Any:
-    """Ridge on the arc-cosine features that did best on validation rows of MNIST's pairs."""
-    features = dkl.RandomFeatures(dkl.ArcCosine(1, sampling="orthogonal"), n_features)
+    """Ridge on the arc-cosine features that did best on validation rows of MNIST's fours and nines.
+
+    Patches of 8 x 8 pixels, the heaviest in a ball that is hardly selective: 2,000 of 10,000 are wrong on 0.98 % of
+    2,948 held-out rows, 2,000 patches that are drawn on 1.22 %, whole images, drawn or chosen, on 1.29 to 1.39 %.
+    """
+    n_candidates = 5 * n_features // 2
+    features = dkl.AlignedFeatures(
+        ArcCosinePatches(1),
+        n_candidates,
+        n_features,
+        rho=1e-4 * n_candidates,
+        center=True,
+        estimator="support",
+        max_rows=rows.X.shape[0] // 2,
+    )
     return dkl.KernelRegressor(features, solver="newton", alpha="auto", random_state=seed, progress=False)
 
 
@@ -139,7 +178,7 @@ class Study:
     sizes: tuple[int, ...] = (30, 100, 300, 1_000, 3_000)
     seeds: int = 1
     mixture_rows: int = 5_000
-    most: int = 6_000
+    most: int = 4_000
     race: str = "adult"
     race_sizes: tuple[int, ...] = (30, 60, 100, 200, 500, 1_000)
     quick: bool = False
