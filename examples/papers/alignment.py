@@ -13,10 +13,11 @@ with the penalty chosen on held-out training rows. Table 1 shows the best test e
 
 Deviations: D counts columns, two a Gaussian frequency (cosine and sine instead of a phase; figure 1 has phases). The
 bandwidth is the median distance and the arc-cosine order of MNIST is 2: the paper gives neither ("ours" of table 6 has
-order 1, on patches of the images). Seconds are the processor's, of training and test together, so that a busy machine does not change them; the
-paper's are a clock's on another machine. Mixtures of kernels train on --mixture-rows rows (the paper 7,500 to 17,500)
-and have a Matern 3/2 kernel too. The aptamers of figure 2 are not at hand: planted k-grams of the same size take their
-place. reuters, buzz, ads and weight are not at hand: `--sets buzz` measures them where DIR/buzz.npz or OpenML has them.
+order 1, on patches of the images). Seconds are the processor's, of training and test together, so that a busy machine
+does not change them; the paper's are a clock's on another machine. Mixtures of kernels train on --mixture-rows rows
+(the paper 7,500 to 17,500) and have a Matern 3/2 kernel too. The aptamers of figure 2 are not at hand: planted k-grams
+of the same size take their place. reuters, buzz, ads and weight are not at hand: `--sets buzz` measures them where
+DIR/buzz.npz or OpenML has them.
 """
 
 from __future__ import annotations
