@@ -59,6 +59,16 @@ def test_effects_of_few_rows_are_read_too(tmp_path: Path, capsys: pytest.Capture
     assert is_picture(tmp_path / "diabetes.png")
 
 
+def test_a_prediction_is_explained_column_by_column(tmp_path: Path) -> None:
+    names = example("explain_predictions.py")
+    score, found, patient = names["explain"](tmp_path, n_features=60)
+    assert score > 0.25
+    assert set(found.to_frame()["column"][:2]) <= {"bmi", "s5", "bp"}
+    assert patient.names == found.names
+    assert all(is_picture(tmp_path / f"{name}.png") for name in ("importance", "dependence", "row"))
+    assert pyplot.get_fignums() == []
+
+
 def test_the_globes_of_figure_1_are_drawn(tmp_path: Path) -> None:
     names = example("papers/figure_1.py")
     assert is_picture(names["globes"](tmp_path))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import dask
+import dask.array
+import dask.dataframe
 import numpy as np
 import pytest
 from scipy import sparse
@@ -118,6 +120,23 @@ def test_threads_give_the_bits_of_one(tmp_path: Any) -> None:
         with dask.config.set(scheduler="synchronous"):
             alone = importance(model, dataset, measure=measure)
         assert importance(model, dataset, measure=measure).values.tobytes() == alone.values.tobytes()
+
+
+def test_rows_of_every_kind_and_saved_models_say_the_same(tmp_path: Any) -> None:
+    model, frame = mixed_machine()
+    model.save(tmp_path / "model.zarr")
+    expected = importance(model, frame)
+    given = {
+        "frame of Dask": (model, dask.dataframe.from_pandas(frame, npartitions=2)),
+        "encoded": (model, model.encoding_.transform(frame)),
+        "Dataset": (model, dkl.create_dataset(tmp_path / "rows.zarr", frame)),
+        "array of Dask": (model, dask.array.from_array(model.encoding_.transform(frame), chunks=(70, 5))),
+        "loaded": (dkl.load_model(tmp_path / "model.zarr"), frame),
+    }
+    for kind, (one, X_) in given.items():
+        found = importance(one, X_)
+        assert found.names == expected.names, kind
+        np.testing.assert_allclose(found.values, expected.values, rtol=1e-9, err_msg=kind)
 
 
 def test_bad_input_is_one_clear_error() -> None:
