@@ -28,7 +28,9 @@ from dkl.selection.tuned_solution import ridge_value, squared_weights
 _NEARER = 0.1
 # working candidates beyond those that the dual point gives weight, as a share of these
 _SPARE = 1.25
-_FEWEST = 16
+_FEWEST = 32
+# more than so many times them are dropped: what the driver's matrices cost grows with their cube
+_KEPT = 1.2
 # of the mean density: less is none
 _NONE = 1e-7
 _MOST_ROUNDS = 40
@@ -226,16 +228,18 @@ def _standing(state: JointState) -> str:
 
 
 def _next_working(problem: JointProblem, state: JointState, found: _Judged) -> np.ndarray:
-    """Those at hand, and those that the dual point gives the most; where they are too many, those with weight first."""
+    """Those with weight and those that the dual point gives the most, of which a few that were there before stay."""
+    has_density = state.working[_has_density(state)]
     wanted = max(int(np.count_nonzero(found.density)), problem.ball.least)
     count = max(_FEWEST, int(np.ceil(_SPARE * wanted)))
     best = np.argsort(-found.squares, kind="stable")[:count]
     chosen = np.union1d(state.working, best) if state.coefficients.any() else np.sort(best)
-    if len(chosen) <= problem.most_working:
+    limit = min(problem.most_working, int(np.ceil(_KEPT * max(count, len(has_density)))) + _FEWEST)
+    if len(chosen) <= limit:
         return chosen
     rank = found.squares.copy()
-    rank[state.working[_has_density(state)]] += 2.0 * found.squares.max()
-    return np.sort(np.argsort(-rank, kind="stable")[: problem.most_working])
+    rank[has_density] += 2.0 * found.squares.max()
+    return np.sort(chosen[np.argsort(-rank[chosen], kind="stable")[:limit]])
 
 
 def _restarted(problem: JointProblem, state: JointState, working: np.ndarray, best: np.ndarray) -> JointState:
