@@ -159,5 +159,5 @@ def draw_map(ax: Any, grid: tuple[np.ndarray, ...], values: np.ndarray, rows: np
     ax.imshow(veil, extent=extent, origin="lower", interpolation="bilinear", aspect="auto", zorder=2)
     points = rows[:600]
     ax.scatter(points[:, 0], points[:, 1], s=3, color="black", alpha=0.35, linewidth=0, zorder=3)
-    ax.figure.colorbar(drawn, ax=ax, ticks=[-limit, 0.0, limit], format="%.2g", pad=0.02)
+    ax.figure.colorbar(drawn, ax=ax, ticks=[-limit, 0.0, limit], format="%.3g", pad=0.02)
     ax.set(xlim=(first[0], first[-1]), ylim=(second[0], second[-1]))

@@ -137,6 +137,7 @@ def _draw_curves(ax: Any, axis: Axis, values: np.ndarray, labels: Sequence[str])
         ax.plot(along, values[:, k], "o" if axis.numbers is None else "-", color=colour, label=label)
     if axis.numbers is None:
         ax.set_xticks(along, axis.labels, rotation=45 if len(along) > 4 else 0)
+        ax.set_xlim(-0.5, len(along) - 0.5)
     else:
         ticks = axis.rows[:600, axis.varying[0]]
         ax.plot(ticks, np.full(len(ticks), 0.0), "|", color="0.5", transform=ax.get_xaxis_transform(), markersize=6)
@@ -196,16 +197,17 @@ class ContributionsDisplay(Display):
         for place, value, end in zip(places, values, ends, strict=True):
             ax.annotate(
                 f"{value:+.3g}",
-                (end, place),
-                xytext=(3 if value > 0 else -3, 0),
+                (max(end, end - value), place),
+                xytext=(3, 0),
                 textcoords="offset points",
-                ha="left" if value > 0 else "right",
                 va="center",
                 fontsize="small",
             )
         ax.axvline(base, color="0.6", linewidth=0.8)
         ax.set_yticks(places, labels)
         ax.invert_yaxis()
+        # a bar's foot would be the edge of the picture
+        ax.use_sticky_edges = False
         ax.margins(x=0.15)
         ax.set_xlabel(f"mean {base:.4g}, prediction {float(ends[0]):.4g}")
         quiet(ax)

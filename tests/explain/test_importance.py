@@ -13,7 +13,8 @@ from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
 import dkl
-from dkl.explain import importance
+from dkl.errors import MemoryLimitError
+from dkl.explain import background_of, importance
 from dkl.plots import ImportanceDisplay
 from tests.explain.cases import NAMES, WAVES, decision_values, machine, mixed_machine, rows
 
@@ -137,6 +138,19 @@ def test_rows_of_every_kind_and_saved_models_say_the_same(tmp_path: Any) -> None
         found = importance(one, X_)
         assert found.names == expected.names, kind
         np.testing.assert_allclose(found.values, expected.values, rtol=1e-9, err_msg=kind)
+
+
+def test_a_pass_tells_of_itself_and_keeps_to_its_memory() -> None:
+    model, seen = machine("waves"), []
+    importance(model, X, progress=seen.append)
+    assert [event.kind for event in seen] == ["started", "advanced", "finished"]
+    wide = np.zeros((2, 4_000))
+    many = dkl.KernelRegressor(
+        dkl.RandomFeatures(dkl.Gaussian(1.0), 20, random_state=0), progress=False, random_state=0
+    )
+    many.fit(wide, [0.0, 1.0])
+    with pytest.raises(MemoryLimitError):
+        background_of(many, wide, memory_limit="1 MiB")
 
 
 def test_bad_input_is_one_clear_error() -> None:
