@@ -228,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with cluster(options.threads) as (client, scheduler):
         measure("block sums of a store", 1_000, client, scheduler)  # connections, and modules that load
         costs = []
-        for kind, size in ((kind, size) for kind in kinds() for size in sizes[kind]):
+        for kind, size in [(name, size) for name, own in sizes.items() for size in own]:
             costs.append(measure(kind, size, client, scheduler))
             print(f"{kind}, {size:,} blocks: {costs[-1].seconds:.1f} s", file=sys.stderr)
     print(table(costs, options.threads))

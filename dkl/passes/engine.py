@@ -18,11 +18,12 @@ from dkl.passes.memory import pass_name, result_bytes
 from dkl.passes.reductions import reduction
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.session import PassStats, Session, open_session
-from dkl.passes.spans import Node, TreeSum, root, span_level, spans
+from dkl.passes.spans import Node, TreeSum, count_nodes, root, span_level, spans
 from dkl.passes.tasks import Partial, apply_to_block, merge_partials, sum_span
 
 DRIVER_BYTES = 1 << 20
 MOST_LARGE_NODES = 16
+TASKS_A_SLOT = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,10 +175,10 @@ def _run_sums(session: Session, columns: RowColumns | None) -> tuple[Any, ...]:
     made = [reduction(record) for record in records]  # type: ignore[arg-type]
     n_blocks = session.source.n_blocks
     tree = TreeSum(lambda left, right: merge_partials(session.work, left, right), n_blocks, root(n_blocks))
-    job_level = _job_level(session)
-    task_level = min(job_level, 0 if session.tickets_travel else span_level(n_blocks))
-    in_flight = max(2, -(-2 * len(session.slots) >> (job_level - task_level)))
-    dispatcher = session.dispatcher(in_flight)
+    span = _span_level(session)
+    job_level = _job_level(session, span)
+    task_level = min(job_level, 0 if session.tickets_travel else span)
+    dispatcher = session.dispatcher(1 << (job_level - task_level))
     for job, partial in dispatcher.as_completed(_sum_jobs(session, job_level, task_level)):
         session.losses = dispatcher.losses
         session.advance(partial.reading)
@@ -186,17 +187,27 @@ def _run_sums(session: Session, columns: RowColumns | None) -> tuple[Any, ...]:
     return tuple(one.finish(None if values is None else values[place]) for place, one in enumerate(made))
 
 
-def _job_level(session: Session) -> int:
+def _span_level(session: Session) -> int:
+    """The level of what one task sums: lower on a cluster so large that most of it would wait for the last tasks.
+
+    No bit depends on it: whoever adds up a node, it is the sum of the same two.
+    """
+    level = span_level(session.source.n_blocks)
+    wanted = TASKS_A_SLOT * len(session.slots) if session.backend.is_cluster else 0
+    while level and count_nodes(session.source.n_blocks, level) < wanted:
+        level -= 1
+    return level
+
+
+def _job_level(session: Session, level: int) -> int:
     """The level of the nodes that come to the driver.
 
     One span each while they are small. On a cluster, results above 1 MiB are merged by the workers, so that the
     driver sees 16 of them a pass, and the loss of a worker costs a sixteenth at most.
     """
-    n_blocks = session.source.n_blocks
-    level = span_level(n_blocks)
     size = sum(result_bytes(session.source, record, level) for record in session.work.records)
     if session.backend.is_cluster and size > DRIVER_BYTES:
-        level = max(level, root(n_blocks).level - (MOST_LARGE_NODES.bit_length() - 1))
+        level = max(level, root(session.source.n_blocks).level - (MOST_LARGE_NODES.bit_length() - 1))
     return level
 
 

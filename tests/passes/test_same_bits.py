@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dkl.blocks.block import Block
 from dkl.blocks.records import Accumulator, BlockSum
 from dkl.passes.engine import map_blocks, run_pass
+from dkl.passes.spans import count_nodes, span_level
 from tests.passes.sources import (
     Source,
     chain,
@@ -154,6 +155,21 @@ def test_a_cluster_of_threads_gives_the_same_bits():
         (state,) = run_pass(source, (chain(),)).results
     assert_same_sums(sums, tree_by_definition(source, moments()))
     assert state.tobytes() == fold_by_definition(source, chain()).tobytes()
+
+
+def test_a_large_cluster_gets_four_tasks_a_thread_and_gives_the_same_bits(monkeypatch):
+    from distributed import Client, LocalCluster
+
+    source, submitted = Source(ragged(300)), []
+    submit = Client.submit
+    monkeypatch.setattr(Client, "submit", lambda *args, **options: submitted.append(1) or submit(*args, **options))
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=64, processes=False, dashboard_address=None) as cluster,
+        Client(cluster),
+    ):
+        result = run_pass(source, (moments(),)).results[0]
+    assert len(submitted) == 300 >= 4 * 64 > count_nodes(300, span_level(300))
+    assert_same_sums(result, tree_by_definition(source, moments()))
 
 
 def alignment(block, operands):
