@@ -16,6 +16,7 @@ from scipy import sparse
 from sklearn.base import clone
 
 from dkl.blocks import device
+from dkl.blocks.device import rows_on
 from dkl.blocks.generic import projected
 from dkl.blocks.maps import map_rows
 from dkl.blocks.sgd import sgd_rows
@@ -111,24 +112,35 @@ def test_machines_are_those_of_the_cpu(solver: str, storage: Any, gpu: str) -> N
         np.testing.assert_allclose(models[0].predict(X), models[1].predict(X), rtol=1e-6, atol=1e-8)
 
 
-def test_tuned_models_are_those_of_the_cpu(gpu: str) -> None:
+@pytest.mark.parametrize("solver", ["full", "adam"])
+def test_tuned_models_are_those_of_the_cpu(solver: str, gpu: str) -> None:
     X, y = rows()
-    options: dict[str, Any] = {"n_features": 20, "random_state": 0, "dtype": "float64", "tol": 0.02}
+    options: dict[str, Any] = {"n_features": 20, "random_state": 0, "dtype": "float64", "tol": 0.02, "solver": solver}
     found, expected = (TunedClassifier(device=where, **options).fit(X, y > 0) for where in ("gpu", "cpu"))
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-6, atol=1e-9)
 
 
-def test_a_block_is_mapped_and_stepped_through_on_the_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of a piece touches the host before its steps: what travels then is the model."""
-    seen = []
-    monkeypatch.setattr(
-        array_sgd, "sgd_rows", lambda X, *rest, **options: seen.append(X) or sgd_rows(X, *rest, **options)
-    )
-    X, y = rows()
+def test_rows_move_once_and_are_stepped_through_on_the_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece brings its own rows; what travels at its steps is the model."""
+    seen: list[Any] = []
+    moved: list[int] = []
+
+    def watched(X: Any, *rest: Any, **options: Any) -> Any:
+        seen.append(X)
+        return sgd_rows(X, *rest, **options)
+
+    def moving(X: Any, where: Any) -> Any:
+        moved.append(X.shape[0])
+        return rows_on(X, where)
+
+    monkeypatch.setattr(array_sgd, "sgd_rows", watched)
+    X, y = rows(5_000)
     machine = KernelClassifier(RandomFeatures(Gaussian(2.0), n_features=20), device="gpu", epochs=1, random_state=0)
+    monkeypatch.setattr(device, "rows_on", moving)
     machine.fit(X, y)
     assert {device.is_on_gpu(piece) for piece in seen} == {True}
-    assert sum(len(piece) for piece in seen) == 300
+    assert sum(len(piece) for piece in seen) == sum(moved) == 5_000
+    assert max(moved) < 5_000
 
 
 @pytest.mark.gpu

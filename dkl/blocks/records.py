@@ -127,7 +127,8 @@ class Fold:
     prepare : callable
         ``prepare(block, operands, number) -> piece or None``: the expensive, order-free part (mapping a row tile), run
         in parallel a bounded number of pieces ahead of the steps, each piece by itself. None where the block has fewer
-        pieces.
+        pieces. The block is on the host; "device" among the operands says where the pass computes, so that a piece
+        moves its own rows alone.
     pieces : callable
         ``pieces(rows) -> int``: the most pieces that a block of so many rows has.
     operands : mapping

@@ -20,6 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import check_random_state
 
+from dkl.blocks.device import rows_on
 from dkl.blocks.maps import map_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
@@ -47,7 +48,7 @@ def estimator_step(state: EstimatorState, piece: Piece, operands: Mapping[str, A
     """
     estimator = copy.deepcopy(state.estimator)
     weight = {} if piece.weight is None else {"sample_weight": piece.weight}
-    estimator.partial_fit(piece.phi, piece.y, **weight, **operands["fit_options"])
+    estimator.partial_fit(rows_on(piece.phi, "cpu"), piece.y, **weight, **operands["fit_options"])
     return EstimatorState(estimator)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.block import Block
-from dkl.blocks.device import array_module, is_on_gpu, rows_on, why_no_gpu
+from dkl.blocks.device import array_module, is_on_gpu, place, rows_on, why_no_gpu
 from dkl.blocks.maps import map_rows, row_tile
 from dkl.blocks.sampling import row_fractions
 from dkl.features.feature_map import FeatureMap
@@ -115,7 +115,8 @@ def signs(codes: np.ndarray, n_classes: int) -> np.ndarray:
 def shuffled_piece(block: Block, operands: Mapping[str, Any], number: int) -> Piece | None:
     """Tile `number` of the rows of a block that are not held out, in an order drawn for this block and epoch.
 
-    Operands: "feature_map" (or None), "center" (or None), "dtype", "seed", "epoch", "held_out", "targets".
+    Operands: "feature_map" (or None), "center" (or None), "dtype", "seed", "epoch", "held_out", "targets"; "device",
+    from the pass.
     """
     feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
     kept = np.flatnonzero(~operands["held_out"].mask(block.row_id))
@@ -124,7 +125,7 @@ def shuffled_piece(block: Block, operands: Mapping[str, Any], number: int) -> Pi
     chosen = order[number * rows : (number + 1) * rows]
     if len(chosen) == 0:
         return None
-    tile = block.rows(chosen)
+    tile = place(block.rows(chosen), operands.get("device", "cpu"))
     phi = tile.X if feature_map is None else map_rows(tile.X, feature_map, operands["dtype"])
     if center is not None:
         phi -= array_module(phi).asarray(center)

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from dkl.blocks.device import on_host
 from dkl.blocks.refinement import LOSSES, adam_update
+from dkl.blocks.tiles import spans
 from dkl.linear.pieces import Piece, signs
 from dkl.selection.density import DensityPenalty
 from dkl.selection.tuned_problem import TunedLoss
@@ -181,10 +183,10 @@ def tuned_step(state: TunedDescent, piece: Piece, operands: Mapping[str, Any]) -
     values, first, second, average = (one.copy() for one in (state.values, state.first, state.second, state.average))
     trace, steps = _begun(state.trace, operands["epoch"]), state.steps
     model = TunedModel.of(values, state.shape)  # type: ignore[arg-type]
-    targets = np.reshape(piece.y, (len(piece.phi), -1)) if n_classes is None else signs(piece.y, n_classes)
-    for start in range(0, len(piece.phi), operands["batch_rows"]):
-        batch = slice(start, start + operands["batch_rows"])
-        phi = piece.phi[batch]
+    targets = np.reshape(piece.y, (len(piece.y), -1)) if n_classes is None else signs(piece.y, n_classes)
+    mapped = on_host(piece.phi)
+    for batch in spans(len(mapped), operands["batch_rows"]):
+        phi = mapped[batch]
         value, gradient = tuned_gradient(
             phi,
             targets[batch],

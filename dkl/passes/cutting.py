@@ -10,7 +10,7 @@ from dkl.blocks.records import Fold
 from dkl.data.source import BlockSource
 from dkl.errors import located
 from dkl.passes.reading import LOADER
-from dkl.passes.tasks import StopFlag, placed, working
+from dkl.passes.tasks import StopFlag, working
 from dkl.passes.work import Reading, Ticket, Work
 
 MAP_NAME = "map rows"
@@ -53,7 +53,7 @@ def make_piece(work: Work, ticket: Ticket, number: int, stop: StopFlag) -> Made:
         if number:
             reading = replace(reading, blocks=0, rows=0)
         with located(f"block {block.index} of {work.place}"):
-            return Made(fold.prepare(placed(block, work.device), fold.operands, number), reading)
+            return Made(fold.prepare(block, {**fold.operands, "device": work.device}, number), reading)
 
 
 def stepped(work: Work, state: Any, cut: Cut, made: Made) -> Any:

@@ -18,7 +18,7 @@ Sums = dict[str, np.ndarray]
 
 
 class Reduction(Protocol):
-    samples: bool
+    on_host: bool
 
     def of_block(self, block: Block, columns: RowColumns | None) -> Any: ...
 
@@ -30,10 +30,10 @@ class Reduction(Protocol):
 class SumReduction:
     """Accumulators, added or the larger value kept."""
 
-    samples = False
-
     def __init__(self, record: BlockSum) -> None:
         self.record = record
+        # what reads no X has nothing to compute elsewhere
+        self.on_host = record.light
 
     def of_block(self, block: Block, columns: RowColumns | None) -> Sums:
         if columns is not None:
@@ -76,7 +76,8 @@ def _returned(record: BlockSum, returned: Any, name: str) -> Any:
 class SampleReduction:
     """The k rows that come first by their keys; samples merge by being sampled again and get their order at the end."""
 
-    samples = True
+    # the driver looks at samples as they were read, whatever computes
+    on_host = True
 
     def __init__(self, record: RowSample) -> None:
         self.record = record

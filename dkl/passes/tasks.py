@@ -107,9 +107,8 @@ def _values(work: Work, made: Sequence[Reduction], block: Block) -> tuple[Any, .
     if block.n_rows == 0:
         return None
     with located(f"block {block.index} of {work.place}"):
-        there = block if all(one.samples for one in made) else placed(block, work.device)
-        # the driver looks at samples as they were read, whatever computes
-        return tuple(one.of_block(block if one.samples else there, work.columns) for one in made)
+        there = block if all(one.on_host for one in made) else placed(block, work.device)
+        return tuple(one.of_block(block if one.on_host else there, work.columns) for one in made)
 
 
 def _merge_values(made: Sequence[Reduction]) -> Callable[[tuple, tuple], tuple]:

@@ -18,7 +18,6 @@ from tests.blocks.cuda_sources import host_kernel
 
 __version__ = "played"
 _TAKES_HOST_ARRAYS = {"array", "asarray", "ascontiguousarray"}
-_FOLDER = tempfile.TemporaryDirectory(prefix="dkl-played-")
 
 cuda = SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=lambda: 1))
 
@@ -75,7 +74,8 @@ class RawKernel:
     def __init__(self, source: str, name: str) -> None:
         alone = source.replace("#define GROUP 16", "#define GROUP 1")
         self._alone = alone != source
-        self._kernel = host_kernel(alone, name, Path(_FOLDER.name))
+        with tempfile.TemporaryDirectory(prefix="dkl-played-") as folder:
+            self._kernel = host_kernel(alone, name, Path(folder))
 
     def __call__(self, grid: Any, block: Any, arguments: Any) -> None:
         self._kernel(grid, (1,) if self._alone else block, [_inside(one) for one in arguments])
