@@ -117,6 +117,11 @@ def test_a_comparison_that_was_broken_off_goes_on(rows: tuple[np.ndarray, np.nda
         small(rows, checkpoint=place, n_features=(10, 40))
 
 
+def test_a_memory_limit_holds_for_every_fit(rows: tuple[np.ndarray, np.ndarray]) -> None:
+    with pytest.raises(RuntimeError, match="MemoryLimitError"):
+        small(rows, memory_limit=1_000)
+
+
 def test_estimators_of_others_are_fitted_once_to_the_same_rows(rows: tuple[np.ndarray, np.ndarray]) -> None:
     logistic = LogisticRegression(C=0.1, max_iter=500)
     found = small(rows, learners={"random": dkl.RandomFeatures(), "logistic": logistic})

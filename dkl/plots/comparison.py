@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.plots.figure import Display, panels, quiet
+from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ComparisonDisplay(Display):
         return len(self.scores) + len(self.seconds)
 
     def _new_axes(self) -> list[Any]:
-        axes = panels(self._n_panels, size=(4.6, 3.8), sharey=not self.references)
+        axes = panels(self._n_panels, size=(4.6, 3.8), sharey=bool(self.seconds) or not self.references)
         if self.title:
             axes[0].figure.suptitle(self.title)
         return axes
@@ -75,11 +75,19 @@ class ComparisonDisplay(Display):
         for panel, setting in zip(axes[len(self.scores) :], self.seconds, strict=True):
             self._draw_times(panel, setting)
         axes[0].set_ylabel(self.measure)
+        self._draw_legends(axes)
+
+    def _draw_legends(self, axes: Sequence[Any]) -> None:
+        if self.seconds:
+            lines = axes[0].get_legend_handles_labels()
+            axes[-1].legend(*lines, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+            return
         for panel in axes if self.references else axes[-1:]:
             place = "best" if self.references else "lower right"
             panel.legend(frameon=False, loc=place, fontsize="small")
 
     def _draw_setting(self, panel: Any, setting: str) -> None:
+        panel.set_prop_cycle(color=CLASS_COLOURS)
         for learner, values in self.scores[setting].items():
             self._draw_line(panel, setting, learner, values)
         for place, (name, value) in enumerate(self.references.get(setting, {}).items()):
@@ -94,9 +102,14 @@ class ComparisonDisplay(Display):
         quiet(panel)
 
     def _draw_times(self, panel: Any, setting: str) -> None:
+        panel.set_prop_cycle(color=CLASS_COLOURS)
         for learner, times in self.seconds[setting].items():
             panel.plot(times, self.scores[setting][learner], label=learner, **self._style(learner))
         panel.set_xscale("log")
+        low, high = panel.get_xlim()
+        ticks = [tick for tick in np.outer(10.0 ** np.arange(-4, 7), [1, 3]).ravel() if low <= tick <= high]
+        panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        panel.minorticks_off()
         panel.set_xlabel("seconds to learn and fit")
         panel.set_title(f"{setting}: time" if len(self.scores) > 1 else "score against time", fontsize="medium")
         quiet(panel)

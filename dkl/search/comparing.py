@@ -25,7 +25,7 @@ from dkl.learners.tuned import TunedClassifier, TunedRegressor
 from dkl.learners.tuned_learner import TunedLearner
 from dkl.progress import resolve_progress
 from dkl.search.comparison import Compared, Comparison
-from dkl.search.evaluation import Outcome, reads_blocks
+from dkl.search.evaluation import Outcome, judged, reads_blocks
 from dkl.search.folds import Fold, RowFolds, fold_views
 from dkl.search.loop import Journal
 from dkl.search.running import InTurn, Job
@@ -181,6 +181,9 @@ class EachAlone:
 
     def run(self, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Outcome]]:
         """See `Runner`."""
+        for job in jobs[:1]:
+            # the first fit of a process loads compiled code, which is no learner's own time: it is made once more
+            judged(self.contestants[job.trial].model, {}, self.folds[job.fold], None)
         for trial, own in groupby(jobs, key=lambda job: job.trial):
             yield from InTurn(self.contestants[trial].model, self.folds, None).run(list(own), deadline)
 

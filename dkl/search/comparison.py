@@ -181,7 +181,7 @@ class Comparison:
             baseline=baseline,
             title=self.rows if title is None else title,
             spread={panel: {name: spread for name in drawn if any(spread := self._by_size(name, "deviation"))}},
-            references={panel: {one.learner: one.score for one in self.results if one.n_features is None}},
+            references={panel: alone} if (alone := self._alone()) else {},
             seconds={panel: {name: self._by_size(name, "seconds") for name in drawn}},
         )
 
@@ -191,7 +191,7 @@ class Comparison:
 
     def cells(self) -> list[list[str]]:
         """A table as texts: the heads, then a row a learner, with the seconds to a score as good as the best."""
-        alone = ["as it is"] if any(one.n_features is None for one in self.results) else []
+        alone = ["as it is"] if self._alone() else []
         sizes = [*self.n_features, None] if alone else [*self.n_features]
         head = ["learner", *(f"{size:,}" for size in self.n_features), *alone, "seconds to the best"]
         return [head, *(self._row(learner, sizes) for learner in self.learners)]
@@ -215,6 +215,10 @@ class Comparison:
     def errors(self) -> list[str]:
         """Of the fits that failed, one line each."""
         return [f"{one.learner}: {one.error}" for one in self.results if one.error]
+
+    def _alone(self) -> dict[str, float]:
+        """The scores of estimators without a size."""
+        return {one.learner: one.score for one in self.results if one.n_features is None}
 
     def _by_size(self, learner: str, name: str, sizes: Sequence[int | None] | None = None) -> list[float]:
         known = {one.n_features: getattr(one, name) for one in self.results if one.learner == learner}
