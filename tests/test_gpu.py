@@ -103,7 +103,7 @@ def test_features_are_those_of_the_cpu(name: str, gpu: str) -> None:
 def test_machines_are_those_of_the_cpu(solver: str, storage: Any, gpu: str) -> None:
     X, y = rows()
     features = RandomFeatures(Gaussian(2.0), n_features=20, dtype="float64")
-    options: dict[str, Any] = {"solver": solver, "random_state": 0}
+    options: dict[str, Any] = {"solver": solver, "epochs": 3, "random_state": 0}
     for machine, targets in ((KernelClassifier, y), (KernelRegressor, X[:, 0] ** 2)):
         given = {**options, "loss": "squared_hinge"} if machine is KernelClassifier else options
         models = [machine(features, device=where, **given).fit(storage(X), targets) for where in ("gpu", "cpu")]
@@ -115,7 +115,14 @@ def test_machines_are_those_of_the_cpu(solver: str, storage: Any, gpu: str) -> N
 @pytest.mark.parametrize("solver", ["full", "adam"])
 def test_tuned_models_are_those_of_the_cpu(solver: str, gpu: str) -> None:
     X, y = rows()
-    options: dict[str, Any] = {"n_features": 20, "random_state": 0, "dtype": "float64", "tol": 0.02, "solver": solver}
+    options: dict[str, Any] = {
+        "n_features": 20,
+        "random_state": 0,
+        "dtype": "float64",
+        "tol": 0.02,
+        "epochs": 2,
+        "solver": solver,
+    }
     found, expected = (TunedClassifier(device=where, **options).fit(X, y > 0) for where in ("gpu", "cpu"))
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-6, atol=1e-9)
 

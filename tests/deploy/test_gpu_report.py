@@ -58,6 +58,6 @@ def test_no_test_that_ran_is_no_success(report: Any) -> None:
 
 
 def test_the_measurements_compare_both_devices() -> None:
-    speeds = list(device_speeds(n_rows=300, n_columns=9, n_frequencies=64, repeats=1, gpu="cpu"))
+    speeds = list(device_speeds(n_rows=120, n_columns=9, n_frequencies=32, repeats=1, gpu="cpu"))
     assert len(speeds) == 7
     assert {one.difference for one in speeds} == {0.0}
