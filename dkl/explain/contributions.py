@@ -16,6 +16,7 @@ from dkl.data.dataset import Dataset
 from dkl.explain.columns import Columns, Groups, columns_of
 from dkl.explain.model import model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.reading import (
+    ROWS,
     TILE_BYTES,
     Part,
     Reading,
@@ -243,12 +244,12 @@ def background_of(
     a, outputs = wave_amplitudes(machine), output_labels(model)
     if a is not None:
         parts = [part_of(machine.feature_map, members) for members in columns.members]
-        sums, _ = reading.run(dataset, wave_record(parts, machine.dtype))
+        (sums,) = reading.run(dataset, wave_record(parts, machine.dtype))
         return _Waves(columns, outputs, parts, wave_means(sums), a, machine.intercept)
     if machine.feature_map.activation == "identity":
-        found, _ = reading.run(dataset, column_record(machine.feature_map.scaler, dataset.n_columns))
+        (found,) = reading.run(dataset, column_record(machine.feature_map.scaler, dataset.n_columns))
         return _Linear(columns, outputs, machine, found["first"] / found["weight"])
-    (sample,) = reading.run(dataset)
+    (sample,) = reading.run(dataset, ROWS)
     return _Draws(columns, outputs, machine, sample, random_state)
 
 

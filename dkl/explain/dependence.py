@@ -13,7 +13,7 @@ import numpy as np
 from dkl.data.dataset import Dataset
 from dkl.explain.columns import Columns, Groups, columns_of, patterns_of
 from dkl.explain.model import model_of, output_labels, rows_to_explain, wave_amplitudes
-from dkl.explain.reading import Reading, Sample, left_out_record, part_of, wave_means
+from dkl.explain.reading import ROWS, Reading, Sample, left_out_record, part_of, wave_means
 from dkl.learners.prediction import Scorer
 
 # rows that the mean is taken over where it is no formula, and values of a column in a map
@@ -188,12 +188,12 @@ def _read(
     """What gives mean predictions, and a sample of the rows: one pass."""
     a = wave_amplitudes(machine)
     if a is None:
-        (sample,) = reading.run(dataset)
+        (sample,) = reading.run(dataset, ROWS)
         return _Averaged(machine, sample.first(_AVERAGED_ROWS)), sample
     # a pair needs its columns by themselves too, and all need the mean
     sets = dict.fromkeys([(), *((g,) for one in wanted for g in one), *wanted])
     forms = [_members(known, chosen) for chosen in sets]
-    sums, sample = reading.run(dataset, left_out_record(machine.feature_map, forms, machine.dtype))
+    sums, sample = reading.run(dataset, left_out_record(machine.feature_map, forms, machine.dtype), ROWS)
     means = _Summed(machine, a, dict(zip(map(bytes, forms), wave_means(sums), strict=True)))
     return means, sample
 

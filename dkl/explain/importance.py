@@ -16,7 +16,7 @@ from dkl.blocks.slopes import has_slopes, squared_slopes
 from dkl.blocks.sums import feature_squares, feature_sums
 from dkl.explain.columns import Columns, Groups, columns_of
 from dkl.explain.model import model_of, output_labels, rows_to_explain, wave_amplitudes
-from dkl.explain.reading import Reading, Sample, columns_map, dense
+from dkl.explain.reading import ROWS, Reading, Sample, columns_map, dense
 from dkl.features.projections import formed
 from dkl.learners.prediction import Scorer
 
@@ -153,9 +153,9 @@ def importance(
         )
     reading, outputs = Reading(progress, memory_limit), output_labels(model)
     if measure == "replacement" or not has_slopes(machine.feature_map):
-        (sample,) = reading.run(dataset)
+        (sample,) = reading.run(dataset, ROWS)
         return Importance(columns.names, _replaced(machine, columns, sample), None, "replacement", outputs)
-    found, _ = reading.run(dataset, _slope_record(machine, dataset.n_columns))
+    (found,) = reading.run(dataset, _slope_record(machine, dataset.n_columns))
     variances = _variances(found)
     squares = found["slopes"] / found["weight"] * variances[:, None]
     energy = _energy(machine, columns, variances)

@@ -24,7 +24,7 @@ from dkl.passes.engine import run_pass
 from dkl.progress import resolve_progress
 
 # rows that stand for all: for axes and pictures, and for models that are no sums of waves
-MOST_ROWS = 10_000
+ROWS = RowSample("rows", 10_000, seed=0)
 # of rows written out at once
 TILE_BYTES = 1 << 25
 
@@ -42,12 +42,11 @@ class Reading:
     progress: Any = None
     memory_limit: int | str | None = None
 
-    def run(self, dataset: Dataset, *records: BlockSum) -> tuple[Any, ...]:
-        """The results of the records and, last, a sample of the rows."""
-        every: list[Record] = [*records, RowSample("rows", MOST_ROWS, seed=0)]
+    def run(self, dataset: Dataset, *records: Record) -> list[Any]:
+        """The results of the records, of `ROWS` a `Sample`, in one pass."""
         publish = resolve_progress(self.progress)
-        *sums, block = run_pass(dataset.source, every, publish=publish, memory_limit=self.memory_limit).results
-        return *sums, Sample.of_block(block, dataset.total_weight)
+        found = run_pass(dataset.source, records, publish=publish, memory_limit=self.memory_limit).results
+        return [Sample.of_block(one, dataset.total_weight) if isinstance(one, Block) else one for one in found]
 
 
 @dataclass(frozen=True, eq=False)

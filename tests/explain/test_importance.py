@@ -146,7 +146,7 @@ def test_a_pass_tells_of_itself_and_keeps_to_its_memory() -> None:
     assert [event.kind for event in seen] == ["started", "advanced", "finished"]
     wide = np.zeros((2, 4_000))
     many = dkl.KernelRegressor(
-        dkl.RandomFeatures(dkl.Gaussian(1.0), 20, random_state=0), progress=False, random_state=0
+        dkl.RandomFeatures(dkl.Gaussian(1.0), 20, random_state=0), solver="newton", alpha=0.1, progress=False
     )
     many.fit(wide, [0.0, 1.0])
     with pytest.raises(MemoryLimitError):
