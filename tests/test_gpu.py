@@ -22,6 +22,7 @@ from dkl.blocks.maps import map_rows
 from dkl.blocks.sgd import sgd_rows
 from dkl.features.families import Gaussian
 from dkl.learners.aligned import AlignedFeatures
+from dkl.learners.joint import JointFeatures
 from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.learners.landmarks import LandmarkFeatures
 from dkl.learners.leverage import LeverageFeatures
@@ -44,6 +45,7 @@ FEATURES: dict[str, Any] = {
     "aligned": AlignedFeatures(Gaussian(2.0), n_candidates=60, n_features=20),
     "posterior": PosteriorFeatures(Gaussian(2.0), n_candidates=60, n_features=20),
     "leverage": LeverageFeatures(Gaussian(2.0), n_candidates=60, n_features=20),
+    "joint": JointFeatures(Gaussian(2.0), n_candidates=40, n_features=20, tol=0.05),
     "landmarks": LandmarkFeatures(n_landmarks=10, n_candidates=60),
     "peaks": PeakFeatures(n_features=12, chains=10, steps=4, noise=0.0),
     "corrective": MarginFeatures(n_features=12),
