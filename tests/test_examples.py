@@ -159,6 +159,16 @@ def test_tables_of_alignment_are_measured_once(
     assert alignment["run"](study, ["kgrams", "mixtures"]) == text
 
 
+def test_frequencies_of_patches_are_0_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES / "papers")
+    family = example("papers/alignment_sets.py")["ArcCosinePatches"](1, size=3)
+    drawn = family.draw(20, 36, 0).projection.dense().reshape(20, 6, 6) != 0.0
+    assert (drawn.any(axis=1).sum(axis=1) == 3).all()
+    assert (drawn.any(axis=2).sum(axis=1) == 3).all()
+    assert (drawn.sum(axis=(1, 2)) == 9).all()
+    assert family.draw(20, 30, 0).projection.dense().all()
+
+
 @pytest.mark.slow
 def test_all_parts_of_alignment_are_measured(alignment: dict[str, Any], tmp_path: Path) -> None:
     text = alignment["run"](alignment["quick_study"](tmp_path))

@@ -154,7 +154,7 @@ def columns_learner(n_features: int | None, **options: Any) -> Any:
 
 
 def choice_cell(scale: Scale) -> dict[str, Any]:
-    """The seconds that one choice among all columns takes, the rho that keeps enough, and the weights that are not 0."""
+    """The seconds of one choice among all columns, the rho that keeps enough of them, and the weights above 0."""
     rows = kgram_rows(scale)
     started = time.process_time()
     learner = columns_learner(None, rho=100.0).fit(rows.X, rows.y)
@@ -205,13 +205,13 @@ def draw_weights(chosen: dict[str, Any], path: Path) -> Path:
 
     figure = Figure(figsize=(6.0, 3.2), layout="constrained")
     axes = figure.add_subplot()
-    columns, weights = np.array(chosen["columns"]), np.array(chosen["weights"])
+    columns, weights = np.array(chosen["columns"]) + 1, np.array(chosen["weights"])
     axes.plot(columns, weights, ".", markersize=3)
-    planted = np.isin(columns, prefix_columns())
+    planted = np.isin(columns - 1, prefix_columns())
     axes.plot(columns[planted], weights[planted], "o", fillstyle="none", color="C3", label="prefixes of the motifs")
     for edge in np.cumsum([(LENGTH + 1 - k) * 4**k for k in range(1, LONGEST)]):
         axes.axvline(edge, color="0.7", linewidth=0.8)
-    axes.set(xlabel="column", ylabel="q")
+    axes.set(xlabel="column", ylabel="q", xscale="log")
     axes.legend(frameon=False)
     figure.savefig(path, dpi=150)
     return path
