@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numba
 import numpy as np
 
-from dkl.blocks.pair_sums import add_turns
 from dkl.blocks.tiles import RowTiles, checked_dtype, checked_rows, checked_weights, even_step, spans
+from dkl.blocks.turns import ELEMENTWISE, add_multiple, add_sums
 from dkl.features.feature_map import FeatureMap
 
 __all__ = ["left_out_sums"]
@@ -42,6 +43,7 @@ def left_out_sums(
     dtype = checked_dtype(dtype)
     weights = checked_weights(s, checked_rows(X, feature_map).shape[0]).T.astype(dtype)
     W, m = feature_map.projection.dense().astype(dtype, copy=False), feature_map.n_frequencies
+    groups = [np.asarray(columns, dtype=np.int64) for columns in groups]
     total = np.zeros((len(groups), 2, 1, m))
     # an angle beyond the range of float32 is infinite, which the waves make finite
     with np.errstate(over="ignore", invalid="ignore"):
@@ -50,9 +52,23 @@ def left_out_sums(
             if len(tile) == 1:
                 # one row alone would be a matrix-vector product, whose bits depend on where it lies in memory
                 tile, own = np.concatenate([tile, tile]), np.pad(own, ((0, 0), (0, 1)))
+            by_column = np.ascontiguousarray(tile.T)
             for chosen in spans(m, even_step(m, _FREQUENCIES)):
-                turns = W[chosen] @ tile.T
-                for g, columns in enumerate(groups):
-                    rest = turns - W[chosen, columns] @ tile[:, columns].T if len(columns) else turns
-                    add_turns(rest, own, total[g], chosen.start)
+                turns = W[chosen] @ by_column
+                for columns, sums in zip(groups, total, strict=True):
+                    _add_without(turns, by_column[columns], W[chosen, columns], own, sums, chosen.start)
     return total[:, :, 0]
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _add_without(
+    turns: np.ndarray, columns: np.ndarray, entries: np.ndarray, weights: np.ndarray, total: np.ndarray, first: int
+) -> None:
+    """Add the sums of turns (F, n) less entries (F, k) times columns (k, n) to places `first` on of total (2, 1, m)."""
+    z = np.empty(turns.shape[1], turns.dtype)
+    room = np.empty((2, len(z)), z.dtype)
+    for j in range(turns.shape[0]):
+        z[:] = turns[j]
+        for column in range(columns.shape[0]):
+            add_multiple(columns[column], -entries[j, column], z)
+        add_sums(z, weights, room, total, first + j)

@@ -112,7 +112,7 @@ class _DenseProduct:
             W = self.W[chosen] if self.n_frequencies > 1 else self.W
             product = self._room(len(W), len(tile))
             np.dot(W, tile.T, out=product)
-            add_turns(product[: chosen.stop - chosen.start], weights, total, chosen.start)
+            _reduce(product[: chosen.stop - chosen.start], weights, total, chosen.start)
 
     def _room(self, n_frequencies: int, n_rows: int) -> np.ndarray:
         size = n_frequencies * n_rows
@@ -122,7 +122,7 @@ class _DenseProduct:
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def add_turns(product: np.ndarray, weights: np.ndarray, total: np.ndarray, first: int) -> None:
+def _reduce(product: np.ndarray, weights: np.ndarray, total: np.ndarray, first: int) -> None:
     """Add the sums of a product (F, n) of angles in turns to the frequencies from `first` on of total (2, K, m)."""
     room = np.empty((2, product.shape[1]), product.dtype)
     for j in range(product.shape[0]):
