@@ -23,6 +23,8 @@ from dkl.passes.tasks import Partial, apply_to_block, merge_partials, sum_span
 
 DRIVER_BYTES = 1 << 20
 MOST_LARGE_NODES = 16
+# some ten seconds of a core
+LONG_TASK_FLOPS = 1e12
 TASKS_A_SLOT = 4
 
 
@@ -188,13 +190,18 @@ def _run_sums(session: Session, columns: RowColumns | None) -> tuple[Any, ...]:
 
 
 def _span_level(session: Session) -> int:
-    """The level of what one task sums: lower on a cluster so large that most of it would wait for the last tasks.
+    """The level of what one task sums.
 
-    No bit depends on it: whoever adds up a node, it is the sum of the same two.
+    Lower on a cluster so large that most of it would wait long for the last tasks; short ones cost the driver more than
+    that. No bit depends on it: whoever adds up a node, it is the sum of the same two.
     """
-    level = span_level(session.source.n_blocks)
+    source = session.source
+    level = span_level(source.n_blocks)
     wanted = TASKS_A_SLOT * len(session.slots) if session.backend.is_cluster else 0
-    while level and count_nodes(session.source.n_blocks, level) < wanted:
+    rows = int(source.block_rows.max(initial=0))
+    costs = [one.cost(rows, source.n_columns) for one in session.work.records if isinstance(one, BlockSum)]
+    flops = sum(cost.flops for cost in costs)
+    while level and count_nodes(source.n_blocks, level) < wanted and flops * (1 << level) > LONG_TASK_FLOPS:
         level -= 1
     return level
 
