@@ -177,9 +177,8 @@ def patterns_of(values: np.ndarray, resolution: int, name: str) -> np.ndarray:
         raise ValueError(f"{name!r} is a group of several numbers, which have no common axis; ask for each by itself")
     if is_number.any():
         # a number beside its flag of missing values: where nothing is missing
-        patterns = np.zeros((resolution, values.shape[1]))
-        there = values[(values[:, ~is_number] == 0.0).all(axis=1)]
-        patterns[:, is_number] = axis_of(there[:, is_number][:, 0], resolution)[:, None]
-        return patterns
+        there = (values[:, ~is_number] == 0.0).all(axis=1)
+        number = values[there if there.any() else slice(None), is_number.argmax()]
+        return axis_of(number, resolution)[:, None] * is_number
     found, counts = np.unique(values, axis=0, return_counts=True)
     return found[np.sort(np.argsort(-counts, kind="stable")[:_MOST_PATTERNS])][::-1]

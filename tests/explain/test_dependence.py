@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 
 from dkl.explain import partial_dependence
+from dkl.explain.columns import patterns_of
 from dkl.plots import DependenceDisplay
 from tests.explain.cases import NAMES, decision_values, machine, mixed_machine, rows
 
@@ -70,6 +71,12 @@ def test_a_category_takes_its_values_and_a_number_with_gaps_those_that_are_there
     drawn = DependenceDisplay([colour, age, both]).plot()
     assert [text.get_text() for text in drawn.axes_[0].get_xticklabels()] == ["b", "g", "r"]
     np.testing.assert_allclose(drawn.axes_[2].get_lines()[2].get_ydata(), both.values[:, 2, 0] - both.mean)
+
+
+def test_a_group_that_is_never_without_its_flags_has_an_axis_too() -> None:
+    always = np.column_stack([X[:, 0], np.ones(len(X))])
+    np.testing.assert_array_equal(patterns_of(always, 3, "a")[:, 1], 0.0)
+    assert np.ptp(patterns_of(always, 3, "a")[:, 0]) > 1.0
 
 
 def test_bad_input_is_one_clear_error() -> None:
