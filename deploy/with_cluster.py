@@ -56,7 +56,7 @@ def slurm_cluster(options: argparse.Namespace) -> Any:
     """Jobs of one worker each; they start whenever Slurm finds room for them."""
     from dask_jobqueue import SLURMCluster
 
-    gpu = {"worker_command": "dask_cuda.cli worker", "job_extra_directives": ["--gres=gpu:1", *options.option]}
+    gpu = {"worker_command": "dask_cuda.cli", "job_extra_directives": ["--gres=gpu:1", *options.option]}
     cluster = SLURMCluster(
         cores=1 if options.gpus else options.cores,
         job_cpu=options.cores,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import runpy
 import shutil
 import socket
 import subprocess
@@ -122,3 +123,19 @@ def test_the_script_fits_on_workers_that_slurm_lends(slurm: Mapping[str, str], t
         dkl.load_model(str(model)).decision_function(X), dkl.load_model(str(here)).decision_function(X)
     )
     wait_for(lambda: not told(slurm, "squeue", "--noheader").strip(), 30)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_worker_with_a_gpu_asks_slurm_for_one_and_runs_dask_cuda() -> None:
+    pytest.importorskip("dask_jobqueue")
+    names = runpy.run_path(str(ROOT / "deploy" / "with_cluster.py"), run_name="deploy")
+    options = names["parsed"](
+        ["slurm", "--gpus", "--workers=0", "--option=--partition=gpu", "--", "dkl", "fit", "a", "b"]
+    )
+    assert options.command == ["dkl", "fit", "a", "b"]
+    with options.cluster(options) as cluster:
+        script = cluster.job_script()
+    assert "#SBATCH --gres=gpu:1" in script
+    assert "#SBATCH --partition=gpu" in script
+    # this module's main is 'dask cuda worker' itself: its first argument is the address
+    assert f"-m dask_cuda.cli {cluster.scheduler_address} " in script
