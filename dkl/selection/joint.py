@@ -25,9 +25,9 @@ from dkl.selection.tuned_records import TunedCost
 from dkl.selection.tuned_solution import ridge_value, squared_weights
 
 # of the gap at hand: how far the problem on the working candidates is solved before all are looked at again
-_NEARER = 0.1
-# working candidates beyond those that the dual point gives weight, as a share of these
-_SPARE = 1.25
+_NEARER = 0.2
+# working candidates for each one in use, or that the dual point gives weight
+_SPARE = 1.5
 _FEWEST = 32
 # more than so many times them are dropped: what the driver's matrices cost grows with their cube
 _KEPT = 1.2
@@ -228,18 +228,25 @@ def _standing(state: JointState) -> str:
 
 
 def _next_working(problem: JointProblem, state: JointState, found: _Judged) -> np.ndarray:
-    """Those with weight and those that the dual point gives the most, of which a few that were there before stay."""
-    has_density = state.working[_has_density(state)]
+    """Those in use and those that the dual point gives the most, of which a few that were there before stay."""
+    in_use = state.working[_has_density(state) | _has_past(state)]
     wanted = max(int(np.count_nonzero(found.density)), problem.ball.least)
-    count = max(_FEWEST, int(np.ceil(_SPARE * wanted)))
+    count = max(_FEWEST, int(np.ceil(_SPARE * max(wanted, len(in_use)))))
     best = np.argsort(-found.squares, kind="stable")[:count]
     chosen = np.union1d(state.working, best) if state.coefficients.any() else np.sort(best)
-    limit = min(problem.most_working, int(np.ceil(_KEPT * max(count, len(has_density)))) + _FEWEST)
+    limit = min(problem.most_working, int(np.ceil(_KEPT * count)))
     if len(chosen) <= limit:
         return chosen
     rank = found.squares.copy()
-    rank[has_density] += 2.0 * found.squares.max()
+    rank[in_use] += 2.0 * found.squares.max()
     return np.sort(chosen[np.argsort(-rank[chosen], kind="stable")[:limit]])
+
+
+def _has_past(state: JointState) -> np.ndarray:
+    """Which working candidates the rows' priors depend on, (s,): without them dual weights would be found anew."""
+    past = np.zeros_like(state.coefficients) if state.past is None else np.abs(state.past)
+    largest = past[:, :-1].max(axis=0).reshape(-1, len(state.working)).max(axis=0)
+    return largest > _NONE * largest.max(initial=0.0)
 
 
 def _restarted(problem: JointProblem, state: JointState, working: np.ndarray, best: np.ndarray) -> JointState:

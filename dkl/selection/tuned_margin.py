@@ -28,6 +28,7 @@ _SHRINK = 0.6
 _LEAST_WIDTH = 1e-12
 _KEPT_PROMISE = 0.9
 _LITTLE = 0.01
+_WORSE = 2.0
 # the prior of the rows' dual weights follows the model from this width or gap (of the objective) on
 _FOLLOWED_WIDTH = 0.3
 _FOLLOWED_GAP = 0.1
@@ -91,7 +92,7 @@ def margin_request(problem: TunedProblem, state: TunedState) -> list[BlockSum]:
 
 def margin_step(problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
     """Accept or shorten the step, and find the next."""
-    state = replace(state, passes=state.passes + 1)
+    state, gap = replace(state, passes=state.passes + 1), state.gap
     sums: Mapping[str, np.ndarray] = results[0]
     weight = float(sums["weight"][0])
     length, kept = _judged_step(problem, state, sums["smooth"].sum(axis=0) / weight)
@@ -105,6 +106,8 @@ def margin_step(problem: TunedProblem, state: TunedState, results: Sequence[Any]
     hessian = np.concatenate([result["hessian"] for result in results], axis=1)
     quiet = state.step == 1.0 and kept > _KEPT_PROMISE
     quiet |= -state.promise <= _LITTLE * min(state.gap, state.objective)
+    # the dual weights have lost more than the model has gained: they catch up first
+    quiet &= state.gap <= _WORSE * gap
     state = _turned(problem, state, (sums["pulls"].sum(axis=0) / weight, hessian / weight))
     return _narrowed(problem, state, quiet)
 
