@@ -12,7 +12,7 @@ from dkl.blocks.products import Product
 from dkl.blocks.tiles import checked_dtype, checked_rows, checked_weights, spans
 from dkl.blocks.turns import ELEMENTWISE, cos_sin
 from dkl.features.feature_map import FeatureMap
-from dkl.features.projections import formed
+from dkl.features.projections import ColumnProjection, formed
 
 __all__ = ["squared_slopes"]
 
@@ -44,6 +44,8 @@ def squared_slopes(X: Any, s: Any, feature_map: FeatureMap, coef: np.ndarray, dt
     if not has_slopes(feature_map):
         raise ValueError(f"features {feature_map.activation!r} of order {feature_map.order} have no gradient")
     weights = checked_weights(s, checked_rows(X, feature_map).shape[0])[:, 0]
+    if feature_map.activation == "identity":
+        return weights.sum() * np.square(linear_slopes(feature_map, coef))
     is_fourier = feature_map.activation in ("cos-sin", "cos")
     product = Product(X, feature_map, dtype, factor=1.0 / (2.0 * np.pi) if is_fourier else 1.0)
     outer = _outer(feature_map, coef, dtype)
@@ -56,6 +58,16 @@ def squared_slopes(X: Any, s: Any, feature_map: FeatureMap, coef: np.ndarray, dt
             for k, slopes in enumerate(_slopes(z, feature_map, outer[:, :, chosen])):
                 gradients[k] += slopes @ W[chosen]
         total += np.einsum("i,kic->ck", weights[rows].astype(dtype), np.square(gradients))
+    return total
+
+
+def linear_slopes(feature_map: FeatureMap, coef: np.ndarray) -> np.ndarray:
+    """The coefficients (d, K) of the scaled columns in coef (K, m) times linear forms; a column may be in several."""
+    weights, projection = (coef * feature_map.amplitudes).T, feature_map.projection
+    if not isinstance(projection, ColumnProjection):
+        return formed(projection).T @ weights
+    total = np.zeros((feature_map.n_columns, len(coef)))
+    np.add.at(total, projection.columns, weights)
     return total
 
 
@@ -74,8 +86,6 @@ def _outer(feature_map: FeatureMap, coef: np.ndarray, dtype: np.dtype) -> np.nda
 
 def _slopes(z: np.ndarray, feature_map: FeatureMap, outer: np.ndarray) -> Any:
     """The derivative of each frequency's share of f_k in its linear form, (n, F), one output k after the other."""
-    if feature_map.activation == "identity":
-        return (np.broadcast_to(one[0], z.shape) for one in outer)
     if feature_map.activation == "arc-cosine":
         inner = ramp(np, z, feature_map.order - 1) * feature_map.order
         return (inner.astype(z.dtype) * one[0] for one in outer)

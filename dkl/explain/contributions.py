@@ -10,6 +10,7 @@ import numpy as np
 
 from dkl.blocks.scale import scale_rows
 from dkl.blocks.shapley import wave_contributions
+from dkl.blocks.slopes import linear_slopes
 from dkl.blocks.threads import Crew
 from dkl.blocks.tiles import spans
 from dkl.data.dataset import Dataset
@@ -27,7 +28,6 @@ from dkl.explain.reading import (
     wave_means,
     wave_record,
 )
-from dkl.features.projections import formed
 from dkl.learners.prediction import Scorer
 
 # whose angles, in all columns of a tile of rows, exist at once
@@ -257,10 +257,8 @@ class _Linear(Background):
     """The mean of each scaled column, and its coefficients."""
 
     def __init__(self, columns: Columns, outputs: tuple[str, ...], machine: Scorer, mean: np.ndarray) -> None:
-        feature_map = machine.feature_map
-        # of the columns themselves, (d, K): a column may be several features
-        self.slopes = formed(feature_map.projection).T @ (machine.coef * feature_map.amplitudes).T
-        self.scaler, self.mean = feature_map.scaler, mean
+        self.slopes = linear_slopes(machine.feature_map, machine.coef)
+        self.scaler, self.mean = machine.feature_map.scaler, mean
         super().__init__(columns, mean @ self.slopes + machine.intercept, outputs)
 
     def _contributions(self, rows: np.ndarray) -> np.ndarray:
