@@ -83,8 +83,7 @@ class ComparisonDisplay(Display):
             axes[-1].legend(*lines, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
             return
         for panel in axes if self.references else axes[-1:]:
-            place = "best" if self.references else "lower right"
-            panel.legend(frameon=False, loc=place, fontsize="small")
+            panel.legend(frameon=False, loc="best", fontsize="small")
 
     def _draw_setting(self, panel: Any, setting: str) -> None:
         panel.set_prop_cycle(color=CLASS_COLOURS)
