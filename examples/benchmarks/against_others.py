@@ -223,7 +223,7 @@ def shown(cell: Cell, best: float) -> str:
         return cell["error"]
     wrong = f"{cell['wrong']:.2f}"
     wrong = f"**{wrong}**" if cell["wrong"] == best else wrong
-    return f"{wrong} %, {cell['processor']:,.0f} s, {cell['bytes'] / 1e6:,.0f} MB"
+    return f"{wrong} %, {cell['processor']:,.1f} s, {cell['bytes'] / 1e6:,.0f} MB"
 
 
 def main() -> None:
