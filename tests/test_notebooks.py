@@ -54,18 +54,14 @@ def test_rows_beyond_memory_are_made_and_learned(tmp_path: Path, capsys: pytest.
 def test_the_cluster_notebook_resumes_to_the_same_bits(
     tmp_path: Path, client: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without the death of a worker: the cluster is that of other tests."""
-    deadly = "kill.start()\n"
-    sources = [
-        source.replace(deadly, "").replace("kill.join()\n", "")
-        for source in cells("cluster", FOLDER=str(tmp_path), ADDRESS=client.scheduler.address)
-    ]
+    """Without the death of a worker, which the slow set sees: the cluster is that of other tests."""
+    sources = cells("cluster", FOLDER=str(tmp_path), ADDRESS=client.scheduler.address)
     names: dict[str, Any] = {"__name__": "__main__"}
     for source in sources:
-        exec(source, names)
+        if "def die" not in source:
+            exec(source, names)
     expected = names["model"].decision_function(names["X"])
     assert np.array_equal(names["resumed"].decision_function(names["X"]), expected)
-    assert np.array_equal(names["again"].decision_function(names["X"]), expected)
     assert "tasks left on the workers: []" in capsys.readouterr().out
     assert "task-stream" in (tmp_path / "report.html").read_text().lower()
 
