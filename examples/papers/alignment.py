@@ -41,7 +41,7 @@ from sklearn.svm import SVC
 from dkl.plots import ComparisonDisplay
 
 JOINT = "joint"
-COSTS = (1.0, 10.0, 100.0)
+COSTS = (0.1, 1.0, 10.0, 100.0)
 MIXTURES: dict[str, Callable[[float], Any]] = {
     "alignment ratio": partial(KernelMixture, ratio_weights),
     "joint mixture": partial(KernelMixture, joint_weights),
