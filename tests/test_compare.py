@@ -23,6 +23,7 @@ from dkl.learners.machine import LEARNERS
 from dkl.search.comparing import entries_of, exact_machine, learners_for
 from dkl.search.comparison import Compared, Comparison
 from dkl.search.folds import RowFolds, fold_views
+from tests.test_notebooks import run_here
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ROUGH = dkl.KernelClassifier(epochs=2)
@@ -231,19 +232,10 @@ def test_the_command_compares_files_and_goes_on_from_its_checkpoint(tmp_path: Pa
     assert "fewest features" in " ".join(shown.stdout.split())
 
 
-def code_cells(notebook: Path) -> list[dict[str, Any]]:
-    return [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
-
-
 def test_the_notebook_runs_in_small() -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("agg")
-    first, *rest = code_cells(EXAMPLES / "which_learner.ipynb")
-    names: dict[str, Any] = {}
-    exec("".join(first["source"]), names)
-    names |= {"SIZES": (10,), "LEARNERS": ["random", "aligned"], "ROWS": 150, "TREES": 2}
-    for cell in rest:
-        exec("".join(cell["source"]).rstrip(";"), names)
+    names = run_here("which_learner")
     assert names["found"].learners == ("random", "aligned")
     assert len(pyplot.get_fignums()) == 2
     assert "RBF-SVM" in names["beside"].display().references["score against size"]
@@ -253,7 +245,7 @@ def test_the_notebook_runs_in_small() -> None:
 def test_the_notebook_shows_what_it_found() -> None:
     """Outputs are of the cells as they stand, in order, without an error, and small."""
     path = EXAMPLES / "which_learner.ipynb"
-    cells = code_cells(path)
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     kinds = {output["output_type"] for cell in cells for output in cell["outputs"]}
     assert "error" not in kinds
