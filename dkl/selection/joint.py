@@ -181,7 +181,9 @@ def _priced(problem: JointProblem, state: JointState, sums: Mapping[str, np.ndar
     why = _why_done(problem, state) or _why_stuck(problem, state, working, inner)
     if why:
         return replace(state, done=True, message=f"{why}: {_standing(state)}")
-    goal = max(0.5 * problem.tol, _NEARER * state.gap / state.objective)
+    goal = _NEARER * state.gap / state.objective
+    # not to miss tol by a little
+    goal = goal if goal > 2.0 * problem.tol else 0.5 * problem.tol
     return _restarted(problem, replace(state, goal=goal), working, found.density)
 
 
