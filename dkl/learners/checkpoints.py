@@ -1,11 +1,13 @@
-"""How a learner uses one checkpoint folder: a part for each stage, and the seed, so that it is drawn only once."""
+"""How a learner uses one checkpoint folder: whose it is, the seed, drawn only once, and a part for each stage."""
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 from sklearn.base import BaseEstimator
 
 from dkl.data.dataset import Dataset
@@ -21,8 +23,10 @@ def run_fingerprint(estimator: Any, dataset: Dataset) -> str:
     """Of data, parameters and version; empty without a checkpoint, since hashing rows in memory takes a read."""
     if estimator.checkpoint is None:
         return ""
-    parts = (what_counts(estimator), dataset.fingerprint, __version__)
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
+    withheld = getattr(estimator, "_withheld", None)
+    parts = (what_counts(estimator), *([] if withheld is None else [withheld]), dataset.fingerprint, __version__)
+    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # or long arrays would look alike
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def what_counts(value: Any) -> Any:
@@ -47,9 +51,15 @@ def stage_checkpoint(store: Any, stage: str) -> Checkpoint | None:
 
 
 def stored_seed(random_state: Any, store: Any, fingerprint: str) -> int:
-    """The seed of `random_state`; a drawn one is kept in the checkpoint, so that a resumed run has it again."""
+    """The seed of `random_state`, kept in the checkpoint: a run that resumes has it again, where it was drawn too.
+
+    Raises
+    ------
+    StoreError
+        If the checkpoint belongs to another run: before any pass, whatever stage that run had come to.
+    """
     checkpoint = stage_checkpoint(store, "seed")
-    if checkpoint is None or isinstance(random_state, Integral):
+    if checkpoint is None:
         return drawn_seed(random_state)
     saved = checkpoint.load(fingerprint)
     if saved is not None:

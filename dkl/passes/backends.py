@@ -27,6 +27,7 @@ NO_WORKERS_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 1.0
 GATHER_S = 5.0
 SMALL_BYTES = 1 << 16
+MOST_SENDS = 6
 STOP_WITHIN_S = 1.5
 REMEDY = "start workers, or close the client to work on threads, and call again: a checkpoint resumes at its last round"
 
@@ -43,7 +44,7 @@ class Backend(Protocol):
     stop: StopFlag
 
     def slots(self) -> list[str]:
-        """One entry a task that can run at once: the name of its process."""
+        """One entry a task that can run at once: the name of its process. Not to be changed."""
         ...
 
     def share(self, value: Any) -> Any:
@@ -235,6 +236,7 @@ class ClusterBackend:
         self._address = client.scheduler.address
         self._timeout = float(dask.config.get("dkl.no-workers-timeout", NO_WORKERS_TIMEOUT_S))
         self._threads: dict[str, int] = {}
+        self._slots: list[str] = []
         self._looked = -LOOK_EVERY_S
         self._seen_workers = time.monotonic()
         self._numbers = itertools.count()
@@ -243,30 +245,50 @@ class ClusterBackend:
         self._made: WeakSet[Any] = WeakSet()
 
     def slots(self) -> list[str]:
-        """One entry a worker thread, thread by thread across the workers, so that consecutive tasks spread."""
+        """One entry a worker thread, thread by thread across the workers, so that consecutive tasks spread.
+
+        Those that were there last, should all have left; only the first call waits for some to come.
+        """
         self._look()
-        while not self._threads:
+        if not self._slots:
+            self._await_workers()
+        return self._slots
+
+    def _await_workers(self) -> None:
+        """Until there are some; meanwhile a task asks for them: a cluster that adapts to its tasks grows with these."""
+        with self._reached():
+            asking = self._remembered(self._client.submit(int, key=f"awaiting workers-{self._token}", pure=False))
+        while not self._slots:
             self.look_after(())
             time.sleep(0.05)
-        rounds = range(max(self._threads.values()))
-        return [name for turn in rounds for name in sorted(self._threads) if turn < self._threads[name]]
+        asking.release()
 
     def share(self, value: Any) -> Any:
         """Small objects go along as arguments; large ones to every worker, so that no death takes the last copy."""
         made = shared(value)
         if made.nbytes <= SMALL_BYTES:
             return made
-        with self._reached():
-            return self._remembered(self._client.scatter(made, broadcast=True, hash=False))
+        return self._scattered(made, broadcast=True)
+
+    def _scattered(self, value: Any, *, broadcast: bool = False) -> Any:
+        """`value` on one worker or on all of them; again, should one die while it is sent there."""
+        for _ in range(MOST_SENDS):
+            try:
+                with self._reached():
+                    return self._remembered(self._client.scatter(value, broadcast=broadcast, hash=False))
+            except OSError as error:
+                broken = error
+                self.look_after(())
+        raise ClusterError(f"{MOST_SENDS} times a worker was lost while operands were sent to it; {REMEDY}") from broken
 
     def is_lost(self, handle: Any) -> bool:
         return getattr(handle, "status", "finished") in ("lost", "cancelled", "error")
 
     def send_rows(self, value: Any) -> Any:
+        if not dask.is_dask_collection(value):
+            return self._scattered(value)
         with self._reached():
-            if dask.is_dask_collection(value):
-                return self._remembered(self._client.compute(value))
-            return self._remembered(self._client.scatter(value, hash=False))
+            return self._remembered(self._client.compute(value))
 
     def process_bytes(self) -> int | None:
         with self._reached():
@@ -343,9 +365,13 @@ class ClusterBackend:
         if self._client.status == "connecting":
             return  # the client tries to reach its scheduler; a question would wait as long as it does
         with self._reached():
-            self._threads = dict(self._client.nthreads())
-        if self._threads:
+            threads = dict(self._client.nthreads())
+        if threads:
             self._seen_workers = now
+        if threads and threads != self._threads:
+            rounds = range(max(threads.values()))
+            self._slots = [name for turn in rounds for name in sorted(threads) if turn < threads[name]]
+        self._threads = threads
 
     def cancel(self, tasks: Iterable[Any]) -> None:
         live = list(tasks)

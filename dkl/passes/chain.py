@@ -106,14 +106,23 @@ class Chain:
         self._state: Any = None
         self._starved = True
         self._ticket: tuple[int, Ticket | None] = (-1, None)
-        most = self._session.limits.tasks
-        self._room = {
-            worker: PIECES_A_THREAD * min(threads, most) for worker, threads in Counter(self._backend.slots()).items()
-        }
+        self._known: list[str] = []
+        self._room: dict[str, int] = {}
+        self._welcome()
         self._home = min(self._room)
+
+    def _welcome(self) -> None:
+        """Workers that are new get their share of pieces."""
+        slots = self._backend.slots()
+        if slots is self._known:
+            return
+        self._known, most = slots, self._session.limits.tasks
+        for worker, threads in Counter(slots).items():
+            self._room.setdefault(worker, PIECES_A_THREAD * min(threads, most))
 
     def _map_ahead(self) -> None:
         """Let pieces be made, in order, until every worker has its share of pieces that wait for their steps."""
+        self._welcome()
         while (number := self._taken + len(self._links)) < len(self._cuts) and (worker := self._roomy()):
             cut = self._cuts[number]
             self._room[worker] -= 1
@@ -169,6 +178,7 @@ class Chain:
         self._wait(link.step)
         if self._taken + 1 == self._segment_end:
             self._kept, self._state = (self._taken + 1, unpacked(self._backend.result(link.step)).state), None
+            self._losses = 0
         if link.summary is not None:
             self._wait(link.summary)
             self._report(self._backend.result(link.summary))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -60,8 +61,17 @@ class Checkpoint:
         fingerprint : str
             Of the run that may resume from it.
         rounds : int
+
+        Raises
+        ------
+        StoreError
+            If another run has saved its state there in the meantime.
+        OSError
+            If it cannot be written, with the path and the bytes; the last state stays.
         """
         found = self._newest()
+        if found is not None:
+            self._check_owner(found[1], fingerprint)
         slot, sequence = (0, 0) if found is None else (1 - found[0], found[1]["sequence"] + 1)
         header = {
             "format": FORMAT,
@@ -84,11 +94,7 @@ class Checkpoint:
         if found is None:
             return None
         _, header, arrays = found
-        if header["fingerprint"] != fingerprint:
-            raise StoreError(
-                f"the checkpoint {self.store!r} belongs to another run (its data, parameters or version differ: "
-                f"{header['fingerprint']!r} instead of {fingerprint!r}); choose another place or remove it"
-            )
+        self._check_owner(header, fingerprint)
         return Saved(arrays, header["values"], header["rounds"])
 
     def clear(self) -> None:
@@ -96,6 +102,13 @@ class Checkpoint:
         for slot in (0, 1):
             if self._files.exists(self._path(slot)):
                 self._files.rm_file(self._path(slot))
+
+    def _check_owner(self, header: Mapping[str, Any], fingerprint: str) -> None:
+        if header["fingerprint"] != fingerprint:
+            raise StoreError(
+                f"the checkpoint {self.store!r} belongs to another run (its data, parameters or version differ: "
+                f"{header['fingerprint']!r} instead of {fingerprint!r}); choose another place or remove it"
+            )
 
     def _path(self, slot: int) -> str:
         return posixpath.join(self._folder, f"state-{slot}.dkl")
@@ -113,6 +126,16 @@ class Checkpoint:
         return _unpacked(content, self.store)
 
     def _write(self, path: str, content: bytes) -> None:
+        try:
+            self._write_whole(path, content)
+        except OSError as error:
+            if error.errno is None:
+                raise
+            reason = "the disk is full" if error.errno == errno.ENOSPC else os.strerror(error.errno)
+            message = f"{len(content):,} bytes of a checkpoint were not written: {reason}. The last state is kept"
+            raise OSError(error.errno, message, path) from error
+
+    def _write_whole(self, path: str, content: bytes) -> None:
         if not self._is_local:
             self._files.pipe_file(path, content)
             return

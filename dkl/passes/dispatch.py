@@ -26,9 +26,9 @@ class Job:
 
 
 class Dispatcher:
-    """Runs jobs; `losses` counts the times that one had to be submitted again."""
+    """Runs jobs, as many at once as `window()` says; `losses` counts those that had to be submitted again."""
 
-    def __init__(self, backend: Backend, window: int) -> None:
+    def __init__(self, backend: Backend, window: Callable[[], int]) -> None:
         self._backend = backend
         self._window = window
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -73,7 +73,7 @@ class Dispatcher:
             self._held = len(ready)
 
     def _fill(self, jobs: Iterator[Job]) -> bool:
-        while len(self._live) + self._held < self._window and (job := next(jobs, None)) is not None:
+        while len(self._live) + self._held < self._window() and (job := next(jobs, None)) is not None:
             self._start(job, 0)
         return bool(self._live)
 

@@ -28,7 +28,7 @@ def fold_here(session: Session, fold: Fold, pieces: Sequence[Cut]) -> Any:
     """Threads or processes of this machine prepare; the calling thread steps, which moves no state."""
     state, reading = fold.initial, Reading()
     window = 1 if session.backend.is_inline else 2 * session.limits.tasks
-    dispatcher = Dispatcher(session.backend, window)
+    dispatcher = Dispatcher(session.backend, lambda: window)
     for job, made in dispatcher.in_order(_piece_jobs(session, pieces)):
         session.losses = dispatcher.losses
         state = stepped(session.work, state, job.subject, made)

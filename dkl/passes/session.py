@@ -6,7 +6,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,11 +18,12 @@ from dkl.blocks.device import Device
 from dkl.blocks.records import Record
 from dkl.data.source import BlockSource
 from dkl.events import Event, Subscriber
-from dkl.passes.backends import Backend, choose_backend
+from dkl.passes.backends import Backend, choose_backend, current_client
 from dkl.passes.dispatch import Dispatcher
 from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.spans import Node
+from dkl.passes.watch import watched
 from dkl.passes.work import Limits, Reading, Ticket, Work
 
 
@@ -63,7 +64,6 @@ class Session:
         self.name = name
         self.source = source
         self.backend = backend
-        self.slots = backend.slots()
         self.reading = Reading()
         self.losses = 0
         self.work: Work
@@ -73,6 +73,11 @@ class Session:
         self._started = time.perf_counter()
         self._block_rows = np.asarray(source.block_rows)
         self._origin = self._ticket_origin()
+
+    @property
+    def slots(self) -> list[str]:
+        """One entry a task that can run at once: what the backend has now, so that workers that join get tasks."""
+        return self.backend.slots()
 
     def plan(self, records: Sequence[Record], memory_limit: int | str | None) -> None:
         """Fix how much a process holds, or refuse."""
@@ -109,13 +114,14 @@ class Session:
         has_graph = first is not None and dask.is_dask_collection(self.source.ticket(int(first)))
         return "graph" if has_graph else "memory"
 
-    def dispatcher(self, jobs_in_flight: int | None = None) -> Dispatcher:
-        """For jobs that hold a block each: enough in flight that no slot waits, and no more."""
-        return Dispatcher(self.backend, jobs_in_flight or 2 * len(self.slots))
+    def dispatcher(self, tasks_a_job: int = 1) -> Dispatcher:
+        """For jobs of so many tasks, of which each holds a block: enough in flight that no slot waits, and no more."""
+        return Dispatcher(self.backend, lambda: max(2, -(-2 * len(self.slots) // tasks_a_job)))
 
     def slot(self, position: int) -> str:
         """The process that the task at `position` prefers: the same in every pass, so that its cache is hit."""
-        return self.slots[position % len(self.slots)]
+        slots = self.slots
+        return slots[position % len(slots)]
 
     def tickets(self, node: Node) -> list[Ticket]:
         """The blocks of a node that have rows."""
@@ -208,7 +214,7 @@ def open_session(
         )
         session.tell_started()
         try:
-            with one_blas_thread():
+            with one_blas_thread(), watched(current_client()) if backend.is_cluster else nullcontext():
                 yield session
             failed = False
         finally:
