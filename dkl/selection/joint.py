@@ -20,7 +20,7 @@ from dkl.blocks.records import Accumulator, BlockSum, Cost, Record
 from dkl.features.feature_map import FeatureMap
 from dkl.selection.joint_problem import JointProblem, JointState
 from dkl.selection.tuned import TunedDriver
-from dkl.selection.tuned_margin import margin_start
+from dkl.selection.tuned_margin import margin_start, share_of_sides
 from dkl.selection.tuned_records import TunedCost
 from dkl.selection.tuned_solution import ridge_value, squared_weights
 
@@ -148,7 +148,7 @@ def _judged(problem: JointProblem, state: JointState, sums: Mapping[str, np.ndar
     losses, mass, pool = sums["loss"] / weight, sums["mass"] / weight, problem.pool
     squared = problem.loss == "squared_error"
     # of the two columns of weights, so much of each sums to zero
-    mix = np.stack([np.ones_like(mass[0]), -mass[0] / mass[1]]) if squared else _share_of_sides(mass)
+    mix = np.stack([np.ones_like(mass[0]), -mass[0] / mass[1]]) if squared else share_of_sides(mass)
     duals = np.stack([(sums[f"pool{k}"] @ mix[:, k]).ravel() for k in range(problem.n_outputs)]) / weight
     squares = squared_weights(duals, np.empty(pool.n_frequencies)) / (2.0 * problem.lam)
     best = problem.ball.conjugate(squares)
@@ -162,11 +162,6 @@ def _judged(problem: JointProblem, state: JointState, sums: Mapping[str, np.ndar
     conjugate = float(np.sum(mix**2 * losses)) if problem.loss == "squared_hinge" else 0.0
     dual = 2.0 * float(mass.min(axis=0).sum()) - conjugate + best.value
     return _Judged(float(losses.sum()) + ridge, dual, squares, best.density)
-
-
-def _share_of_sides(mass: np.ndarray) -> np.ndarray:
-    """What scales the dual weights of the two sides (2, K) to the smaller of their sums."""
-    return np.where(mass > 0.0, mass.min(axis=0) / np.where(mass > 0.0, mass, 1.0), 0.0)
 
 
 def _priced(problem: JointProblem, state: JointState, sums: Mapping[str, np.ndarray]) -> JointState:

@@ -173,8 +173,7 @@ def _judged(problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndar
     """Objective, residual and gap at the accepted point; ended where the gap is small enough."""
     loss, mass, pulls = sums["loss"] / weight, sums["mass"] / weight, sums["pulls"] / weight
     # duals of each side, scaled so that they sum to zero
-    least = mass.min(axis=0)
-    scale = np.where(mass > 0.0, least / np.where(mass > 0.0, mass, 1.0), 0.0)
+    least, scale = mass.min(axis=0), share_of_sides(mass)
     duals = np.einsum("sk,skj->jk", scale, pulls[:, :, :-1])
     conjugate = 0.0 if problem.loss == "hinge" else float(np.sum(scale**2 * loss))
     coef = state.coefficients[:, :-1]
@@ -193,6 +192,11 @@ def _judged(problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndar
     if state.passes >= problem.max_passes:
         return _ended(state, _TOO_MANY)
     return state
+
+
+def share_of_sides(mass: np.ndarray) -> np.ndarray:
+    """What scales the dual weights of both sides, whose sums are `mass` (2, K), to the smaller of the two."""
+    return np.where(mass > 0.0, mass.min(axis=0) / np.where(mass > 0.0, mass, 1.0), 0.0)
 
 
 def _on_all_rows(state: TunedState) -> TunedState:
