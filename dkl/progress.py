@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from dkl.events import Event, Subscriber, fan_out
@@ -14,6 +16,8 @@ LOG = logging.getLogger("dkl")
 MOST_ENDED_LINES = 3
 
 Choice = bool | Subscriber | None
+
+_LISTENERS: ContextVar[tuple[Subscriber, ...]] = ContextVar("listeners", default=())
 
 
 def resolve_progress(progress: Choice = None) -> Subscriber:
@@ -41,17 +45,28 @@ def resolve_progress(progress: Choice = None) -> Subscriber:
     if progress is not None and not isinstance(progress, bool):
         if not callable(progress):
             raise TypeError(f"progress is {progress!r}; expected True, False, None or a function of one Event")
-        return fan_out(progress, log_event)
+        return fan_out(progress, log_event, *_LISTENERS.get())
     shown = _somebody_looks_on() if progress is None else progress
-    return fan_out(ProgressBar(), log_event) if shown else log_event
+    return fan_out(*([ProgressBar()] if shown else []), log_event, *_LISTENERS.get())
 
 
-def heard_too(progress: Choice, listener: Subscriber) -> Subscriber:
-    """What to give as `progress` so that `listener` hears every event and a person sees what `progress` would show."""
-    if callable(progress):
-        return fan_out(progress, listener)
-    shown = _somebody_looks_on() if progress is None else progress
-    return fan_out(ProgressBar(), listener) if shown else fan_out(listener)
+@contextmanager
+def listening(listener: Subscriber) -> Iterator[None]:
+    """Inside the block `listener` hears every event of this thread's work, whatever `progress` says there.
+
+    Examples
+    --------
+    >>> tally = Tally()
+    >>> with listening(tally):
+    ...     resolve_progress(False)(Event("finished", "potentials", 8, 8, detail={"bytes": 4_096, "cache_hits": 2}))
+    >>> tally.passes
+    1
+    """
+    token = _LISTENERS.set((*_LISTENERS.get(), listener))
+    try:
+        yield
+    finally:
+        _LISTENERS.reset(token)
 
 
 class Tally:
@@ -65,6 +80,8 @@ class Tally:
         Of decoded blocks that were read; those of the cache cost nothing.
     cache_hits : int
         Blocks that were taken from the cache.
+    projected_bytes : int
+        The largest peak of one process that was projected for any of them.
 
     Examples
     --------
@@ -78,12 +95,14 @@ class Tally:
         self.passes = 0
         self.bytes = 0
         self.cache_hits = 0
+        self.projected_bytes = 0
 
     def __call__(self, event: Event) -> None:
         if event.kind == "finished" and "cache_hits" in event.detail:
             self.passes += 1
             self.bytes += event.detail["bytes"]
             self.cache_hits += event.detail["cache_hits"]
+            self.projected_bytes = max(self.projected_bytes, event.detail.get("projected_bytes", 0))
 
 
 def log_event(event: Event) -> None:

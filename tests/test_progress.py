@@ -14,7 +14,7 @@ import dkl
 from dkl.blocks.records import Accumulator, BlockSum
 from dkl.events import Event
 from dkl.passes.engine import run_pass
-from dkl.progress import LOG, ProgressBar, Tally, heard_too, log_event, resolve_progress
+from dkl.progress import LOG, ProgressBar, Tally, listening, log_event, resolve_progress
 
 
 def told(n: int, name: str = "potentials", **last: object) -> list[Event]:
@@ -109,7 +109,10 @@ def test_a_wrong_choice_of_progress_is_named():
 def test_a_listener_hears_every_event_whatever_is_shown():
     seen, others = [], []
     for progress in (None, False, others.append):
-        heard_too(progress, seen.append)(Event("started", "potentials"))
+        with listening(seen.append):
+            publish = resolve_progress(progress)
+        publish(Event("started", "potentials"))
+    resolve_progress(False)(Event("started", "potentials"))
     assert [len(seen), len(others)] == [3, 1]
 
 

@@ -16,7 +16,7 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
 from dkl.cli.outputs import refuse_existing
-from dkl.progress import Tally, heard_too
+from dkl.progress import Tally, listening
 
 if TYPE_CHECKING:
     from dkl.planning import Plan
@@ -109,11 +109,8 @@ def fit(
     if checkpoint is not None:
         estimator.set_params(checkpoint=checkpoint)
     tally = Tally()
-    progress = heard_too(running.progress, tally)
-    learner.set_params(progress=progress)
-    estimator.set_params(progress=progress)
     started = time.perf_counter()
-    with computing_on(compute), _told_how_to_go_on(checkpoint):
+    with computing_on(compute), _told_how_to_go_on(checkpoint), listening(tally):
         estimator.fit(dataset)
     estimator.save(model, overwrite=overwrite)
     facts = {

@@ -158,7 +158,11 @@ class Session:
         self._tell("started")
 
     def tell_finished(self, failed: bool) -> None:
-        read = {"bytes": self.reading.bytes, "cache_hits": self.reading.cache_hits}
+        read = {
+            "bytes": self.reading.bytes,
+            "cache_hits": self.reading.cache_hits,
+            "projected_bytes": self.projection.total,
+        }
         self._tell("finished", detail={"failed": True} if failed else read)
 
     def _tell(self, kind: Any, **fields: Any) -> None:
