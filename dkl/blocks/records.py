@@ -66,7 +66,7 @@ class BlockSum:
         n_b rows a written column. A module-level function, pure: a retry is harmless.
     accumulators : mapping of str to Accumulator
     operands : mapping
-        Arrays and small frozen objects, the same for every block; broadcast once a pass.
+        Arrays and small frozen objects, the same for every block; sent once a pass.
     cost : callable
         ``cost(rows, columns) -> Cost`` of one call.
     reads : tuple of str

@@ -264,18 +264,22 @@ class ClusterBackend:
         asking.release()
 
     def share(self, value: Any) -> Any:
-        """Small objects go along as arguments; large ones to every worker, so that no death takes the last copy."""
+        """Small objects go along as arguments; large ones to a worker, and from there to those whose tasks want them.
+
+        Not by `scatter(broadcast=True)`: that never returns when a worker dies meanwhile (the scheduler goes on trying
+        to reach it, and keeps everybody else from replicating). What dies with its last worker is shared again.
+        """
         made = shared(value)
         if made.nbytes <= SMALL_BYTES:
             return made
-        return self._scattered(made, broadcast=True)
+        return self._scattered(made)
 
-    def _scattered(self, value: Any, *, broadcast: bool = False) -> Any:
-        """`value` on one worker or on all of them; again, should one die while it is sent there."""
+    def _scattered(self, value: Any) -> Any:
+        """`value` on a worker; on another, should that one die while it is sent there."""
         for _ in range(MOST_SENDS):
             try:
                 with self._reached():
-                    return self._remembered(self._client.scatter(value, broadcast=broadcast, hash=False))
+                    return self._remembered(self._client.scatter(value, hash=False))
             except OSError as error:
                 broken = error
                 self.look_after(())

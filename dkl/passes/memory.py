@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -233,3 +235,15 @@ def allowed_bytes(memory_limit: int | str | None, process_limit: int | None) -> 
 def pass_name(records: Sequence[Record]) -> str:
     """What a person sees of a pass: the names of its records."""
     return " + ".join(dict.fromkeys(record.name for record in records))
+
+
+def peak_bytes() -> int:
+    """The most that this process ever held, from its own start on."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return 1024 * int(line.split()[1])
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

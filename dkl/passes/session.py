@@ -143,7 +143,7 @@ class Session:
         return self.ticket(blocks.start + int(with_rows[0])) if len(with_rows) else None
 
     def shared_work(self) -> Any:
-        """The work as the argument of a task: broadcast once, and again should its last copy be lost."""
+        """The work as the argument of a task: sent once, and again should its last copy be lost."""
         if self._handle is None or self.backend.is_lost(self._handle):
             self._handle = self.backend.share(self.work)
         return self._handle

@@ -1,4 +1,4 @@
-"""What a task needs beside its blocks: the records, the reader, and the limits of a process; broadcast once."""
+"""What a task needs beside its blocks: the records, the reader, and the limits of a process; sent to a process once."""
 
 from __future__ import annotations
 

@@ -1,0 +1,214 @@
+"""Workers that join, leave, stop, hang or are paused while a pass runs: all that are there work, no bit changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+
+from dkl.blocks.records import Fold
+from dkl.errors import ClusterError
+from dkl.events import Event
+from dkl.passes.checkpoint import Checkpoint
+from dkl.passes.engine import run_pass
+from dkl.passes.loop import run_driver
+from tests.passes.faults import slow_step, slow_sums
+from tests.passes.sources import Source, block_moments, chain, fold_by_definition, moments, ragged, tree_by_definition
+from tests.passes.test_loop import Descent, Problem, assert_same
+
+
+def process_of_block(block: Any, operands: Any) -> dict[str, np.ndarray]:
+    """Marks the process that computes, of at most 2^12 by the last bits of its number."""
+    time.sleep(0.02)
+    seen = np.zeros(4096)
+    seen[os.getpid() % 4096] = 1
+    return {"seen": seen, **block_moments(block, operands)}
+
+
+def process_of_piece(block: Any, operands: Any, number: int) -> int:
+    time.sleep(0.02)
+    return os.getpid()
+
+
+def joined(state: tuple[int, ...], pid: int, operands: Any) -> tuple[int, ...]:
+    return tuple(sorted({*state, pid}))
+
+
+def makers() -> Fold:
+    """A fold whose state is who has made its pieces."""
+    return Fold("makers", (), joined, process_of_piece, lambda rows: 1, piece_bytes=1 << 12, state_bytes=1 << 12)
+
+
+class Growing:
+    """Brings a third worker when the pass has begun, and holds the driver until it is there."""
+
+    def __init__(self, client: Any) -> None:
+        self.client, self.grown = client, False
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "advanced" and not self.grown:
+            self.grown = True
+            self.client.cluster.scale(3)
+            self.client.wait_for_workers(3, timeout=60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sums", "fold"])
+def test_a_worker_that_joins_a_pass_gets_work(mortal: Any, kind: str) -> None:
+    source = Source((4,) * 300)
+    record = moments(function=process_of_block)
+    sums = replace(
+        record, accumulators={**record.accumulators, "seen": replace(record.accumulators["mass"], shape=(4096,))}
+    )
+    try:
+        (found,) = run_pass(source, (sums if kind == "sums" else makers(),), publish=Growing(mortal)).results
+        workers = set(mortal.run(os.getpid).values())
+    finally:
+        mortal.cluster.scale(2)
+    assert len(workers) == 3
+    seen = set(np.flatnonzero(found["seen"])) if kind == "sums" else {pid % 4096 for pid in found}
+    assert seen >= {pid % 4096 for pid in workers}
+
+
+def expected_bits(source: Source, kind: str) -> list[bytes]:
+    if kind == "fold":
+        return [fold_by_definition(source, chain()).tobytes()]
+    return [value.tobytes() for value in map(np.asarray, tree_by_definition(source, moments()).values())]
+
+
+def bits(source: Source, kind: str) -> list[bytes]:
+    record = chain(step=slow_step) if kind == "fold" else moments(function=slow_sums)
+    (found,) = run_pass(source, (record,)).results
+    return [found.tobytes()] if kind == "fold" else [value.tobytes() for value in found.values()]
+
+
+@pytest.mark.parametrize("kind", ["sums", "fold"])
+def test_a_worker_that_is_stopped_for_a_while_changes_no_bit(mortal: Any, kind: str) -> None:
+    source = Source(ragged(60, 8))
+    pid = min(mortal.run(os.getpid).values())
+    os.kill(pid, signal.SIGSTOP)
+    going_on = threading.Timer(0.8, os.kill, (pid, signal.SIGCONT))
+    going_on.start()
+    assert bits(source, kind) == expected_bits(source, kind)
+    going_on.join()
+
+
+def paused(dask_worker: Any) -> None:
+    from distributed import Status
+
+    dask_worker.status = Status.paused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sums", "fold"])
+@pytest.mark.parametrize("how", ["stopped", "paused"])
+def test_a_worker_that_hangs_or_stays_paused_is_replaced(mortal: Any, kind: str, how: str) -> None:
+    source = Source(ragged(60, 8))
+    address, pid = min(mortal.run(os.getpid).items())
+    if how == "stopped":
+        os.kill(pid, signal.SIGSTOP)
+    else:
+        mortal.run(paused, workers=[address])
+    with dask.config.set({"dkl.hung-worker-timeout": 3.0}):
+        assert bits(source, kind) == expected_bits(source, kind)
+    assert mortal.status == "running"
+
+
+def test_operands_reach_the_workers_that_are_left_when_one_dies_while_they_are_sent(mortal: Any) -> None:
+    source = Source(ragged(12, 8))
+    pid = min(mortal.run(os.getpid).values())
+    os.kill(pid, signal.SIGSTOP)  # it takes what is sent, and never says so
+    ending = threading.Timer(0.5, os.kill, (pid, signal.SIGKILL))
+    ending.start()
+    (found,) = run_pass(source, (moments(50_000),)).results
+    ending.join()
+    assert found["sums"].tobytes() == tree_by_definition(source, moments(50_000))["sums"].tobytes()
+
+
+@pytest.mark.slow
+def test_a_cluster_that_shrinks_to_nothing_and_grows_with_its_tasks_gives_the_same_bits() -> None:
+    from distributed import Client, LocalCluster
+
+    alone, _ = run_driver(Descent(), Problem(3), Source(ragged(40)))
+    with (
+        LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):
+        cluster.adapt(minimum=0, maximum=2, interval="200ms", wait_count=2)
+
+        def wait_for_nobody(event: Event) -> None:
+            while event.name == "rounds" and event.kind == "advanced" and client.nthreads():
+                time.sleep(0.1)
+
+        found, _ = run_driver(Descent(), Problem(3), Source(ragged(40)), publish=wait_for_nobody)
+        assert not client.nthreads()
+    assert_same(found, alone)
+
+
+class OwnCluster:
+    """A scheduler and a worker that are processes of their own, the scheduler always at the same port."""
+
+    def __init__(self, port: int) -> None:
+        self.address = f"tcp://127.0.0.1:{port}"
+        options = ["--no-dashboard", "--host", "127.0.0.1"]
+        self.scheduler = self._start("scheduler", "--port", str(port), *options)
+        self.worker = self._start("worker", self.address, *options, "--nthreads", "1", "--death-timeout", "20")
+
+    def _start(self, program: str, *arguments: str) -> subprocess.Popen:
+        started = [sys.executable, "-m", f"distributed.cli.dask_{program}", *arguments]
+        return subprocess.Popen(started, stderr=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        for process in (self.scheduler, self.worker):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_the_same_bits_when_its_scheduler_was_killed_and_comes_back(
+    tmp_path: Any, unused_port: int
+) -> None:
+    from distributed import Client
+
+    source, checkpoint = Source(ragged(40)), Checkpoint(tmp_path)
+    alone, _ = run_driver(Descent(), Problem(6), source)
+    first = OwnCluster(unused_port)
+
+    def kill(event: Event) -> None:
+        if event.name == "rounds" and event.done == 2:
+            first.scheduler.kill()
+
+    with dask.config.set({"dkl.no-workers-timeout": 5.0}):
+        try:
+            with Client(first.address, timeout=60) as client, pytest.raises(ClusterError, match="no longer answers"):
+                client.wait_for_workers(1, timeout=60)
+                run_driver(Descent(), Problem(6), source, publish=kill, checkpoint=checkpoint)
+        finally:
+            first.kill()
+        second = OwnCluster(unused_port)
+        try:
+            with Client(second.address, timeout=60) as client:
+                client.wait_for_workers(1, timeout=60)
+                found, stats = run_driver(Descent(), Problem(6), source, checkpoint=checkpoint)
+        finally:
+            second.kill()
+    assert_same(found, alone)
+    assert len(stats) == 4
+
+
+@pytest.fixture
+def unused_port() -> int:
+    import socket
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
