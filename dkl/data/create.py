@@ -120,7 +120,7 @@ def create_dataset(
     )
     blocks = shuffled_blocks(dataset, seed) if shuffle else blocks_in_order(dataset)
     with writer:
-        _write_all(writer, blocks, dataset.n_rows, publish)
+        write_all(writer, blocks, dataset.n_rows, publish)
     return open_dataset(store, **(storage_options or {}))
 
 
@@ -136,7 +136,8 @@ def refuse_existing(
     check_replaceable(Location.of(store, storage_options), overwrite=overwrite)
 
 
-def _write_all(writer: DatasetWriter, blocks: Iterator[Block], n_rows: int, publish: Subscriber) -> None:
+def write_all(writer: DatasetWriter, blocks: Iterator[Block], n_rows: int, publish: Subscriber) -> None:
+    """Hand blocks to a writer, telling of each."""
     start = time.perf_counter()
     publish(Event("started", "create", total=n_rows))
     for block in blocks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -19,12 +19,12 @@ from dkl.data.in_place import CsrGroup, InPlaceSource, classes_in_place, open_in
 from dkl.data.labels import TaskChoice
 from dkl.data.location import Location
 from dkl.data.mixing import warn_if_unmixed
-from dkl.data.reading import OpenStore
 from dkl.data.rows import RowSource, lazy_part
 from dkl.data.schema import Schema, Task
 from dkl.data.selected import Thinned, narrowed
-from dkl.data.splits import SplitSet, assign, by_fractions, by_rows, by_values
-from dkl.data.stored import StoreSource
+from dkl.data.splits import SplitSet, assign, split_rule
+from dkl.data.version_files import open_version
+from dkl.events import Subscriber, ignore
 
 
 class Dataset:
@@ -93,6 +93,11 @@ class Dataset:
     def shape(self) -> tuple[int, int]:
         """Rows and columns of X."""
         return self.n_rows, self.n_columns
+
+    @property
+    def version(self) -> int:
+        """How often rows were appended to the store, or dropped from it, before this dataset was opened."""
+        return getattr(getattr(self.source, "base", self.source), "version", 0)
 
     @property
     def total_weight(self) -> float:
@@ -209,7 +214,7 @@ class Dataset:
             A set of this name is there and `overwrite` is False.
         """
         self._check_new_splits(name, overwrite)
-        names, rule = self._split_rule(given, seed, stratify)
+        names, rule = split_rule(given, self.n_rows, seed=seed, n_classes=self.schema.n_classes if stratify else None)
         self._check_split_names(names, name)
         split = assign(self.source, names, rule, self.schema.n_classes)
         writer = getattr(self.source, "write_split", None)
@@ -220,15 +225,6 @@ class Dataset:
         return Dataset(
             self.source, self.schema, splits={**self.split_sets, name: split}, store=self.store, name=self.name
         )
-
-    def _split_rule(self, given: Any, seed: int, stratify: bool) -> Any:
-        if not isinstance(given, Mapping):
-            return by_values(given, self.n_rows)
-        if not given:
-            raise ValueError("no split was named; expected a mapping such as {'train': 0.8, 'test': 0.2}")
-        if all(isinstance(share, int | float | np.number) for share in given.values()):
-            return by_fractions(given, seed=seed, n_classes=self.schema.n_classes if stratify else None)
-        return by_rows(given, self.n_rows)
 
     def _check_new_splits(self, name: str, overwrite: bool) -> None:
         if not name or "/" in name or name.startswith("."):
@@ -262,6 +258,76 @@ class Dataset:
         step = Thinned(self.source.block_rows, int(max_rows), int(seed))
         source = narrowed(self.source, step, step.kept, n_classes=self.schema.n_classes)
         return Dataset(source, self.schema, store=self.store, name=self.name)
+
+    def append(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        sample_weight: Any = None,
+        split: str | Sequence[str] | None = None,
+        publish: Subscriber = ignore,
+    ) -> Dataset:
+        """Add rows to the store as further blocks; the blocks that are there stay as they are.
+
+        The rows make a new version of the store, whole or not at all. This dataset, and whoever reads the store
+        meanwhile, keeps the old one. ``create_dataset(other, ds)`` puts all blocks of a version into one new store.
+
+        Parameters
+        ----------
+        X : array of shape (n, d), scipy sparse matrix, Dask array, data frame, or Dataset
+            Data frames are encoded as the rows of the store were.
+        y : array of shape (n,) or (n, t), or None
+        sample_weight : array of shape (n,) or None
+        split : str, sequence of str, or None
+            The split that the rows join, of each set of splits one; ``()`` is none of them.
+        publish : callable
+            Receives an `Event` a block.
+
+        Returns
+        -------
+        Dataset
+            The new version; `row_id` of its k-th one counts on from k 2^40.
+
+        Raises
+        ------
+        ValueError
+            Columns, targets or weights that are not those of the store, an unknown label, splits and none named; or
+            this is a view or not in a store of dkl.
+        FileExistsError
+            A newer version is there.
+        """
+        from dkl.data.changes import append_rows
+
+        return append_rows(self, (X, y, sample_weight), split, publish)
+
+    def drop(self, rows: Any = None, *, blocks: Any = None) -> Dataset:
+        """Take rows, or whole blocks, out of the store; nothing that is stored is rewritten, and no X is read.
+
+        A new version of the store, as of `append`. The other blocks keep their numbers. The dropped rows stay on disk
+        for the older versions: ``create_dataset(other, ds)`` writes a store without them.
+
+        Parameters
+        ----------
+        rows : array of bool of shape (n_rows,), of row numbers, or None
+        blocks : array of int or None
+            Numbers of blocks, of which no row is read.
+
+        Returns
+        -------
+        Dataset
+            The new version.
+
+        Raises
+        ------
+        ValueError
+            Rows or blocks that are not there, or all of them; this is a view, or not in a store of dkl.
+        FileExistsError
+            A newer version is there.
+        """
+        from dkl.data.changes import drop_rows
+
+        return drop_rows(self, rows, blocks)
 
     def verify(self) -> list[str]:
         """Read every byte that the dataset keeps and report what is wrong, all of it.
@@ -297,13 +363,15 @@ class Dataset:
         return self.describe()._repr_html_()
 
 
-def open_dataset(store: str | os.PathLike[str], **storage_options: Any) -> Dataset:
+def open_dataset(store: str | os.PathLike[str], version: int | None = None, **storage_options: Any) -> Dataset:
     """Open a dataset that `create_dataset` or `ingest` wrote; no row is read.
 
     Parameters
     ----------
     store : path or URL
         A local folder (made absolute now), or any URL that fsspec knows: ``"s3://bucket/rows.zarr"``.
+    version : int or None
+        As it was after so many calls of `Dataset.append` and `Dataset.drop`; None is the newest.
     **storage_options
         For fsspec: ``anon=True``, ``endpoint_url=...``.
 
@@ -312,7 +380,7 @@ def open_dataset(store: str | os.PathLike[str], **storage_options: Any) -> Datas
     FileNotFoundError
         Nothing is there.
     dkl.errors.StoreError
-        It is not a dataset of dkl, is half-written, or was written in a newer format.
+        It is not a dataset of dkl, is half-written, was written in a newer format, or has no such version.
     dkl.errors.CorruptChunkError
         Its metadata is not what was written.
 
@@ -321,9 +389,9 @@ def open_dataset(store: str | os.PathLike[str], **storage_options: Any) -> Datas
     UserWarning
         The labels of the blocks are not mixed, which spoils stochastic fitting.
     """
-    source = StoreSource(OpenStore(Location.of(store, storage_options)))
+    source, splits = open_version(Location.of(store, storage_options), version)
     warn_if_unmixed(source.counts, source.place, stacklevel=3)
-    return Dataset(source, source.schema, splits=source.read_splits(), store=source.location.url)
+    return Dataset(source, source.schema, splits=splits, store=source.location.url)
 
 
 def from_zarr(

@@ -22,11 +22,14 @@ def encode_frame(X: Any) -> tuple[Any, TableEncoding]:
 
     A Dask frame is read once for the statistics of its columns, a partition at a time; its rows stay lazy.
     """
-    if not hasattr(X, "partitions"):
-        encoding = learn_encoding([X])
-        return encoding.transform(X), encoding
-    encoding = learn_encoding(part.compute() for part in X.partitions)
-    return _lazy_rows(X, encoding), encoding
+    parts = (part.compute() for part in X.partitions) if hasattr(X, "partitions") else [X]
+    encoding = learn_encoding(parts)
+    return encoded_by(encoding, X), encoding
+
+
+def encoded_by(encoding: TableEncoding, X: Any) -> Any:
+    """The rows of a data frame by known rules; those of a Dask frame stay lazy."""
+    return _lazy_rows(X, encoding) if hasattr(X, "partitions") else encoding.transform(X)
 
 
 def _lazy_rows(frame: Any, encoding: TableEncoding) -> da.Array:

@@ -38,6 +38,10 @@ class Step(Protocol):
     @property
     def identity(self) -> str: ...
 
+    def block_identity(self, index: int) -> str:
+        """What the choice among the rows of one block depends on."""
+        ...
+
     def at(self, index: int) -> Chooser: ...
 
 
@@ -80,6 +84,9 @@ class Thinned:
     @property
     def identity(self) -> str:
         return f"thin {self.max_rows} {self.seed}"
+
+    def block_identity(self, index: int) -> str:
+        return f"thin {self.kept[index]} {self.seed}"
 
     def at(self, index: int) -> Fewest:
         return Fewest(int(self.kept[index]), self.seed)
@@ -163,6 +170,11 @@ class SelectedSource:
     def fingerprint(self) -> str:
         steps = "\n".join(step.identity for step in self.steps)
         return hashlib.sha256(f"{self.base.fingerprint}\n{steps}".encode()).hexdigest()
+
+    def block_identity(self, index: int) -> str:
+        """Changes whenever a value, a label or the choice of the rows of a block changes."""
+        of_base: Any = self.base
+        return "\n".join([of_base.block_identity(index), *(step.block_identity(index) for step in self.steps)])
 
     def reader(self) -> SelectedReader:
         return SelectedReader(self.base.reader())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import google_crc32c
@@ -51,6 +51,17 @@ class StoredCodes:
         return chosen[block.columns[self.column][chosen] == self.code]
 
 
+@dataclass(frozen=True)
+class AllOrNone:
+    """Every row of a block, or none."""
+
+    keeps: bool
+    needs: tuple[str, ...] = ()
+
+    def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
+        return chosen if self.keeps else chosen[:0]
+
+
 @dataclass(frozen=True, eq=False)
 class SplitSet:
     """Disjoint named subsets of the rows of a source.
@@ -68,6 +79,8 @@ class SplitSet:
         Where a store keeps the codes.
     codes : list of ndarray, or None
         The codes of each block's rows where no store keeps them.
+    whole : mapping of int to int
+        Blocks whose rows all have one code, which no store keeps.
     """
 
     names: tuple[str, ...]
@@ -77,6 +90,7 @@ class SplitSet:
     digest: str
     column: str | None = None
     codes: list[np.ndarray] | None = None
+    whole: Mapping[int, int] = field(default_factory=dict)
 
     def select(self, source: RowSource, name: str, n_classes: int | None) -> SelectedSource:
         """The rows of one split."""
@@ -95,9 +109,16 @@ class SplitStep:
 
     @property
     def identity(self) -> str:
-        return f"split {self.split.digest} {self.code}"
+        whole = f" {sorted(self.split.whole.items())}" if self.split.whole else ""
+        return f"split {self.split.digest} {self.code}{whole}"
 
-    def at(self, index: int) -> HeldCodes | StoredCodes:
+    def block_identity(self, index: int) -> str:
+        whole = self.split.whole.get(index)
+        return f"split {self.split.digest} {self.code}" if whole is None else f"split {whole == self.code}"
+
+    def at(self, index: int) -> HeldCodes | StoredCodes | AllOrNone:
+        if index in self.split.whole:
+            return AllOrNone(self.split.whole[index] == self.code)
         if self.split.codes is not None:
             return HeldCodes(self.split.codes[index], self.code)
         return StoredCodes(str(self.split.column), self.code)
@@ -116,7 +137,7 @@ def assign(source: RowSource, names: tuple[str, ...], rule: Assign, n_classes: i
     crc = 0
     for block in source.light_blocks():
         codes.append(rule(block).astype(np.uint8, copy=False))
-        tables.append(_count(block, codes[-1], len(names), n_classes))
+        tables.append(split_table(block, codes[-1], len(names), n_classes))
         crc = google_crc32c.extend(crc, codes[-1].tobytes())
     table = np.array(tables).reshape(source.n_blocks, len(names), -1)
     rows = table[:, :, 0].astype(np.int64)
@@ -125,7 +146,7 @@ def assign(source: RowSource, names: tuple[str, ...], rule: Assign, n_classes: i
     return SplitSet(names, rows, table[:, :, 1], table[:, :, 2:] if n_classes else None, digest, codes=codes)
 
 
-def _count(block: Block, codes: np.ndarray, n_splits: int, n_classes: int | None) -> np.ndarray:
+def split_table(block: Block, codes: np.ndarray, n_splits: int, n_classes: int | None) -> np.ndarray:
     """(n_splits, 2 + K): rows, total weight, weight of each class."""
     inside = codes < n_splits
     codes, weights = codes[inside].astype(np.int64), block.weights[inside]
@@ -140,6 +161,23 @@ def _refuse_empty(names: tuple[str, ...], rows: np.ndarray) -> None:
     for name, count in zip(names, rows, strict=True):
         if not count:
             raise ValueError(f"split {name!r} would have no rows; give it a larger fraction or other rows")
+
+
+def split_rule(given: Any, n_rows: int, *, seed: int, n_classes: int | None) -> tuple[tuple[str, ...], Assign]:
+    """The names and the rule of the splits that a user gave: a mapping of shares, of masks, or a value a row.
+
+    Raises
+    ------
+    ValueError
+        As `by_fractions`, `by_rows` and `by_values` do, or for no split at all.
+    """
+    if not isinstance(given, Mapping):
+        return by_values(given, n_rows)
+    if not given:
+        raise ValueError("no split was named; expected a mapping such as {'train': 0.8, 'test': 0.2}")
+    if all(isinstance(share, int | float | np.number) for share in given.values()):
+        return by_fractions(given, seed=seed, n_classes=n_classes)
+    return by_rows(given, n_rows)
 
 
 def by_fractions(fractions: Mapping[str, float], *, seed: int, n_classes: int | None) -> tuple[tuple[str, ...], Assign]:

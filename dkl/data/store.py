@@ -43,6 +43,8 @@ class DatasetWriter:
         For fsspec.
     rows_a_block : int or None
         None follows the rule of `dkl.data.blocking`.
+    further : mapping or None
+        JSON values to keep with the metadata.
 
     Raises
     ------
@@ -72,12 +74,14 @@ class DatasetWriter:
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
         rows_a_block: int | None = None,
+        further: Mapping[str, Any] | None = None,
     ) -> None:
         self.location = Location.of(store, storage_options)
         self.schema = schema
         self.n_rows = n_rows
         self.rows_written = 0
         self._overwrite = overwrite
+        self._further = dict(further or {})
         self._rows_a_block = rows_a_block or (None if schema.is_sparse else self._dense_rule())
         self._pending: list[Block] = []
         self._buffered = 0
@@ -236,6 +240,7 @@ class DatasetWriter:
             "manifest": manifest.digest,
             "nodes": self._writing.location.nodes_digest(node_names(self.schema, manifest)),
             "stored_nbytes": self._writing.location.stored_nbytes(),
+            **self._further,
         }
         facts["token"] = self._writing.token
         facts["digest"] = json_digest(facts)

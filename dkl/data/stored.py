@@ -27,6 +27,8 @@ class StoreSource:
         As this process opened it.
     """
 
+    version = 0
+
     def __init__(self, store: OpenStore) -> None:
         keep_open(store, store.token)
         self.location: Location = store.location
@@ -72,6 +74,21 @@ class StoreSource:
     def fingerprint(self) -> str:
         facts = [self._facts["manifest"], self._facts["rows_a_block"], self._facts["schema"]["classes"]]
         return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+    @property
+    def stored_block_rows(self) -> int:
+        """Rows of each block but the last."""
+        return int(self._facts["rows_a_block"])
+
+    @property
+    def token(self) -> str:
+        """Of the writer; another store at the same place has another one."""
+        return str(self._facts["token"])
+
+    def block_identity(self, index: int) -> str:
+        """Changes whenever a value or a label of a block changes, whatever happens to other blocks."""
+        digests = sorted((name, int(values[index])) for name, values in self._manifest.digests.items())
+        return repr((int(self._manifest.stored_rows[index]), digests, self._facts["schema"]["classes"]))
 
     @property
     def storage_facts(self) -> dict[str, Any]:

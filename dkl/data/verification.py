@@ -19,13 +19,25 @@ from dkl.data.rows import RowReader, RowSource
 from dkl.data.selected import SelectedSource
 from dkl.data.stored import StoreSource
 from dkl.data.stored_splits import FOLDER, whole_split
+from dkl.data.version_files import open_version
+from dkl.data.versions import VersionSource
 from dkl.errors import CorruptChunkError
 
 
 def faults(source: RowSource) -> Iterator[str]:
     """A sentence for each thing that is wrong; whole blocks are read, whatever a view shows of them."""
     base = source.base if isinstance(source, SelectedSource) else source
-    yield from store_faults(base.location) if isinstance(base, StoreSource) else row_faults(base)
+    if isinstance(base, VersionSource):
+        yield from version_faults(base)
+    else:
+        yield from store_faults(base.location) if isinstance(base, StoreSource) else row_faults(base)
+
+
+def version_faults(source: VersionSource) -> Iterator[str]:
+    """What is wrong with any of the stores of a version, or with its record of dropped rows."""
+    yield from _failures([partial(open_version, source.location, source.version)])
+    for part in source.parts:
+        yield from store_faults(part.location)
 
 
 def store_faults(location: Location) -> Iterator[str]:
