@@ -8,8 +8,10 @@ short name of its class and its fields. Reading goes the other way and only thro
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import inspect
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -68,6 +70,7 @@ KNOWN = {
     "Scaler": "dkl.features.scaling",
     "TableEncoding": "dkl.data.encoding",
     "PassStats": "dkl.passes.session",
+    "Provenance": "dkl.learners.recording",
     "SGDClassifier": "sklearn.linear_model",
     "SGDRegressor": "sklearn.linear_model",
     "Ridge": "sklearn.linear_model",
@@ -76,6 +79,7 @@ KNOWN = {
 
 # how a fit was run says nothing about the model, and may hold what no file should: callables, paths
 _RUN_PARAMETERS = frozenset({"progress", "checkpoint", "memory_limit"})
+_RUN_FIELDS = frozenset({"device", "provenance_", "stats_"})
 _ARRAY_NAME = re.compile(r"[0-9]{1,9}")
 _ATTRIBUTE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*_")
 _SKLEARN_ATTRIBUTES = frozenset({"coef_", "intercept_", "classes_", "n_features_in_", "t_"})
@@ -145,6 +149,30 @@ def load_model(store: Any, classes: Iterable[type] = (), **storage_options: Any)
     reader = _Reader(location, marker["digests"], {cls.__name__: cls for cls in classes})
     with located(f"the model {location.place}"):
         return reader.decode(marker["model"])
+
+
+def content_hash(model: Any) -> str:
+    """SHA-256 of what a fitted model is: settings and learned arrays, not when, where and how it was computed.
+
+    Raises
+    ------
+    TypeError
+        As `save`.
+    """
+    arrays: list[np.ndarray] = []
+    tree = _without_run(_encode(model, type(model).__name__, arrays))
+    digest = hashlib.sha256(json.dumps(tree, sort_keys=True).encode())
+    for array in arrays:
+        digest.update(f"{array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _without_run(tree: Any) -> Any:
+    """The tree of a model without what a run leaves."""
+    if isinstance(tree, dict):
+        return {name: _without_run(one) for name, one in tree.items() if name not in _RUN_FIELDS}
+    return [_without_run(one) for one in tree] if isinstance(tree, list) else tree
 
 
 def _check_kind(target: Location) -> None:

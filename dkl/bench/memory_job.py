@@ -7,11 +7,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+
+from dkl.passes.memory import peak_bytes
 
 N_COLUMNS = 512
 ROWS_A_PIECE = 16_384
@@ -30,18 +31,6 @@ def load_everything() -> int:
     import dkl.learners.kernel_machines  # noqa: F401
 
     return psutil.Process().memory_info().rss
-
-
-def peak_bytes() -> int:
-    """The most that this process ever held, from its own start on."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return 1024 * int(line.split()[1])
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def tiled_digits(n_rows: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

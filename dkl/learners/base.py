@@ -30,6 +30,7 @@ from dkl.learners.parameters import (
     with_parameters,
 )
 from dkl.learners.preparation import draw_pool, preparation_problem, tell_of_heavy_tails
+from dkl.learners.recording import record_rows, recorded
 from dkl.learners.rows import first_targets, map_to_features, rows_to_fit
 from dkl.learners.saving import Saved
 from dkl.linear.fitting import Run
@@ -67,6 +68,7 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     progress: Any
     memory_limit: Any
 
+    @recorded
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn the feature map.
 
@@ -94,6 +96,7 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         self._check_rest()
         check_device(self.device)
         dataset = rows_to_fit(self, X, y, sample_weight, supervised=self._supervised, task=self._task)
+        record_rows(dataset)
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset)
         self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint)

@@ -74,8 +74,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         The penalties that were tried, and one minus their mean squared hinge on held-out rows; ``alpha="auto"`` only.
     temperature_ : float
         Decision values are divided by it; with `calibrate` only.
-    seed_ : int
-    n_features_in_ : int
+    seed_, provenance_, n_features_in_
+        As of `RandomFeatures`.
 
     References
     ----------
@@ -145,12 +145,16 @@ class KernelClassifier(ClassPredictions, KernelMachine):
             DataFrame indexed by row id.
         """
         check_is_fitted(self, "linear_")
-        multiplier = 1.0 / self.temperature_ if self.calibrate else None
-        scores = self._scores(X)
+        multiplier, scores = self._multiplier, self._scores(X)
         shares = blockwise(
             lambda part: probabilities(part, multiplier), scores, dtype=np.float64, columns=len(self.classes_)
         )
         return with_row_id(shares, X, self.classes_)
+
+    @property
+    def _multiplier(self) -> float | None:
+        """What scores are multiplied with for probabilities; None for the log loss, whose scores are log odds."""
+        return 1.0 / self.temperature_ if self.calibrate else None
 
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
         return class_weights(self.class_weight, np.asarray(dataset.classes), np.asarray(dataset.class_weights))

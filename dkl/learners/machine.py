@@ -29,6 +29,7 @@ from dkl.learners.peaks import PeakFeatures
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.prediction import Scorer
 from dkl.learners.random_features import RandomFeatures
+from dkl.learners.recording import record_rows, recorded
 from dkl.learners.rows import encoded_rows, one_dimensional, rows_to_fit
 from dkl.learners.saving import Saved
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
@@ -75,6 +76,7 @@ class KernelMachine(Saved, BaseEstimator):
     progress: Any
     memory_limit: Any
 
+    @recorded
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn the features, then fit the linear model on them.
 
@@ -106,6 +108,7 @@ class KernelMachine(Saved, BaseEstimator):
         # the views of a store have been warned of once
         dataset = Dataset(dataset.source, dataset.schema, store=dataset.store, name=dataset.name)
         self._check_targets(dataset)
+        record_rows(dataset)
         weights = self._class_weights(dataset)
         self.encoding_ = dataset.encoding
         fingerprint = run_fingerprint(self, dataset)

@@ -52,6 +52,9 @@ class RandomFeatures(FeatureLearner):
     seed_ : int
     n_features_in_ : int
     stats_ : list of PassStats
+    provenance_ : Provenance
+        The rows of the fit, what was read and held, versions; `dkl.report` prints it. Every fitted model has it, a
+        learner within a machine does not.
 
     References
     ----------
