@@ -67,7 +67,7 @@ def scale_dense(X: np.ndarray, scaler: Scaler | None, dtype: np.dtype, *, factor
         if scaler.kind == "quantile":
             rows = np.ascontiguousarray(X, dtype=np.float64)
             out = np.empty(rows.shape, dtype)
-            _quantile_scores(rows, _knots(scaler), _scores(scaler), scaler.passthrough, factor, out)
+            _quantile_scores(rows, _knots(scaler), normal_scores(scaler), scaler.passthrough, factor, out)
             return out
         center, factors = linear_part(scaler)
         out = np.empty(X.shape, dtype)
@@ -116,7 +116,7 @@ def _knots(scaler: Scaler) -> np.ndarray:
     return np.ascontiguousarray(scaler.knots.T, dtype=np.float64)
 
 
-def _scores(scaler: Scaler) -> np.ndarray:
+def normal_scores(scaler: Scaler) -> np.ndarray:
     """The standard normal quantile at each knot's level, clipped at +-3."""
     return np.clip(special.ndtri(np.linspace(0.0, 1.0, len(_knots(scaler).T))), -3.0, 3.0)
 

@@ -1,4 +1,4 @@
-"""Saved: the method by which every fitted model writes itself to a store."""
+"""Saved: the methods by which every fitted model leaves the process: to a store, as ONNX, as scikit-learn objects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Saved:
-    """A model that `dkl.load_model` reads back."""
+    """A model that `dkl.load_model` reads back, and that other programs take."""
 
     def save(self, store: Any, *, overwrite: bool = False, **storage_options: Any) -> None:
         """Write the fitted model to a folder or an fsspec URL: a zarr group of arrays and JSON.
@@ -33,3 +33,40 @@ class Saved:
         from dkl.model_io import save
 
         save(self, store, overwrite=overwrite, **storage_options)
+
+    def to_onnx(self, path: Any = None, *, dtype: str | None = None, opset: int = 18) -> Any:
+        """The fitted model as an ONNX graph, scaling and the encoding of raw columns included.
+
+        Parameters
+        ----------
+        path : str, Path or None
+            Where the graph is written to, if anywhere.
+        dtype : {"float32", "float64"} or None
+            Of numbers that go in, arithmetic and answers; None is the model's own.
+        opset : int
+            Of the ONNX operations, at least 15.
+
+        Returns
+        -------
+        onnx.ModelProto
+            Inputs: ``X`` of shape (n, d). A model of raw tables with texts or missing values takes one input of shape
+            (n, 1) a raw column instead, by its name: texts for categories, numbers for the others; a missing number is
+            NaN, a missing text the empty one. Outputs: ``label`` (n,), ``probabilities`` (n, K) where the model has
+            them, and ``scores`` (n, 1) or (n, K) of a classifier; ``prediction`` of a regressor; ``features`` of a
+            feature learner. A graph checks nothing: rows that `predict` refuses get an answer that means nothing.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ImportError
+            If onnx is not installed: ``pip install 'dkl[onnx]'``.
+        ValueError
+            If the opset is too old or not known yet, a column has the name of an output, or the graph would be above
+            2 GB.
+        TypeError
+            If texts of a column cannot be told apart in a graph.
+        """
+        from dkl.export.onnx_graph import to_onnx
+
+        return to_onnx(self, path, dtype=dtype, opset=opset)

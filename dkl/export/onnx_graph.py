@@ -1,0 +1,220 @@
+"""A fitted model as an ONNX graph, from raw columns to labels and probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.blocks.generic import mapped
+from dkl.blocks.tiles import checked_dtype
+from dkl.data.column_rules import ColumnRule
+from dkl.data.encoding import TableEncoding
+from dkl.export.quantiles import with_quantiles
+from dkl.export.symbols import ROWS, Symbol, SymbolNamespace, graph_input, needed
+from dkl.features.feature_map import FeatureMap
+from dkl.version import __version__
+
+OLDEST_OPSET, DEFAULT_OPSET = 15, 18
+# what a file in the format of protocol buffers holds at most
+_MOST_BYTES = (1 << 31) - (1 << 20)
+
+
+def to_onnx(model: Any, path: Any = None, *, dtype: str | None = None, opset: int = DEFAULT_OPSET) -> Any:
+    """The fitted model as an ONNX graph; see `dkl.learners.saving.Saved.to_onnx`."""
+    onnx = _onnx()
+    _check_opset(onnx, opset)
+    check_is_fitted(model, getattr(model, "_fitted_by", None))
+    feature_map = model.feature_map_
+    compute = checked_dtype(dtype or getattr(model, "features_", model).dtype)
+    _check_size(feature_map, compute)
+    inputs, rows = _rows(getattr(model, "encoding_", None), feature_map.n_columns, compute)
+    xp = SymbolNamespace(inputs[0])
+    outputs = _outputs(xp, model, with_quantiles(xp, rows, feature_map), compute)
+    _check_names(inputs, outputs)
+    made = _model_proto(onnx, inputs, outputs, opset)
+    made.doc_string = f"{type(model).__name__} of dkl {__version__}"
+    if path is not None:
+        onnx.save(made, str(path))
+    return made
+
+
+def _onnx() -> Any:
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError("to_onnx needs onnx, which is not installed: pip install 'dkl[onnx]'") from error
+    return onnx
+
+
+def _check_opset(onnx: Any, opset: int) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    if not OLDEST_OPSET <= opset <= newest:
+        raise ValueError(
+            f"opset is {opset}; the graph needs operations of opset {OLDEST_OPSET} or newer, and the installed onnx "
+            f"{onnx.__version__} knows them up to {newest}"
+        )
+
+
+def _check_size(feature_map: FeatureMap, dtype: np.dtype) -> None:
+    size = feature_map.n_angles * feature_map.n_columns * dtype.itemsize
+    if feature_map.activation not in ("harmonics", "identity") and size > _MOST_BYTES:
+        raise ValueError(
+            f"the frequencies take {size / 1e9:.1f} GB as a matrix of {dtype}, and an ONNX file holds 2 GB; use fewer "
+            "features, or model.save(store)"
+        )
+
+
+def _check_names(inputs: Sequence[Symbol], outputs: dict[str, Symbol]) -> None:
+    shared = [symbol.name for symbol in inputs if symbol.name in outputs]
+    if shared:
+        raise ValueError(f"the column {shared[0]!r} has the name of an output of the graph; rename it and fit again")
+
+
+def _rows(encoding: TableEncoding | None, width: int, dtype: np.dtype) -> tuple[list[Symbol], Symbol]:
+    """The inputs of the graph, and the encoded rows."""
+    if encoding is None or all(rule.kind != "category" and rule.fill is None for rule in encoding.rules):
+        X = graph_input("X", width, dtype)
+        return [X], X
+    inputs = [graph_input(rule.name, 1, np.str_ if rule.kind == "category" else dtype) for rule in encoding.rules]
+    xp = SymbolNamespace(inputs[0])
+    parts = [
+        part
+        for rule, column in zip(encoding.rules, inputs, strict=True)
+        for part in _encoded(xp, rule, column, strict=encoding.unknown == "error")
+    ]
+    return inputs, xp.concat(parts, axis=1)
+
+
+def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, *, strict: bool) -> list[Symbol]:
+    """The encoded columns of a raw one, float32 as those of `TableEncoding`."""
+    if rule.kind == "category":
+        return [_one_hot(xp, rule, column, strict=strict)]
+    is_missing = Symbol("IsNaN", [column], column.shape, np.dtype(bool))
+    value = xp.asarray(column, xp.float32)
+    if rule.fill is not None:
+        value = xp.where(is_missing, np.float32(rule.fill), value)
+    return [value, xp.asarray(is_missing, xp.float32)] if rule.flags_missing else [value]
+
+
+def _one_hot(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, *, strict: bool) -> Symbol:
+    if rule.flags_missing and "" in rule.categories:
+        raise TypeError(
+            f"column {rule.name!r} has both missing texts and empty ones, which a graph cannot tell apart; replace the "
+            "empty texts before fit"
+        )
+    names = list(rule.categories)
+    if rule.fill is not None and "" not in names:
+        names.append("")
+    attributes = {"cats_strings": names, "zeros": 0 if strict else 1}
+    shape = (ROWS, 1, len(names))
+    ones = Symbol("OneHotEncoder", [column], shape, xp.float32, attributes, domain="ai.onnx.ml")
+    width = len(rule.output_names)
+    flat = xp.reshape(ones, (ROWS, len(names)))
+    return flat if width == len(names) else xp.take(flat, np.arange(width), axis=1)
+
+
+def _outputs(xp: SymbolNamespace, model: Any, found: tuple[Symbol, FeatureMap], dtype: np.dtype) -> dict[str, Symbol]:
+    rows, feature_map = found
+    features = xp.concat(mapped(xp, rows, feature_map, dtype), axis=1)
+    if not hasattr(model, "_fitted_by"):
+        return {"features": features}
+    scorer = model._scorer
+    scores = xp.matmul(features, scorer.coef.T.astype(dtype)) + scorer.intercept
+    if not hasattr(model, "classes_"):
+        has_one = model._has_one_target()
+        return {"prediction": xp.reshape(scores, (ROWS,)) if has_one else scores}
+    answers = {"label": _labels(xp, scores, model.classes_)}
+    if hasattr(model, "predict_proba"):
+        answers["probabilities"] = _probabilities(xp, scores, model._multiplier)
+    return {**answers, "scores": scores}
+
+
+def _labels(xp: SymbolNamespace, scores: Symbol, classes: np.ndarray) -> Symbol:
+    if scores.shape[1] == 1:
+        code = xp.asarray(xp.reshape(scores, (ROWS,)) > 0, np.dtype("int64"))
+    else:
+        code = Symbol("ArgMax", [scores], (ROWS,), np.dtype("int64"), {"axis": 1, "keepdims": 0})
+    return xp.take(_plain_labels(classes), code)
+
+
+def _plain_labels(classes: np.ndarray) -> np.ndarray:
+    """Labels in a type that a graph knows."""
+    if classes.dtype.kind in "OU":
+        return np.array([str(label) for label in classes], dtype=object)
+    kinds = {"b": np.bool_, "i": np.int64, "u": np.int64, "f": np.float64}
+    return classes.astype(kinds[classes.dtype.kind])
+
+
+def _probabilities(xp: SymbolNamespace, scores: Symbol, multiplier: float | None) -> Symbol:
+    """As `dkl.learners.prediction.probabilities`."""
+    scaled = scores if multiplier is None else scores * multiplier
+    if scores.shape[1] == 1:
+        return _sigmoid(xp.concat([-scaled, scaled], axis=1))
+    if multiplier is not None:
+        return Symbol("Softmax", [scaled], scaled.shape, scaled.dtype, {"axis": 1})
+    shares = _sigmoid(scaled)
+    total = xp.sum(shares, axis=1)[:, None]
+    return shares / xp.where(total > 0, total, np.ones(1, total.dtype))
+
+
+def _sigmoid(x: Symbol) -> Symbol:
+    return Symbol("Sigmoid", [x], x.shape, x.dtype)
+
+
+def _model_proto(onnx: Any, inputs: Sequence[Symbol], outputs: dict[str, Symbol], opset: int) -> Any:
+    """The nodes of the outputs in their order, behind the inputs."""
+    writer = _Writer(onnx, {symbol.serial: name for name, symbol in outputs.items()})
+    for symbol in needed(list(outputs.values())):
+        writer.write(symbol)
+    graph = onnx.helper.make_graph(
+        writer.nodes,
+        "dkl",
+        [_value_info(onnx, symbol.name, symbol) for symbol in inputs],
+        [_value_info(onnx, name, symbol) for name, symbol in outputs.items()],
+        initializer=writer.constants,
+    )
+    opsets = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
+    made = onnx.helper.make_model(graph, opset_imports=opsets, producer_name="dkl", producer_version=__version__)
+    made.ir_version = onnx.helper.find_min_ir_version_for(opsets)
+    return made
+
+
+def _value_info(onnx: Any, name: str, symbol: Symbol) -> Any:
+    shape = ["rows" if size == ROWS else size for size in symbol.shape]
+    kind = onnx.TensorProto.STRING if symbol.dtype.kind in "OU" else onnx.helper.np_dtype_to_tensor_dtype(symbol.dtype)
+    return onnx.helper.make_tensor_value_info(name, kind, shape)
+
+
+class _Writer:
+    """Symbols as nodes; each known array is written once."""
+
+    def __init__(self, onnx: Any, names: dict[int, str]) -> None:
+        self._onnx, self._names = onnx, names
+        self._written: dict[int, tuple[str, np.ndarray]] = {}
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def write(self, symbol: Symbol) -> None:
+        """The node of a symbol whose inputs have theirs."""
+        if not symbol.op:
+            self._names[symbol.serial] = symbol.name
+            return
+        attributes = dict(symbol.attributes)
+        if symbol.op == "Cast":
+            attributes["to"] = self._onnx.helper.np_dtype_to_tensor_dtype(symbol.dtype)
+        name = self._names.setdefault(symbol.serial, f"dkl/{symbol.op.lower()}_{len(self.nodes)}")
+        made = self._onnx.helper.make_node(
+            symbol.op, [self._input(one) for one in symbol.inputs], [name], domain=symbol.domain, **attributes
+        )
+        self.nodes.append(made)
+
+    def _input(self, one: Symbol | np.ndarray) -> str:
+        if isinstance(one, Symbol):
+            return self._names[one.serial]
+        name, _ = self._written.setdefault(id(one), (f"dkl/constant_{len(self._written)}", one))
+        if len(self._written) > len(self.constants):
+            self.constants.append(self._onnx.numpy_helper.from_array(np.asarray(one, order="C"), name))
+        return name

@@ -1,0 +1,72 @@
+"""Scaling by quantiles of all columns at once, in operations that a graph has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dkl.blocks.scale import normal_scores
+from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import Scaler
+
+
+def with_quantiles(xp: Any, X: Any, feature_map: FeatureMap) -> tuple[Any, FeatureMap]:
+    """Rows scaled by quantiles, and the map without that scaler; others as they are.
+
+    Parameters
+    ----------
+    xp : array namespace of `X`
+    X : array of shape (n, d)
+    feature_map : FeatureMap
+    """
+    scaler = feature_map.scaler
+    if scaler is None or scaler.kind != "quantile":
+        return X, feature_map
+    return quantile_scores(xp, xp.asarray(X, dtype=xp.float64), scaler), replace(feature_map, scaler=None)
+
+
+def quantile_scores(xp: Any, X: Any, scaler: Scaler) -> Any:
+    """Each column through its empirical distribution to normal scores, as `dkl.blocks.scale.scale_rows` in float64.
+
+    Parameters
+    ----------
+    xp : array namespace of `X`
+    X : array of shape (n, d), float64
+    scaler : Scaler
+        Of kind "quantile", with q knots a column.
+    """
+    scores = normal_scores(scaler)
+    knots = _padded(np.asarray(scaler.knots))
+    last = len(scores) - 1
+    # the knots of column j stand at j * length of one flat table
+    flat, base = knots.ravel(), np.arange(len(knots)) * knots.shape[1]
+    left = _count(xp, X, flat, base, knots.shape[1], strict=True)
+    right = _count(xp, X, flat, base, knots.shape[1], strict=False)
+    below, above = xp.clip(left - 1, 0, last), xp.clip(left, 0, last)
+    low, high = xp.take(flat, below + base), xp.take(flat, above + base)
+    gap = high - low
+    share = (X - low) / xp.where(gap > 0, gap, xp.ones_like(gap))
+    start, stop = xp.take(scores, below), xp.take(scores, above)
+    between = start + xp.clip(share, 0.0, 1.0) * (stop - start)
+    tied = 0.5 * (stop + xp.take(scores, xp.clip(right - 1, 0, last)))
+    scaled = xp.where(right > left, tied, between)
+    return xp.where(scaler.passthrough[None, :], X, scaled)
+
+
+def _padded(knots: np.ndarray) -> np.ndarray:
+    """The knots (q, d) column by column, filled up with infinities to one less than a power of two: (d, 2^k - 1)."""
+    length = (1 << len(knots).bit_length()) - 1
+    return np.pad(knots.T, ((0, 0), (0, length - len(knots))), constant_values=np.inf)
+
+
+def _count(xp: Any, X: Any, flat: np.ndarray, base: np.ndarray, length: int, *, strict: bool) -> Any:
+    """How many knots of its column lie below each number (or at it, unless `strict`), by halving."""
+    place, step = base, (length + 1) // 2
+    while step:
+        probe = xp.take(flat, place + (step - 1))
+        found = probe < X if strict else probe <= X
+        place = place + xp.asarray(found, dtype=np.dtype("int64")) * step
+        step //= 2
+    return place - base
