@@ -79,6 +79,10 @@ class FoldRows:
         """What a fingerprint of the rows is made of."""
         return f"{self.folds} {self.number} {self.inside}"
 
+    def block_identity(self, index: int) -> str:
+        """The same for all blocks: the rule looks at a row alone."""
+        return self.identity
+
     def at(self, index: int) -> FoldRows:
         """The rule for block `index`: that for all."""
         return self
