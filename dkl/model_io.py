@@ -78,7 +78,7 @@ KNOWN = {
 }
 
 # how a fit was run says nothing about the model, and may hold what no file should: callables, paths
-_RUN_PARAMETERS = frozenset({"progress", "checkpoint", "memory_limit"})
+_RUN_PARAMETERS = frozenset({"progress", "checkpoint", "memory_limit", "sums"})
 _RUN_FIELDS = frozenset({"device", "provenance_", "stats_"})
 _ARRAY_NAME = re.compile(r"[0-9]{1,9}")
 _ATTRIBUTE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*_")

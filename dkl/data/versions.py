@@ -138,9 +138,8 @@ class VersionSource:
     def block_identity(self, index: int) -> str:
         """Changes whenever a value, a label or the choice of the rows of a block changes."""
         part, own = self._places[index]
-        kept = self.kept.get(index)
-        left = "" if kept is None else hashlib.sha256(np.packbits(kept).tobytes()).hexdigest()
-        return f"{self.parts[part].block_identity(own)} {left}"
+        identity, kept = self.parts[part].block_identity(own), self.kept.get(index)
+        return identity if kept is None else f"{identity} {hashlib.sha256(kept.tobytes()).hexdigest()}"
 
     @property
     def storage_facts(self) -> dict[str, Any]:

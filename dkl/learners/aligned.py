@@ -62,6 +62,9 @@ class AlignedFeatures(Certified, SelectingLearner):
     sigma_factors : sequence of float
         Spread the candidates evenly over the bandwidth times each of these: with, say, (0.3, 1, 3) the choice of
         bandwidth matters little.
+    sums : path, URL or None
+        Where to keep the sums of each block of a Dataset, so that `update` reads only blocks that changed; a folder
+        that all workers reach. It grows by ``16 K n_candidates`` bytes a block for K classes, and may be removed.
     scaling, max_rows
         As of `RandomFeatures`; `max_rows` bounds the rows of the learning pass too.
     class_weight : dict, "balanced" or None
@@ -120,6 +123,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         diagonal: bool = True,
         estimator: Estimator = "auto",
         sigma_factors: Any = (1.0,),
+        sums: Any = None,
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
         class_weight: Any = None,
@@ -139,6 +143,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         self.diagonal = diagonal
         self.estimator = estimator
         self.sigma_factors = sigma_factors
+        self.sums = sums
         self.scaling = scaling
         self.max_rows = max_rows
         self.class_weight = class_weight

@@ -33,6 +33,7 @@ from dkl.learners.preparation import draw_pool, preparation_problem, tell_of_hea
 from dkl.learners.recording import record_rows, recorded
 from dkl.learners.rows import first_targets, map_to_features, rows_to_fit
 from dkl.learners.saving import Saved
+from dkl.learners.updating import Updated, keeping
 from dkl.linear.fitting import Run
 from dkl.passes.devices import check_device, computing_device
 from dkl.passes.loop import ColumnStore
@@ -241,7 +242,7 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             publish=resolve_progress(self.progress),
             memory_limit=self.memory_limit,
             device=computing_device(self.device),
-            checkpoint=stage_checkpoint(self.checkpoint, stage),
+            checkpoint=stage_checkpoint(self.checkpoint, stage) if self._fingerprint else None,
             fingerprint=self._fingerprint,
         )
 
@@ -308,7 +309,7 @@ class PoolLearner(FeatureLearner):
         return other
 
 
-class SelectingLearner(PoolLearner):
+class SelectingLearner(Updated, PoolLearner):
     """A learner that weighs its candidates by class sums, of one pass over the rows.
 
     A subclass names its driver, says what is asked of the pass and what becomes of the values that it returns.
@@ -324,19 +325,26 @@ class SelectingLearner(PoolLearner):
         self._check_task(dataset)
         preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
         pool = self._planned_pool(self._planned_family(), dataset)
-        return [*PreparationDriver().plan(preparation), *self._driver.plan(self._problem(pool, dataset))]
+        return [*PreparationDriver().plan(preparation), *self._kept(self._driver).plan(self._problem(pool, dataset))]
 
     def _learn(self, dataset: Dataset) -> None:
         self._check_task(dataset)
         if dataset.task == "classification":
             self.classes_ = dataset.classes
-        problem_weights = self._class_weights(dataset)
+        self._class_weights(dataset)
         scaler = self._prepare(dataset)
         self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+        self.target_pivot_ = first_targets(dataset)
+        self._weigh(dataset)
+
+    def _weigh(self, dataset: Dataset) -> None:
         problem = replace(
-            self._problem(self.pool_, dataset), class_weight=problem_weights, pivot=first_targets(dataset)
+            self._problem(self.pool_, dataset), class_weight=self._class_weights(dataset), pivot=self.target_pivot_
         )
-        state = self._run(self._driver, problem, dataset, "potentials")
+        run = self._running("potentials")
+        driver, source = keeping(self._driver, problem, dataset, store=self.sums, device=run.device)
+        state, stats = run.drive(driver, problem, source)
+        self.stats_.extend(stats)
         self.total_weight_ = state.total
         self._keep_values(state.values)
         self._choose()

@@ -16,7 +16,7 @@ from dkl.passes.checkpoint import Checkpoint
 from dkl.version import __version__
 
 # These change how a result is computed, not what it is.
-_WITHOUT_EFFECT = {"checkpoint", "progress", "memory_limit", "device"}
+_WITHOUT_EFFECT = {"checkpoint", "progress", "memory_limit", "device", "sums"}
 
 
 def run_fingerprint(estimator: Any, dataset: Dataset) -> str:

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
@@ -32,6 +33,7 @@ from dkl.learners.random_features import RandomFeatures
 from dkl.learners.recording import record_rows, recorded
 from dkl.learners.rows import encoded_rows, one_dimensional, rows_to_fit
 from dkl.learners.saving import Saved
+from dkl.learners.updating import Updated
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton
 from dkl.linear.penalty import PenaltyChoice, agreed, clear_gain, judging_folds
@@ -154,6 +156,42 @@ class KernelMachine(Saved, BaseEstimator):
         dataset = self._rows(X, y, sample_weight)
         problem = replace(self._problem(self.features_, known, 1, self._class_weights(dataset)), held_out=HeldOut())
         self._keep(fit_further(problem, self._fit, dataset.source, self._run("")))
+        return self
+
+    def update(self, dataset: Dataset) -> Self:
+        """Take rows that were appended to the store of the fit or dropped from it.
+
+        The features are updated by the blocks that changed (`AlignedFeatures.update`); the linear model is fitted
+        anew on all rows.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            A version of the store, whole or a split of it.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the features keep no sums, or the rows do not suit them.
+        """
+        check_is_fitted(self)
+        if not isinstance(self.features_, Updated):
+            raise ValueError(
+                f"{type(self.features_).__name__} keeps no sums of its rows: fit again, or go on with the linear model "
+                "alone by partial_fit; AlignedFeatures(sums=...) and PosteriorFeatures(sums=...) can be updated"
+            )
+        self.features_.update(dataset)
+        run = self._run("")
+        weights = self._class_weights(dataset)
+        problem = self._problem(self.features_, dataset.classes, dataset.schema.n_targets or 1, weights)
+        self._keep(self._fit_linear(problem, dataset, run))
+        self._finish(problem, dataset, run)
         return self
 
     def __sklearn_tags__(self) -> Tags:

@@ -44,6 +44,7 @@ ALIGNMENT: Constraints = {
     "n_candidates": [Interval(Integral, 1, None, closed="left"), None],
     "n_features": [Interval(Integral, 1, None, closed="left"), None],
     "rho": [Interval(Real, 0, None, closed="left"), None],
+    "sums": [str, HasMethods("__fspath__"), None],
     "k": [Interval(Real, 2, None, closed="left")],
     "center": ["boolean"],
     "diagonal": ["boolean"],
@@ -60,6 +61,7 @@ JOINT: Constraints = {
 }
 
 POSTERIOR: Constraints = {
+    "sums": [str, HasMethods("__fspath__"), None],
     "beta": [Interval(Real, 0, None, closed="left")],
     "estimator": [StrOptions({"auto", "draw", "support"})],
 }

@@ -51,7 +51,7 @@ class PosteriorFeatures(Certified, SelectingLearner):
         "draw", as the paper does: with replacement, so that a frequency drawn twice is kept once. "support": the
         largest weights, each once, with amplitudes sqrt(weight); ahead where the bandwidth is wrong or beta large.
         "auto": drawn unless all candidates fit into `n_features`.
-    sigma_factors : sequence of float
+    sigma_factors, sums
         As of `AlignedFeatures`.
     scaling, max_rows, class_weight, dtype, device, random_state, checkpoint, progress, memory_limit
         As of `AlignedFeatures`.
@@ -100,6 +100,7 @@ class PosteriorFeatures(Certified, SelectingLearner):
         *,
         estimator: Estimator = "draw",
         sigma_factors: Any = (1.0,),
+        sums: Any = None,
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
         class_weight: Any = None,
@@ -116,6 +117,7 @@ class PosteriorFeatures(Certified, SelectingLearner):
         self.beta = beta
         self.estimator = estimator
         self.sigma_factors = sigma_factors
+        self.sums = sums
         self.scaling = scaling
         self.max_rows = max_rows
         self.class_weight = class_weight

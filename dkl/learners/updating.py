@@ -1,0 +1,131 @@
+"""Updated: learners that select by sums take appended and dropped rows, reading only the blocks that changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.data.dataset import Dataset
+from dkl.learners.rows import check_columns
+from dkl.passes.kept_sums import KeepingDriver, KeptSource, KeptSums
+from dkl.version import __version__
+
+
+class Updated:
+    """A learner of one pass whose sums can be kept block by block; a subclass says how it weighs and chooses."""
+
+    sums: Any
+    max_rows: int | None
+    stats_: list[Any]
+    seed_: int
+    n_features_in_: int
+
+    def update(self, dataset: Dataset) -> Self:
+        """Select anew after rows were appended to the store or dropped from it; only blocks that changed are read.
+
+        Candidates, bandwidth and scaler stay those of `fit`. Where these do not depend on the rows (a number for the
+        bandwidth, no scaling), the result has the bits of a new `fit` on the same blocks; else those of the selection
+        alone, on candidates found on earlier rows. Regression targets are summed about the mean of the fit's first
+        block, so there the bits are those of a new fit while that block stays whole, and else agree to rounding.
+        ``class_weight="balanced"`` gives old rows other weights whenever the classes' shares change: all blocks are
+        then read.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            A version of the store, whole or a split of it: ``ds.append(X, y)``, ``ds.drop(blocks=[3])``.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If no sums were kept (`sums`), the columns or classes are not those of `fit`, or the rows are in no store.
+        """
+        check_is_fitted(self)
+        self._check_update(dataset)
+        self._fingerprint = ""
+        self.stats_ = []
+        if self.max_rows is not None:
+            dataset = dataset.thin(self.max_rows, self.seed_)
+        self._weigh(dataset)
+        return self
+
+    def _check_update(self, dataset: Dataset) -> None:
+        name = type(self).__name__
+        if self.sums is None:
+            raise ValueError(
+                f"{name} has no sums of its blocks: fit with sums='folder', or fit all rows again. A model that was "
+                "loaded is told where they are by set_params(sums='folder')"
+            )
+        if not isinstance(dataset, Dataset):
+            raise ValueError(
+                f"update takes a Dataset in a store, whose blocks are told apart, not {type(dataset).__name__}: append "
+                "rows to the dataset of the fit, ds = ds.append(X, y), then update(ds)"
+            )
+        check_columns(self, dataset)
+        if dataset.n_columns != self.n_features_in_:
+            raise ValueError(f"{dataset!r} has {dataset.n_columns} columns; {name} was fitted to {self.n_features_in_}")
+        known = getattr(self, "classes_", None)
+        if not np.array_equal(known, dataset.classes):  # type: ignore[arg-type]
+            raise ValueError(
+                f"{dataset!r} has the classes {dataset.classes}, fit has found {known}; fit all rows again"
+            )
+
+    def _kept(self, driver: Any) -> Any:
+        """The driver as it is planned, with its sums kept where `sums` says so."""
+        return driver if self.sums is None else KeepingDriver(driver, KeptSums(str(self.sums), ""))
+
+    def _weigh(self, dataset: Dataset) -> None:
+        raise TypeError(f"{type(self).__name__} does not say how it weighs")
+
+
+def keeping(driver: Any, problem: Any, dataset: Dataset, *, store: Any, device: str) -> tuple[Any, Any]:
+    """A driver and the source of its rows, with sums kept below `store`; as they are without one.
+
+    Raises
+    ------
+    ValueError
+        If the rows are in no store of dkl: blocks in memory have no identity that a later run knows.
+    """
+    source = dataset.source
+    if store is None:
+        return driver, source
+    if dataset.store is None:
+        raise ValueError(
+            f"sums={str(store)!r} keeps the sums of blocks of a store, and these rows are in {source.place}; write "
+            "them with dkl.create_dataset first, or leave sums out"
+        )
+    sums = KeptSums(str(store), digest((problem, device, __version__)))
+    (record,) = driver.plan(problem)[0][0]
+    return KeepingDriver(driver, sums), KeptSource(source, sums, record.result_bytes)
+
+
+def digest(value: Any) -> str:
+    """The digest of dataclasses, arrays and plain values, nested as they may be."""
+    sha = hashlib.sha256()
+    _feed(sha, value)
+    return sha.hexdigest()[:32]
+
+
+def _feed(sha: Any, value: Any) -> None:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        sha.update(type(value).__name__.encode())
+        for field in dataclasses.fields(value):
+            sha.update(field.name.encode())
+            _feed(sha, getattr(value, field.name))
+    elif isinstance(value, np.ndarray):
+        sha.update(f"{value.shape} {value.dtype.str}".encode())
+        sha.update(np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, tuple | list):
+        sha.update(f"{len(value)}".encode())
+        for one in value:
+            _feed(sha, one)
+    else:
+        sha.update(f"{value!r};".encode())

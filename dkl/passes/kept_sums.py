@@ -1,0 +1,154 @@
+"""Sums that are kept block by block, so that a later pass reads only the blocks that are new or have changed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dkl.blocks.block import Block
+from dkl.blocks.records import BlockSum, Cost
+from dkl.data.source import BlockReader, BlockSource
+from dkl.passes.checkpoint import Checkpoint
+
+_KEPT = "kept sums"
+# a sum is there as it is read, checked and unpacked, or as it is packed and written
+_COPIES = 3
+
+
+@dataclass(frozen=True)
+class KeptSums:
+    """Where the sums of blocks are kept.
+
+    Parameters
+    ----------
+    store : str
+        A folder or URL that every worker reaches.
+    asked : str
+        What was summed: two passes share sums where it is the same.
+    """
+
+    store: str
+    asked: str
+
+    def read(self, identity: str) -> Mapping[str, np.ndarray] | None:
+        """The sums of a block, or None where none were written to their end."""
+        saved = self._place(identity).load()
+        return None if saved is None else saved.arrays
+
+    def write(self, identity: str, sums: Mapping[str, np.ndarray]) -> None:
+        """Keep the sums of a block; once more does no harm."""
+        self._place(identity).save(sums)
+
+    def _place(self, identity: str) -> Checkpoint:
+        return Checkpoint(f"{self.store.rstrip('/')}/{self.asked}/{identity}")
+
+
+class KeptTicket(NamedTuple):
+    """A block of the source beneath, its number and the name that its sums are kept under."""
+
+    base: Any
+    number: int
+    identity: str
+
+
+@dataclass(frozen=True, eq=False)
+class KeptReader:
+    """Reads the sums of a block where they are kept, and its rows where not."""
+
+    base: BlockReader
+    sums: KeptSums
+
+    def load(self, ticket: KeptTicket) -> Block:
+        """The rows under their identity, or one row of no columns with the sums."""
+        found = self.sums.read(ticket.identity)
+        if found is None:
+            return replace(self.base.load(ticket.base), columns={_KEPT: np.array(ticket.identity)})
+        return Block(ticket.number, np.empty((1, 0)), None, None, np.zeros(1, np.int64), found)
+
+
+class KeptSource:
+    """A source whose blocks are read only where their sums are not kept; the attributes are those of `BlockSource`.
+
+    Parameters
+    ----------
+    base : BlockSource
+        With a `block_identity`: stores of dkl, their versions and views have one.
+    sums : KeptSums
+    sums_nbytes : int
+        Bytes of the sums of one block.
+    """
+
+    def __init__(self, base: BlockSource, sums: KeptSums, sums_nbytes: int) -> None:
+        self.base, self.sums = base, sums
+        self.n_blocks, self.block_rows, self.n_columns = base.n_blocks, base.block_rows, base.n_columns
+        self.dtype, self.is_sparse, self.place = base.dtype, base.is_sparse, base.place
+        self.block_nbytes = max(base.block_nbytes, sums_nbytes)
+        self.read_nbytes = max(base.read_nbytes, _COPIES * sums_nbytes)
+        self.stored_nbytes = base.stored_nbytes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return f"kept {self.sums.asked} {self.base.fingerprint}"
+
+    def reader(self) -> KeptReader:
+        return KeptReader(self.base.reader(), self.sums)
+
+    def ticket(self, index: int) -> KeptTicket:
+        of_base: Any = self.base
+        identity = hashlib.sha256(of_base.block_identity(index).encode()).hexdigest()[:32]
+        return KeptTicket(self.base.ticket(index), index, identity)
+
+
+@dataclass(frozen=True, eq=False)
+class KeepingDriver:
+    """A driver of block sums, the sums of each block being kept; they add up in the tree of any pass.
+
+    Parameters
+    ----------
+    driver : Driver
+    sums : KeptSums
+    """
+
+    driver: Any
+    sums: KeptSums
+
+    def init(self, problem: Any) -> Any:
+        return self.driver.init(problem)
+
+    def request(self, problem: Any, state: Any) -> Sequence[BlockSum] | None:
+        records = self.driver.request(problem, state)
+        return records and tuple(kept_record(record, self.sums) for record in records)
+
+    def step(self, problem: Any, state: Any, results: Any) -> Any:
+        return self.driver.step(problem, state, results)
+
+    def plan(self, problem: Any) -> list[tuple[Sequence[BlockSum], int]]:
+        planned = self.driver.plan(problem)
+        return [(tuple(kept_record(record, self.sums) for record in records), times) for records, times in planned]
+
+
+def kept_record(record: BlockSum, sums: KeptSums) -> BlockSum:
+    """The record, by a function that takes the sums of a block from where they are kept, or puts them there."""
+    operands = {**record.operands, _KEPT: (record, sums)}
+    return replace(record, function=_sums_of_block, operands=operands, cost=partial(_cost, record=record))
+
+
+def _sums_of_block(block: Block, operands: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
+    if _KEPT not in block.columns:
+        return block.columns
+    record, sums = operands[_KEPT]
+    found = record.function(replace(block, columns={}), operands)
+    accumulators: Mapping[str, Any] = record.accumulators
+    kept = {name: np.asarray(found[name], accumulators[name].dtype, order="C") for name in accumulators}
+    sums.write(str(block.columns[_KEPT]), kept)
+    return kept
+
+
+def _cost(rows: int, columns: int, *, record: BlockSum) -> Cost:
+    cost: Cost = record.cost(rows, columns)
+    return replace(cost, scratch_bytes=cost.scratch_bytes + _COPIES * record.result_bytes)

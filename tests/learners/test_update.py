@@ -1,0 +1,165 @@
+"""A fit that kept its sums takes appended and dropped blocks by reading these alone, with the bits of a new fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dask.distributed import Client, LocalCluster
+from sklearn.base import clone
+
+from dkl.data.create import create_dataset
+from dkl.data.dataset import Dataset
+from dkl.features.families import Gaussian
+from dkl.learners.aligned import AlignedFeatures
+from dkl.learners.kernel_machines import KernelClassifier
+from dkl.learners.posterior import PosteriorFeatures
+from dkl.model_io import load_model
+from dkl.passes.kept_sums import KeptSums
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(210, 3)).astype(np.float32)
+LABELS = np.where(np.sin(2.0 * X[:, 0]) + 0.1 * RNG.normal(size=210) > 0, "up", "down")
+NUMBERS = 1e4 + np.sin(2.0 * X[:, 0]).astype(np.float64)
+
+CASES: dict[str, tuple[Any, np.ndarray]] = {
+    "aligned": (AlignedFeatures, LABELS),
+    "posterior": (PosteriorFeatures, LABELS),
+    "numbers": (AlignedFeatures, NUMBERS),
+}
+
+
+def learner(case: str, **changes: Any) -> Any:
+    given = {"family": Gaussian(sigma=1.0), "n_candidates": 64, "n_features": 20, "random_state": 0, "progress": False}
+    return CASES[case][0](**{**given, **changes})
+
+
+def store(folder: Path, y: np.ndarray, **options: Any) -> Dataset:
+    return create_dataset(folder / "rows.zarr", X[:150], y[:150], rows_a_block=20, **options)
+
+
+def values_of(fitted: Any) -> np.ndarray:
+    return fitted.alignment_ if hasattr(fitted, "alignment_") else fitted.losses_
+
+
+def assert_same(updated: Any, fitted: Any) -> None:
+    assert np.array_equal(values_of(updated), values_of(fitted))
+    assert np.array_equal(updated.weights_, fitted.weights_)
+    assert np.array_equal(updated.feature_map_.amplitudes, fitted.feature_map_.amplitudes)
+    assert np.array_equal(updated.frequencies_, fitted.frequencies_)
+    assert updated.total_weight_ == fitted.total_weight_
+
+
+@pytest.fixture
+def blocks_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The identities of blocks whose sums were computed and kept, which takes their rows."""
+    written: list[str] = []
+    write = KeptSums.write
+
+    def counted(self: KeptSums, identity: str, sums: Any) -> None:
+        written.append(identity)
+        write(self, identity, sums)
+
+    monkeypatch.setattr(KeptSums, "write", counted)
+    return written
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_update_reads_the_blocks_that_changed_and_has_the_bits_of_a_new_fit(
+    tmp_path: Path, case: str, blocks_read: list[str]
+) -> None:
+    y = CASES[case][1]
+    ds = store(tmp_path, y)
+    fitted = learner(case, sums=tmp_path / "sums").fit(ds)
+    assert_same(fitted, learner(case).fit(ds))
+    assert len(blocks_read) == ds.source.n_blocks == 8
+    for change, changed in (
+        (lambda ds: ds.append(X[150:], y[150:]), 3),
+        (lambda ds: ds.drop(blocks=[2, 9]), 0),
+        (lambda ds: ds.drop([25, 26, 45, 60]), 3),
+    ):
+        ds = change(ds)
+        blocks_read.clear()
+        assert_same(fitted.update(ds), learner(case).fit(ds))
+        assert len(blocks_read) == changed
+    assert sum(one.rows for one in fitted.stats_) < 100
+
+
+def test_an_update_of_a_split_reads_only_what_joined_it(tmp_path: Path, blocks_read: list[str]) -> None:
+    ds = store(tmp_path, LABELS, sample_weight=RNG.integers(0, 3, 150)).split({"train": 0.8, "test": 0.2})
+    fitted = learner("aligned", sums=str(tmp_path / "sums")).fit(ds["train"])
+    blocks_read.clear()
+    ds = ds.append(X[150:], LABELS[150:], split="train")
+    assert_same(fitted.update(ds["train"]), learner("aligned").fit(ds["train"]))
+    assert len(blocks_read) == 3
+
+
+def test_scaler_bandwidth_and_candidates_stay_those_of_the_fit(tmp_path: Path) -> None:
+    ds = store(tmp_path, LABELS)
+    fitted = learner("aligned", family=None, scaling="standard", sums=tmp_path / "sums").fit(ds)
+    before = fitted.family_, fitted.scaler_, fitted.candidates_
+    fitted.update(ds.append(X[150:], LABELS[150:]))
+    assert (fitted.family_, fitted.scaler_) == before[:2]
+    assert np.array_equal(fitted.candidates_, before[2])
+
+
+def test_balanced_weights_change_with_the_classes_and_all_blocks_are_read(
+    tmp_path: Path, blocks_read: list[str]
+) -> None:
+    ds = store(tmp_path, LABELS)
+    fitted = learner("aligned", class_weight="balanced", sums=tmp_path / "sums").fit(ds)
+    ds = ds.append(X[150:], LABELS[150:])
+    assert_same(fitted.update(ds), learner("aligned", class_weight="balanced").fit(ds))
+    assert len(blocks_read) == 8 + 11
+
+
+def test_sums_that_were_cut_short_are_computed_again(tmp_path: Path) -> None:
+    ds = store(tmp_path, LABELS)
+    fitted = learner("aligned", sums=tmp_path / "sums").fit(ds)
+    for file in sorted((tmp_path / "sums").rglob("*.dkl"))[:3]:
+        file.write_bytes(file.read_bytes()[:-7])
+    assert_same(clone(fitted).fit(ds), fitted)
+
+
+def test_a_loaded_model_and_workers_update_to_the_same_bits(tmp_path: Path) -> None:
+    ds = store(tmp_path, LABELS)
+    learner("aligned", sums=tmp_path / "sums").fit(ds).save(tmp_path / "model.zarr")
+    more = ds.append(X[150:], LABELS[150:])
+    loaded = load_model(tmp_path / "model.zarr")
+    with pytest.raises(ValueError, match=r"set_params\(sums='folder'\)"):
+        loaded.update(more)
+    loaded.set_params(sums=str(tmp_path / "sums"), progress=False)
+    with LocalCluster(n_workers=2, processes=False, dashboard_address=None) as cluster, Client(cluster):
+        loaded.update(more)
+    assert_same(loaded, learner("aligned").fit(more))
+
+
+def test_a_machine_is_updated_with_its_features(tmp_path: Path) -> None:
+    ds = store(tmp_path, LABELS)
+    features = learner("aligned", sums=tmp_path / "sums")
+    options = {"loss": "squared_hinge", "solver": "newton", "random_state": 0, "progress": False}
+    machine = KernelClassifier(features, **options).fit(ds)
+    more = ds.append(X[150:], LABELS[150:])
+    assert machine.update(more) is machine
+    whole = KernelClassifier(learner("aligned"), **options).fit(more)
+    assert_same(machine.features_, whole.features_)
+    assert np.array_equal(machine.linear_.coef_, whole.linear_.coef_)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda fitted, ds: fitted.set_params(sums=None).update(ds), "no sums of its blocks: fit with sums='folder'"),
+        (lambda fitted, ds: fitted.update(X), "Dataset in a store"),
+        (lambda fitted, ds: clone(fitted).fit(X, LABELS), "write them with dkl.create_dataset first"),
+        (lambda fitted, ds: fitted.update(ds("cols", X[:, :2], LABELS)), "has 2 columns"),
+        (lambda fitted, ds: fitted.update(ds("other", X, NUMBERS > 1e4)), "fit all rows again"),
+        (lambda fitted, ds: KernelClassifier("random").fit(X, LABELS).update(X), "RandomFeatures keeps no sums"),
+    ],
+)  # fmt: skip
+def test_an_update_that_makes_no_sense_is_refused(tmp_path: Path, call: Any, message: str) -> None:
+    fitted = learner("aligned", sums=tmp_path / "sums").fit(store(tmp_path, LABELS))
+    with pytest.raises(ValueError, match=message):
+        call(fitted, lambda name, rows, y: create_dataset(tmp_path / name, rows, y))
