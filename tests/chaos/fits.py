@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import dask
+import fsspec
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 
@@ -44,12 +46,18 @@ def on(features: Any, **options: Any) -> Any:
     return KernelClassifier(features=features, random_state=0, progress=False, **options)
 
 
-def make_rows(path: str) -> None:
-    """Two classes in 20 blocks, some of whose rows weigh more."""
+def make_arrays(n_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Two classes, some of whose rows weigh more."""
     generator = np.random.default_rng(0)
-    X = generator.standard_normal((2_000, 6)).astype(np.float32)
+    X = generator.standard_normal((n_rows, 6)).astype(np.float32)
     y = (np.cos(2 * X[:, 0]) + X[:, 1] > 0).astype(int)
-    create_dataset(path, X, y, sample_weight=generator.integers(1, 3, 2_000), rows_a_block=100)
+    return X, y, generator.integers(1, 3, n_rows)
+
+
+def make_rows(path: str) -> None:
+    """A store of 20 blocks."""
+    X, y, weight = make_arrays(2_000)
+    create_dataset(path, X, y, sample_weight=weight, rows_a_block=100)
 
 
 def numbers_of(value: Any) -> Iterator[bytes]:
@@ -78,8 +86,10 @@ def learned(kind: str, folder: str, checkpoint: str | None = None) -> str:
     return digest(estimator.fit(dataset), dataset.X[:50].compute(scheduler="synchronous"))
 
 
-def drive(kind: str, folder: str, checkpoint: str | None, answer: str) -> None:
-    """What the process of a driver does: fit on threads, and write the digest down."""
+def drive(kind: str, folder: str, checkpoint: str | None, answer: str, stores: Mapping[str, Any]) -> None:
+    """What the process of a driver does: fit on threads, and write the digest down; `stores` are options of fsspec."""
+    fsspec.config.conf.update(stores)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell takes from what it starts with &
     try:
         with dask.config.set(scheduler="threads", num_workers=2):
             found = learned(kind, folder, checkpoint)

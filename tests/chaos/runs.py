@@ -8,11 +8,12 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import dask
@@ -24,7 +25,7 @@ from tests.passes.conftest import bring_two_workers
 STRIKES = ("kill", "interrupt")
 WORKER_STRIKES = ("kill", "stop", "hang", "leave", "join")
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.chaos.fits"])
+PROCESSES.set_forkserver_preload(["tests.chaos.warm"])
 
 
 @dataclass
@@ -53,10 +54,12 @@ class Drivers:
         Where the rows are made.
     checkpoints : str
         A folder or a URL below which each run has its checkpoint.
+    stores : mapping
+        Options of fsspec by protocol, for such a URL.
     """
 
-    def __init__(self, folder: str, checkpoints: str) -> None:
-        self.folder, self.checkpoints, self.tally = folder, checkpoints, Tally()
+    def __init__(self, folder: str, checkpoints: str, stores: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self.folder, self.checkpoints, self.stores, self.tally = folder, checkpoints, dict(stores), Tally()
         make_rows(f"{folder}/rows.zarr")
         self.peaceful = cache(self._peaceful)
 
@@ -83,7 +86,7 @@ class Drivers:
         return answer.read_text(), time.monotonic() - begun
 
     def _started(self, kind: str, checkpoint: str | None, answer: Path) -> Any:
-        process = PROCESSES.Process(target=drive, args=(kind, self.folder, checkpoint, str(answer)))
+        process = PROCESSES.Process(target=drive, args=(kind, self.folder, checkpoint, str(answer), self.stores))
         process.start()
         return process
 

@@ -189,9 +189,10 @@ def test_a_run_goes_on_with_the_same_bits_when_its_scheduler_was_killed_and_come
 
     with dask.config.set({"dkl.no-workers-timeout": 5.0}):
         try:
-            with Client(first.address, timeout=60) as client, pytest.raises(ClusterError, match="no longer answers"):
+            with Client(first.address, timeout=60) as client:
                 client.wait_for_workers(1, timeout=60)
-                run_driver(Descent(), Problem(6), source, publish=kill, checkpoint=checkpoint)
+                with pytest.raises(ClusterError, match="no longer answers"):
+                    run_driver(Descent(), Problem(6), source, publish=kill, checkpoint=checkpoint)
         finally:
             first.kill()
         second = OwnCluster(unused_port)

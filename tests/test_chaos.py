@@ -1,0 +1,78 @@
+"""Fits of every kind survive whatever strikes their driver or their workers, with the same bits; see tests/chaos."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.fits import KINDS
+from tests.chaos.runs import Drivers, Workers, expendable_client
+
+IN_TURN = list(KINDS)
+IN_EVERY_RUN = ("aligned", "margin", "game", "adam", "epochs")
+
+
+def kind_of(number: int) -> str:
+    return IN_TURN[number % len(IN_TURN)]
+
+
+@pytest.fixture(scope="module")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Drivers:
+    folder = str(tmp_path_factory.mktemp("drivers"))
+    return Drivers(folder, f"{folder}/checkpoints")
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    with expendable_client() as client:
+        yield Workers(str(tmp_path_factory.mktemp("workers")), client)
+
+
+@pytest.mark.parametrize("kind", IN_EVERY_RUN)
+def test_a_driver_that_is_struck_resumes_to_the_same_bits(drivers: Drivers, kind: str) -> None:
+    drivers.run(kind, IN_EVERY_RUN.index(kind))
+    assert not drivers.tally.differences
+    assert drivers.tally.slowest_end < 10.0  # 2 s are promised; a machine that is busy takes longer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(50))
+def test_drivers_that_are_struck_fifty_times_resume_to_the_same_bits(drivers: Drivers, number: int) -> None:
+    drivers.run(kind_of(number), number)
+    assert not drivers.tally.differences
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(50))
+def test_workers_that_are_struck_fifty_times_change_no_bit(workers: Workers, number: int) -> None:
+    workers.run(kind_of(number), number)
+    assert not workers.tally.differences
+
+
+@pytest.fixture
+def bucket() -> Iterator[dict[str, Any]]:
+    """Options with which s3fs finds a real S3 server that has a bucket."""
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = {"key": "k", "secret": "s", "endpoint_url": f"http://{host}:{port}"}
+    s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket="bucket")
+    yield options
+    server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", ["aligned", "game", "epochs"])
+def test_a_driver_that_is_struck_resumes_from_an_object_store(bucket: Any, tmp_path: Path, kind: str) -> None:
+    drivers = Drivers(str(tmp_path), "s3://bucket/checkpoints", {"s3": bucket})
+    for number in range(3):
+        drivers.run(kind, number)
+    assert not drivers.tally.differences
+    assert drivers.tally.struck
