@@ -47,6 +47,7 @@ _HOMES = {
     "compare": "dkl.search.comparing",
     "sweep": "dkl.search.sweep",
     "plan": "dkl.planning",
+    "report": "dkl.reporting",
     "load_model": "dkl.model_io",
 }
 

@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "ingest", "info", "verify", "plan", "fit", "score", "predict", "compare", "demo", "bench"]
+    "name", ["", "ingest", "info", "verify", "plan", "fit", "score", "predict", "report", "compare", "demo", "bench"]
 )
 def test_help_teaches_by_an_example(name: str) -> None:
     run = dkl_command(*([name] if name else []), "--help")

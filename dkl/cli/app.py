@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from dkl.cli import bench_command, compare_command, data_commands, demo_command, model_commands, tune_command
+from dkl.cli import (
+    bench_command,
+    compare_command,
+    data_commands,
+    demo_command,
+    model_commands,
+    report_command,
+    tune_command,
+)
 from dkl.version import __version__
 
 app = typer.Typer(
@@ -44,6 +52,7 @@ def _program(
 
 data_commands.register(app)
 model_commands.register(app)
+report_command.register(app)
 tune_command.register(app)
 demo_command.register(app)
 compare_command.register(app)

@@ -1,0 +1,48 @@
+"""The command `report`: one page on a model, printed, or written as text, HTML or JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from dkl.cli.cluster import Compute, computing_on
+from dkl.cli.command import Result, Running, command
+from dkl.cli.model_commands import Model
+from dkl.cli.outputs import refuse_existing
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the program."""
+    example = "dkl report model.zarr rows.zarr --output report.html"
+    command(app, "report", epilog=f"Example: [bold]{example}[/bold]")(report)
+
+
+def report(
+    model: Model,
+    compute: Compute,
+    running: Running,
+    *,
+    data: Annotated[
+        str | None, typer.Argument(help="A store whose splits are scored; without it no row is read.")
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="Write the page here: .html, .json or .txt.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that is there.")] = False,
+) -> Result:
+    """Say where a model comes from and what it does: rows, settings, reading, memory, scores, bounds, versions.
+
+    The hash of the fit is equal for two people who fitted the same rows with the same settings to the same bits.
+    """
+    from dkl.data.dataset import open_dataset
+    from dkl.reporting import check_format
+    from dkl.reporting import report as report_on
+
+    if output is not None:
+        check_format(output)
+        refuse_existing(output, overwrite)
+    with computing_on(compute):
+        page = report_on(model, None if data is None else open_dataset(data))
+    if output is not None:
+        page.write(output)
+    return Result(page.facts, Text(repr(page)))

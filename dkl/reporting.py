@@ -1,0 +1,337 @@
+"""report: one page on a fitted model as text, HTML or JSON, with a hash that two people can compare."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from textwrap import fill, indent
+from typing import Any
+
+import numpy as np
+from dask.utils import format_bytes, format_time
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.data.dataset import Dataset
+from dkl.errors import StoreError
+from dkl.learners.checkpoints import what_counts
+from dkl.learners.recording import Provenance, fingerprint_of
+from dkl.model_io import content_hash, load_model
+
+_LINES = 12
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "th{text-align:left;vertical-align:top;padding-right:1.5rem;font-weight:600}code{font-size:13px}"
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """One page on a fitted model; print it.
+
+    Parameters
+    ----------
+    facts : mapping of str to mapping
+        Section by section, as JSON values.
+
+    Attributes
+    ----------
+    hash : str
+        Of the rows and of all that was learned: equal for two fits with the same bits on the same rows.
+    """
+
+    facts: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def hash(self) -> str:
+        return str(self.facts["hash"]["fit"])
+
+    def __repr__(self) -> str:
+        return "\n\n".join(_section(name, facts) for name, facts in self.facts.items() if facts)
+
+    def _repr_html_(self) -> str:
+        return "".join(_html_section(name, facts) for name, facts in self.facts.items() if facts)
+
+    def to_json(self) -> str:
+        """The facts as one JSON object."""
+        return json.dumps(self.facts, indent=2)
+
+    def to_html(self) -> str:
+        """The page, whole: it needs no other file."""
+        title = escape(str(self.facts["model"]["estimator"]))
+        head = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title><style>{_STYLE}</style>"
+        return f"{head}<body><h1>{title}</h1>{self._repr_html_()}</body></html>\n"
+
+    def write(self, path: str | Path) -> None:
+        """Write the page in the format of the suffix: .html, .json or .txt.
+
+        Raises
+        ------
+        ValueError
+            For another suffix.
+        """
+        formats = {".html": self.to_html, ".json": self.to_json, ".txt": lambda: f"{self!r}\n"}
+        Path(path).write_text(formats[check_format(path)](), encoding="utf-8")
+
+
+def check_format(path: str | Path) -> str:
+    """The suffix that a page is written under, or ValueError for another one."""
+    suffix = Path(path).suffix
+    if suffix not in (".html", ".json", ".txt"):
+        raise ValueError(f"the report goes to {str(path)!r}; its name must end in .html, .json or .txt")
+    return suffix
+
+
+def report(model: Any, data: Any = None) -> Report:
+    """One page on a fitted model: its rows, settings, reading, memory, scores, curve, bounds, versions, and its hash.
+
+    Parameters
+    ----------
+    model : fitted estimator of dkl, or the path or URL of a saved one
+    data : Dataset, mapping of str to Dataset, or None
+        Rows to score: every split of a dataset that has splits, else all of its rows. None scores nothing and reads
+        no row.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    NotFittedError
+        Before `fit`.
+    StoreError
+        If `data` lies in the store of the fit and its rows are no longer those of the fit.
+    ValueError
+        If there are rows to score and the model does not predict, or they have no target.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> import dkl
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = dkl.KernelClassifier(dkl.RandomFeatures(n_features=20, random_state=0), random_state=0).fit(X, y)
+    >>> page = dkl.report(model)
+    >>> page.facts["data"]["rows"], page.hash == dkl.report(model).hash
+    (150, True)
+    """
+    model = load_model(model) if isinstance(model, str | Path) else model
+    check_is_fitted(model)
+    origin = getattr(model, "provenance_", Provenance())
+    scored = _splits(data)
+    for dataset in scored.values():
+        _check_unchanged(origin, dataset)
+    features = getattr(model, "features_", model)
+    return Report(
+        {
+            "model": _model_facts(model, features),
+            "hash": _hashes(model, origin),
+            "data": _data_facts(origin),
+            "settings": _settings(model),
+            "work": _work_facts(origin),
+            "scores": {name: _scored(model, name, dataset) for name, dataset in scored.items()},
+            "curve": _curve(model, features),
+            "bounds": _bounds(model, features),
+            "versions": dict(origin.versions or {}),
+        }
+    )
+
+
+def _splits(data: Any) -> Mapping[str, Dataset]:
+    if isinstance(data, Dataset):
+        return {name: data[name] for name in data.splits} or {data.name or "all": data}
+    return data or {}
+
+
+def _check_unchanged(origin: Provenance, dataset: Dataset) -> None:
+    """Raise StoreError for the rows of the fit, if they are others now."""
+    same = origin.fingerprint and dataset.store and (dataset.store, dataset.name) == (origin.store, origin.view)
+    if same and fingerprint_of(dataset) != origin.fingerprint:
+        view = f"split {dataset.name!r} of " if dataset.name else ""
+        raise StoreError(
+            f"{view}{dataset.store!r} has changed since the fit: its fingerprint is {fingerprint_of(dataset)[:12]}, "
+            f"that of the fit {origin.fingerprint[:12]}; fit the model again, or give the rows that it was fitted on"
+        )
+
+
+def _model_facts(model: Any, features: Any) -> dict[str, Any]:
+    facts = {"estimator": type(model).__name__}
+    if features is not model:
+        facts["features"] = type(features).__name__
+    feature_map = model.feature_map_
+    facts |= {"columns of the map": feature_map.n_features, "family": repr(features.family_)}
+    facts |= {"scaling": "none" if feature_map.scaler is None else feature_map.scaler.kind}
+    seeds = {name: int(one.seed_) for name, one in (("features", features), ("model", model))}
+    return {**facts, "seeds": seeds} | _ending(model, features)
+
+
+def _ending(model: Any, features: Any) -> dict[str, Any]:
+    """How the fit ended, as it says itself."""
+    said: dict[str, Any] = {"ended": getattr(features, "message_", ""), "penalty": getattr(model, "alpha_", None)}
+    return {name: value for name, value in said.items() if value not in ("", None)}
+
+
+def _hashes(model: Any, origin: Provenance) -> dict[str, str]:
+    """Of the fit, and of what it is made of: where two fits differ, these say in what."""
+    inputs = _digest(what_counts(model), (origin.versions or {}).get("dkl"))
+    learned = content_hash(model)
+    return {
+        "fit": _digest(origin.fingerprint, learned),
+        "rows": origin.fingerprint or "unknown: a hash of these rows would read them all",
+        "settings and version": inputs,
+        "learned": learned,
+    }
+
+
+def _digest(*parts: Any) -> str:
+    with np.printoptions(threshold=2**31 - 1, floatmode="unique"):
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _data_facts(origin: Provenance) -> dict[str, Any]:
+    if not origin.place:
+        return {"place": "unknown: the model was fitted by an older dkl"}
+    facts: dict[str, Any] = {"place": origin.place, "split": origin.view or "all rows"}
+    facts |= {"fingerprint": origin.fingerprint or "none", "rows": origin.rows, "columns": origin.columns}
+    if origin.total_weight != origin.rows:
+        facts["total weight"] = origin.total_weight
+    return {**facts, "task": origin.task or "none"} | ({"classes": dict(origin.targets)} if origin.targets else {})
+
+
+def _settings(model: Any) -> dict[str, Any]:
+    """Every parameter, those of the features among them."""
+    hidden = {"checkpoint", "progress", "features"}
+    given = {name: value for name, value in model.get_params(deep=True).items() if name not in hidden}
+    return {name: _plain(value) for name, value in given.items() if name.rpartition("__")[2] not in hidden}
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | None) else repr(value)
+
+
+def _work_facts(origin: Provenance) -> dict[str, Any]:
+    if not origin.finished:
+        return {}
+    return {
+        "finished": origin.finished,
+        "seconds": round(origin.seconds, 3),
+        "passes": origin.passes,
+        "bytes read": origin.bytes_read,
+        "blocks from the cache": origin.cache_hits,
+        "memory promised (bytes a process)": origin.promised_bytes,
+        "memory used (bytes, this process and its imports)": origin.used_bytes,
+    }
+
+
+def _scored(model: Any, name: str, dataset: Dataset) -> dict[str, Any]:
+    if not hasattr(model, "score"):
+        raise ValueError(
+            f"{type(model).__name__} maps rows and predicts nothing, so {name!r} has no score; report a "
+            "KernelClassifier or KernelRegressor, or leave data away"
+        )
+    measure = "accuracy" if dataset.task == "classification" else "r2"
+    return {measure: float(model.score(dataset)), "rows": dataset.n_rows}
+
+
+def _curve(model: Any, features: Any) -> dict[str, Any]:
+    """The figures of each round by name; of learners that have none, nothing."""
+    history: Sequence[Mapping[str, Any]] = getattr(features, "history_", None) or getattr(model, "history_", None) or ()
+    lines = [line for line in history if "n_features" in line] or list(history)
+    names = [name for name in (lines[0] if lines else ()) if np.isscalar(lines[0][name])]
+    return {name: [_finite(line.get(name)) for line in lines] for name in names}
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if value is not None and np.isfinite(value) else None
+
+
+def _bounds(model: Any, features: Any) -> dict[str, Any]:
+    found = getattr(features, "bounds_", None)
+    if found is None:
+        return {}
+    if not found:
+        return {"none": found.why_none}
+    return {
+        f"{place}. {getattr(one, 'theorem', type(one).__name__)}": {
+            "says": repr(one),
+            "vacuous": bool(one.is_vacuous),
+        }
+        for place, one in enumerate(found, 1)
+    }
+
+
+def _lines_of(facts: Mapping[str, Any]) -> dict[str, str]:
+    """What is shown of a section: a setting that was left open is not."""
+    return {label: _shown(label, value) for label, value in facts.items() if value is not None}
+
+
+def _section(name: str, facts: Mapping[str, Any]) -> str:
+    if name == "curve":
+        return f"{name}\n" + indent(_curve_text(facts), "  ")
+    if name == "bounds":
+        return f"{name}\n" + "\n".join(indent(_said(value), "  ") for value in facts.values())
+    shown = _lines_of(facts)
+    width = max(map(len, shown))
+    lines = [f"  {label:<{width}}  {value}" for label, value in shown.items()]
+    return "\n".join([name, *lines])
+
+
+def _said(value: Any) -> str:
+    return str(value["says"]) if isinstance(value, Mapping) else fill(str(value), 100)
+
+
+def _shown(label: str, value: Any) -> str:
+    if "bytes" in label:
+        return format_bytes(value)
+    if label == "seconds":
+        return format_time(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_shown(name, one)}" for name, one in value.items())
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) and label != "features" else f"{value:.6g}"
+
+
+def _curve_text(curve: Mapping[str, Sequence[Any]]) -> str:
+    """A table of at most a dozen rounds, the last one among them."""
+    n_rounds = len(next(iter(curve.values())))
+    kept = np.unique(np.linspace(0, n_rounds - 1, min(n_rounds, _LINES)).astype(int))
+    table = [["round", *curve]] + [[str(at), *(_number(values[at]) for values in curve.values())] for at in kept]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)) for row in table)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _html_section(name: str, facts: Mapping[str, Any]) -> str:
+    head = f"<h2>{escape(name)}</h2>"
+    if name == "curve":
+        return f"{head}{_picture(facts)}<pre>{escape(_curve_text(facts))}</pre>"
+    if name == "bounds":
+        return head + "".join(f"<pre>{escape(_said(value))}</pre>" for value in facts.values())
+    rows = "".join(
+        f"<tr><th>{escape(label)}</th><td>{escape(value)}</td></tr>" for label, value in _lines_of(facts).items()
+    )
+    return f"{head}<table>{rows}</table>"
+
+
+def _picture(curve: Mapping[str, Sequence[Any]]) -> str:
+    """The loss over the features, or over the rounds, drawn as a line."""
+    ys = curve.get("held_out_loss") or []
+    name = "held-out loss" if any(y is not None for y in ys) else "loss"
+    ys = ys if name == "held-out loss" else curve.get("loss") or curve.get("objective") or []
+    xs = curve.get("n_features") or list(range(len(ys)))
+    points = np.array([(x, y) for x, y in zip(xs, ys, strict=True) if x is not None and y is not None])
+    if len(points) < 2:
+        return ""
+    low, span = points.min(axis=0), np.maximum(np.ptp(points, axis=0), np.finfo(float).tiny)
+    at = (points - low) / span * [560, -140] + [20, 150]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+    text = f"{name} over {'features' if 'n_features' in curve else 'rounds'}: {points[0, 1]:.4g} to {points[-1, 1]:.4g}"
+    line = f"<polyline points='{path}' fill='none' stroke='#1f77b4' stroke-width='2'/>"
+    return f"<svg viewBox='0 0 600 190' width='600' role='img'>{line}<text x='20' y='180'>{escape(text)}</text></svg>"

@@ -1,0 +1,154 @@
+"""The report on a fitted model: what it says is so, and its hash is that of what was learned."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from typer.testing import CliRunner
+from typer.testing import Result as Run
+
+import dkl
+from dkl.cli.app import app
+from dkl.data.dataset import Dataset
+from dkl.errors import StoreError
+from dkl.events import Event
+from dkl.model_io import content_hash
+
+MODEL = dkl.KernelClassifier(
+    dkl.MarginFeatures(n_features=8, random_state=0, scaling="standard"),
+    loss="squared_hinge",
+    solver="newton",
+    random_state=0,
+)
+
+
+def rows(seed: int = 0, n: int = 240) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    X = generator.normal(size=(n, 3))
+    return X, np.where(X[:, 0] * X[:, 1] > 0.0, "yes", "no")
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset, Any, list[Event]]:
+    """A folder with a store and a saved model, the rows, the model, and the events of its fit."""
+    folder = tmp_path_factory.mktemp("report")
+    stored = dkl.create_dataset(folder / "rows.zarr", *rows(), rows_a_block=60).split({"train": 0.75, "test": 0.25})
+    events: list[Event] = []
+    model = clone(MODEL).set_params(progress=events.append, features__progress=events.append).fit(stored["train"])
+    model.save(folder / "model.zarr")
+    return folder, stored, model, events
+
+
+def test_the_page_says_what_the_fit_read_and_what_the_model_scores(fitted: Any) -> None:
+    folder, stored, model, events = fitted
+    facts = dkl.report(str(folder / "model.zarr"), stored).facts
+    ended = [event.detail for event in events if event.kind == "finished" and "cache_hits" in event.detail]
+    assert facts["work"]["passes"] == len(ended) > 3
+    assert facts["work"]["bytes read"] == sum(detail["bytes"] for detail in ended) > 0
+    assert facts["work"]["memory promised (bytes a process)"] == max(one["projected_bytes"] for one in ended)
+    assert facts["data"]["fingerprint"] == stored["train"].fingerprint
+    assert (facts["data"]["rows"], facts["data"]["columns"]) == stored["train"].shape
+    assert facts["data"]["classes"] == dict(zip(["no", "yes"], stored["train"].class_weights, strict=True))
+    assert {name: one["accuracy"] for name, one in facts["scores"].items()} == {
+        name: model.score(stored[name]) for name in ("train", "test")
+    }
+    assert facts["curve"]["n_features"][-1] == 8
+    assert facts["bounds"]["none"] == model.features_.bounds_.why_none
+
+
+def test_bounds_are_those_of_the_features() -> None:
+    learner = dkl.AlignedFeatures(n_candidates=40, n_features=8, random_state=0).fit(*rows())
+    bounds = dkl.report(learner).facts["bounds"]
+    assert [one["says"] for one in bounds.values()] == [repr(one) for one in learner.bounds_]
+
+
+def test_two_people_get_one_hash_for_one_fit_and_another_for_any_change(fitted: Any) -> None:
+    folder, stored, model, _ = fitted
+    page = dkl.report(model)
+    assert dkl.report(folder / "model.zarr").hash == page.hash
+    with dask.config.set(scheduler="synchronous"):
+        again = dkl.report(clone(MODEL).fit(stored["train"]))
+    assert again.facts["hash"] == page.facts["hash"]
+    other = dkl.report(clone(MODEL).set_params(random_state=1).fit(stored["train"])).facts["hash"]
+    assert other["rows"] == page.facts["hash"]["rows"]
+    assert other["settings and version"] != page.facts["hash"]["settings and version"]
+    assert other["fit"] != page.hash
+
+
+def test_one_changed_bit_of_what_was_learned_changes_the_hash(fitted: Any) -> None:
+    model = dkl.load_model(fitted[0] / "model.zarr")
+    before = content_hash(model)
+    model.linear_.coef_[0, 0] = np.nextafter(model.linear_.coef_[0, 0], np.inf)
+    assert content_hash(model) != before
+
+
+class Tags(HTMLParser):
+    """Which tags are open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag not in ("meta",):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_text_html_and_json_say_the_same(fitted: Any, tmp_path: Path) -> None:
+    _, stored, model, _ = fitted
+    page = dkl.report(model, stored)
+    for suffix in (".txt", ".html", ".json"):
+        page.write(tmp_path / f"page{suffix}")
+    assert json.loads((tmp_path / "page.json").read_text()) == page.facts
+    html, text = (tmp_path / "page.html").read_text(), (tmp_path / "page.txt").read_text()
+    tags = Tags()
+    tags.feed(html)
+    assert tags.open == []
+    for said in (page.hash, str(stored["train"].n_rows), "duality_gap", "scikit-learn"):
+        assert said in html
+        assert said in text
+    assert "<polyline" in html
+    assert len(text.splitlines()) < 90
+
+
+def test_rows_that_changed_since_the_fit_are_refused(tmp_path: Path) -> None:
+    model = clone(MODEL).fit(dkl.create_dataset(tmp_path / "rows.zarr", *rows()))
+    other = dkl.create_dataset(tmp_path / "rows.zarr", *rows(seed=1), overwrite=True)
+    with pytest.raises(StoreError, match=r"rows\.zarr' has changed since the fit: its fingerprint is .*fit the model"):
+        dkl.report(model, other)
+
+
+def test_what_cannot_be_reported_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(NotFittedError):
+        dkl.report(clone(MODEL))
+    learner = dkl.RandomFeatures(n_features=4, random_state=0).fit(rows()[0])
+    with pytest.raises(ValueError, match="RandomFeatures maps rows and predicts nothing"):
+        dkl.report(learner, dkl.create_dataset(tmp_path / "rows.zarr", *rows()))
+    with pytest.raises(ValueError, match=r"page\.pdf'; its name must end in \.html, \.json or \.txt"):
+        dkl.report(learner).write("page.pdf")
+
+
+def dkl_report(*arguments: object) -> Run:
+    return CliRunner().invoke(app, ["report", *map(str, arguments)])
+
+
+def test_the_command_prints_the_page_and_writes_it(fitted: Any, tmp_path: Path) -> None:
+    folder, stored, model, _ = fitted
+    page = tmp_path / "page.html"
+    run = dkl_report(folder / "model.zarr", folder / "rows.zarr", "--output", page, "--json")
+    assert run.exit_code == 0, run.output
+    assert json.loads(run.stdout) == dkl.report(model, stored).facts
+    assert page.read_text().startswith("<!doctype html>")
+    assert "is there already" in dkl_report(folder / "model.zarr", "--output", page).stderr
+    assert dkl_report(folder / "model.zarr").stdout.startswith("model\n  estimator")
