@@ -23,6 +23,24 @@ class _Scored:
         """(n, K) decision values, lazy for Dask collections and Datasets."""
         return score_rows(self, self._scorer, X)
 
+    def predictor(self) -> Any:
+        """The model as a light function of encoded rows in memory: one row in tens of microseconds.
+
+        Returns
+        -------
+        dkl.export.predictor.Predictor
+            With `predict`, `decision_function` and `predict_proba` of a row (d,) or of rows (n, d). It keeps the model
+            as it is now.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        """
+        from dkl.export.predictor import Predictor
+
+        return Predictor.of(self)
+
 
 class ClassPredictions(ClassifierMixin, _Scored):
     """`predict`, `decision_function` and `score` of a model of classes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +15,16 @@ import dkl
 from dkl.blocks.scale import scale_rows
 from dkl.export.quantiles import quantile_scores
 from dkl.selection.scaling import quantile_scaler
+from tests.export.models import MAPS, THREE, TWO, X, assert_agree, classifier, random_features
 
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
-
-GENERATOR = np.random.default_rng(0)
-X = np.column_stack(
-    [GENERATOR.normal(10.0, 3.0, 300), GENERATOR.exponential(size=300), GENERATOR.normal(size=300), np.arange(300) % 3]
-).astype(np.float32)
-TWO = (np.sin(X[:, 0]) * X[:, 2] > 0).astype(int)
-THREE = np.array(["ape", "bee", "cat"])[np.digitize(X[:, 2], [-0.5, 0.5])]
-
-
-def random_features(family: Any = None, scaling: Any = "standard") -> dkl.RandomFeatures:
-    return dkl.RandomFeatures(family, n_features=40, scaling=scaling, random_state=0)
-
-
-def classifier(features: Any = None, **parameters: Any) -> dkl.KernelClassifier:
-    return dkl.KernelClassifier(features or random_features(), epochs=1, random_state=0, **parameters)
 
 
 def answers(model: Any, given: dict[str, np.ndarray], **parameters: Any) -> dict[str, np.ndarray]:
     """What onnxruntime says of rows."""
     session = onnxruntime.InferenceSession(model.to_onnx(**parameters).SerializeToString())
     return dict(zip([one.name for one in session.get_outputs()], session.run(None, given), strict=True))
-
-
-def assert_agree(found: np.ndarray, expected: np.ndarray) -> None:
-    """To 1e-5 of the largest value, or of 1."""
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1.0, np.abs(expected).max()))
 
 
 def assert_same_answers(model: Any, rows: Any, given: dict[str, np.ndarray]) -> None:
@@ -78,22 +58,6 @@ def test_numbers_agree_in_their_own_units(n_targets: int) -> None:
     y = 5_000 + 100 * X[:, 2] if n_targets == 1 else np.stack([X[:, 2], 1e3 * X[:, 1]], axis=1)
     model = dkl.KernelRegressor(random_features(), solver="newton").fit(X, y)
     assert_agree(answers(model, {"X": X})["prediction"], model.predict(X))
-
-
-MAPS: dict[str, Callable[[], Any]] = {
-    "laplacian": lambda: random_features(dkl.Laplacian()),
-    "phases": lambda: random_features(dkl.Gaussian(pairing="phase")),
-    "structured": lambda: random_features(dkl.Gaussian(sampling="structured")),
-    "arc-cosine 0": lambda: random_features(dkl.ArcCosine(0)),
-    "arc-cosine 1": lambda: random_features(dkl.ArcCosine(1)),
-    "arc-cosine 2": lambda: random_features(dkl.ArcCosine(2)),
-    "coordinates": lambda: random_features(dkl.Coordinates()),
-    "few columns": lambda: random_features(dkl.SparseFrequencies(dkl.Gaussian())),
-    "landmarks": lambda: dkl.LandmarkFeatures(n_landmarks=5, n_candidates=20, random_state=0),
-    "harmonics": lambda: dkl.AlignedFeatures(
-        dkl.SphericalHarmonics(max_degree=4, project=True), n_features=20, random_state=0
-    ),
-}
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -180,7 +144,7 @@ def test_without_onnx_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 def test_scores_of_quantiles_are_those_of_the_blocks() -> None:
-    rows = GENERATOR.integers(-3, 4, (500, 3)) / 2.0 + [0.0, 1e-3, 0.0]
+    rows = np.random.default_rng(1).integers(-3, 4, (500, 3)) / 2.0 + [0.0, 1e-3, 0.0]
     scaler = quantile_scaler(rows[::2], np.array([False, False, True]))
     found = quantile_scores(np, rows, scaler)
     np.testing.assert_allclose(found, scale_rows(rows, scaler, "float64"), rtol=0, atol=1e-14)

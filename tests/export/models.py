@@ -1,0 +1,51 @@
+"""Small rows and models of every kind, which exported forms are compared on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import dkl
+
+_GENERATOR = np.random.default_rng(0)
+X = np.column_stack(
+    [
+        _GENERATOR.normal(10.0, 3.0, 300),
+        _GENERATOR.exponential(size=300),
+        _GENERATOR.normal(size=300),
+        np.arange(300) % 3,
+    ]
+).astype(np.float32)
+TWO = (np.sin(X[:, 0]) * X[:, 2] > 0).astype(int)
+THREE = np.array(["ape", "bee", "cat"])[np.digitize(X[:, 2], [-0.5, 0.5])]
+
+
+def random_features(family: Any = None, scaling: Any = "standard") -> dkl.RandomFeatures:
+    return dkl.RandomFeatures(family, n_features=40, scaling=scaling, random_state=0)
+
+
+def classifier(features: Any = None, **parameters: Any) -> dkl.KernelClassifier:
+    return dkl.KernelClassifier(features or random_features(), epochs=1, random_state=0, **parameters)
+
+
+MAPS: dict[str, Callable[[], Any]] = {
+    "laplacian": lambda: random_features(dkl.Laplacian()),
+    "phases": lambda: random_features(dkl.Gaussian(pairing="phase")),
+    "structured": lambda: random_features(dkl.Gaussian(sampling="structured")),
+    "arc-cosine 0": lambda: random_features(dkl.ArcCosine(0)),
+    "arc-cosine 1": lambda: random_features(dkl.ArcCosine(1)),
+    "arc-cosine 2": lambda: random_features(dkl.ArcCosine(2)),
+    "coordinates": lambda: random_features(dkl.Coordinates()),
+    "few columns": lambda: random_features(dkl.SparseFrequencies(dkl.Gaussian())),
+    "landmarks": lambda: dkl.LandmarkFeatures(n_landmarks=5, n_candidates=20, random_state=0),
+    "harmonics": lambda: dkl.AlignedFeatures(
+        dkl.SphericalHarmonics(max_degree=4, project=True), n_features=20, random_state=0
+    ),
+}
+
+
+def assert_agree(found: np.ndarray, expected: np.ndarray) -> None:
+    """To 1e-5 of the largest value, or of 1."""
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1.0, np.abs(expected).max()))

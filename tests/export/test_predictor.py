@@ -1,0 +1,87 @@
+"""A predictor answers what its model answers, a row or many, and one row in a moment."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+
+import dkl
+from tests.export.models import MAPS, THREE, TWO, X, assert_agree, classifier, random_features
+
+
+def assert_same_answers(model: Any) -> None:
+    """Of all rows at once, and of one by itself."""
+    predictor = model.predictor()
+    for name in ("predict", "decision_function", "predict_proba"):
+        if hasattr(model, name):
+            expected, answer = getattr(model, name)(X), getattr(predictor, name)
+            agree = np.testing.assert_array_equal if expected.dtype.kind in "Uib" else assert_agree
+            agree(answer(X), expected)
+            agree(answer(X[5]), expected[5])
+
+
+@pytest.mark.parametrize("scaling", [None, "standard", "minmax", "unit", "quantile"])
+def test_every_scaling_is_folded_in(scaling: Any) -> None:
+    assert_same_answers(classifier(random_features(scaling=scaling)).fit(X, TWO))
+
+
+@pytest.mark.parametrize("labels", [TWO, THREE], ids=["two", "three"])
+@pytest.mark.parametrize("parameters", [{"loss": "log_loss"}, {"calibrate": True}], ids=str)
+def test_classes_and_probabilities_agree(parameters: dict[str, Any], labels: np.ndarray) -> None:
+    assert_same_answers(classifier(**parameters).fit(X, labels))
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_every_feature_map_has_a_predictor(name: str) -> None:
+    assert_same_answers(classifier(MAPS[name]()).fit(X, THREE if name == "phases" else TWO))
+
+
+@pytest.mark.parametrize("targets", [X[:, 2] + 100, X[:, :2]], ids=["one", "two"])
+def test_numbers_agree(targets: np.ndarray) -> None:
+    assert_same_answers(dkl.TunedRegressor(20, scaling="standard", random_state=0).fit(X, targets))
+
+
+def test_a_predictor_can_be_sent_to_another_process() -> None:
+    predictor = classifier().fit(X, TWO).predictor()
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(predictor)).predict(X), predictor.predict(X))
+
+
+def test_one_row_is_answered_in_under_100_microseconds() -> None:
+    rows = np.random.default_rng(0).normal(size=(500, 100)).astype(np.float32)
+    learner = dkl.RandomFeatures(n_features=500, scaling="standard", random_state=0)
+    predictor = classifier(learner).fit(rows, rows[:, 0] > 0).predictor()
+    took = []
+    for row in rows:
+        start = time.perf_counter()
+        predictor.predict(row)
+        took.append(time.perf_counter() - start)
+    # the tenth part that other processes left alone
+    assert np.quantile(took, 0.1) < 100e-6
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (X[0, :3], r"rows have shape \(3,\); the model takes 4 encoded columns"),
+        (X[0] * np.nan, "holds NaN or infinity"),
+    ],
+    ids=["too few", "NaN"],
+)
+def test_a_row_that_cannot_be_answered_is_an_error(row: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        classifier().fit(X, TWO).predictor().predict(row)
+
+
+def test_probabilities_that_the_model_has_not_are_an_error() -> None:
+    with pytest.raises(AttributeError, match="calibrate=True"):
+        classifier().fit(X, TWO).predictor().predict_proba(X)
+
+
+def test_a_model_that_is_not_fitted_has_no_predictor() -> None:
+    with pytest.raises(NotFittedError):
+        classifier().predictor()
