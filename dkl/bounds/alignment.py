@@ -66,7 +66,7 @@ def alignment_deviation(
     --------
     >>> from dkl.bounds.alignment import alignment_deviation
     >>> round(alignment_deviation(1_000_000, 10.0).value, 4)
-    0.0143
+    0.0142
     """
     _check(n_rows, rho, k, feature_norm, eps)
     value = feature_norm**2 * _deviation(n_rows, rho, k, eps, as_printed=as_printed)

@@ -114,7 +114,7 @@ class JointFeatures(WorkingModel, PoolLearner):
     >>> from sklearn.datasets import load_breast_cancer
     >>> from dkl.learners.joint import JointFeatures
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> learner = JointFeatures(n_candidates=500, scaling="quantile", random_state=0).fit(X, y)
+    >>> learner = JointFeatures(n_candidates=100, scaling="quantile", random_state=0).fit(X, y)
     >>> bool(learner.duality_gap_ <= 1e-3 * learner.objective_)
     True
     >>> bool(learner.machine_.score(X, y) > 0.95)

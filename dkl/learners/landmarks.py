@@ -109,7 +109,7 @@ class LandmarkFeatures(Certified, PoolLearner):
     >>> learner = LandmarkFeatures(n_landmarks=20, scaling="standard", random_state=0).fit(X, y)
     >>> learner.transform(X).shape
     (569, 20)
-    >>> learner.with_beta(10.0).effective_features_.mean() < learner.effective_features_.mean()
+    >>> bool(learner.with_beta(10.0).effective_features_.mean() < learner.effective_features_.mean())
     True
     """
 

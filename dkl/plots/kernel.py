@@ -49,7 +49,7 @@ class KernelDisplay(Display):
     --------
     >>> import numpy as np
     >>> from dkl.plots import KernelDisplay
-    >>> W = np.random.default_rng(0).standard_normal((50, 2))
+    >>> W = np.random.default_rng(0).standard_normal((500, 2))
     >>> KernelDisplay.from_density(W, 1.0 + np.square(W[:, 0])).direction.round(1).tolist()
     [1.0, 0.0]
     """
