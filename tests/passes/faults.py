@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from dkl.blocks.block import Block
 from tests.passes.sources import make_block
 
 OK, DELAY, TRANSIENT, BROKEN, KILL = "ok", "delay", "transient", "broken", "kill"
+SEGFAULT, EXIT = "segfault", "exit"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,10 @@ class FaultyReader:
             raise ValueError("X[3, 1] is NaN")
         if outcome == KILL:
             os.kill(os.getpid(), signal.SIGKILL)
+        if outcome == SEGFAULT:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if outcome == EXIT:
+            sys.exit(1)
         return make_block(int(ticket), self.rows[ticket])
 
     def _count(self, block: int) -> int:

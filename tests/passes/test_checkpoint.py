@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -133,6 +134,35 @@ def test_a_folder_without_permission_is_an_error_and_leaves_the_last_state(tmp_p
         checkpoint.save(state_of(2))
     tmp_path.chmod(0o700)
     assert_state(checkpoint.load(), 1)
+
+
+@pytest.mark.parametrize(("code", "reason"), [(errno.ENOSPC, "the disk is full"), (errno.EIO, "Input/output error")])
+def test_a_disk_that_refuses_is_an_error_with_path_and_bytes_and_leaves_the_last_state(
+    tmp_path, monkeypatch, code, reason
+):
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.save(state_of(1))
+
+    def refuse(descriptor):
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dkl.passes.checkpoint.os.fsync", refuse)
+        with pytest.raises(OSError, match=rf"8,\d\d\d bytes of a checkpoint were not written: {reason}") as caught:
+            checkpoint.save(state_of(2))
+    assert caught.value.errno == code
+    assert caught.value.filename == str(tmp_path / "state-1.dkl")
+    assert os.listdir(tmp_path) == ["state-0.dkl"]
+    assert_state(checkpoint.load(), 1)
+
+
+def test_of_two_runs_that_save_in_one_place_the_second_is_told(store):
+    ours, theirs = Checkpoint(store), Checkpoint(store)
+    assert ours.load("ours") is theirs.load("theirs") is None
+    theirs.save(state_of(1), fingerprint="theirs")
+    with pytest.raises(StoreError, match="another run"):
+        ours.save(state_of(2), fingerprint="ours")
+    assert_state(theirs.load("theirs"), 1)
 
 
 @dataclass(frozen=True)

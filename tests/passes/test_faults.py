@@ -17,7 +17,19 @@ from dkl.errors import ClusterError
 from dkl.passes.engine import map_blocks, run_pass
 from dkl.passes.reading import LOADER
 from tests.passes.conftest import bring_two_workers
-from tests.passes.faults import BROKEN, DELAY, KILL, OK, TRANSIENT, FaultyReader, Killer, slow_step, slow_sums
+from tests.passes.faults import (
+    BROKEN,
+    DELAY,
+    EXIT,
+    KILL,
+    OK,
+    SEGFAULT,
+    TRANSIENT,
+    FaultyReader,
+    Killer,
+    slow_step,
+    slow_sums,
+)
 from tests.passes.sources import Source, chain, fold_by_definition, moments, ragged, tree_by_definition
 
 
@@ -91,8 +103,11 @@ def test_an_error_in_a_block_function_names_the_block(tmp_path, backend):
     assert caught.value.__notes__ == ["at block 2 of 'rows.zarr'"]
 
 
-def test_a_block_that_kills_its_worker_twice_gives_the_same_bits(tmp_path, mortal):
-    source = faulty(tmp_path, ragged(30), {5: (KILL, KILL, OK)})
+@pytest.mark.parametrize(
+    "end", [KILL, pytest.param(SEGFAULT, marks=pytest.mark.slow), pytest.param(EXIT, marks=pytest.mark.slow)]
+)
+def test_a_block_that_ends_its_worker_twice_gives_the_same_bits(tmp_path, mortal, end):
+    source = faulty(tmp_path, ragged(30), {5: (end, end, OK)})
     (sums,) = run_pass(source, (moments(),)).results
     assert_same(sums, tree_by_definition(source, moments()))
     assert 3 <= source.own_reader.attempts[5] <= 5  # read ahead by one worker, taken over by the other
