@@ -143,6 +143,11 @@ def _first_to_last(names: list[str]) -> str:
     return f"{names[0]} to {names[-1]} ({len(names)} columns)"
 
 
+def takes_columns_as_they_are(encoding: TableEncoding) -> bool:
+    """Whether raw columns are the encoded ones: all of them numbers, and none filled in."""
+    return all(rule.kind != "category" and rule.fill is None for rule in encoding.rules)
+
+
 def learn_encoding(
     frames: Iterable[Any],
     *,

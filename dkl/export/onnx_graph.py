@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.blocks.generic import mapped
 from dkl.blocks.tiles import checked_dtype
 from dkl.data.column_rules import ColumnRule
-from dkl.data.encoding import TableEncoding
+from dkl.data.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.export.quantiles import with_quantiles
 from dkl.export.symbols import ROWS, Symbol, SymbolNamespace, graph_input, needed
 from dkl.features.feature_map import FeatureMap
@@ -75,7 +75,7 @@ def _check_names(inputs: Sequence[Symbol], outputs: dict[str, Symbol]) -> None:
 
 def _rows(encoding: TableEncoding | None, width: int, dtype: np.dtype) -> tuple[list[Symbol], Symbol]:
     """The inputs of the graph, and the encoded rows."""
-    if encoding is None or all(rule.kind != "category" and rule.fill is None for rule in encoding.rules):
+    if encoding is None or takes_columns_as_they_are(encoding):
         X = graph_input("X", width, dtype)
         return [X], X
     inputs = [graph_input(rule.name, 1, np.str_ if rule.kind == "category" else dtype) for rule in encoding.rules]

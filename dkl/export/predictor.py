@@ -131,7 +131,7 @@ class Forms:
             empty = np.zeros((feature_map.n_columns, 0))
             return cls(empty, empty[0], coef.T, intercept, "harmonics", feature_map=feature_map)
         coef = coef * np.tile(feature_map.amplitudes, feature_map.columns_a_frequency)
-        matrix, offset, scaler = _linear_forms(feature_map)
+        matrix, offset, scaler = linear_forms(feature_map)
         if feature_map.activation == "identity":
             return cls(
                 matrix @ coef.T, offset @ coef.T + intercept, np.eye(len(coef)), np.zeros(1), "identity", 0, scaler
@@ -166,7 +166,7 @@ class Forms:
         return ramp(np, z, self.order) if self.activation == "arc-cosine" else z
 
 
-def _linear_forms(feature_map: FeatureMap) -> tuple[np.ndarray, np.ndarray, Scaler | None]:
+def linear_forms(feature_map: FeatureMap) -> tuple[np.ndarray, np.ndarray, Scaler | None]:
     """(matrix, offset) of W x + phases on raw rows, and the scaler that could not be folded in."""
     matrix = np.ascontiguousarray(feature_map.projection.dense().T, dtype=np.float64)
     offset = np.zeros(feature_map.n_frequencies) if feature_map.phases is None else feature_map.phases

@@ -70,3 +70,25 @@ class Saved:
         from dkl.export.onnx_graph import to_onnx
 
         return to_onnx(self, path, dtype=dtype, opset=opset)
+
+    def to_sklearn(self) -> Any:
+        """The fitted model as a Pipeline of scikit-learn's own objects: it predicts, and is pickled, without dkl.
+
+        Scaling is part of the frequencies of an `RBFSampler`; decision values of a calibrated classifier are divided by
+        its temperature. Pipelines take rows in memory.
+
+        Returns
+        -------
+        sklearn.pipeline.Pipeline
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        TypeError
+            If scikit-learn has no object for part of the model: arc-cosine features and harmonics, scaling by
+            quantiles, missing texts, categories that are numbers; the part is named.
+        """
+        from dkl.export.pipeline import to_sklearn
+
+        return to_sklearn(self)

@@ -1,0 +1,126 @@
+"""Pipelines of scikit-learn's own objects answer what the models answer, and need no dkl."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.exceptions import NotFittedError
+
+import dkl
+from tests.export.models import MAPS, THREE, TWO, X, assert_agree, classifier, random_features
+
+
+def assert_same_answers(model: Any, rows: Any) -> None:
+    pipeline = model.to_sklearn()
+    np.testing.assert_array_equal(pipeline.predict(rows), model.predict(rows))
+    assert hasattr(pipeline, "predict_proba") == hasattr(model, "predict_proba")
+    if hasattr(model, "predict_proba"):
+        assert_agree(pipeline.predict_proba(rows), model.predict_proba(rows))
+    temperature = getattr(model, "temperature_", 1.0)
+    assert_agree(pipeline.decision_function(rows) * temperature, model.decision_function(rows))
+
+
+@pytest.mark.parametrize("scaling", [None, "standard", "minmax", "unit"])
+def test_scaling_is_part_of_the_frequencies(scaling: Any) -> None:
+    assert_same_answers(classifier(random_features(scaling=scaling)).fit(X, THREE), X)
+
+
+@pytest.mark.parametrize("labels", [TWO, THREE], ids=["two", "three"])
+@pytest.mark.parametrize("parameters", [{"loss": "log_loss"}, {"calibrate": True}], ids=str)
+def test_classes_and_probabilities_agree(parameters: dict[str, Any], labels: np.ndarray) -> None:
+    assert_same_answers(classifier(**parameters).fit(X, labels), X)
+
+
+@pytest.mark.parametrize("targets", [X[:, 2] + 100, X[:, :2]], ids=["one", "two"])
+def test_numbers_agree(targets: np.ndarray) -> None:
+    model = dkl.TunedRegressor(20, scaling="standard", random_state=0).fit(X, targets)
+    assert_agree(model.to_sklearn().predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize("name", [name for name in MAPS if "arc" not in name and name != "harmonics"])
+def test_features_and_machines_on_them_agree(name: str) -> None:
+    learner = MAPS[name]().fit(X, TWO)
+    assert_agree(learner.to_sklearn().transform(X), learner.transform(X))
+    assert_same_answers(classifier(MAPS[name]()).fit(X, TWO), X)
+
+
+def test_an_amplitude_of_zero_gives_features_of_zero() -> None:
+    learner = random_features().fit(X)
+    learner.feature_map_.amplitudes[0] = 0.0
+    found = learner.to_sklearn().transform(X)
+    assert_agree(found, learner.transform(X))
+    assert not found[:, [0, 20]].any()
+
+
+def raw_table() -> pd.DataFrame:
+    frame = pd.DataFrame({"age": X[:, 0], "colour": THREE, "has owner": TWO.astype(bool)})
+    frame.loc[::7, "age"] = np.nan
+    return frame
+
+
+def test_raw_columns_are_encoded_by_the_pipeline() -> None:
+    frame = raw_table()
+    model = classifier(loss="log_loss").fit(frame, TWO)
+    assert_same_answers(model, frame)
+    assert_same_answers(model, frame.assign(colour=np.where(TWO, "unheard of", frame["colour"])))
+
+
+def test_names_of_columns_are_kept() -> None:
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    model = classifier().fit(frame, TWO)
+    assert_same_answers(model, frame)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.to_sklearn().predict(frame.rename(columns={"a": "e"}))
+
+
+def test_a_pipeline_is_used_without_dkl(tmp_path: Path) -> None:
+    model = classifier(loss="log_loss").fit(X, THREE)
+    (tmp_path / "pipeline.pickle").write_bytes(pickle.dumps(model.to_sklearn()))
+    np.save(tmp_path / "rows.npy", X)
+    program = (
+        "import pickle, sys, numpy as np; sys.modules['dkl'] = None; "
+        "pipeline = pickle.load(open('pipeline.pickle', 'rb')); "
+        "np.save('labels.npy', pipeline.predict(np.load('rows.npy')))"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+    np.testing.assert_array_equal(np.load(tmp_path / "labels.npy"), model.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("features", "part"),
+    [
+        (random_features(dkl.ArcCosine(1)), "arc-cosine features"),
+        (MAPS["harmonics"](), "harmonics features"),
+        (random_features(scaling="quantile"), "scaling='quantile'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_scikit_learn_lacks_is_named(features: Any, part: str) -> None:
+    with pytest.raises(TypeError, match=f"no transformer that computes {part}; model.to_onnx"):
+        classifier(features).fit(X, TWO).to_sklearn()
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (np.where(TWO, None, THREE), "column 'colour' has a flag for missing texts"),
+        (np.array(["1", "2", "x"])[X[:, 3].astype(int)], "categories of column 'colour' look like numbers"),
+    ],
+    ids=["missing", "numbers"],
+)
+def test_categories_that_encoders_would_take_otherwise_are_an_error(column: np.ndarray, message: str) -> None:
+    model = classifier().fit(raw_table().assign(colour=column), TWO)
+    with pytest.raises(TypeError, match=message):
+        model.to_sklearn()
+
+
+def test_a_model_that_is_not_fitted_is_an_error() -> None:
+    with pytest.raises(NotFittedError):
+        classifier().to_sklearn()
