@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
+from dkl.passes.backends import current_client
 from dkl.passes.engine import run_pass
 from tests.passes.sources import Source, moments, ragged
 
@@ -88,6 +89,8 @@ def test_the_configuration_refuses_addresses_without_encryption(tmp_path: Path) 
 
     with pytest.raises(RuntimeError, match="encryption required"):
         Client("tcp://127.0.0.1:9", security=security(certificates(tmp_path)), timeout="1s")
+    # distributed keeps this client as the default one for a while: passes do not wait for it
+    assert current_client() is None
 
 
 def test_certificates_that_are_there_stay(tmp_path: Path) -> None:
