@@ -1,0 +1,66 @@
+"""The reference has every public name, its examples give what they say, and it builds without a warning."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dkl
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "examples" / "reference"
+# examples of a second or more, on a quiet core
+LONG = {"dkl.search.tuning", "dkl.search.comparing", "dkl.learners.leverage", "dkl.learners.joint"}
+
+
+def described() -> list[str]:
+    """The names that pages describe, each as a user imports it."""
+    found = []
+    for path in sorted(PAGES.glob("*.md")):
+        module = ""
+        for directive, name in re.findall(r"^\.\. (\w+):: (\S+)$", path.read_text(), re.M):
+            module = name if directive == "currentmodule" else module
+            if directive.startswith("auto"):
+                found.append(f"{module}.{name}")
+    return sorted(found)
+
+
+def test_every_public_name_is_in_the_reference_once() -> None:
+    public = [f"dkl.{name}" for name in dkl.__all__ if name != "__version__"]
+    public += [f"dkl.{module}.{name}" for module in dkl._MODULES for name in getattr(dkl, module).__all__]
+    assert described() == sorted(public)
+
+
+def with_examples() -> list[object]:
+    paths = sorted(path for path in (ROOT / "dkl").rglob("*.py") if ">>> " in path.read_text(encoding="utf-8"))
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+    return [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in names]
+
+
+@pytest.mark.parametrize("name", with_examples())
+def test_examples_of_docstrings_give_what_they_say(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib.pyplot").switch_backend("agg")
+    monkeypatch.chdir(tmp_path)
+    done = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert done.attempted
+    assert not done.failed
+
+
+@pytest.mark.slow
+def test_the_reference_builds_without_a_warning(tmp_path: Path) -> None:
+    for package in ("sphinx", "furo", "myst_nb"):
+        pytest.importorskip(package)
+    sources = shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", sources / "reference", sources]
+    done = subprocess.run([*command, tmp_path / "site"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "site" / "reference" / "learners.html").read_text()
+    assert 'id="dkl.AlignedFeatures.transform"' in page
+    assert "plot_set_output" not in page
