@@ -400,12 +400,9 @@ def current_client() -> Any | None:
     else:
         return None  # inside a task of a cluster: waiting there for further tasks would block its worker
     try:
-        client = distributed.default_client()
+        return distributed.default_client()
     except ValueError:
         return None
-    # a client whose start failed may stay behind as the default one: it never learned who its scheduler is
-    failed = client.status == "connecting" and not getattr(client, "_scheduler_identity", True)
-    return None if failed else client
 
 
 def choose_backend() -> Backend:

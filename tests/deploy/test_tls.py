@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import yaml
 
-from dkl.passes.backends import current_client
 from dkl.passes.engine import run_pass
 from tests.passes.sources import Source, moments, ragged
 
@@ -62,7 +61,7 @@ def test_a_peer_that_does_not_encrypt_is_refused(encrypted: Any) -> None:
     from distributed import Client
 
     with pytest.raises(OSError, match="tcp://"):
-        Client(encrypted.scheduler_address.replace("tls://", "tcp://"), timeout="2s")
+        Client(encrypted.scheduler_address.replace("tls://", "tcp://"), timeout="2s", set_as_default=False)
 
 
 def test_a_worker_that_does_not_encrypt_is_refused(encrypted: Any) -> None:
@@ -81,16 +80,16 @@ def test_a_certificate_of_another_authority_is_refused(encrypted: Any, tmp_path:
     from distributed import Client
 
     with pytest.raises(OSError, match="TLS certificate does not match"):
-        Client(encrypted.scheduler_address, security=security(certificates(tmp_path)), timeout="2s")
+        Client(
+            encrypted.scheduler_address, security=security(certificates(tmp_path)), timeout="2s", set_as_default=False
+        )
 
 
 def test_the_configuration_refuses_addresses_without_encryption(tmp_path: Path) -> None:
     from distributed import Client
 
     with pytest.raises(RuntimeError, match="encryption required"):
-        Client("tcp://127.0.0.1:9", security=security(certificates(tmp_path)), timeout="1s")
-    # distributed keeps this client as the default one for a while: passes do not wait for it
-    assert current_client() is None
+        Client("tcp://127.0.0.1:9", security=security(certificates(tmp_path)), timeout="1s", set_as_default=False)
 
 
 def test_certificates_that_are_there_stay(tmp_path: Path) -> None:
