@@ -97,6 +97,7 @@ def resumed(tmp_path: Path, delays: list[float]) -> tuple[Any, int]:
     return np.load(tmp_path / "learned.npz"), kills
 
 
+@pytest.mark.slow
 def test_a_killed_game_goes_on_from_its_last_round_to_the_same_bits(tmp_path: Path) -> None:
     dataset = dkl.create_dataset(str(tmp_path / "rows.zarr"), *rows(), rows_a_block=90)
     found, kills = resumed(tmp_path, [0.3])

@@ -344,7 +344,8 @@ with open(folder + "/bits", "wb") as file:
 """
 
 
-@pytest.mark.parametrize("delays", [[0.3], pytest.param([0.1, 0.5, 0.2, 0.4, 0.3], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("delays", [[0.3], [0.1, 0.5, 0.2, 0.4, 0.3]])
 def test_a_killed_driver_goes_on_from_its_last_round(delays: list[float], tmp_path: Path) -> None:
     dataset = create_dataset(str(tmp_path / "rows.zarr"), *rows(4_000), rows_a_block=512)
     kills = sum(killed_once(tmp_path, delay, PROGRAM, "rounds") for delay in delays)
