@@ -33,7 +33,7 @@ from dkl.learners.preparation import draw_pool, preparation_problem, tell_of_hea
 from dkl.learners.recording import record_rows, recorded
 from dkl.learners.rows import first_targets, map_to_features, rows_to_fit
 from dkl.learners.saving import Saved
-from dkl.learners.updating import Updated, keeping
+from dkl.learners.updating import Updated
 from dkl.linear.fitting import Run
 from dkl.passes.devices import check_device, computing_device
 from dkl.passes.loop import ColumnStore
@@ -341,10 +341,7 @@ class SelectingLearner(Updated, PoolLearner):
         problem = replace(
             self._problem(self.pool_, dataset), class_weight=self._class_weights(dataset), pivot=self.target_pivot_
         )
-        run = self._running("potentials")
-        driver, source = keeping(self._driver, problem, dataset, store=self.sums, device=run.device)
-        state, stats = run.drive(driver, problem, source)
-        self.stats_.extend(stats)
+        state = self._sum(self._driver, problem, dataset, "potentials")
         self.total_weight_ = state.total
         self._keep_values(state.values)
         self._choose()

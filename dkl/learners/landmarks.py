@@ -28,6 +28,7 @@ from dkl.learners.parameters import (
 )
 from dkl.learners.preparation import draw_pool, preparation_problem
 from dkl.learners.searching import row_bytes, rows_within
+from dkl.learners.updating import Updated
 from dkl.selection.landmarks import (
     LandmarkDriver,
     LandmarkProblem,
@@ -45,7 +46,7 @@ from dkl.selection.preparation import SAMPLE_BYTES, PreparationDriver
 _NUMBERS_A_CANDIDATE = 8
 
 
-class LandmarkFeatures(Certified, PoolLearner):
+class LandmarkFeatures(Certified, Updated, PoolLearner):
     """Similarities to landmarks, each learned from the labels: as many columns as landmarks, in a few passes.
 
     Around each landmark x_l every one of its own candidates w is a similarity cos(w.(x_l - x)) with an empirical loss,
@@ -71,7 +72,7 @@ class LandmarkFeatures(Certified, PoolLearner):
         Passes of k-means over all rows at most, after it has settled on a sample; 0 stays with the sample.
     sigma_factors : sequence of float
         As of `AlignedFeatures`, among the candidates of each landmark.
-    scaling, max_rows, class_weight, dtype, device, random_state, checkpoint, progress, memory_limit
+    sums, scaling, max_rows, class_weight, dtype, device, random_state, checkpoint, progress, memory_limit
         As of `AlignedFeatures`.
 
     Attributes
@@ -128,6 +129,7 @@ class LandmarkFeatures(Certified, PoolLearner):
         *,
         rounds: int = 5,
         sigma_factors: Any = (1.0,),
+        sums: Any = None,
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
         class_weight: Any = None,
@@ -145,6 +147,7 @@ class LandmarkFeatures(Certified, PoolLearner):
         self.landmarks = landmarks
         self.rounds = rounds
         self.sigma_factors = sigma_factors
+        self.sums = sums
         self.scaling = scaling
         self.max_rows = max_rows
         self.class_weight = class_weight
@@ -214,7 +217,11 @@ class LandmarkFeatures(Certified, PoolLearner):
         pool = self._planned_pool(self._planned_family(), dataset)
         points = np.zeros((self.n_landmarks, dataset.n_columns))
         losses = self._losses(pool, dataset, points, np.zeros(self.n_landmarks, np.int64), None)
-        plans = PreparationDriver().plan(preparation), PlacementDriver().plan(placement), LandmarkDriver().plan(losses)
+        plans = (
+            PreparationDriver().plan(preparation),
+            PlacementDriver().plan(placement),
+            self._kept(LandmarkDriver()).plan(losses),
+        )
         return [one for plan in plans for one in plan]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
@@ -266,8 +273,12 @@ class LandmarkFeatures(Certified, PoolLearner):
         self.landmark_classes_ = np.asarray(dataset.classes)[places.codes]
         drawn = self._drawn(self.family_, dataset, len(places.points), seed=self.seed_)
         self.pool_ = replace(drawn, scaler=scaler)
-        problem = self._losses(self.pool_, dataset, places.points, places.codes, class_weight)
-        state = self._run(LandmarkDriver(), problem, dataset, "losses")
+        self._weigh(dataset)
+
+    def _weigh(self, dataset: Dataset) -> None:
+        codes = np.searchsorted(np.asarray(self.classes_), self.landmark_classes_)
+        problem = self._losses(self.pool_, dataset, self.landmarks_, codes, self._class_weights(dataset))
+        state = self._sum(LandmarkDriver(), problem, dataset, "losses")
         self.losses_, self.angles_, self.total_weight_ = state.losses, state.angles, state.total
         self._choose()
 

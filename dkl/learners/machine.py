@@ -158,6 +158,7 @@ class KernelMachine(Saved, BaseEstimator):
         self._keep(fit_further(problem, self._fit, dataset.source, self._run("")))
         return self
 
+    @recorded
     def update(self, dataset: Dataset) -> Self:
         """Take rows that were appended to the store of the fit or dropped from it.
 
@@ -184,9 +185,10 @@ class KernelMachine(Saved, BaseEstimator):
         if not isinstance(self.features_, Updated):
             raise ValueError(
                 f"{type(self.features_).__name__} keeps no sums of its rows: fit again, or go on with the linear model "
-                "alone by partial_fit; AlignedFeatures(sums=...) and PosteriorFeatures(sums=...) can be updated"
+                "alone by partial_fit; AlignedFeatures, PosteriorFeatures and LandmarkFeatures take sums= for it"
             )
         self.features_.update(dataset)
+        record_rows(dataset)
         run = self._run("")
         weights = self._class_weights(dataset)
         problem = self._problem(self.features_, dataset.classes, dataset.schema.n_targets or 1, weights)

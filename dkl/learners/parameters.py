@@ -76,6 +76,7 @@ LEVERAGE: Constraints = {
 LANDMARKS: Constraints = {
     "n_landmarks": [Interval(Integral, 1, None, closed="left")],
     "beta": POSTERIOR["beta"],
+    "sums": POSTERIOR["sums"],
     "landmarks": [StrOptions({"kmeans", "kmeans-joint", "random"})],
     "rounds": [Interval(Integral, 0, None, closed="left")],
 }

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dkl.blocks.records import BlockSum
 from dkl.data.dataset import Dataset
+from dkl.learners.recording import record_rows, recorded
 from dkl.learners.rows import check_columns
+from dkl.linear.fitting import Run
 from dkl.passes.kept_sums import KeepingDriver, KeptSource, KeptSums
 from dkl.version import __version__
 
 
 class Updated:
-    """A learner of one pass whose sums can be kept block by block; a subclass says how it weighs and chooses."""
+    """A learner with a pass whose sums can be kept block by block; a subclass says how it weighs and chooses."""
 
     sums: Any
     max_rows: int | None
     stats_: list[Any]
     seed_: int
     n_features_in_: int
+    _fingerprint: str
+    _running: Callable[[str], Run]
 
+    @recorded
     def update(self, dataset: Dataset) -> Self:
         """Select anew after rows were appended to the store or dropped from it; only blocks that changed are read.
 
@@ -32,7 +39,8 @@ class Updated:
         alone, on candidates found on earlier rows. Regression targets are summed about the mean of the fit's first
         block, so there the bits are those of a new fit while that block stays whole, and else agree to rounding.
         ``class_weight="balanced"`` gives old rows other weights whenever the classes' shares change: all blocks are
-        then read.
+        then read. The landmarks of `LandmarkFeatures` stay too, and a random one whose row was dropped still counts
+        among the rows.
 
         Parameters
         ----------
@@ -50,6 +58,7 @@ class Updated:
         """
         check_is_fitted(self)
         self._check_update(dataset)
+        record_rows(dataset)
         self._fingerprint = ""
         self.stats_ = []
         if self.max_rows is not None:
@@ -82,29 +91,35 @@ class Updated:
         """The driver as it is planned, with its sums kept where `sums` says so."""
         return driver if self.sums is None else KeepingDriver(driver, KeptSums(str(self.sums), ""))
 
+    def _sum(self, driver: Any, problem: Any, dataset: Dataset, stage: str) -> Any:
+        """The final state of a driver of one pass, the sums of each block being kept where `sums` says so."""
+        run, source = self._running(stage), dataset.source
+        if self.sums is not None:
+            (record,) = driver.plan(problem)[0][0]
+            sums = kept_sums(self.sums, record, dataset, device=run.device)
+            driver, source = KeepingDriver(driver, sums), KeptSource(source, sums, record.result_bytes)  # type: ignore[assignment]
+        state, stats = run.drive(driver, problem, source)
+        self.stats_.extend(stats)
+        return state
+
     def _weigh(self, dataset: Dataset) -> None:
         raise TypeError(f"{type(self).__name__} does not say how it weighs")
 
 
-def keeping(driver: Any, problem: Any, dataset: Dataset, *, store: Any, device: str) -> tuple[Any, Any]:
-    """A driver and the source of its rows, with sums kept below `store`; as they are without one.
+def kept_sums(store: Any, record: BlockSum, dataset: Dataset, *, device: str) -> KeptSums:
+    """Where below `store` the sums of a record over the blocks of a dataset are.
 
     Raises
     ------
     ValueError
         If the rows are in no store of dkl: blocks in memory have no identity that a later run knows.
     """
-    source = dataset.source
-    if store is None:
-        return driver, source
     if dataset.store is None:
         raise ValueError(
-            f"sums={str(store)!r} keeps the sums of blocks of a store, and these rows are in {source.place}; write "
-            "them with dkl.create_dataset first, or leave sums out"
+            f"sums={str(store)!r} keeps the sums of blocks of a store, and these rows are in {dataset.source.place}; "
+            "write them with dkl.create_dataset first, or leave sums out"
         )
-    sums = KeptSums(str(store), digest((problem, device, __version__)))
-    (record,) = driver.plan(problem)[0][0]
-    return KeepingDriver(driver, sums), KeptSource(source, sums, record.result_bytes)
+    return KeptSums(str(store), digest((record.name, sorted(record.operands.items()), device, __version__)))
 
 
 def digest(value: Any) -> str:

@@ -93,7 +93,7 @@ class KeptSource:
 
     @cached_property
     def fingerprint(self) -> str:
-        return f"kept {self.sums.asked} {self.base.fingerprint}"
+        return f"{self.sums} {self.base.fingerprint}"
 
     def reader(self) -> KeptReader:
         return KeptReader(self.base.reader(), self.sums)

@@ -1,4 +1,4 @@
-"""Random sequences of writes, failed writes, replacements and splits leave what a model in memory says they leave."""
+"""Random sequences of writes, failures, splits, appended and dropped rows leave what a model in memory says."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ class Stores(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="dkl-machine-"))
         self.root = str(self.folder) if is_local else f"memory:/{self.folder}"
         self.rows: dict[str, np.ndarray] = {}
-        self.splits: dict[str, dict[str, np.ndarray]] = {}
+        self.ids: dict[str, np.ndarray] = {}
+        self.versions: dict[str, int] = {}
+        self.sparse: dict[str, bool] = {}
+        self.splits: dict[str, dict[str, set[int]]] = {}
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
@@ -52,8 +55,8 @@ class Stores(RuleBasedStateMachine):
             with pytest.raises(FileExistsError, match="overwrite=True"):
                 create_dataset(self.store(name), given)
         create_dataset(self.store(name), given, overwrite=name in self.rows, rows_a_block=cut)
-        self.rows[name] = rows
-        self.splits[name] = {}
+        self.rows[name], self.ids[name], self.sparse[name] = rows, np.arange(n), is_sparse
+        self.splits[name], self.versions[name] = {}, 0
 
     @rule(name=NAMES, blocks=st.integers(0, 3))
     def fail_to_create(self, name: str, blocks: int) -> None:
@@ -69,10 +72,37 @@ class Stores(RuleBasedStateMachine):
     @rule(data=st.data(), seed=st.integers(0, 9), label=st.sampled_from(["first", "second"]))
     def split(self, data: st.DataObject, seed: int, label: str) -> None:
         name = data.draw(st.sampled_from(sorted(self.rows)))
+        if self.versions[name]:
+            return
         inside = np.random.default_rng(seed).random(len(self.rows[name])) < 0.5
         inside[0] = True
         open_dataset(self.store(name)).split({label: inside}, name=label, overwrite=True)
-        self.splits[name][label] = inside
+        self.splits[name][label] = set(self.ids[name][inside].tolist())
+
+    @precondition(lambda self: getattr(self, "rows", None))
+    @rule(data=st.data(), n=st.integers(1, 12), seed=st.integers(0, 99))
+    def append(self, data: st.DataObject, n: int, seed: int) -> None:
+        name = data.draw(st.sampled_from(sorted(self.rows)))
+        rows = np.random.default_rng(seed).integers(0, 3, (n, 4)).astype(np.float32)
+        joined = data.draw(st.sampled_from([None, *self.splits[name]]))
+        split = None if not self.splits[name] else () if joined is None else joined
+        open_dataset(self.store(name)).append(sparse.csr_array(rows) if self.sparse[name] else rows, split=split)
+        self.versions[name] += 1
+        ids = self.versions[name] * 2**40 + np.arange(n)
+        self.rows[name], self.ids[name] = np.concatenate([self.rows[name], rows]), np.append(self.ids[name], ids)
+        if joined is not None:
+            self.splits[name][joined] |= set(ids.tolist())
+
+    @precondition(lambda self: getattr(self, "rows", None))
+    @rule(data=st.data(), seed=st.integers(0, 99), share=st.sampled_from([0.2, 0.9]))
+    def drop(self, data: st.DataObject, seed: int, share: float) -> None:
+        name = data.draw(st.sampled_from(sorted(self.rows)))
+        gone = np.random.default_rng(seed).random(len(self.rows[name])) < share
+        if gone.all() or not gone.any():
+            return
+        open_dataset(self.store(name)).drop(gone)
+        self.versions[name] += 1
+        self.rows[name], self.ids[name] = self.rows[name][~gone], self.ids[name][~gone]
 
     @invariant()
     def stores_hold_what_was_written(self) -> None:
@@ -83,13 +113,15 @@ class Stores(RuleBasedStateMachine):
                 continue
             ds = open_dataset(self.store(name))
             assert ds.verify() == []
+            assert ds.version == self.versions[name]
             assert set(ds.splits) == set(self.splits[name])
-            blocks = [ds.source.reader().load(i).X for i in range(ds.source.n_blocks)]
+            blocks = [ds.source.reader().load(ds.source.ticket(i)).X for i in range(ds.source.n_blocks)]
             found = np.concatenate([b.toarray() if sparse.issparse(b) else b for b in blocks])
             assert np.array_equal(found, self.rows[name])
             for label, inside in self.splits[name].items():
                 ids = np.concatenate([block.row_id for block in ds[label].source.light_blocks()])
-                assert np.array_equal(ids, np.flatnonzero(inside))
+                assert ids.tolist() == [one for one in self.ids[name].tolist() if one in inside]
+                assert ds[label].n_rows == len(ids)
 
 
 TestStores = Stores.TestCase

@@ -15,6 +15,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import Gaussian
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.kernel_machines import KernelClassifier
+from dkl.learners.landmarks import LandmarkFeatures
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.model_io import load_model
 from dkl.passes.kept_sums import KeptSums
@@ -96,6 +97,21 @@ def test_an_update_of_a_split_reads_only_what_joined_it(tmp_path: Path, blocks_r
     assert len(blocks_read) == 3
 
 
+def test_losses_around_landmarks_are_updated_and_the_landmarks_stay(tmp_path: Path, blocks_read: list[str]) -> None:
+    ds = store(tmp_path, LABELS)
+    options = {"family": Gaussian(sigma=1.0), "n_landmarks": 6, "n_candidates": 8, "random_state": 0, "progress": False}
+    fitted = LandmarkFeatures(**options, sums=tmp_path / "sums").fit(ds)
+    more = ds.append(X[150:], LABELS[150:])
+    anew = LandmarkFeatures(**options, sums=tmp_path / "other").fit(ds)
+    anew.set_params(sums=str(tmp_path / "empty")).update(more)
+    blocks_read.clear()
+    fitted.update(more)
+    assert len(blocks_read) == 3
+    assert np.array_equal(fitted.losses_, anew.losses_)
+    mapped = anew.transform(X)
+    assert np.array_equal(fitted.transform(X), mapped)
+
+
 def test_scaler_bandwidth_and_candidates_stay_those_of_the_fit(tmp_path: Path) -> None:
     ds = store(tmp_path, LABELS)
     fitted = learner("aligned", family=None, scaling="standard", sums=tmp_path / "sums").fit(ds)
@@ -143,6 +159,7 @@ def test_a_machine_is_updated_with_its_features(tmp_path: Path) -> None:
     machine = KernelClassifier(features, **options).fit(ds)
     more = ds.append(X[150:], LABELS[150:])
     assert machine.update(more) is machine
+    assert machine.provenance_.fingerprint == more.fingerprint
     whole = KernelClassifier(learner("aligned"), **options).fit(more)
     assert_same(machine.features_, whole.features_)
     assert np.array_equal(machine.linear_.coef_, whole.linear_.coef_)
