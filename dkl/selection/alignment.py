@@ -102,8 +102,8 @@ def maximise_alignment(v: np.ndarray, rho: float, k: float = 2.0) -> np.ndarray:
     """The weights q on the simplex with D_f(q || 1/D) <= rho that maximise q.v.
 
     The divergence has f(t) = t^k - 1. The solution is proportional to [v - eta]_+^(1/(k-1)), and the divergence falls
-    as eta does, so one scalar is enough for every k: by a sort and a search for the size of the support, then in
-    closed form, at k = 2 (O(D log D)); by a bracketed root otherwise. The paper bisects on a multiplier instead.
+    as eta does, so one scalar is enough for every k: at k = 2 in closed form for a support that shrinks to the right one
+    in a few looks at the values; by a bracketed root otherwise. The paper bisects on a multiplier instead.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def maximise_alignment(v: np.ndarray, rho: float, k: float = 2.0) -> np.ndarray:
     if math.log1p(rho) >= (k - 1.0) * math.log(size / ties.sum()):
         return ties / ties.sum()
     if k == 2.0:
-        weights = _weights_by_sort(heights, int(ties.sum()), rho)
+        weights = _weights_by_elimination(heights, rho)
     else:
         weights = _weights_by_root(heights, rho, k)
     return weights / weights.sum()
@@ -161,22 +161,21 @@ def _checked(v: np.ndarray, rho: float, k: float) -> np.ndarray:
     return v
 
 
-def _weights_by_sort(heights: np.ndarray, ties: int, rho: float) -> np.ndarray:
-    """k = 2: the smallest support that is feasible with eta at the next height below it, then a closed form."""
-    size = len(heights)
-    descending = np.sort(heights)[::-1]
-    low, high = ties, size
-    while high - low > 1:
-        middle = (low + high) // 2
-        # differences, not prefix sums: nothing cancels, and log2(D) looks at the heights cost less than the sort
-        above = descending[:middle] - descending[middle]
-        if size * np.square(above).sum() <= (1.0 + rho) * above.sum() ** 2:
-            high = middle
-        else:
-            low = middle
-    support = descending[:high]
-    gap = math.sqrt(size * support.var() / (high * (1.0 + rho) - size))
-    return np.maximum((heights - support.mean()) + gap, 0.0)
+def _weights_by_elimination(heights: np.ndarray, rho: float) -> np.ndarray:
+    """k = 2: eta in closed form for a support; what lies below it is no part of the support, and so on until none does.
+
+    The eta of a set that has too many candidates is too low: each of them adds to the sum of squares and takes from the
+    square of the sum. So none is lost that belongs, and a few looks at ever fewer heights are enough.
+    """
+    size, support = len(heights), heights
+    while True:
+        mean = support.mean()
+        gap = math.sqrt(size * support.var() / (len(support) * rho + (len(support) - size)))
+        kept = support[support > mean - gap]
+        # the support is larger than size / (1 + rho): rounding alone leaves less
+        if len(kept) == len(support) or len(kept) * (1.0 + rho) <= size:
+            return np.maximum((heights - mean) + gap, 0.0)
+        support = kept
 
 
 def _weights_by_root(heights: np.ndarray, rho: float, k: float) -> np.ndarray:

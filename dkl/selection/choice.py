@@ -46,7 +46,8 @@ def draw_features(weights: np.ndarray, n_draws: int, seed: int) -> Choice:
     edges = np.cumsum(weights)
     points = stream(seed, "choice").random(n_draws) * edges[-1]
     drawn = np.searchsorted(edges, points, side="right")
-    index, counts = np.unique(np.minimum(drawn, np.flatnonzero(weights)[-1]), return_counts=True)
+    last = np.searchsorted(edges, edges[-1])
+    index, counts = np.unique(np.minimum(drawn, last), return_counts=True)
     return Choice(index.astype(np.int64), np.sqrt(counts / n_draws))
 
 
@@ -74,7 +75,12 @@ def block_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     -------
     ndarray of shape (n_blocks,)
     """
-    return np.bincount(groups, values) / np.bincount(groups)
+    return values if _are_single(groups) else np.bincount(groups, values) / np.bincount(groups)
+
+
+def _are_single(groups: np.ndarray) -> bool:
+    """Whether each candidate is a block of its own, in their order."""
+    return np.array_equal(groups, np.arange(len(groups)))
 
 
 def choose_blocks(
@@ -102,6 +108,8 @@ def choose_blocks(
     ValueError
         If no block of positive weight has at most `n_kept` candidates.
     """
+    if _are_single(groups):
+        return choose_features(weights, n_kept, seed, estimator=estimator)
     sizes = np.bincount(groups)
     support = int(sizes[weights > 0].sum())
     if n_kept is None or (estimator != "draw" and support <= n_kept):
