@@ -102,8 +102,8 @@ def maximise_alignment(v: np.ndarray, rho: float, k: float = 2.0) -> np.ndarray:
     """The weights q on the simplex with D_f(q || 1/D) <= rho that maximise q.v.
 
     The divergence has f(t) = t^k - 1. The solution is proportional to [v - eta]_+^(1/(k-1)), and the divergence falls
-    as eta does, so one scalar is enough for every k: at k = 2 in closed form for a support that shrinks to the right one
-    in a few looks at the values; by a bracketed root otherwise. The paper bisects on a multiplier instead.
+    as eta does, so one scalar is enough for every k: at k = 2 in closed form for a support that shrinks to the right
+    one in a few looks at the values; by a bracketed root otherwise. The paper bisects on a multiplier instead.
 
     Parameters
     ----------
