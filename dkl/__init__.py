@@ -48,6 +48,7 @@ _HOMES = {
     "sweep": "dkl.search.sweep",
     "plan": "dkl.planning",
     "report": "dkl.reporting",
+    "suggest": "dkl.suggestions",
     "load_model": "dkl.model_io",
 }
 

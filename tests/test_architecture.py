@@ -37,7 +37,19 @@ ARROW: dict[str, set[str]] = {
 ARROW["linear"] = ARROW["passes"] | {"passes", "selection"}
 ARROW["learners"] = ARROW["linear"] | {"linear", "bounds"}
 ARROW["testing"] = ARROW["learners"] | {"learners"}
-TOP = {"cli", "search", "planning", "reporting", "plots", "explain", "export", "model_io", "demo", "bench"}
+TOP = {
+    "cli",
+    "search",
+    "planning",
+    "reporting",
+    "suggestions",
+    "plots",
+    "explain",
+    "export",
+    "model_io",
+    "demo",
+    "bench",
+}
 ARROW.update(dict.fromkeys(TOP, ARROW["testing"] | TOP))
 ARROW["__main__"] = {"cli"}
 # Imports against the arrow, each inside the function that needs it: a method that users call on a model.

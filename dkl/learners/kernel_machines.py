@@ -30,8 +30,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
 
     Parameters
     ----------
-    features : feature learner or {"margin", "peaks", "aligned", "posterior", "landmarks", "leverage", "random"}
-        A learner is cloned; a name is the learner with its defaults.
+    features : feature learner, {"margin", "peaks", "aligned", "posterior", "landmarks", "leverage", "random"} or None
+        A learner is cloned; a name is the learner with its defaults. None asks the rows, as `dkl.suggest` does.
     loss : {"hinge", "squared_hinge", "log_loss", "modified_huber"}
     alpha : float or "auto"
         Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
@@ -62,6 +62,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     Attributes
     ----------
     features_ : fitted feature learner
+    reasons_ : tuple of str
+        Why these features; with ``features=None`` only.
     linear_ : SGDClassifier or LinearSVC
         On mapped rows.
     classes_ : ndarray of shape (K,)
@@ -177,8 +179,8 @@ class KernelRegressor(NumberPredictions, KernelMachine):
 
     Parameters
     ----------
-    features : feature learner or {"margin", "peaks", "aligned", "leverage", "random"}
-        A learner is cloned; a name is the learner with its defaults.
+    features : feature learner, {"margin", "peaks", "aligned", "leverage", "random"} or None
+        A learner is cloned; a name is the learner with its defaults. None asks the rows, as `dkl.suggest` does.
     loss : {"squared_error", "epsilon_insensitive", "huber"}
         "squared_error" is half the square.
     alpha : float or "auto"
@@ -196,6 +198,8 @@ class KernelRegressor(NumberPredictions, KernelMachine):
     Attributes
     ----------
     features_ : fitted feature learner
+    reasons_ : tuple of str
+        Why these features; with ``features=None`` only.
     linear_ : SGDRegressor or Ridge
         On mapped rows, in the targets' own units.
     target_center_, target_scale_ : ndarray of shape (t,)

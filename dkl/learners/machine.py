@@ -33,6 +33,7 @@ from dkl.learners.random_features import RandomFeatures
 from dkl.learners.recording import record_rows, recorded
 from dkl.learners.rows import encoded_rows, one_dimensional, rows_to_fit
 from dkl.learners.saving import Saved
+from dkl.learners.suggesting import advise
 from dkl.learners.updating import Updated
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton
@@ -116,6 +117,9 @@ class KernelMachine(Saved, BaseEstimator):
         fingerprint = run_fingerprint(self, dataset)
         self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
+        if self.features is None:
+            advice = advise(dataset, run, self.seed_)
+            self._advised, self.reasons_ = advice.features, advice.reasons
         folds = self._judging_folds(dataset)
         choice, changes = self._piloted_choice(folds, dataset, weights, run)
         withheld = folds[0] if len(folds) == 1 else None
@@ -312,6 +316,8 @@ class KernelMachine(Saved, BaseEstimator):
         options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
         if isinstance(self.features, str):
             learner = LEARNERS[self.features](**options)
+        elif self.features is None:
+            learner = clone(self._advised_features()).set_params(**options)
         else:
             learner = clone(self.features)
         given = learner.get_params(deep=False)
@@ -378,8 +384,16 @@ class KernelMachine(Saved, BaseEstimator):
             )
         return dataset
 
+    def _advised_features(self) -> FeatureLearner:
+        if not hasattr(self, "_advised"):
+            raise ValueError(
+                "features=None asks dkl.suggest, which reads the rows: ask it first, and plan what it says, as in "
+                "dkl.plan(dkl.suggest(dataset).estimator, dataset)"
+            )
+        return self._advised
+
     def _check_features(self) -> None:
-        if not isinstance(self.features, str | FeatureLearner):
+        if not isinstance(self.features, str | FeatureLearner | None):
             raise ValueError(
                 f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
                 f"AlignedFeatures(), or one of {sorted(LEARNERS)}. Got {self.features!r} instead; other transformers "

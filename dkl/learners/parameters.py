@@ -123,6 +123,7 @@ MACHINE: Constraints = {
     "features": [
         HasMethods(["fit", "transform"]),
         StrOptions({"random", "aligned", "posterior", "landmarks", "leverage", "peaks", "margin", "joint"}),
+        None,
     ],
     "alpha": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
     "epochs": [Interval(Integral, 1, None, closed="left"), None],

@@ -1,0 +1,114 @@
+"""suggest: an estimator for the rows at hand, with the reason for each of its settings in a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from textwrap import fill
+from typing import Any
+
+from sklearn.base import clone
+
+from dkl.data.coerce import as_dataset
+from dkl.data.labels import TaskChoice
+from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.learners.suggesting import Advice, advise
+from dkl.linear.fitting import Run
+from dkl.progress import Choice, resolve_progress
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """An estimator and why it; print it.
+
+    Parameters
+    ----------
+    rows : str
+        What it is for.
+    advice : Advice
+    task : str or None
+    seed : int
+    """
+
+    rows: str
+    advice: Advice
+    task: str | None
+    seed: int
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """One sentence a choice."""
+        return self.advice.reasons
+
+    @property
+    def features(self) -> Any:
+        """A new feature learner, not fitted."""
+        return clone(self.advice.features).set_params(random_state=self.seed)
+
+    @property
+    def estimator(self) -> Any:
+        """A new kernel machine, not fitted; the feature learner alone for rows without a target."""
+        if self.task is None:
+            return self.features
+        machine = KernelClassifier if self.task == "classification" else KernelRegressor
+        return machine(self.features, random_state=self.seed, **self.advice.machine)
+
+    def __repr__(self) -> str:
+        lines = [fill(reason, 100, subsequent_indent="    ") for reason in self.reasons]
+        return "\n".join([f"for {self.rows}", *lines, repr(self.estimator)])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+def suggest(
+    data: Any,
+    y: Any = None,
+    *,
+    task: TaskChoice = "auto",
+    random_state: int = 0,
+    progress: Choice = None,
+    memory_limit: int | str | None = None,
+) -> Suggestion:
+    """Scaling, kernel, bandwidth, learner and number of features for these rows, each with its reason.
+
+    Reads the rows once for a sample and their moments. A thousand sampled rows then judge each choice: every one of
+    them is predicted by a kernel machine on the others, and the usual choice stays unless another one is better by two
+    standard errors.
+
+    Parameters
+    ----------
+    data : Dataset, or rows as `fit` takes them
+        The rows to be fitted: ``ds["train"]``.
+    y : array of shape (n,) or None
+        Targets of rows that are no Dataset.
+    task : {"auto", "classification", "regression"}
+        What y is, where it is not a Dataset's own.
+    random_state : int
+        Of the sample, and of the estimator.
+    progress : bool, callable or None
+    memory_limit : int, str or None
+        Bytes that a process may use.
+
+    Returns
+    -------
+    Suggestion
+        ``suggestion.estimator.fit(data)``.
+
+    Raises
+    ------
+    ValueError
+        If the rows are not what a Dataset can hold.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> import dkl
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> found = dkl.suggest(X, y)
+    >>> type(found.estimator).__name__, found.reasons[0].startswith("Rows: 569 of 2 classes")
+    ('KernelClassifier', True)
+    """
+    dataset = as_dataset(data, y, task=task)
+    run = Run(publish=resolve_progress(progress), memory_limit=memory_limit)
+    return Suggestion(repr(dataset), advise(dataset, run, random_state), dataset.task, random_state)
