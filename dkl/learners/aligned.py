@@ -14,7 +14,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import SelectingLearner
-from dkl.learners.certified import Certified
+from dkl.learners.certified import Certified, why_no_waves
 from dkl.learners.parameters import (
     ALIGNMENT,
     COMMON,
@@ -214,10 +214,8 @@ class AlignedFeatures(Certified, SelectingLearner):
         )
 
     def _why_no_bounds(self) -> str:
-        if not hasattr(self, "classes_"):
-            return "these targets are numbers, and the theorems are about label similarities in [-1, 1]"
-        if self.pool_.activation not in ("cos-sin", "cos"):
-            return f"features of {self.family_!r} are not bounded by 1; `dkl.bounds` takes another feature_norm"
+        if why := why_no_waves(self):
+            return why
         return "center=True makes the similarities depend on all rows" if self.center else super()._why_no_bounds()
 
     def _check_rest(self) -> None:

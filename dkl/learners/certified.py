@@ -37,6 +37,15 @@ class Certified:
         return f"class_weight={self.class_weight!r} takes the rows for others than were drawn"
 
 
+def why_no_waves(learner: Any) -> str:
+    """Why theorems on labels and waves of length 1 do not cover a fit; empty where they do."""
+    if not hasattr(learner, "classes_"):
+        return "these targets are numbers, and the theorems are about label similarities in [-1, 1]"
+    if learner.pool_.activation not in ("cos-sin", "cos"):
+        return f"features of {learner.family_!r} are not bounded by 1; `dkl.bounds` takes another feature_norm"
+    return ""
+
+
 class CertifiedMargins(Certified):
     """A learner of margins: theorem 4.1 and corollary 4.2 for the game that was played, theorem 4.3 for given rows."""
 

@@ -9,11 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dkl.blocks.newton import NewtonTargets
+from dkl.bounds.alignment import rademacher_bound
+from dkl.bounds.certificate import Bounds
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.learners.aligned import RHO_SHARE
 from dkl.learners.base import PoolLearner
+from dkl.learners.certified import Certified, why_no_waves
 from dkl.learners.modelled import WorkingModel
 from dkl.learners.parameters import (
     COMMON,
@@ -41,7 +44,7 @@ _NO_WEIGHT = 1e-7
 _WORKING_BYTES = 2 << 30
 
 
-class JointFeatures(WorkingModel, PoolLearner):
+class JointFeatures(Certified, WorkingModel, PoolLearner):
     """Features whose weights are learned together with the machine on them, to a certified optimum.
 
     Among all weights q of the candidates with D_f(q || uniform) <= rho, f(t) = t^k - 1, and all linear models on them,
@@ -181,6 +184,35 @@ class JointFeatures(WorkingModel, PoolLearner):
         """The matrices of as many working candidates as there may be."""
         return JointDriver().held(self._planned_problem(dataset), row_bytes(dataset.source))
 
+    def bounds(self, *, as_printed: bool = False) -> Bounds:
+        """Lemma 3 for machines of the greatest length that a minimum can have: sqrt(2 C n), known before the rows are.
+
+        Of each class against the rest, where there are several.
+
+        Parameters
+        ----------
+        as_printed : bool
+            The paper's form.
+
+        Returns
+        -------
+        Bounds
+            Empty for numbers, `class_weight`, and features that are not bounded by 1.
+
+        References
+        ----------
+        Sinha & Duchi 2016, lemma 3.
+        """
+        if why := self._why_no_bounds():
+            return Bounds(why_none=why)
+        n = self.total_weight_
+        # all coefficients zero cost C a row; at a minimum half the squared length costs no more
+        norm = float(np.sqrt(2.0 * self.C * n))
+        return Bounds([rademacher_bound(n, self.rho_, norm=norm, k=float(self.k), as_printed=as_printed)])
+
+    def _why_no_bounds(self) -> str:
+        return why_no_waves(self) or super()._why_no_bounds()
+
     def _check_rest(self) -> None:
         family = family_of(self)
         check_finite_pool(self, family)
@@ -267,7 +299,7 @@ class JointFeatures(WorkingModel, PoolLearner):
         self.weights_ = np.zeros(D)
         self.weights_[state.working] = found / found.sum()
         self.divergence_, self.rho_ = divergence(self.weights_, problem.ball.k), problem.ball.rho
-        self.effective_features_ = effective_features(self.weights_)
+        self.effective_features_, self.total_weight_ = effective_features(self.weights_), problem.total_weight
         kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
         choice = choose_features(self.weights_, kept, self.seed_, estimator="support")
         self._keep(choice)

@@ -82,6 +82,17 @@ def test_leverage_scores_and_landmarks_have_theirs(rows: Any) -> None:
     assert "landmarks='kmeans'" in repr(clone(landmarks).set_params(landmarks="kmeans").fit(X, y).bounds_)
 
 
+def test_a_joint_machine_is_no_longer_than_its_bound_takes_it_for(rows: Any, tmp_path: Path) -> None:
+    X, y = rows
+    learner = dkl.JointFeatures(dkl.Gaussian(1.0), 30, None, rho=2.0, C=0.5, dtype="float64", random_state=0).fit(X, y)
+    (bound,) = learner.bounds_
+    # features of length 1 times sqrt(q): the machine's own coefficients
+    assert np.linalg.norm(learner.coef_) <= bound.terms["B"] == pytest.approx(math.sqrt(0.5 * 2 * N))
+    assert bound.value == pytest.approx((3.0 * 3.0) ** 0.25 * bound.terms["B"] / math.sqrt(N))
+    learner.save(tmp_path / "model")
+    assert repr(dkl.load_model(tmp_path / "model").bounds_) == repr(learner.bounds_)
+
+
 def test_a_fit_that_no_theorem_covers_says_why(rows: Any) -> None:
     X, y = rows
     weighted = dkl.PosteriorFeatures(dkl.Gaussian(1.0), 50, 20, class_weight="balanced", random_state=0).fit(X, y)
