@@ -17,13 +17,15 @@ from dkl.export.quantiles import quantile_scores
 from dkl.selection.scaling import quantile_scaler
 from tests.export.models import MAPS, THREE, TWO, X, assert_agree, classifier, random_features
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
 def answers(model: Any, given: dict[str, np.ndarray], **parameters: Any) -> dict[str, np.ndarray]:
     """What onnxruntime says of rows."""
-    session = onnxruntime.InferenceSession(model.to_onnx(**parameters).SerializeToString())
+    made = model.to_onnx(**parameters)
+    onnx.checker.check_model(made, full_check=True)
+    session = onnxruntime.InferenceSession(made.SerializeToString())
     return dict(zip([one.name for one in session.get_outputs()], session.run(None, given), strict=True))
 
 
