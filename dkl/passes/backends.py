@@ -369,7 +369,12 @@ class ClusterBackend:
         if self._client.status == "connecting":
             return  # the client tries to reach its scheduler; a question would wait as long as it does
         with self._reached():
-            threads = dict(self._client.nthreads())
+            try:
+                threads = dict(self._client.sync(self._client.scheduler.ncores, callback_timeout=GATHER_S))
+            except OSError:
+                if self._client.status in ("running", "connecting"):
+                    return  # no answer for now
+                raise
         if threads:
             self._seen_workers = now
         if threads and threads != self._threads:
