@@ -270,5 +270,5 @@ def test_every_machine_of_the_benchmark_learns(machine: str) -> None:
     pytest.importorskip({"LightGBM": "lightgbm", "xRFM": "xrfm"}.get(machine, "sklearn"))
     names = runpy.run_path(str(EXAMPLES / "benchmarks" / "against_others.py"), run_name="example")
     rows = names["tiny"]()
-    predicted = names["MACHINES"][machine](rows, True)(rows.X_test)
+    predicted = names["MACHINES"][machine](rows, True).predict(rows.X_test)
     assert np.mean(predicted == rows.y_test) > 0.8

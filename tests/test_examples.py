@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.preprocessing import StandardScaler
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -296,3 +298,71 @@ def test_all_machines_of_figure_4_tell_labels_apart(figure_4: dict[str, Any], tm
     with figure_4["Progress"](disable=True) as progress:
         found = figure_4["fill"](plan, progress)
     assert all(errors[0] < 25.0 for errors in found["rings"].values())
+
+
+def test_columns_of_flights_are_distance_hour_weekday_month_origin_and_destination(tmp_path: Path) -> None:
+    minutes = np.array([30, 1_500, 45_000])  # half past midnight on Monday; 1 a.m. the day after; 6 a.m. in February
+    names = {"origin_names": np.array(["AAA", "BBB"]), "destination_names": np.array(["CCC", "DDD", "EEE"])}
+    parts = {"distance": [500, 100, 250], "origin": [0, 1, 1], "destination": [2, 0, 1], "delay": [14, 15, -3]}
+    parts = {name: np.array(values, np.int16) for name, values in parts.items()}
+    np.savez(tmp_path / "flights_3m.npz", minute_diff=np.diff(minutes, prepend=0), start="2001-01-01", **names, **parts)
+    rows = example("papers/sets.py")["rows_of"]("flights", tmp_path)
+    assert rows.y.tolist() == [0, 1, 0]
+    expected = np.zeros((3, 1 + 24 + 7 + 12 + 2 + 3))
+    expected[:, 0] = [0.5, 0.1, 0.25]
+    for row, (hour, weekday, month, origin, destination) in enumerate(
+        [(0, 0, 0, 0, 2), (1, 1, 0, 1, 0), (6, 3, 1, 1, 1)]
+    ):
+        expected[row, [1 + hour, 25 + weekday, 32 + month, 44 + origin, 46 + destination]] = 1.0
+    np.testing.assert_allclose(rows.X.toarray(), expected, rtol=1e-6)
+
+
+def test_an_svc_is_replaced_on_more_and_more_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are asked for beyond those of the set are its rows again, in the order of the set."""
+    monkeypatch.syspath_prepend(EXAMPLES / "benchmarks")
+    names = example("replace_svc.py")
+    asked = []
+
+    def measure(plan: Any, name: str, machine: str) -> dict[str, Any]:
+        asked.append((name, machine, plan.rows, plan.tile))
+        return {"wrong": 2.0, "auc": 0.9, "processor": 1.5, "bytes": 3e6} if plan.rows < 50 else {"error": "too long"}
+
+    monkeypatch.setattr(names["Plan"], "measure", measure)
+    plan = names["Plan"](None, None, 60.0, False, ("RBF-SVM", "LightGBM"))
+    text = names["run"](plan, [20, 50], tmp_path)
+    assert asked == [("windmill", machine, size, True) for size in (20, 50) for machine in plan.machines]
+    assert "| 20 | 2.00 %, 0.9000, 1.5 s, 3 MB | 2.00 %, 0.9000, 1.5 s, 3 MB |\n| 50 | too long | too long |" in text
+    rows_for = example("benchmarks/against_others.py")["rows_for"]
+    whole, tiled = rows_for("breast", None, None), rows_for("breast", None, 1_000, tile=True)
+    assert len(whole.y) < 500 < len(tiled.y) == 1_000
+    np.testing.assert_array_equal(tiled.X, whole.X[np.arange(1_000) % len(whole.y)])
+
+
+@pytest.mark.slow
+def test_what_replaces_an_svc_and_an_svr_is_as_good() -> None:
+    page = (EXAMPLES / "replace_svc.md").read_text()
+    names: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    X, y = load_breast_cancer(return_X_y=True)
+    X = StandardScaler().fit_transform(X)
+    assert names["classifier"].fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.95
+    X, y = load_diabetes(return_X_y=True)
+    numbers = names["regressor"].fit(X[::2], y[::2]).score(X[1::2], y[1::2])
+    assert numbers > names["SVR"](C=10.0).fit(X[::2], y[::2]).score(X[1::2], y[1::2]) - 0.05
+
+
+def test_limits_of_more_rows_are_more_time_and_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES / "benchmarks")
+    names = example("limits.py")
+    few, many = (names["promised"](n_rows, 10) for n_rows in (100_000, 3_000_000))
+    assert many["bytes"] < 1.2 * few["bytes"]
+    assert many["time"] > 5 * few["time"]
+
+
+@pytest.mark.slow
+def test_what_a_fit_takes_stays_within_its_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES / "benchmarks")
+    names = example("limits.py")
+    names["page"](tmp_path, 200_000, sizes=(200_000,), columns=(20,))
+    cells = names["Cells"](tmp_path)
+    assert 0 < cells["200000 x 20 measured"]["bytes"] < cells["200000 x 20 promised"]["bytes"]

@@ -16,8 +16,22 @@ import dkl
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "examples" / "reference"
-# examples of a second or more, on a quiet core
-LONG = {"dkl.search.tuning", "dkl.search.comparing", "dkl.learners.leverage", "dkl.learners.joint"}
+# examples of half a second or more, on a quiet core
+LONG = {
+    "dkl.export.predictor",
+    "dkl.learners.leverage",
+    "dkl.linear.refinement",
+    "dkl.reporting",
+    "dkl.search.comparing",
+    "dkl.search.tuning",
+    "dkl.suggestions",
+}
+    "dkl.learners.leverage",
+    "dkl.linear.refinement",
+    "dkl.search.comparing",
+    "dkl.search.tuning",
+    "dkl.suggestions",
+}
 
 
 def described() -> list[str]:

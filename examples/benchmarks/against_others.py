@@ -39,6 +39,7 @@ from cells import Cell, Cells, markdown
 from rich.console import Console
 from scipy import sparse
 from sets import Rows, rows_of
+from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.preprocessing import MaxAbsScaler
 
@@ -50,7 +51,13 @@ XRFM_LEAF = 5_000
 MOST_TESTED = 20_000
 HELD_OUT = 0.1
 
-Fitted = Callable[[Any], np.ndarray]
+
+@dataclass(frozen=True)
+class Fitted:
+    """What predicts, and what ranks rows of two classes where the machine can."""
+
+    predict: Callable[[Any], np.ndarray]
+    rank: Callable[[Any], np.ndarray] | None = None
 
 
 def held_out(rows: Rows) -> list[Any]:
@@ -64,7 +71,8 @@ def lightgbm(rows: Rows, quick: bool) -> Fitted:
     X, X_held, y, y_held = held_out(rows)
     model = LGBMClassifier(n_estimators=50 if quick else 2_000, n_jobs=1, random_state=0, verbose=-1)
     stop = early_stopping(50, verbose=False)
-    return model.fit(X, y, eval_X=X_held, eval_y=y_held, callbacks=[stop]).predict
+    model.fit(X, y, eval_X=X_held, eval_y=y_held, callbacks=[stop])
+    return Fitted(model.predict, partial(model.predict, raw_score=True))
 
 
 def rbf_svm(rows: Rows, quick: bool) -> Fitted:
@@ -72,7 +80,8 @@ def rbf_svm(rows: Rows, quick: bool) -> Fitted:
 
     search = GridSearchCV(SVC(cache_size=500), {"C": SVM_COSTS}, cv=3, refit=False)
     search.fit(*(part[:SVM_JUDGED] for part in (rows.X, rows.y)))
-    return search.estimator.set_params(**search.best_params_).fit(rows.X, rows.y).predict
+    model = search.estimator.set_params(**search.best_params_).fit(rows.X, rows.y)
+    return Fitted(model.predict, model.decision_function)
 
 
 def xrfm(rows: Rows, quick: bool) -> Fitted:
@@ -91,7 +100,7 @@ def xrfm(rows: Rows, quick: bool) -> Fitted:
         parts = [model.predict(torch.tensor(dense(X_new[piece]), dtype=torch.float32)) for piece in pieces]
         return np.concatenate([np.asarray(part).ravel() for part in parts])
 
-    return predict
+    return Fitted(predict)
 
 
 def dkl_machine(rows: Rows, quick: bool, learner: str, n_features: int) -> Fitted:
@@ -100,7 +109,8 @@ def dkl_machine(rows: Rows, quick: bool, learner: str, n_features: int) -> Fitte
 
     features = LEARNERS[learner](n_features=min(n_features, 100) if quick else n_features, random_state=0)
     model = dkl.KernelClassifier(features, loss="squared_hinge", solver="newton", alpha="auto", random_state=0)
-    return model.fit(rows.X, rows.y).predict
+    model.fit(rows.X, rows.y)
+    return Fitted(model.predict, model.decision_function)
 
 
 MACHINES: dict[str, Callable[[Rows, bool], Fitted]] = {
@@ -116,13 +126,19 @@ def dense(X: Any) -> np.ndarray:
     return X.toarray() if sparse.issparse(X) else np.asarray(X)
 
 
-def rows_for(name: str, data: Path | None, most: int | None) -> Rows:
-    """Scaled rows with labels 0, 1, ...; a quarter of those of a set without test rows becomes them."""
+def rows_for(name: str, data: Path | None, most: int | None, tile: bool = False) -> Rows:
+    """Scaled rows with labels 0, 1, ...; a quarter of those of a set without test rows becomes them.
+
+    With tile, rows that are asked for beyond those of the set are its rows again.
+    """
     rows = rows_of(name, data)
     if not rows.has_test:
         X, X_test, y, y_test = train_test_split(rows.X, rows.y, test_size=0.25, random_state=0, stratify=rows.y)
         rows = Rows(X, y, X_test, y_test)
     (X, y), (X_test, y_test) = drawn(rows.X, rows.y, most), drawn(rows.X_test, rows.y_test, MOST_TESTED)
+    if tile and most and most > len(y):
+        again = np.arange(most) % len(y)
+        X, y = X[again], y[again]
     scaler = MaxAbsScaler().fit(X)
     labels, y = np.unique(y, return_inverse=True)
     return Rows(scaler.transform(X), y, scaler.transform(X_test), np.searchsorted(labels, y_test))
@@ -151,6 +167,8 @@ class Plan:
     quick : bool
         Small machines, to see that all of them run.
     machines : tuple of str
+    tile : bool
+        Rows beyond those of the set are its rows again.
     """
 
     data: Path | None
@@ -158,35 +176,45 @@ class Plan:
     timeout: float
     quick: bool
     machines: tuple[str, ...] = tuple(MACHINES)
+    tile: bool = False
 
     def measure(self, name: str, machine: str) -> Cell:
         """One fit in a process of its own, on one thread."""
-        given = json.dumps({"name": name, "machine": machine, "rows": self.rows, "quick": self.quick})
-        one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
-        command = [sys.executable, __file__, "--measure", given, *(["--data", str(self.data)] if self.data else [])]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=self.timeout, env={**os.environ, **one_thread}
-            )
-        except subprocess.TimeoutExpired:
-            return {"error": f"not within {self.timeout:,.0f} s"}
-        if done.returncode:
-            return {"error": (done.stderr.strip().splitlines() or ["failed"])[-1]}
-        return json.loads(done.stdout.splitlines()[-1])
+        given = {"name": name, "machine": machine, "rows": self.rows, "quick": self.quick, "tile": self.tile}
+        return apart(__file__, given, self.timeout, *(["--data", str(self.data)] if self.data else []))
 
 
-def measured(name: str, machine: str, data: Path | None, rows: int | None, quick: bool) -> Cell:
+def apart(script: str, given: dict[str, Any], timeout: float, *options: str) -> Cell:
+    """What `script --measure GIVEN` prints last, from a process of its own, on one thread."""
+    one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
+    command = [sys.executable, script, "--measure", json.dumps(given), *options]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **one_thread}
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"not within {timeout:,.0f} s"}
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or ["failed"])[-1]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measured(name: str, machine: str, data: Path | None, rows: int | None, quick: bool, tile: bool = False) -> Cell:
     """What one fit takes, in this process."""
     dask.config.set(scheduler="synchronous")
-    found = rows_for(name, data, rows)
-    MACHINES[machine](tiny(), True)(tiny().X_test)  # imports and compiled code are there before the clock starts
+    found = rows_for(name, data, rows, tile)
+    MACHINES[machine](tiny(), True).predict(
+        tiny().X_test
+    )  # imports and compiled code are there before the clock starts
     held, clock, processor = forget_peak(), time.perf_counter(), time.process_time()
-    predict = MACHINES[machine](found, quick)
+    model = MACHINES[machine](found, quick)
     processor, clock = time.process_time() - processor, time.perf_counter() - clock
     taken = peak_bytes() - held
-    wrong = float(np.mean(predict(found.X_test) != found.y_test))
+    wrong = float(np.mean(model.predict(found.X_test) != found.y_test))
+    ranked = len(np.unique(found.y)) == 2 and model.rank is not None
+    area = {"auc": roc_auc_score(found.y_test, model.rank(found.X_test))} if ranked else {}
     sizes = {"n_rows": len(found.y), "n_columns": found.X.shape[1], "n_test": len(found.y_test)}
-    return {"wrong": 100 * wrong, "processor": processor, "clock": clock, "bytes": taken, **sizes}
+    return {"wrong": 100 * wrong, "processor": processor, "clock": clock, "bytes": taken, **sizes, **area}
 
 
 def forget_peak() -> int:

@@ -2,6 +2,7 @@
 
 A file holds X and y, or X_train, y_train, X_test and y_test; sparse rows as the parts of a CSR matrix (data, indices,
 indptr, shape). Digits are "mnist", or "mnist49" for the pair 4 and 9.
+"windmill" is drawn: 1.2 million rows in the plane.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import numpy as np
 from scipy import sparse
 from sklearn import datasets
 
+from dkl.testing.synthetic import windmill
+
 # names of a set's file, and of the set on OpenML with its version, where they are not its own
-_FILES = {"farm": "farm_ads", "auto_truck": "cifar_auto_truck", "census": "kdd_census_income"}
+_FILES = {"farm": "farm_ads", "auto_truck": "cifar_auto_truck", "census": "kdd_census_income", "flights": "flights_3m"}
 _OPENML = {"mnist": ("mnist_784", 1), "adult": ("adult", 2), "farm": ("farm-ads", 1)}
 _SHORT = {"breast": "breast_cancer"}
 
@@ -60,6 +63,8 @@ def rows_of(name: str, folder: Path | None = None) -> Rows:
     path = None if folder is None else folder / f"{_FILES.get(name, name)}.npz"
     if path is not None and path.exists():
         return _of_file(path)
+    if name == "windmill":
+        return _without_test(*windmill(1_200_000))
     shipped = f"load_{_SHORT.get(name, name)}"
     if hasattr(datasets, shipped):
         return _without_test(*getattr(datasets, shipped)(return_X_y=True))
@@ -75,6 +80,8 @@ def _of_file(path: Path) -> Rows:
         if "X_train" in stored:
             train, test = (_numbers(stored[f"X_{part}"]) for part in ("train", "test"))
             return Rows(train, stored["y_train"], test, stored["y_test"])
+        if "minute_diff" in stored:
+            return _without_test(*_flights(stored))
         if "indptr" in stored:
             parts = (_numbers(stored["data"]), stored["indices"], stored["indptr"])
             X: Any = sparse.csr_array(parts, shape=tuple(stored["shape"]))
@@ -88,6 +95,26 @@ def _of_file(path: Path) -> Rows:
             test = stored["test"].astype(bool)
             return Rows(X[~test], y[~test], X[test], y[test])
     return _without_test(X, y)
+
+
+def _flights(stored: Any, late: int = 15) -> tuple[Any, np.ndarray]:
+    """Distance, and one column each hour, weekday, month, origin and destination; late is so many minutes or more."""
+    minute = np.cumsum(stored["minute_diff"], dtype=np.int64)
+    day = (np.datetime64(str(stored["start"]), "m") + minute.astype("timedelta64[m]")).astype("datetime64[D]")
+    parts = [minute // 60 % 24, (day.astype(int) + 3) % 7, day.astype("datetime64[M]").astype(int) % 12]
+    parts += [stored["origin"].astype(np.int64), stored["destination"].astype(np.int64)]
+    widths = [24, 7, 12, len(stored["origin_names"]), len(stored["destination_names"])]
+    starts = 1 + np.cumsum([0, *widths])
+    columns = np.stack(
+        [np.zeros(len(minute), int), *(part + start for part, start in zip(parts, starts, strict=False))], 1
+    )
+    values = np.ones(columns.shape, np.float32)
+    values[:, 0] = stored["distance"] / 1_000.0
+    rows = np.arange(0, values.size + 1, columns.shape[1])
+    X = sparse.csr_matrix(
+        (values.ravel(), columns.ravel().astype(np.int32), rows), shape=(len(minute), int(starts[-1]))
+    )
+    return X, (stored["delay"] >= late).astype(int)
 
 
 def _numbers(X: np.ndarray) -> np.ndarray:

@@ -1,0 +1,124 @@
+"""The limits: what a fit takes in memory and time, by rows and columns; promised by dkl.plan, and measured where small.
+
+    python examples/limits.py                        # remakes examples/limits.md
+    python examples/limits.py --measured 10000000    # measures up to so many rows
+
+The fit: 500 random features of Gaussian numbers, then a ridge by one Newton step (their Gram matrix), from a store, in
+a process of its own on one thread. `dkl.plan` promises it for any size from the shape of the rows alone, at the speed
+that it measures on this machine, so that a table of a busy machine says more seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+sys.path.extend(str(Path(__file__).resolve().parent / folder) for folder in ("benchmarks", "papers"))
+
+import dask
+import dask.array as da
+import numpy as np
+from against_others import apart, forget_peak
+from cells import Cell, Cells, markdown
+from dask.utils import format_bytes, format_time
+
+import dkl
+from dkl.bench.memory_job import load_everything
+from dkl.passes.memory import peak_bytes
+
+ROWS = tuple(10**power for power in range(4, 9))
+COLUMNS = (10, 100, 1_000)
+FEATURES, BLOCK = 500, 65_536
+PAGE = Path(__file__).with_name("limits.md")
+
+
+def machine() -> dkl.KernelRegressor:
+    """The model whose fit is promised and measured."""
+    features = dkl.RandomFeatures(dkl.Gaussian(sigma="median"), FEATURES, random_state=0)
+    return dkl.KernelRegressor(features, solver="newton", random_state=0, progress=False)
+
+
+def rows(n_rows: int, n_columns: int) -> tuple[da.Array, da.Array]:
+    """Numbers that are made when they are read, and a target that bends along one column."""
+    X = da.random.default_rng(0).standard_normal((n_rows, n_columns), dtype=np.float32, chunks=(BLOCK, n_columns))
+    return X, da.sin(2.0 * X[:, 0])
+
+
+def promised(n_rows: int, n_columns: int) -> Cell:
+    """What `dkl.plan` says; no row is made. The first Newton step reads, maps and sums all rows: it is the fit."""
+    plan = dkl.plan(machine(), *rows(n_rows, n_columns))
+    once = [one.seconds for one in plan.passes if one.calls == 1]
+    return {"bytes": plan.peak_bytes, "time": sum(once)}
+
+
+def measured(n_rows: int, n_columns: int) -> Cell:
+    """Seconds and peak memory of the fit above imports, in this process."""
+    dask.config.set(scheduler="synchronous")
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = dkl.create_dataset(f"{folder}/rows.zarr", *rows(n_rows, n_columns))
+        machine().fit(*(part[:200].compute() for part in rows(n_rows, n_columns)))  # code is compiled and imported
+        load_everything()
+        held, clock = forget_peak(), time.perf_counter()
+        machine().fit(dataset)
+        return {"time": time.perf_counter() - clock, "bytes": peak_bytes() - held}
+
+
+def cell(folder: Path, most: int, n_rows: int, n_columns: int) -> str:
+    """Memory and time of one size: promised, and measured up to so many rows."""
+    cells, name = Cells(folder), f"{n_rows} x {n_columns}"
+    text = said(cells(f"{name} promised", partial(promised, n_rows, n_columns)))
+    if n_rows > most:
+        return text
+    given = {"n_rows": n_rows, "n_columns": n_columns}
+    found = cells(f"{name} measured", partial(apart, __file__, given, 3_600.0))
+    return f"{text}; **{said(found)}**"
+
+
+def said(cell: Cell) -> str:
+    return cell.get("error") or f"{format_bytes(cell['bytes'])}, {format_time(cell['time'])}"
+
+
+def page(folder: Path, most: int, sizes: tuple[int, ...] = ROWS, columns: tuple[int, ...] = COLUMNS) -> str:
+    """The page of limits."""
+    lines = [
+        [f"{n_rows:,}", *(f"{cell(folder, most, n_rows, n_columns)}" for n_columns in columns)] for n_rows in sizes
+    ]
+    table = markdown(["rows", *(f"{n_columns:,} columns" for n_columns in columns)], lines)
+    return f"""# Limits
+
+Memory of a process and time of a fit: {FEATURES} random features and a ridge on them, float32. What `dkl.plan` promises
+on this machine before anything runs, and in bold what the fit took, from a store, on one thread, above imports.
+
+{table}
+
+- Memory follows the columns and the features, not the rows: a process holds a few blocks of at most 65,536 rows.
+- Time follows rows x features x (columns + features), and is divided by the workers. The promise counts the passes that
+  every fit makes; it may make more (`dkl.plan` says how many at most).
+- The store holds rows x columns x 4 bytes, less what compression saves; 10^8 rows of 1,000 columns are 400 GB.
+- Newton steps hold features x features numbers, 200 MB at 5,000 features in double precision; above that,
+  `solver="sgd"`.
+- Prediction maps tile by tile: what it holds does not grow with the rows either.
+
+`python examples/limits.py` remakes this page (`--measured ROWS` says up to which size fits are run).
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measured", type=int, default=1_000_000, help="the most rows of a fit that is run")
+    parser.add_argument("--output", type=Path, default=Path("limits"), help="where what was measured is kept")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measured(**json.loads(options.measure))))
+        return
+    PAGE.write_text(page(options.output, options.measured))
+
+
+if __name__ == "__main__":
+    main()
