@@ -26,12 +26,6 @@ LONG = {
     "dkl.search.tuning",
     "dkl.suggestions",
 }
-    "dkl.learners.leverage",
-    "dkl.linear.refinement",
-    "dkl.search.comparing",
-    "dkl.search.tuning",
-    "dkl.suggestions",
-}
 
 
 def described() -> list[str]:
