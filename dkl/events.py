@@ -42,15 +42,29 @@ class Event:
 Subscriber = Callable[[Event], None]
 
 
+class StopRequested(Exception):
+    """Raised by a subscriber when a round has advanced: end the rounds here, and go on with what they have found.
+
+    Rounds of `MarginFeatures` and epochs of stochastic steps can be ended so; a method that has no result before its
+    last pass goes on.
+    """
+
+
 def ignore(event: Event) -> None:
     """Subscribe to nothing."""
 
 
 def fan_out(*subscribers: Subscriber) -> Subscriber:
-    """One subscriber that hands every event to all of `subscribers`, in order."""
+    """One subscriber that hands every event to all of `subscribers`, in order; a request to stop waits for the last."""
 
     def publish(event: Event) -> None:
+        request = None
         for subscriber in subscribers:
-            subscriber(event)
+            try:
+                subscriber(event)
+            except StopRequested as stop:
+                request = stop
+        if request is not None:
+            raise request
 
     return publish

@@ -27,7 +27,7 @@ def resolve_progress(progress: Choice = None) -> Subscriber:
     ----------
     progress : bool, callable or None
         None shows a bar where a person looks on (a terminal, a notebook). True shows one anyhow, False never. A
-        callable is handed every `Event`.
+        callable is handed every `Event`, and may raise `dkl.events.StopRequested` when rounds have advanced.
 
     Raises
     ------

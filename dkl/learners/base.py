@@ -17,6 +17,7 @@ from dkl.data.labels import TaskChoice
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingKind
+from dkl.learners.callbacks import CallbackSupportMixin, calls_back
 from dkl.learners.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
 from dkl.learners.parameters import (
     COMMON,
@@ -44,7 +45,7 @@ from dkl.selection.potentials import PotentialProblem, PotentialState
 from dkl.selection.preparation import PreparationDriver
 
 
-class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class FeatureLearner(Saved, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """What all feature learners share; a subclass says what `_learn` does between validation and the feature map."""
 
     _parameter_constraints: ClassVar[Constraints] = COMMON
@@ -70,6 +71,7 @@ class FeatureLearner(Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     memory_limit: Any
 
     @recorded
+    @calls_back
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn the feature map.
 

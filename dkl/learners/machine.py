@@ -19,6 +19,7 @@ from dkl.events import Event
 from dkl.features.families import FiniteFamily
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.base import FeatureLearner
+from dkl.learners.callbacks import CallbackSupportMixin, calls_back
 from dkl.learners.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
 from dkl.learners.joint import JointFeatures
 from dkl.learners.landmarks import LandmarkFeatures
@@ -58,7 +59,7 @@ LEARNERS: dict[str, type[FeatureLearner]] = {
 }
 
 
-class KernelMachine(Saved, BaseEstimator):
+class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
     """What the classifier and the regressor share: features, then a linear model on them."""
 
     _parameter_constraints: ClassVar[Constraints]
@@ -80,6 +81,7 @@ class KernelMachine(Saved, BaseEstimator):
     memory_limit: Any
 
     @recorded
+    @calls_back
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn the features, then fit the linear model on them.
 

@@ -148,6 +148,10 @@ class EpochDriver:
         better = loss < min(state.losses, default=np.inf) or state.best is None
         return replace(state, losses=(*state.losses, loss), best=state.model if better else state.best)
 
+    def stopped(self, problem: EpochProblem, state: EpochState, why: str) -> EpochState | None:
+        """The state after an epoch; None before the first."""
+        return state if state.epoch else None
+
     def plan(self, problem: EpochProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """All epochs, and as many looks."""
         state = self.init(problem)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from dkl.blocks.device import Device
 from dkl.data.source import BlockSource
-from dkl.events import Event, Kind, Subscriber, ignore
+from dkl.events import Event, Kind, StopRequested, Subscriber, ignore
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.passes.row_columns import RowColumns
@@ -77,7 +77,8 @@ def run_driver(
     Parameters
     ----------
     driver : Driver
-        May have a function ``figures(problem, state)`` too: numbers by name that say where the method stands.
+        May have a function ``figures(problem, state)`` too: numbers by name that say where the method stands; and
+        ``stopped(problem, state, why)``: the state to end with when a subscriber asks for it, None while it has none.
     problem : object
         What the driver's functions take first.
     source : BlockSource
@@ -105,6 +106,7 @@ def run_driver(
     stats: list[PassStats] = []
     started = time.perf_counter()
     figures: Any = getattr(driver, "figures", lambda problem, state: {})
+    stopped: Any = getattr(driver, "stopped", lambda problem, state, why: None)
 
     def tell(kind: Kind, **detail: Any) -> None:
         publish(Event(kind, "rounds", rounds, seconds=time.perf_counter() - started, detail=detail))
@@ -119,7 +121,15 @@ def run_driver(
             stats.append(result.stats)
             if checkpoint is not None:
                 _save(checkpoint, state, kept, fingerprint=fingerprint, rounds=rounds)
-            tell("advanced", **figures(problem, state))
+            try:
+                tell("advanced", **figures(problem, state))
+            except StopRequested as request:
+                ended = stopped(problem, state, str(request))
+                if ended is not None:
+                    state = ended
+                    if checkpoint is not None:
+                        _save(checkpoint, state, kept, fingerprint=fingerprint, rounds=rounds)
+                    break
         finished = True
     finally:
         tell("finished", **({} if finished else {"failed": True}))

@@ -94,6 +94,12 @@ class CorrectiveDriver:
         names = ("n_features", "loss", "held_out_loss", "duality_gap")
         return {name: last[name] for name in names if np.isfinite(last[name])}
 
+    def stopped(self, problem: CorrectiveProblem, state: CorrectiveState, why: str) -> CorrectiveState | None:
+        """The state with the points so far as its last; None before the first."""
+        if state.n_points == 0:
+            return None
+        return replace(state, message=state.message or _message(replace(state, ended=why)))
+
     def held(self, problem: CorrectiveProblem, row_bytes: int) -> dict[str, int]:
         """The rows of the search with their features, the climb, and the Gram matrix with its factor and its sums."""
         width = problem.parts * problem.n_points + 1

@@ -17,7 +17,8 @@ class Driver(Protocol[P, S]):
     The state is a small frozen dataclass of plain arrays, numbers, strings and None: a checkpoint is the state, and
     resuming is loading it. A method of many rounds has a fifth, ``figures(problem, state) -> dict of float``: where it
     stands, by name, for the progress line. One that holds much beside its state says so by a sixth, ``held(problem,
-    row_bytes) -> dict of int``: at most so many bytes, item by item, for rows of so many bytes each.
+    row_bytes) -> dict of int``: at most so many bytes, item by item, for rows of so many bytes each. One that can end
+    early has ``stopped(problem, state, why)``: a state that asks for no more, or None while there is no result.
     """
 
     def init(self, problem: P) -> S:

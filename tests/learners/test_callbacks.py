@@ -1,0 +1,98 @@
+"""Callbacks hear the rounds of a fit and can end it; what is learned until then is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import dkl
+from dkl.events import Event, StopRequested
+
+LEARNER = dkl.MarginFeatures(n_features=40, features_per_round=4, random_state=0)
+
+
+def rows(n: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    X = np.random.default_rng(0).normal(size=(n, 3))
+    return X, X[:, 0] * X[:, 1] > 0.0
+
+
+class Watching:
+    """A callback of scikit-learn's protocol that notes tasks, and ends the rounds at so many features."""
+
+    def __init__(self, most: float = np.inf) -> None:
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.calls: list[str] = []
+        self.most = most
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        self.calls.append("setup")
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        self.calls.append("teardown")
+
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
+        self.calls.append("begin")
+
+    def on_fit_task_end(self, estimator: Any, context: Any, *, metadata: Any = None) -> bool:
+        self.calls.append("end")
+        self.heard.append((context.task_name, metadata or {}))
+        return bool(metadata) and metadata["n_features"] >= self.most
+
+
+def test_a_callback_sees_every_round_and_changes_no_bit() -> None:
+    pytest.importorskip("sklearn.callback")
+    X, y = rows()
+    watching = Watching()
+    heard = clone(LEARNER).set_callbacks(watching).fit(X, y)
+    sizes = [figures["n_features"] for _, figures in watching.heard if figures]
+    assert sizes == [line["n_features"] for line in heard.history_]
+    assert [watching.calls[0], watching.calls[-1]] == ["setup", "teardown"]
+    assert watching.calls.count("begin") == watching.calls.count("end") == heard.provenance_.passes + 1
+    assert np.array_equal(heard.transform(X), clone(LEARNER).fit(X, y).transform(X))
+
+
+def test_a_callback_ends_the_rounds_and_keeps_what_they_found() -> None:
+    pytest.importorskip("sklearn.callback")
+    X, y = rows()
+    learner = clone(LEARNER).set_callbacks(Watching(most=8)).fit(X, y)
+    assert 8 <= learner.transform(X).shape[1] < 40
+    assert learner.message_.startswith("a callback ended the rounds")
+    scores = learner.transform(X) @ learner.coef_[0] + learner.intercept_[0]
+    assert np.mean((scores > 0.0) == y) > 0.7
+
+
+def stop_after(epochs: int) -> Any:
+    def heard(event: Event) -> None:
+        if event.name == "rounds" and event.kind == "advanced" and event.done >= epochs:
+            raise StopRequested("enough")
+
+    return heard
+
+
+def test_a_function_that_hears_events_can_end_the_epochs() -> None:
+    X, y = rows()
+    features = dkl.RandomFeatures(n_features=10, random_state=0)
+    model = dkl.KernelClassifier(features, epochs=9, random_state=0)
+    stopped = clone(model).set_params(progress=stop_after(3)).fit(X, y)
+    assert stopped.n_epochs_ == 3
+    assert np.array_equal(stopped.linear_.coef_, clone(model).set_params(epochs=3).fit(X, y).linear_.coef_)
+
+
+def test_a_fit_that_was_ended_comes_back_from_its_checkpoint_as_it_was(tmp_path: Any) -> None:
+    X, y = rows()
+    learner = clone(LEARNER).set_params(checkpoint=str(tmp_path / "run"))
+    ended = clone(learner).set_params(progress=stop_after(3)).fit(X, y)
+    assert np.array_equal(learner.fit(X, y).transform(X), ended.transform(X))
+
+
+def test_the_callbacks_of_scikit_learn_work() -> None:
+    callback = pytest.importorskip("sklearn.callback")
+    X, y = rows()
+    monitor = callback.ScoringMonitor(scoring="accuracy")
+    model = dkl.KernelClassifier(dkl.RandomFeatures(n_features=10, random_state=0), epochs=3, random_state=0)
+    model.set_callbacks(monitor, callback.ProgressBar()).fit(X, y)
+    scores = [line["accuracy"] for line in monitor.get_logs().data]
+    assert scores == [model.score(X, y)]
