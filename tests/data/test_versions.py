@@ -19,6 +19,7 @@ from scipy import sparse
 
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, from_zarr, open_dataset
+from dkl.data.store import DatasetWriter
 from dkl.errors import CorruptChunkError, StoreError
 from dkl.learners.random_features import RandomFeatures
 from dkl.testing import check_source
@@ -192,6 +193,13 @@ def test_a_version_of_another_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorruptChunkError, match="does not follow version 0"):
         open_dataset(tmp_path / "other.zarr")
     assert ds.version == 1
+
+
+def test_a_version_that_its_writer_left_behind_a_url_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+    ds = make(f"memory:/{tmp_path}/rows.zarr")
+    DatasetWriter(f"{ds.store}/versions/000001", ds.schema).__enter__()
+    assert open_dataset(str(ds.store)).version == 0
+    assert ds.append(X, Y).version == open_dataset(str(ds.store)).version == 1
 
 
 APPENDING = """
