@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 sys.path.extend(str(Path(__file__).resolve().parent / folder) for folder in ("benchmarks", "papers"))
@@ -53,8 +54,8 @@ def promised(n_rows: int, n_columns: int) -> Cell:
     """What `dkl.plan` says; no row is made. The first Newton step reads, maps and sums all rows: it is the fit."""
     with dask.config.set(scheduler="synchronous"):
         plan = dkl.plan(machine(), *rows(n_rows, n_columns))
-    once = [one.seconds for one in plan.passes if one.calls == 1]
-    return {"bytes": plan.peak_bytes, "time": sum(once)}
+    flops = sum(one.flops for one in plan.passes if one.calls == 1)
+    return {"bytes": plan.peak_bytes, "flops": flops, "speed": plan.flops_per_second}
 
 
 def measured(n_rows: int, n_columns: int) -> Cell:
@@ -69,36 +70,32 @@ def measured(n_rows: int, n_columns: int) -> Cell:
         return {"time": time.process_time() - processor, "bytes": peak_bytes() - held}
 
 
-def cell(folder: Path, most: int, n_rows: int, n_columns: int) -> str:
-    """Memory and time of one size: promised, and measured up to so many rows."""
-    cells, name = Cells(folder), f"{n_rows} x {n_columns}"
-    text = said(cells(f"{name} promised", partial(promised, n_rows, n_columns)))
-    if n_rows > most:
-        return text
-    given = {"n_rows": n_rows, "n_columns": n_columns}
-    found = cells(f"{name} measured", partial(apart, __file__, given, 3_600.0))
-    return f"{text}; **{said(found)}**"
-
-
 def said(cell: Cell) -> str:
     return cell.get("error") or f"{format_bytes(cell['bytes'])}, {format_time(cell['time'])}"
 
 
 def page(folder: Path, most: int, sizes: tuple[int, ...] = ROWS, columns: tuple[int, ...] = COLUMNS) -> str:
-    """The page of limits."""
-    lines = [
-        [f"{n_rows:,}", *(f"{cell(folder, most, n_rows, n_columns)}" for n_columns in columns)] for n_rows in sizes
-    ]
+    """The page of limits; fits of up to so many rows are run."""
+    shapes = list(product(sizes, columns))
+    cells = Cells(folder)
+    plans = cells.fill({f"{n} x {d} promised": partial(promised, n, d) for n, d in shapes}).values()
+    speed = max(plan["speed"] for plan in plans)  # other work on the machine slows some of the trials
+    text = {shape: said({**plan, "time": plan["flops"] / speed}) for shape, plan in zip(shapes, plans, strict=True)}
+    run = [(n, d) for n, d in shapes if n <= most]
+    alone = {f"{n} x {d} measured": partial(apart, __file__, {"n_rows": n, "n_columns": d}, 3_600.0) for n, d in run}
+    for shape, found in zip(run, cells.fill(alone).values(), strict=True):
+        text[shape] += f"; **{said(found)}**"
+    lines = [[f"{n:,}", *(text[n, d] for d in columns)] for n in sizes]
     table = markdown(["rows", *(f"{n_columns:,} columns" for n_columns in columns)], lines)
     return f"""# Limits
 
 Memory of a process and time of a fit: {FEATURES} random features and a ridge on them, float32. What `dkl.plan` promises
-for one thread of this machine before anything runs, and in bold what the fit took above imports, from a store, in
-processor seconds.
+for one thread of this machine ({speed / 1e9:.0f} GFLOP/s) before anything runs, and in bold what the fit took above
+imports, from a store, in processor seconds.
 
 {table}
 
-- Memory follows the columns and the features, not the rows: a process holds a few blocks of at most 65,536 rows.
+- Memory follows the columns and the features, and hardly the rows: a process holds a few blocks of at most 65,536.
 - Time follows rows x features x (columns + features), and is divided by the workers. The promise counts the passes that
   every fit makes; it may make more (`dkl.plan` says how many at most).
 - The store holds rows x columns x 4 bytes, less what compression saves; 10^8 rows of 1,000 columns are 400 GB.
