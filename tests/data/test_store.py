@@ -313,9 +313,14 @@ def test_a_dataset_on_s3_is_written_split_read_replaced_and_refused(s3: dict) ->
     assert pickle.loads(pickle.dumps(ds.source.reader())).load(3).n_rows == 20
     with pytest.raises(FileExistsError, match="overwrite=True"):
         create_dataset(url, X, storage_options=s3)
+    grown = ds.append(X[:30], y[:30], split="test").drop(blocks=[1])
+    left = np.r_[0:60, 120:200, 0:30]
+    assert same(open_dataset(url, **s3), X[left], y[left])
+    assert grown["train"].n_rows + grown["test"].n_rows == 170
+    assert same(open_dataset(url, 0, **s3), X, y)
     X = sparse.random_array((50, 20), density=0.3, format="csr", rng=rng)
     assert same(create_dataset(url, X, overwrite=True, storage_options=s3), X)
-    assert open_dataset(url, **s3).splits == ()
+    assert (open_dataset(url, **s3).splits, open_dataset(url, **s3).version) == ((), 0)
     writer = DatasetWriter(url, Schema(n_columns=2, dtype=np.dtype("f4")), overwrite=True, storage_options=s3)
     writer.__enter__()
     with pytest.raises(StoreError, match="half-written"):
