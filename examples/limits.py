@@ -59,15 +59,16 @@ def promised(n_rows: int, n_columns: int) -> Cell:
 
 
 def measured(n_rows: int, n_columns: int) -> Cell:
-    """Processor seconds and peak memory of the fit above imports, in this process."""
+    """Processor seconds and peak memory of the fit above imports, in this process, and what the store's plan promised."""
     dask.config.set(scheduler="synchronous")
     with tempfile.TemporaryDirectory() as folder:
         dataset = dkl.create_dataset(f"{folder}/rows.zarr", *rows(n_rows, n_columns))
         machine().fit(*(part[:200].compute() for part in rows(n_rows, n_columns)))  # code is compiled and imported
         load_everything()
+        plan = dkl.plan(machine(), dataset)
         held, processor = forget_peak(), time.process_time()
         machine().fit(dataset)
-        return {"time": time.process_time() - processor, "bytes": peak_bytes() - held}
+        return {"time": time.process_time() - processor, "bytes": peak_bytes() - held, "promised": plan.peak_bytes}
 
 
 def said(cell: Cell) -> str:
@@ -98,6 +99,8 @@ imports, from a store, in processor seconds.
 - Memory follows the columns and the features, and hardly the rows: a process holds a few blocks of at most 65,536.
 - Time follows rows x features x (columns + features), and is divided by the workers. The promise counts the passes that
   every fit makes; it may make more (`dkl.plan` says how many at most).
+- Promised is the memory for rows that are made when they are read. From a store a process holds blocks in flight too,
+  packed and unpacked, and `dkl.plan` says so: 177 MiB instead of 119 MiB at 100,000 rows of 100 columns.
 - The store holds rows x columns x 4 bytes, less what compression saves; 10^8 rows of 1,000 columns are 400 GB.
 - Newton steps hold features x features numbers, 200 MB at 5,000 features in double precision; above that,
   `solver="sgd"`.
