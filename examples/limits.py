@@ -59,7 +59,7 @@ def promised(n_rows: int, n_columns: int) -> Cell:
 
 
 def measured(n_rows: int, n_columns: int) -> Cell:
-    """Processor seconds and peak memory of the fit above imports, in this process, and what the store's plan promised."""
+    """Processor seconds and peak memory of the fit above imports, here, and what the store's plan promised."""
     dask.config.set(scheduler="synchronous")
     with tempfile.TemporaryDirectory() as folder:
         dataset = dkl.create_dataset(f"{folder}/rows.zarr", *rows(n_rows, n_columns))
