@@ -247,10 +247,10 @@ class ClusterBackend:
     def slots(self) -> list[str]:
         """One entry a worker thread, thread by thread across the workers, so that consecutive tasks spread.
 
-        Those that were there last, should all have left; only the first call waits for some to come.
+        Waits for some to come where there are none.
         """
         self._look()
-        if not self._slots:
+        if not self._threads:
             self._await_workers()
         return self._slots
 
@@ -258,7 +258,7 @@ class ClusterBackend:
         """Until there are some; meanwhile a task asks for them: a cluster that adapts to its tasks grows with these."""
         with self._reached():
             asking = self._remembered(self._client.submit(int, key=f"awaiting workers-{self._token}", pure=False))
-        while not self._slots:
+        while not self._threads:
             self.look_after(())
             time.sleep(0.05)
         asking.release()
