@@ -97,8 +97,8 @@ imports, from a store, in processor seconds.
 {table}
 
 - Memory follows the columns and the features, and hardly the rows: a process holds a few blocks of at most 65,536.
-- Seconds promised are those of the arithmetic at the speed of a bare matrix product; cosines, reading and what every fit
-  has to do once come on top: 100,000 rows of 100 columns took three times as long.
+- Seconds promised are those of the arithmetic at the speed of a bare matrix product; cosines, reading and what every
+  fit has to do once come on top: 100,000 rows of 100 columns took three times as long.
 - Time follows rows x features x (columns + features), and is divided by the workers. The promise counts the passes that
   every fit makes; it may make more (`dkl.plan` says how many at most).
 - Promised is the memory for rows that are made when they are read. From a store a process holds blocks in flight too,
