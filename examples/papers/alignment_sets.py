@@ -135,8 +135,8 @@ class ArcCosinePatches(dkl.ArcCosine):
 def best_machine(rows: Rows, n_features: int, seed: int) -> Any:
     """Ridge on the arc-cosine features that did best on validation rows of MNIST's fours and nines.
 
-    Patches of 8 x 8 pixels, the heaviest in a ball that is hardly selective: 2,000 of 10,000 are wrong on 0.95 to 1.09 % of
-    2,948 held-out rows, 2,000 patches that are drawn on 1.22 %, whole images, drawn or chosen, on 1.29 to 1.39 %.
+    Patches of 8 x 8 pixels, the heaviest in a ball that is hardly selective: 2,000 of 10,000 are wrong on 0.95 to
+    1.09 % of 2,948 held-out rows, 2,000 patches that are drawn on 1.22 %, whole images on 1.29 to 1.39 %.
     """
     n_candidates = 5 * n_features // 2
     features = dkl.AlignedFeatures(
