@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+# pytest rewrites hypothesis when its plugin imports it, at the end of a run that has not; CPython 3.11 may stumble
+# there over finalizers ("AST constructor recursion depth mismatch")
+import hypothesis  # noqa: F401
 import pytest
 
 from dkl.blocks.device import why_no_gpu

@@ -168,6 +168,7 @@ def test_a_finite_family_is_weighed_as_a_whole_and_certified() -> None:
     assert fitted.machine_.score(X, y) > 0.9
 
 
+@pytest.mark.slow
 def test_the_excessive_gap_is_the_same_game_certified(tmp_path: Path) -> None:
     X, y = rows(200)
     y = np.where(X[:, 2] > 0.1, "yes", "no")
@@ -202,7 +203,7 @@ def test_what_a_game_is_not_for_is_refused(parameters: dict[str, Any], y: Any, m
     "parameters",
     [
         {"family": Coordinates(), "rounds": 5},
-        {"family": Coordinates(), "rounds": 5, "projection": "alternating"},
+        pytest.param({"family": Coordinates(), "rounds": 5, "projection": "alternating"}, marks=pytest.mark.slow),
         {"family": Coordinates(), "rounds": 3, "dynamics": "excessive-gap"},
     ],
 )

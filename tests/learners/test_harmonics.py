@@ -140,6 +140,7 @@ def game_value(pool: Any, rows: np.ndarray, signs: np.ndarray, C: float) -> floa
 
 
 @pytest.mark.parametrize("blocks", ["pair", "degree"])
+@pytest.mark.slow
 def test_the_game_on_blocks_is_certified_around_its_value(blocks: Any) -> None:
     rows, labels = sphere_checkerboard(40, bands=2, sectors=2, seed=4)
     family = SphericalHarmonics(4, blocks)

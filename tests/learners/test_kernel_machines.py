@@ -62,7 +62,11 @@ EXPECTED = {
     ("machine", "expected"),
     [
         (classifier(features=RandomFeatures(n_features=40, dtype="float64"), epochs=8), EXPECTED),
-        (regressor(features=RandomFeatures(n_features=40, dtype="float64"), epochs=None), EXPECTED),
+        pytest.param(
+            regressor(features=RandomFeatures(n_features=40, dtype="float64"), epochs=None),
+            EXPECTED,
+            marks=pytest.mark.slow,
+        ),
         # exact heads see weights exactly
         (
             classifier(

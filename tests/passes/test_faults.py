@@ -113,6 +113,7 @@ def test_a_block_that_ends_its_worker_twice_gives_the_same_bits(tmp_path, mortal
     assert 3 <= source.own_reader.attempts[5] <= 5  # read ahead by one worker, taken over by the other
 
 
+@pytest.mark.slow
 def test_a_block_that_kills_every_worker_ends_in_a_clear_error(tmp_path):
     from distributed import Client, LocalCluster
 
