@@ -1,4 +1,4 @@
-"""The main job on real rows, within a minute: every learner against plain random features of the same size."""
+"""The main job on real rows, in a minute or two: every learner against plain random features of the same size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dkl.search.comparison import Comparison
 BASELINE = "RandomFeatures"
 MEDIAN, NARROW = "median bandwidth", "bandwidth 3 times too narrow"
 NARROW_FACTOR = 1.0 / 3.0
-# few, so that forty fits end within a minute; the default takes more on so few rows
+# few, so that fifty fits end within minutes; the default takes more on so few rows
 EPOCHS = 8
 SPLITS = {"train": 0.75, "test": 0.25}
 

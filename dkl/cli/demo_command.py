@@ -42,7 +42,7 @@ def demo(
     """Learn features with every learner, fit, and score against plain random features of the same size.
 
     Without --data: scikit-learn's handwritten digits, no network. Writes a zarr dataset, starts a cluster of two worker
-    processes on this machine, and leaves a table here and a picture in the output folder. About half a minute.
+    processes on this machine, and leaves a table here and a picture in the output folder. A minute or two.
     """
     if target is not None and data is None:
         raise typer.BadParameter("--target names a column of --data: give both")
