@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
 from dkl.errors import StoreError
-from dkl.learners.checkpoints import what_counts
+from dkl.learners.checkpoints import digest_of, what_counts
 from dkl.learners.recording import Provenance, fingerprint_of
 from dkl.model_io import content_hash, load_model
 
@@ -176,19 +175,14 @@ def _ending(model: Any, features: Any) -> dict[str, Any]:
 
 def _hashes(model: Any, origin: Provenance) -> dict[str, str]:
     """Of the fit, and of what it is made of: where two fits differ, these say in what."""
-    inputs = _digest(what_counts(model), (origin.versions or {}).get("dkl"))
+    inputs = digest_of(what_counts(model), (origin.versions or {}).get("dkl"))
     learned = content_hash(model)
     return {
-        "fit": _digest(origin.fingerprint, learned),
+        "fit": digest_of(origin.fingerprint, learned),
         "rows": origin.fingerprint or "unknown: a hash of these rows would read them all",
         "settings and version": inputs,
         "learned": learned,
     }
-
-
-def _digest(*parts: Any) -> str:
-    with np.printoptions(threshold=2**31 - 1, floatmode="unique"):
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def _data_facts(origin: Provenance) -> dict[str, Any]:

@@ -24,7 +24,12 @@ def run_fingerprint(estimator: Any, dataset: Dataset) -> str:
     if estimator.checkpoint is None:
         return ""
     withheld = getattr(estimator, "_withheld", None)
-    parts = (what_counts(estimator), *([] if withheld is None else [withheld]), dataset.fingerprint, __version__)
+    settings = (what_counts(estimator), *([] if withheld is None else [withheld]))
+    return digest_of(*settings, dataset.fingerprint, __version__)
+
+
+def digest_of(*parts: Any) -> str:
+    """SHA-256 of plain values, arrays among them, by how they are written."""
     with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # or long arrays would look alike
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 

@@ -226,8 +226,8 @@ def _decided(dataset: Dataset, sample: Block, trials: list[Trial]) -> Advice:
             f"A linear machine does as well on the sample ({linear.score:.3f} against {chosen.score:.3f}): compare "
             "with one, it is faster and easier to read."
         )
-    machine = _machine(dataset)
-    reasons.append(f"Machine: {machine['solver']} steps, {_why_machine(dataset)}.")
+    machine, why = _machine(dataset)
+    reasons.append(f"Machine: {machine['solver']} steps, {why}.")
     return Advice(features, machine, tuple(reasons))
 
 
@@ -242,18 +242,21 @@ def _family(trial: Trial) -> Any:
     return kind() if trial.factor == 1.0 else kind(sigma=float(f"{trial.sigma:.4g}"))
 
 
-def _machine(dataset: Dataset) -> dict[str, Any]:
-    if dataset.classes is None:
-        return {"solver": "newton", "loss": "squared_error", "alpha": "auto"}
-    if len(dataset.classes) > _MOST_CLASSES:
-        return {"solver": "sgd", "loss": "hinge"}
-    return {"solver": "newton", "loss": "squared_hinge", "alpha": "auto"}
+def exact_steps(task: str | None) -> dict[str, Any]:
+    """Parameters of a kernel machine: Newton steps by the squared loss of the task, the penalty by held-out rows."""
+    return {
+        "solver": "newton",
+        "loss": "squared_hinge" if task == "classification" else "squared_error",
+        "alpha": "auto",
+    }
 
 
-def _why_machine(dataset: Dataset) -> str:
-    if _machine(dataset)["solver"] == "sgd":
-        return f"since Newton steps form a matrix for each of {dataset.schema.n_classes} classes"
-    return "exact, with the penalty that held-out rows prefer"
+def _machine(dataset: Dataset) -> tuple[dict[str, Any], str]:
+    """Parameters of the machine, and why."""
+    if dataset.classes is not None and len(dataset.classes) > _MOST_CLASSES:
+        why = f"since Newton steps form a matrix for each of {dataset.schema.n_classes} classes"
+        return {"solver": "sgd", "loss": "hinge"}, why
+    return exact_steps(dataset.task), "exact, with the penalty that held-out rows prefer"
 
 
 def _of_rows(dataset: Dataset, sample: Block) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,11 +15,12 @@ from dkl.data.dataset import Dataset
 from dkl.features.scaling import ScalingKind
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.base import FeatureLearner
-from dkl.learners.checkpoints import stage_checkpoint, stored_seed, what_counts
+from dkl.learners.checkpoints import digest_of, stage_checkpoint, stored_seed, what_counts
 from dkl.learners.joint import JointFeatures
 from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.learners.machine import LEARNERS, KernelMachine
 from dkl.learners.posterior import PosteriorFeatures
+from dkl.learners.suggesting import exact_steps
 from dkl.learners.tuned import TunedClassifier, TunedRegressor
 from dkl.learners.tuned_learner import TunedLearner
 from dkl.progress import resolve_progress
@@ -244,7 +244,7 @@ class Ground:
         models = [(name, what_counts(self._model(entry))) for name, entry in entries.items()]
         rows = (self.dataset.fingerprint, self.folds if self.test is None else self.test.fingerprint)
         seed = random_state if isinstance(random_state, Integral) else None
-        return hashlib.sha256(repr((models, tuple(sizes), rows, seed, __version__)).encode()).hexdigest()
+        return digest_of(models, tuple(sizes), rows, seed, __version__)
 
     def _limited(self, model: Any) -> Any:
         """With the device and the memory limit, in models of dkl."""
@@ -261,9 +261,8 @@ class Ground:
 
 def exact_machine(task: str | None) -> KernelMachine:
     """Newton steps with the squared loss of the task, and a penalty chosen on held-out rows."""
-    if task == "classification":
-        return KernelClassifier(loss="squared_hinge", solver="newton", alpha="auto")
-    return KernelRegressor(loss="squared_error", solver="newton", alpha="auto")
+    machine = KernelClassifier if task == "classification" else KernelRegressor
+    return machine(**exact_steps(task))
 
 
 def entries_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from sklearn.base import clone, is_classifier, is_regressor
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
-from dkl.learners.checkpoints import stage_checkpoint, stored_seed, what_counts
+from dkl.learners.checkpoints import digest_of, stage_checkpoint, stored_seed, what_counts
 from dkl.progress import resolve_progress
 from dkl.search.evaluation import Scoring, fitted_to, reads_blocks, with_parameters
 from dkl.search.folds import Fold, RowFolds, fold_views
@@ -219,8 +218,8 @@ class Search:
         settings = (space_of(self.space), self.folds, self.acquisition, self.kappa, self.n_initial, self.parallel)
         begun = None if self.halving is None else (self.halving, self.n_trials)
         seed = self.random_state if isinstance(self.random_state, Integral) else None
-        parts = (what_counts(model), settings, begun, _name_of(self.scoring), seed, dataset.fingerprint, __version__)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
+        scoring = _name_of(self.scoring)
+        return digest_of(what_counts(model), settings, begun, scoring, seed, dataset.fingerprint, __version__)
 
     def run(self, model: Any, dataset: Dataset, started: float) -> Tuning:
         """The search itself."""
