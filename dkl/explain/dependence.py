@@ -177,7 +177,7 @@ def partial_dependence(
     found = []
     for chosen in wanted:
         most = resolution if len(chosen) == 1 else min(resolution, _MAP_RESOLUTION)
-        axes = tuple(_axis(known, g, sample, most) for g in chosen)
+        axes = tuple(axis_on(known, g, sample.columns(known.members[g]), most) for g in chosen)
         found.append(_dependence(means, axes, [known.members[g] for g in chosen], sample.shares, output_labels(model)))
     return found if isinstance(columns, list) else found[0]
 
@@ -210,10 +210,10 @@ def _members(known: Columns, chosen: tuple[int, ...]) -> np.ndarray:
     return np.concatenate([np.empty(0, np.int64), *(known.members[g] for g in chosen)])
 
 
-def _axis(known: Columns, position: int, sample: Sample, resolution: int) -> Axis:
-    own = sample.columns(known.members[position])
-    patterns = patterns_of(own, resolution, known.names[position])
-    return Axis(known.names[position], patterns, tuple(known.label(position, one) for one in patterns), own)
+def axis_on(known: Columns, position: int, rows: np.ndarray, resolution: int) -> Axis:
+    """The axis of a column by the values (n, k) that it has in some rows."""
+    patterns = patterns_of(rows, resolution, known.names[position])
+    return Axis(known.names[position], patterns, tuple(known.label(position, one) for one in patterns), rows)
 
 
 def _dependence(

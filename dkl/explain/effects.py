@@ -12,8 +12,12 @@ from scipy import sparse
 
 from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.scale import scale_rows
-from dkl.explain.columns import encoded_names
+from dkl.blocks.tiles import spans
+from dkl.explain.columns import Columns, Groups, columns_of
 from dkl.explain.model import model_of, rows_to_explain, wave_amplitudes
+from dkl.explain.reading import Part, dense, part_of
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import formed
 from dkl.features.scaling import Scaler
 
 MOST_ROWS = 5_000
@@ -24,8 +28,9 @@ _TILE = 1_024
 class Effect:
     """The part of a model that depends on a few columns alone: a main effect, or an interaction.
 
-    ``f_T(x) = Re sum_j a_j prod_{c in T} (exp(i w_jc x_c) - psi_c(w_jc))`` with psi_c(w) the mean of exp(i w x_c) over
-    the rows: of mean zero in each of its columns, so that an interaction holds no main effect.
+    ``f_T(x) = Re sum_j a_j prod_{c in T} (exp(i w_jc . x_c) - psi_c(w_jc))`` with psi_c(w) the mean of exp(i w . x_c)
+    over the rows: of mean zero in each of its columns, so that an interaction holds no main effect. x_c is a number, or
+    all encoded columns of a category.
 
     Parameters
     ----------
@@ -35,56 +40,71 @@ class Effect:
         Of the columns.
     strength : float
         Standard deviation over the rows, in units of the decision values (of the targets for numbers).
-    frequencies : ndarray of shape (m, |T|), float64
-        w, in the scaled columns.
+    waves : tuple of Part
+        exp(i w . x_c) for each of the columns, m frequencies each.
     means : ndarray of shape (m, |T|), complex
         psi.
     coefficients : ndarray of shape (m, K), complex
         a.
-    width : int
-        d, the columns of a row.
-    scaler : Scaler or None
 
     Examples
     --------
     >>> import numpy as np
-    >>> from dkl.explain import Effect
-    >>> wave = Effect((0,), ("a",), 1.0, np.array([[2.0]]), np.zeros((1, 1)), np.array([[-1.0j]]), 1)
-    >>> np.round(wave(np.array([0.0, np.pi / 4])).ravel(), 6)
-    array([0., 1.])
+    >>> from dkl.explain import effects
+    >>> from dkl.learners.kernel_machines import KernelRegressor
+    >>> from dkl.learners.random_features import RandomFeatures
+    >>> X = np.random.default_rng(0).normal(size=(200, 1))
+    >>> model = KernelRegressor(RandomFeatures(n_features=100, random_state=0), solver="newton", alpha=1e-6)
+    >>> (effect,) = effects(model.fit(X, np.sin(X[:, 0])), X)
+    >>> values = effect(np.array([0.0, 1.0])).ravel()
+    >>> round(float(values[1] - values[0]), 2)
+    0.84
     """
 
     columns: tuple[int, ...]
     names: tuple[str, ...]
     strength: float
-    frequencies: np.ndarray
+    waves: tuple[Part, ...]
     means: np.ndarray
     coefficients: np.ndarray
-    width: int
-    scaler: Scaler | None = None
 
-    def __call__(self, *values: np.ndarray) -> np.ndarray:
-        """The effect of values of its columns, unscaled: one array a column, of one shape; (..., K) comes back."""
-        shape = np.broadcast_shapes(*(np.shape(value) for value in values))
-        rows = np.zeros((int(np.prod(shape)), self.width))
-        for column, value in zip(self.columns, values, strict=True):
-            rows[:, column] = np.broadcast_to(value, shape).ravel()
-        return self.of_scaled(scale_rows(rows, self.scaler, "float64")).reshape(*shape, -1)
+    def __call__(self, *values: Any) -> np.ndarray:
+        """The effect of values of its columns, unscaled: one array a column, of one shape; (..., K) comes back.
 
-    def of_scaled(self, rows: np.ndarray) -> np.ndarray:
-        """The effect of each of the scaled rows (n, d), of shape (n, K)."""
-        out = np.empty((len(rows), self.coefficients.shape[1]))
-        for start in range(0, len(rows), _TILE):
-            part = rows[start : start + _TILE, list(self.columns)]
-            waves = np.exp(1j * part[:, None, :] * self.frequencies) - self.means
-            out[start : start + _TILE] = (waves.prod(axis=2) @ self.coefficients).real
-        return out
+        The values of a column that is encoded as k have k numbers each: an array of shape (..., k).
+        """
+        wide = [self._encoded(place, value) for place, value in enumerate(values)]
+        shape = np.broadcast_shapes(*(value.shape[:-1] for value in wide))
+        rows = [np.broadcast_to(value, (*shape, value.shape[-1])).reshape(-1, value.shape[-1]) for value in wide]
+        out = np.empty((len(rows[0]), self.coefficients.shape[1]))
+        for tile in spans(len(out), _TILE):
+            product = np.ones(1)
+            for part, psi, own in zip(self.waves, self.means.T, rows, strict=True):
+                product = product * (_turned(part.angles(own[tile])) - psi)
+            out[tile] = (product @ self.coefficients).real
+        return out.reshape(*shape, -1)
+
+    def _encoded(self, place: int, value: Any) -> np.ndarray:
+        value, width = np.asarray(value, dtype=np.float64), len(self.waves[place].columns)
+        if width > 1 and value.shape[-1:] != (width,):
+            raise ValueError(
+                f"{self.names[place]!r} is encoded as {width} columns; give its values as an array of shape "
+                f"(..., {width}), not {value.shape}"
+            )
+        return value if width > 1 else value[..., None]
 
     def __repr__(self) -> str:
         return f"<effect of {' x '.join(self.names)}: strength {self.strength:.3g}, {len(self.means)} frequencies>"
 
 
-def effects(model: Any, X: Any, *, most_columns: int = 3, names: Sequence[str] | None = None) -> list[Effect]:
+def effects(
+    model: Any,
+    X: Any,
+    *,
+    most_columns: int = 3,
+    names: Sequence[str] | None = None,
+    groups: Groups | None = None,
+) -> list[Effect]:
     """The effects of a fitted machine, strongest first.
 
     A model on sparse frequencies is a sum of functions of few columns. It is taken apart by the functional analysis of
@@ -98,8 +118,8 @@ def effects(model: Any, X: Any, *, most_columns: int = 3, names: Sequence[str] |
         The rows whose means are taken; at most 5,000 are used.
     most_columns : int
         The most columns of an effect, 1 to 3.
-    names : sequence of str, or None
-        Of the columns; None takes those that the model was fitted with.
+    names, groups
+        As of `dkl.explain.importance`: encoded columns that are one have effects together.
 
     Returns
     -------
@@ -112,7 +132,7 @@ def effects(model: Any, X: Any, *, most_columns: int = 3, names: Sequence[str] |
     TypeError
         If its features are not Fourier features.
     ValueError
-        If there is not one name a column.
+        As `dkl.explain.importance`.
 
     References
     ----------
@@ -136,17 +156,25 @@ def effects(model: Any, X: Any, *, most_columns: int = 3, names: Sequence[str] |
             f"the features are {feature_map.activation!r}; effects are read off Fourier features, such as those of "
             "MarginFeatures"
         )
-    labels, rows = encoded_names(model, names), _scaled_rows(model, X, feature_map.scaler)
-    groups = _groups(sparse.csr_array(feature_map.projection.dense()), a, rows, most_columns)
-    found = []
+    known = columns_of(model, names, groups)
+    rows = _scaled_rows(model, X, feature_map.scaler)
+    own = [rows[:, members] for members in known.members]
     with one_blas_thread():
-        strengths = _strengths(groups, rows)
-    for columns, strength in strengths.items():
-        parts = [group.part(columns) for group in groups if group.holds(columns)]
-        w, means, coefficients = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
-        shown = tuple(labels[column] for column in columns)
-        found.append(Effect(columns, shown, strength, w, means, coefficients, rows.shape[1], feature_map.scaler))
-    return sorted(found, key=lambda effect: -effect.strength)
+        found = _groups(feature_map, a, known, own, most_columns)
+        strengths = _strengths(found, own)
+    return [
+        _effect(feature_map, known, columns, strengths[columns], [group for group in found if group.holds(columns)])
+        for columns in sorted(strengths, key=lambda columns: -strengths[columns])
+    ]
+
+
+def _effect(
+    feature_map: FeatureMap, known: Columns, columns: tuple[int, ...], strength: float, groups: Sequence[_Group]
+) -> Effect:
+    frequencies = np.concatenate([group.frequencies for group in groups])
+    means, a = (np.concatenate(pieces) for pieces in zip(*(group.part(columns) for group in groups), strict=True))
+    waves = tuple(part_of(feature_map, known.members[column], frequencies) for column in columns)
+    return Effect(columns, tuple(known.names[column] for column in columns), strength, waves, means, a)
 
 
 def supports(frequencies: Any) -> dict[tuple[int, ...], np.ndarray]:
@@ -180,77 +208,84 @@ def supports(frequencies: Any) -> dict[tuple[int, ...], np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """The frequencies on the same columns: w (m, k), psi (m, k) and a (m, K)."""
+    """The frequencies on the same columns: their numbers, w (m, k_c) in each column c, psi (m, |T|) and a (m, K)."""
 
     columns: tuple[int, ...]
-    w: np.ndarray
+    frequencies: np.ndarray
+    w: tuple[np.ndarray, ...]
     psi: np.ndarray
     a: np.ndarray
 
     def holds(self, columns: tuple[int, ...]) -> bool:
         return set(columns) <= set(self.columns)
 
-    def part(self, columns: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What these frequencies give to the effect of `columns`: w, psi, and a times psi of the other columns."""
+    def part(self, columns: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """What these frequencies give to the effect of `columns`: psi, and a times psi of the other columns."""
         inside = np.isin(self.columns, columns)
-        return self.w[:, inside], self.psi[:, inside], self.a * self.psi[:, ~inside].prod(axis=1)[:, None]
+        return self.psi[:, inside], self.a * self.psi[:, ~inside].prod(axis=1)[:, None]
 
-    def shares(self, rows: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-        """What they give to each effect, (n, K), at scaled rows."""
-        waves = [_waves(rows[:, c], self.w[:, place]) - self.psi[:, place] for place, c in enumerate(self.columns)]
+    def shares(self, rows: Sequence[np.ndarray], tile: slice) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+        """What they give to each effect, (n, K), at a tile of the scaled rows (n, k_c) of each column."""
+        waves = [_turned(rows[c][tile] @ w.T) - psi for c, w, psi in zip(self.columns, self.w, self.psi.T, strict=True)]
         for size in range(1, len(self.columns) + 1):
             for places in combinations(range(len(self.columns)), size):
                 columns = tuple(self.columns[place] for place in places)
                 product = waves[places[0]]
                 for place in places[1:]:
                     product = product * waves[place]
-                a = self.part(columns)[2]
+                a = self.part(columns)[1]
                 yield columns, product.real @ a.real - product.imag @ a.imag
 
 
-def _groups(frequencies: sparse.csr_array, a: np.ndarray, rows: np.ndarray, most_columns: int) -> list[_Group]:
+def _groups(
+    feature_map: FeatureMap, a: np.ndarray, known: Columns, rows: Sequence[np.ndarray], most_columns: int
+) -> list[_Group]:
+    W = sparse.csr_array(formed(feature_map.projection))
+    members = sparse.csr_array(
+        (np.ones(W.shape[1]), np.concatenate(known.members), np.cumsum([0, *map(len, known.members)]))
+    )
     found = []
-    for columns, index in supports(frequencies).items():
+    for columns, index in supports(abs(W) @ members.T).items():
         if 0 < len(columns) <= most_columns:
-            w = frequencies[index][:, list(columns)].toarray().astype(np.float64)
-            psi = np.stack([_characteristic(rows[:, c], w[:, place]) for place, c in enumerate(columns)], axis=1)
-            found.append(_Group(columns, w, psi, a[index]))
+            w = tuple(W[index][:, known.members[c]].toarray().astype(np.float64) for c in columns)
+            psi = np.stack([_characteristic(rows[c], own) for c, own in zip(columns, w, strict=True)], axis=1)
+            found.append(_Group(columns, index, w, psi, a[index]))
     return found
 
 
-def _strengths(groups: Sequence[_Group], rows: np.ndarray) -> dict[tuple[int, ...], float]:
+def _strengths(groups: Sequence[_Group], rows: Sequence[np.ndarray]) -> dict[tuple[int, ...], float]:
     """The standard deviation of each effect over the rows."""
     sums: dict[tuple[int, ...], np.ndarray] = {}
-    for start in range(0, len(rows), _TILE):
+    n = len(rows[0])
+    for tile in spans(n, _TILE):
         values: dict[tuple[int, ...], np.ndarray] = {}
         for group in groups:
-            for columns, share in group.shares(rows[start : start + _TILE]):
+            for columns, share in group.shares(rows, tile):
                 values[columns] = values.get(columns, 0.0) + share
         for columns, value in values.items():
             sums[columns] = sums.get(columns, 0.0) + np.stack([value.sum(axis=0), np.square(value).sum(axis=0)])
     return {
-        columns: float(np.sqrt(np.maximum(second / len(rows) - np.square(first / len(rows)), 0.0).sum()))
+        columns: float(np.sqrt(np.maximum(second / n - np.square(first / n), 0.0).sum()))
         for columns, (first, second) in sums.items()
     }
 
 
-def _waves(values: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """exp(i w x) of each value (n,) and frequency (m,)."""
-    angles = values[:, None] * w
+def _turned(angles: np.ndarray) -> np.ndarray:
+    """exp(i angle)."""
     out = np.empty(angles.shape, complex)
     out.real, out.imag = np.cos(angles), np.sin(angles)
     return out
 
 
-def _characteristic(values: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """psi: the mean of exp(i w x) over the values, one a frequency."""
+def _characteristic(rows: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """psi: the mean of exp(i w.x) over rows (n, k), one for each of the frequencies (m, k)."""
     total = np.zeros(len(w), complex)
-    for start in range(0, len(values), _TILE):
-        total += _waves(values[start : start + _TILE], w).sum(axis=0)
-    return total / len(values)
+    for tile in spans(len(rows), _TILE):
+        total += _turned(rows[tile] @ w.T).sum(axis=0)
+    return total / len(rows)
 
 
 def _scaled_rows(estimator: Any, X: Any, scaler: Scaler | None) -> np.ndarray:
     """At most 5,000 rows as the frequencies see them, float64."""
     rows = rows_to_explain(estimator, X).thin(MOST_ROWS, 0).X.compute()
-    return scale_rows(rows.toarray() if sparse.issparse(rows) else rows, scaler, "float64")
+    return scale_rows(dense(rows), scaler, "float64")

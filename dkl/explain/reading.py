@@ -62,10 +62,10 @@ class Part:
         return scaled @ self.feature_map.projection.dense()[chosen].T.astype(np.float64)
 
 
-def part_of(feature_map: FeatureMap, columns: np.ndarray) -> Part:
+def part_of(feature_map: FeatureMap, columns: np.ndarray, frequencies: Any = slice(None)) -> Part:
     """The waves of the chosen columns; a model's amplitudes and phases are no part of them."""
-    W: Any = formed(feature_map.projection)
-    own = DenseProjection(np.ascontiguousarray(W[:, columns].toarray() if sparse.issparse(W) else W[:, columns]))
+    W: Any = formed(feature_map.projection)[frequencies][:, columns]
+    own = DenseProjection(np.ascontiguousarray(W.toarray() if sparse.issparse(W) else W))
     scaler = chosen_scaler(feature_map.scaler, columns)
     return Part(FeatureMap("cos-sin", own, np.ones(own.n_frequencies), scaler=scaler), columns)
 

@@ -8,31 +8,30 @@ from typing import Any, Self
 
 import numpy as np
 
-from dkl.explain.columns import axis_of
-from dkl.explain.effects import effects
+from dkl.explain.columns import Groups, columns_of
+from dkl.explain.dependence import Axis, axis_on
+from dkl.explain.effects import Effect, effects
 from dkl.explain.model import output_labels
-from dkl.plots.figure import CLASS_COLOURS, Display, diverging, panels, quiet
-from dkl.plots.working import in_memory_rows, near_rows
+from dkl.plots.along import draw_curves, draw_pair, places_of
+from dkl.plots.figure import Display, panels
+from dkl.plots.working import in_memory_rows
 
-_RESOLUTION = 120
+# values of a number, and in a map
+_RESOLUTION, _MAP_RESOLUTION = 120, 60
 
 
 @dataclass(frozen=True, eq=False)
 class EffectsDisplay(Display):
-    """The strongest effects of a model, a panel each: curves over one column, maps over two.
+    """The strongest effects of a model, a panel each: curves over one column, maps over two, dots over categories.
 
     Parameters
     ----------
-    grids : sequence of tuple of ndarray
-        The values of each effect's columns along its axes.
+    grids : sequence of tuple of Axis
+        The values of each effect's columns.
     values : sequence of ndarray
-        Of shape (g, K) for one column, (g2, g1, K) for two.
-    names : sequence of tuple of str
-        Of the columns.
+        Of shape (g, K) for one column, (g1, g2, K) for two.
     strengths : sequence of float
         Standard deviations over the rows.
-    rows : sequence of ndarray
-        Values of the rows in each effect's columns, (n, 1) or (n, 2), drawn as a rug or as dots.
     labels : sequence of str
         Of the K outputs; empty for one.
 
@@ -53,16 +52,21 @@ class EffectsDisplay(Display):
     [('column 0',)]
     """
 
-    grids: Sequence[tuple[np.ndarray, ...]]
+    grids: Sequence[tuple[Axis, ...]]
     values: Sequence[np.ndarray]
-    names: Sequence[tuple[str, ...]]
     strengths: Sequence[float]
-    rows: Sequence[np.ndarray]
     labels: Sequence[str] = ()
 
     @classmethod
     def from_estimator(
-        cls, model: Any, X: Any, *, n_effects: int = 8, output: int | None = None, names: Sequence[str] | None = None
+        cls,
+        model: Any,
+        X: Any,
+        *,
+        n_effects: int = 8,
+        output: int | None = None,
+        names: Sequence[str] | None = None,
+        groups: Groups | None = None,
     ) -> Self:
         """Take the strongest effects of one and two columns from a fitted machine.
 
@@ -74,8 +78,8 @@ class EffectsDisplay(Display):
             Panels, at most.
         output : int or None
             The class or target whose effects are drawn; None draws all as curves, and the first as maps.
-        names : sequence of str, or None
-            Of the columns.
+        names, groups
+            As of `dkl.explain.effects`.
 
         Returns
         -------
@@ -86,23 +90,27 @@ class EffectsDisplay(Display):
         NotFittedError, TypeError, ValueError
             As `dkl.explain.effects`; ValueError also if there is no effect of one or two columns.
         """
-        found = [effect for effect in effects(model, X, names=names) if len(effect.columns) <= 2][:n_effects]
+        found = [one for one in effects(model, X, names=names, groups=groups) if len(one.columns) <= 2][:n_effects]
         if not found:
             raise ValueError(
                 "no frequency of the model lies on one or two columns alone, so there is no effect to draw; learn "
                 "sparse frequencies: MarginFeatures(sparse_share=1.0)"
             )
         rows, _ = in_memory_rows(model, X)
-        grids, values, points = [], [], []
+        known, grids, values = columns_of(model, names, groups), [], []
         for effect in found:
-            own = rows[:, list(effect.columns)]
-            grid = tuple(axis_of(own[:, place], _RESOLUTION) for place in range(own.shape[1]))
-            computed = effect(*np.meshgrid(*grid))
+            most = _RESOLUTION if len(effect.columns) == 1 else _MAP_RESOLUTION
+            grid = tuple(axis_on(known, g, rows[:, known.members[g]], most) for g in effect.columns)
+            computed = _on_grid(effect, grid)
             grids.append(grid)
             values.append(computed if output is None else computed[..., [output]])
-            points.append(own)
         labels = output_labels(model) if output is None else ()
-        return cls(grids, values, [e.names for e in found], [e.strength for e in found], points, labels)
+        return cls(grids, values, [effect.strength for effect in found], labels)
+
+    @property
+    def names(self) -> list[tuple[str, ...]]:
+        """The columns of each effect."""
+        return [tuple(axis.name for axis in grid) for grid in self.grids]
 
     @property
     def _n_panels(self) -> int:
@@ -113,51 +121,38 @@ class EffectsDisplay(Display):
 
     def _draw(self, axes: Sequence[Any]) -> None:
         curves = [value for value in self.values if value.ndim == 2]
-        limit = max((float(np.abs(value).max()) for value in curves), default=1.0)
-        for place, ax in enumerate(axes):
-            if self.values[place].ndim == 2:
-                self._draw_curve(ax, place, 1.1 * limit)
+        limit = 1.1 * max((float(np.abs(value).max()) for value in curves), default=1.0)
+        for place, (ax, grid, values) in enumerate(zip(axes, self.grids, self.values, strict=True)):
+            if len(grid) == 1:
+                self._draw_curve(ax, grid[0], values, limit)
             else:
-                self._draw_map(ax, place)
+                draw_pair(ax, grid, values[..., 0])
             ax.set_title(f"{' × '.join(self.names[place])}   ({self.strengths[place]:.2g})", fontsize="medium")
-            ax.set_xlabel(self.names[place][0])
+        if self.labels and len(self.grids[0]) == 1:
+            axes[0].legend(frameon=False, fontsize="small")
 
-    def _draw_curve(self, ax: Any, place: int, limit: float) -> None:
+    def _draw_curve(self, ax: Any, axis: Axis, values: np.ndarray, limit: float) -> None:
         """All curves have one scale, so that strengths compare; the rows are a histogram below."""
-        grid, values = self.grids[place][0], self.values[place]
-        own = self.rows[place][:, 0]
-        counts, edges = np.histogram(own, bins=40, range=(grid[0], grid[-1]))
-        height = 0.22 * 2.0 * limit * counts / max(counts.max(), 1)
+        counts, edges = _histogram(axis)
+        height = 0.44 * limit * counts / max(counts.max(), 1)
         ax.bar(edges[:-1], height, np.diff(edges), bottom=-limit, align="edge", color="0.88", linewidth=0)
         ax.axhline(0.0, color="0.6", linewidth=0.8)
-        labels = self.labels or [""] * values.shape[1]
-        for k in range(values.shape[1]):
-            ax.plot(grid, values[:, k], color=CLASS_COLOURS[k % len(CLASS_COLOURS)], linewidth=1.8, label=labels[k])
-        ax.set(xlim=(grid[0], grid[-1]), ylim=(-limit, limit))
-        if self.labels and place == 0:
-            ax.legend(frameon=False, fontsize="small")
-        quiet(ax)
-
-    def _draw_map(self, ax: Any, place: int) -> None:
-        draw_map(ax, self.grids[place], self.values[place][..., 0], self.rows[place])
-        ax.set_ylabel(self.names[place][1])
+        draw_curves(ax, axis, values, self.labels)
+        ax.set_ylim(-limit, limit)
 
 
-def draw_map(ax: Any, grid: tuple[np.ndarray, ...], values: np.ndarray, rows: np.ndarray) -> None:
-    """Values (g2, g1) over two columns in colours around 0, the rows (n, 2) as dots; veiled where there are none."""
-    first, second = grid
-    near = near_rows(np.stack(np.meshgrid(first, second), axis=-1), rows)
-    # what the model says where there are no rows decides no colours
-    limit = max(float(np.abs(values[near > 0.5]).max(initial=0.0)), 1e-12)
-    drawn = ax.contourf(
-        first, second, values, levels=np.linspace(-limit, limit, 17), cmap=diverging(0.72), extend="both"
-    )
-    drawn.set_edgecolor("face")
-    veil = np.ones((*near.shape, 4))
-    veil[..., 3] = 1.0 - near
-    extent = (first[0], first[-1], second[0], second[-1])
-    ax.imshow(veil, extent=extent, origin="lower", interpolation="bilinear", aspect="auto", zorder=2)
-    points = rows[:600]
-    ax.scatter(points[:, 0], points[:, 1], s=3, color="black", alpha=0.35, linewidth=0, zorder=3)
-    ax.figure.colorbar(drawn, ax=ax, ticks=[-limit, 0.0, limit], format="%.3g", pad=0.02)
-    ax.set(xlim=(first[0], first[-1]), ylim=(second[0], second[-1]))
+def _on_grid(effect: Effect, grid: Sequence[Axis]) -> np.ndarray:
+    """Of one axis (g, K), of two (g1, g2, K)."""
+    shaped = []
+    for place, axis in enumerate(grid):
+        values = axis.patterns[:, 0] if axis.patterns.shape[1] == 1 else axis.patterns
+        shaped.append(values if len(grid) == 1 else np.expand_dims(values, 1 - place))
+    return effect(*shaped)
+
+
+def _histogram(axis: Axis) -> tuple[np.ndarray, np.ndarray]:
+    """How many rows lie where along an axis, and the edges between."""
+    if axis.numbers is None:
+        return np.bincount(axis.nearest(), minlength=len(axis.labels)), np.arange(len(axis.labels) + 1) - 0.5
+    places = places_of(axis)
+    return np.histogram(axis.rows[:, axis.varying[0]], bins=40, range=(places[0], places[-1]))

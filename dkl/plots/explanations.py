@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 
 from dkl.explain.contributions import Contributions, contributions
-from dkl.explain.dependence import Axis, PartialDependence, partial_dependence
+from dkl.explain.dependence import PartialDependence, partial_dependence
 from dkl.explain.importance import Importance, importance
-from dkl.plots.effects import draw_map
+from dkl.plots.along import draw_curves, draw_pair, draw_rug
 from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
 
 
@@ -106,45 +106,16 @@ class DependenceDisplay(Display):
 
     def _draw(self, axes: Sequence[Any]) -> None:
         for ax, one in zip(axes, self.dependences, strict=True):
-            ax.set_xlabel(one.names[0])
-            if len(one.axes) == 1:
-                _draw_curves(ax, one.axes[0], one.values, one.outputs)
-                for mean in one.mean if len(one.mean) == 1 else ():
-                    ax.axhline(mean, color="0.6", linewidth=0.8)
-            else:
-                self._draw_pair(ax, one)
-
-    def _draw_pair(self, ax: Any, one: PartialDependence) -> None:
-        """A map is drawn around the mean; of a category and a number the number goes along."""
-        joint = one.interaction if self.interaction and one.interaction is not None else one.values - one.mean
-        values, (first, second) = joint[..., self.output], one.axes
-        if first.numbers is not None and second.numbers is not None:
-            rows = np.column_stack([axis.rows[:, axis.varying[0]] for axis in one.axes])
-            draw_map(ax, (first.numbers, second.numbers), values.T, rows)
-            ax.set_ylabel(second.name)
-            return
-        if first.numbers is None and second.numbers is not None:
-            values, first, second = values.T, second, first
-            ax.set_xlabel(first.name)
-        _draw_curves(ax, first, values, tuple(f"{second.name} = {label}" for label in second.labels))
-
-
-def _draw_curves(ax: Any, axis: Axis, values: np.ndarray, labels: Sequence[str]) -> None:
-    """Values (g, K) along a number, or at each category."""
-    along = np.arange(len(axis.labels)) if axis.numbers is None else axis.numbers
-    for k in range(values.shape[1]):
-        colour, label = CLASS_COLOURS[k % len(CLASS_COLOURS)], labels[k] if labels else None
-        ax.plot(along, values[:, k], "o" if axis.numbers is None else "-", color=colour, label=label)
-    if axis.numbers is None:
-        ax.set_xticks(along, axis.labels, rotation=45 if len(along) > 4 else 0)
-        ax.set_xlim(-0.5, len(along) - 0.5)
-    else:
-        ticks = axis.rows[:600, axis.varying[0]]
-        ax.plot(ticks, np.full(len(ticks), 0.0), "|", color="0.5", transform=ax.get_xaxis_transform(), markersize=6)
-        ax.set_xlim(along[0], along[-1])
-    if labels:
-        ax.legend(frameon=False, fontsize="small")
-    quiet(ax)
+            if len(one.axes) == 2:
+                joint = one.interaction if self.interaction and one.interaction is not None else one.values - one.mean
+                draw_pair(ax, one.axes, joint[..., self.output])
+                continue
+            draw_curves(ax, one.axes[0], one.values, one.outputs)
+            draw_rug(ax, one.axes[0])
+            for mean in one.mean if len(one.mean) == 1 else ():
+                ax.axhline(mean, color="0.6", linewidth=0.8)
+            if one.outputs:
+                ax.legend(frameon=False, fontsize="small")
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from dkl.explain import effects, supports
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
 from dkl.learners.random_features import RandomFeatures
+from dkl.learners.rows import encoded_frame
 from dkl.plots import EffectsDisplay
 from dkl.testing.synthetic import ADDITIVE_EFFECTS, additive
 
@@ -114,6 +115,51 @@ def test_classes_have_a_curve_each_and_frames_give_names() -> None:
     assert drawn.values[0].shape == (120, 3)
     assert EffectsDisplay.from_estimator(model, frame, output=1).values[0].shape[-1] == 1
     assert drawn.labels == ("0", "1", "2")
+
+
+def mixed() -> tuple[pd.DataFrame, np.ndarray]:
+    """A category, a number with gaps, and a number."""
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame(
+        {"colour": rng.choice(list("rgb"), 90), "age": rng.normal(size=90), "size": rng.normal(size=90)}
+    )
+    frame.loc[::9, "age"] = np.nan
+    return frame, (frame["colour"] == "r") * frame["size"] + frame["age"].fillna(2.0)
+
+
+@pytest.mark.parametrize("scaling", [None, "quantile"])
+def test_a_category_is_one_column_of_effects_that_add_up_to_the_model(scaling: Any) -> None:
+    frame, y = mixed()
+    model = fitted(frame, y, scaling=scaling, n_features=120, dtype="float64")
+    found = {effect.names: effect for effect in effects(model, frame)}
+    assert {name for names in found for name in names} == {"colour", "age", "size"}
+    encoded = encoded_frame(model, frame)
+    own = {"colour": encoded[:, :3], "age": encoded[:, 3:5], "size": encoded[:, 5]}
+    assert own["age"][0, 1] == 1.0
+    total = sum(effect(*(own[name] for name in names))[:, 0] for names, effect in found.items())
+    difference = model.predict(frame) - total
+    np.testing.assert_allclose(difference, difference[0], atol=1e-7)
+    # of mean zero over the rows' colours, whatever the size is
+    both = found["colour", "size"]
+    assert np.abs(both(own["colour"], np.full(90, 0.7)).mean(axis=0)) < 1e-6
+    assert found["colour",].strength == pytest.approx(np.std(found["colour",](own["colour"])), rel=1e-5)
+    apart = {effect.names for effect in effects(model, frame, groups={})}
+    assert {("colour=r",), ("age",), ("size",)} <= apart
+    with pytest.raises(ValueError, match=r"'colour' is encoded as 3 columns; .* \(..., 3\), not \(2,\)"):
+        both([0.0, 1.0], [0.0, 1.0])
+
+
+def test_a_category_is_drawn_as_dots_at_its_values() -> None:
+    frame, y = mixed()
+    drawn = EffectsDisplay.from_estimator(fitted(frame, y, n_features=120), frame).plot()
+    for names, grid, values, ax in zip(drawn.names, drawn.grids, drawn.values, drawn.axes_, strict=True):
+        assert values.shape[:-1] == tuple(len(axis.labels) for axis in grid)
+        if names == ("colour",):
+            assert [text.get_text() for text in ax.get_xticklabels()] == ["b", "g", "r"]
+            np.testing.assert_array_equal(ax.get_lines()[1].get_ydata(), values[:, 0])
+            assert sum(bar.get_height() for bar in ax.patches) > 0.0
+        elif "colour" in names:
+            assert len(ax.get_legend().get_texts()) == 3
 
 
 def test_what_has_no_effects_is_a_clear_error() -> None:

@@ -1,0 +1,75 @@
+"""Values along the axis of a column, and over two: curves and maps, dots where a column is a category."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dkl.explain.dependence import Axis
+from dkl.plots.figure import CLASS_COLOURS, diverging, quiet
+from dkl.plots.working import near_rows
+
+
+def places_of(axis: Axis) -> np.ndarray:
+    """Where the values of an axis stand, (g,): the numbers themselves, or one place after the other."""
+    return np.arange(len(axis.labels)) if axis.numbers is None else axis.numbers
+
+
+def draw_curves(ax: Any, axis: Axis, values: np.ndarray, labels: Sequence[str]) -> None:
+    """Values (g, K) along a number as curves, at each category as dots."""
+    places, is_number = places_of(axis), axis.numbers is not None
+    for k in range(values.shape[1]):
+        colour, label = CLASS_COLOURS[k % len(CLASS_COLOURS)], labels[k] if labels else None
+        ax.plot(places, values[:, k], "-" if is_number else "o", color=colour, linewidth=1.8, label=label)
+    if is_number:
+        ax.set_xlim(places[0], places[-1])
+    else:
+        ax.set_xticks(places, axis.labels, rotation=45 if len(places) > 4 else 0)
+        ax.set_xlim(-0.5, len(places) - 0.5)
+    ax.set_xlabel(axis.name)
+    quiet(ax)
+
+
+def draw_pair(ax: Any, axes: Sequence[Axis], values: np.ndarray) -> None:
+    """Values (g1, g2) over two columns: a map of two numbers, else a curve for each value of a category."""
+    first, second = axes
+    if first.numbers is not None and second.numbers is not None:
+        rows = np.column_stack([axis.rows[:, axis.varying[0]] for axis in axes])
+        draw_map(ax, (first.numbers, second.numbers), values.T, rows)
+        ax.set(xlabel=first.name, ylabel=second.name)
+        return
+    if first.numbers is None and second.numbers is not None:
+        # a number goes along
+        values, first, second = values.T, second, first
+    draw_curves(ax, first, values, tuple(f"{second.name} = {label}" for label in second.labels))
+    draw_rug(ax, first)
+    ax.legend(frameon=False, fontsize="small")
+
+
+def draw_rug(ax: Any, axis: Axis) -> None:
+    """Some of the rows as ticks at the foot; none for a category."""
+    if axis.numbers is not None:
+        ticks = axis.rows[:600, axis.varying[0]]
+        ax.plot(ticks, np.zeros(len(ticks)), "|", color="0.5", transform=ax.get_xaxis_transform(), markersize=6)
+
+
+def draw_map(ax: Any, grid: tuple[np.ndarray, ...], values: np.ndarray, rows: np.ndarray) -> None:
+    """Values (g2, g1) over two columns in colours around 0, the rows (n, 2) as dots; veiled where there are none."""
+    first, second = grid
+    near = near_rows(np.stack(np.meshgrid(first, second), axis=-1), rows)
+    # what the model says where there are no rows decides no colours
+    limit = max(float(np.abs(values[near > 0.5]).max(initial=0.0)), 1e-12)
+    drawn = ax.contourf(
+        first, second, values, levels=np.linspace(-limit, limit, 17), cmap=diverging(0.72), extend="both"
+    )
+    drawn.set_edgecolor("face")
+    veil = np.ones((*near.shape, 4))
+    veil[..., 3] = 1.0 - near
+    extent = (first[0], first[-1], second[0], second[-1])
+    ax.imshow(veil, extent=extent, origin="lower", interpolation="bilinear", aspect="auto", zorder=2)
+    points = rows[:600]
+    ax.scatter(points[:, 0], points[:, 1], s=3, color="black", alpha=0.35, linewidth=0, zorder=3)
+    ax.figure.colorbar(drawn, ax=ax, ticks=[-limit, 0.0, limit], format="%.3g", pad=0.02)
+    ax.set(xlim=(first[0], first[-1]), ylim=(second[0], second[-1]))
