@@ -308,6 +308,7 @@ def test_columns_of_flights_are_distance_hour_weekday_month_origin_and_destinati
     np.savez(tmp_path / "flights_3m.npz", minute_diff=np.diff(minutes, prepend=0), start="2001-01-01", **names, **parts)
     rows = example("papers/sets.py")["rows_of"]("flights", tmp_path)
     assert rows.y.tolist() == [0, 1, 0]
+    assert example("papers/sets.py")["rows_of"]("delays", tmp_path).y.tolist() == [14.0, 15.0, -3.0]
     expected = np.zeros((3, 1 + 24 + 7 + 12 + 2 + 3))
     expected[:, 0] = [0.5, 0.1, 0.25]
     for row, (hour, weekday, month, origin, destination) in enumerate(
@@ -336,6 +337,31 @@ def test_an_svc_is_replaced_on_more_and_more_rows(tmp_path: Path, monkeypatch: p
     whole, tiled = rows_for("breast", None, None), rows_for("breast", None, 1_000, tile=True)
     assert len(whole.y) < 500 < len(tiled.y) == 1_000
     np.testing.assert_array_equal(tiled.X, whole.X[np.arange(1_000) % len(whole.y)])
+
+
+def test_a_machine_that_is_not_installed_is_left_out_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES / "benchmarks")
+    names = example("replace_svc.py")
+    monkeypatch.setitem(names["fill"].__globals__["NEEDED"], "LightGBM", "nobody_has_this")
+    text = names["run"](names["Plan"](None, None, 60.0, True, ("LightGBM",)), [1_000], tmp_path, "numbers")
+    assert "| 1,000 | not run: pip install nobody_has_this |" in text
+    assert not list((tmp_path / "cells").iterdir())
+
+
+def test_numbers_are_judged_by_their_errors_in_deviations_of_the_targets() -> None:
+    names = example("benchmarks/against_others.py")
+    rows = names["rows_for"]("diabetes", None, None)
+    assert np.std(rows.y) == pytest.approx(1.0)
+    off = names["Fitted"](lambda X: rows.y_test + np.resize([0.3, -0.4], len(X)))
+    found = names["judged"](off, rows)
+    assert found["root_mean_square"] == pytest.approx(0.125**0.5, rel=1e-2)
+    assert found["mean_absolute"] == pytest.approx(0.35, rel=1e-2)
+    small = names["tiny"](numbers=True)
+    for machine in ("RBF-SVM", "dkl random 1000"):
+        fitted = names["MACHINES"][machine](small, True)
+        assert names["judged"](fitted, small)["root_mean_square"] < 0.4 * np.std(small.y_test)
 
 
 @pytest.mark.slow

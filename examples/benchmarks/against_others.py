@@ -13,13 +13,15 @@ above rows and imports. All get the same rows (20,000 test rows at most), column
   of the rows of a leaf;
 - dkl: Newton steps and a penalty chosen on held-out rows, on 1,000 random features and on 500 that are searched for.
 
-A run that was broken off goes on where it was (`--output`). `pip install 'dkl[benchmark]'` installs all of them.
+Where the targets are numbers, their regressors take the same steps. A run that was broken off goes on where it was
+(`--output`). `pip install 'dkl[benchmark]'` installs all of them; the table says what is not installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib.util
 import json
 import os
 import subprocess
@@ -60,28 +62,35 @@ class Fitted:
     rank: Callable[[Any], np.ndarray] | None = None
 
 
-def held_out(rows: Rows) -> list[Any]:
-    """X, X held out, y, y held out."""
-    return train_test_split(rows.X, rows.y, test_size=HELD_OUT, random_state=0, stratify=rows.y)
+def are_numbers(y: np.ndarray) -> bool:
+    """Whether targets are numbers to be found, not labels."""
+    return np.issubdtype(y.dtype, np.floating)
+
+
+def parts_of(X: Any, y: np.ndarray, **sizes: Any) -> list[Any]:
+    """Two parts of rows, by class where there are classes: X, X of the other, y, y of the other."""
+    return train_test_split(X, y, random_state=0, stratify=None if are_numbers(y) else y, **sizes)
 
 
 def lightgbm(rows: Rows, quick: bool) -> Fitted:
-    from lightgbm import LGBMClassifier, early_stopping
+    from lightgbm import LGBMClassifier, LGBMRegressor, early_stopping
 
-    X, X_held, y, y_held = held_out(rows)
-    model = LGBMClassifier(n_estimators=50 if quick else 2_000, n_jobs=1, random_state=0, verbose=-1)
+    X, X_held, y, y_held = parts_of(rows.X, rows.y, test_size=HELD_OUT)
+    kind = LGBMRegressor if are_numbers(rows.y) else LGBMClassifier
+    model = kind(n_estimators=50 if quick else 2_000, n_jobs=1, random_state=0, verbose=-1)
     stop = early_stopping(50, verbose=False)
     model.fit(X, y, eval_X=X_held, eval_y=y_held, callbacks=[stop])
-    return Fitted(model.predict, partial(model.predict, raw_score=True))
+    return Fitted(model.predict, None if are_numbers(rows.y) else partial(model.predict, raw_score=True))
 
 
 def rbf_svm(rows: Rows, quick: bool) -> Fitted:
-    from sklearn.svm import SVC
+    from sklearn.svm import SVC, SVR
 
-    search = GridSearchCV(SVC(cache_size=500), {"C": SVM_COSTS}, cv=3, refit=False)
+    machine = (SVR if are_numbers(rows.y) else SVC)(cache_size=500)
+    search = GridSearchCV(machine, {"C": SVM_COSTS}, cv=3, refit=False)
     search.fit(*(part[:SVM_JUDGED] for part in (rows.X, rows.y)))
-    model = search.estimator.set_params(**search.best_params_).fit(rows.X, rows.y)
-    return Fitted(model.predict, model.decision_function)
+    model = machine.set_params(**search.best_params_).fit(rows.X, rows.y)
+    return Fitted(model.predict, getattr(model, "decision_function", None))
 
 
 def xrfm(rows: Rows, quick: bool) -> Fitted:
@@ -89,7 +98,7 @@ def xrfm(rows: Rows, quick: bool) -> Fitted:
     from xrfm import xRFM
 
     torch.set_num_threads(1)
-    X, X_held, y, y_held = held_out(rows)
+    X, X_held, y, y_held = parts_of(rows.X, rows.y, test_size=HELD_OUT)
     tensors = [torch.tensor(dense(part), dtype=torch.float32) for part in (X, X_held)]
     labels = [torch.tensor(part, dtype=torch.long) for part in (y, y_held)]
     model = xRFM(max_leaf_size=XRFM_LEAF, tuning_metric="accuracy", device="cpu", random_state=0, verbose=False)
@@ -108,9 +117,11 @@ def dkl_machine(rows: Rows, quick: bool, learner: str, n_features: int) -> Fitte
     from dkl.learners.machine import LEARNERS
 
     features = LEARNERS[learner](n_features=min(n_features, 100) if quick else n_features, random_state=0)
-    model = dkl.KernelClassifier(features, loss="squared_hinge", solver="newton", alpha="auto", random_state=0)
-    model.fit(rows.X, rows.y)
-    return Fitted(model.predict, model.decision_function)
+    kind, loss = (
+        (dkl.KernelRegressor, "squared_error") if are_numbers(rows.y) else (dkl.KernelClassifier, "squared_hinge")
+    )
+    model = kind(features, loss=loss, solver="newton", alpha="auto", random_state=0).fit(rows.X, rows.y)
+    return Fitted(model.predict, getattr(model, "decision_function", None))
 
 
 MACHINES: dict[str, Callable[[Rows, bool], Fitted]] = {
@@ -120,6 +131,7 @@ MACHINES: dict[str, Callable[[Rows, bool], Fitted]] = {
     "dkl random 1000": partial(dkl_machine, learner="random", n_features=1_000),
     "dkl margin 500": partial(dkl_machine, learner="margin", n_features=500),
 }
+NEEDED = {"LightGBM": "lightgbm", "xRFM": "xrfm"}
 
 
 def dense(X: Any) -> np.ndarray:
@@ -127,28 +139,32 @@ def dense(X: Any) -> np.ndarray:
 
 
 def rows_for(name: str, data: Path | None, most: int | None, tile: bool = False) -> Rows:
-    """Scaled rows with labels 0, 1, ...; a quarter of those of a set without test rows becomes them.
+    """Scaled rows with labels 0, 1, ... or numbers of deviation 1; a quarter of a set without test rows becomes them.
 
     With tile, rows that are asked for beyond those of the set are its rows again.
     """
     rows = rows_of(name, data)
     if not rows.has_test:
-        X, X_test, y, y_test = train_test_split(rows.X, rows.y, test_size=0.25, random_state=0, stratify=rows.y)
+        X, X_test, y, y_test = parts_of(rows.X, rows.y, test_size=0.25)
         rows = Rows(X, y, X_test, y_test)
     (X, y), (X_test, y_test) = drawn(rows.X, rows.y, most), drawn(rows.X_test, rows.y_test, MOST_TESTED)
     if tile and most and most > len(y):
         again = np.arange(most) % len(y)
         X, y = X[again], y[again]
     scaler = MaxAbsScaler().fit(X)
-    labels, y = np.unique(y, return_inverse=True)
-    return Rows(scaler.transform(X), y, scaler.transform(X_test), np.searchsorted(labels, y_test))
+    if are_numbers(y):
+        y, y_test = y / y.std(), y_test / y.std()
+    else:
+        labels, y = np.unique(y, return_inverse=True)
+        y_test = np.searchsorted(labels, y_test)
+    return Rows(scaler.transform(X), y, scaler.transform(X_test), y_test)
 
 
 def drawn(X: Any, y: np.ndarray, most: int | None) -> tuple[Any, np.ndarray]:
     """So many rows at most, drawn by class."""
     if most is None or len(y) <= most:
         return X, y
-    X, _, y, _ = train_test_split(X, y, train_size=most, random_state=0, stratify=y)
+    X, _, y, _ = parts_of(X, y, train_size=most)
     return X, y
 
 
@@ -184,6 +200,15 @@ class Plan:
         return apart(__file__, given, self.timeout, *(["--data", str(self.data)] if self.data else []))
 
 
+def fill(cells: Cells, wanted: dict[str, tuple[Plan, str, str]]) -> dict[str, Cell]:
+    """The cells of (plan, set, machine) by name; of a machine that is not installed what to do, which is not kept."""
+    modules = {key: NEEDED.get(machine, "sklearn") for key, (_, _, machine) in wanted.items()}
+    absent = [key for key, module in modules.items() if importlib.util.find_spec(module) is None]
+    present = {key: partial(plan.measure, *what) for key, (plan, *what) in wanted.items() if key not in absent}
+    found = cells.fill(present) | {key: {"error": f"not run: pip install {modules[key]}"} for key in absent}
+    return {key: found[key] for key in wanted}
+
+
 def apart(script: str, given: dict[str, Any], timeout: float, *options: str) -> Cell:
     """What `script --measure GIVEN` prints last, from a process of its own, on one thread."""
     one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
@@ -203,18 +228,26 @@ def measured(name: str, machine: str, data: Path | None, rows: int | None, quick
     """What one fit takes, in this process."""
     dask.config.set(scheduler="synchronous")
     found = rows_for(name, data, rows, tile)
-    MACHINES[machine](tiny(), True).predict(
-        tiny().X_test
-    )  # imports and compiled code are there before the clock starts
+    # imports and compiled code are there before the clock starts
+    small = tiny(are_numbers(found.y))
+    MACHINES[machine](small, True).predict(small.X_test)
     held, clock, processor = forget_peak(), time.perf_counter(), time.process_time()
     model = MACHINES[machine](found, quick)
     processor, clock = time.process_time() - processor, time.perf_counter() - clock
     taken = peak_bytes() - held
-    wrong = float(np.mean(model.predict(found.X_test) != found.y_test))
-    ranked = len(np.unique(found.y)) == 2 and model.rank is not None
-    area = {"auc": roc_auc_score(found.y_test, model.rank(found.X_test))} if ranked else {}
     sizes = {"n_rows": len(found.y), "n_columns": found.X.shape[1], "n_test": len(found.y_test)}
-    return {"wrong": 100 * wrong, "processor": processor, "clock": clock, "bytes": taken, **sizes, **area}
+    return {"processor": processor, "clock": clock, "bytes": taken, **sizes, **judged(model, found)}
+
+
+def judged(model: Fitted, rows: Rows) -> Cell:
+    """Percent of test rows that are wrong and the area under the curve, or the errors of numbers in deviations."""
+    predicted = np.asarray(model.predict(rows.X_test))
+    if are_numbers(rows.y):
+        error = predicted - rows.y_test
+        return {"root_mean_square": float(np.sqrt(np.mean(error**2))), "mean_absolute": float(np.mean(np.abs(error)))}
+    ranked = len(np.unique(rows.y)) == 2 and model.rank is not None
+    area = {"auc": roc_auc_score(rows.y_test, model.rank(rows.X_test))} if ranked else {}
+    return {"wrong": 100 * float(np.mean(predicted != rows.y_test)), **area}
 
 
 def forget_peak() -> int:
@@ -228,10 +261,10 @@ def forget_peak() -> int:
     return peak_bytes()
 
 
-def tiny() -> Rows:
+def tiny(numbers: bool = False) -> Rows:
     generator = np.random.default_rng(0)
     X = generator.random((200, 4))
-    y = (X[:, 0] > 0.5).astype(int)
+    y = X[:, 0] if numbers else (X[:, 0] > 0.5).astype(int)
     return Rows(X[:150], y[:150], X[150:], y[150:])
 
 
@@ -278,8 +311,7 @@ def main() -> None:
 def run(plan: Plan, names: list[str], output: Path) -> str:
     """The table of these sets; written to the folder too."""
     cells = Cells(output / f"cells-{plan.rows or 'all'}{'-quick' if plan.quick else ''}")
-    wanted = {f"{name} {machine}": partial(plan.measure, name, machine) for name in names for machine in plan.machines}
-    found = cells.fill(wanted)
+    found = fill(cells, {f"{name} {machine}": (plan, name, machine) for name in names for machine in plan.machines})
     text = table({name: {machine: found[f"{name} {machine}"] for machine in plan.machines} for name in names})
     (output / "against_others.md").write_text(text + "\n")
     return text

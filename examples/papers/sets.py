@@ -2,7 +2,8 @@
 
 A file holds X and y, or X_train, y_train, X_test and y_test; sparse rows as the parts of a CSR matrix (data, indices,
 indptr, shape). Digits are "mnist", or "mnist49" for the pair 4 and 9.
-"windmill" is drawn: 1.2 million rows in the plane.
+"delays" are the flights with the minutes of their delay, cut to -30 and 120. "windmill" (two classes in the plane) and
+"friedman" (numbers) are drawn: 1.2 million rows.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from sklearn import datasets
 from dkl.testing.synthetic import windmill
 
 # names of a set's file, and of the set on OpenML with its version, where they are not its own
-_FILES = {"farm": "farm_ads", "auto_truck": "cifar_auto_truck", "census": "kdd_census_income", "flights": "flights_3m"}
+_FILES = {"farm": "farm_ads", "auto_truck": "cifar_auto_truck", "census": "kdd_census_income"}
+_FILES |= dict.fromkeys(("flights", "delays"), "flights_3m")
 _OPENML = {"mnist": ("mnist_784", 1), "adult": ("adult", 2), "farm": ("farm-ads", 1)}
 _SHORT = {"breast": "breast_cancer"}
+_DRAWN = 1_200_000
+# minutes of delay from which a flight is late
+_LATE = 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +67,11 @@ def rows_of(name: str, folder: Path | None = None) -> Rows:
         return rows_of("mnist", folder).of_labels([int(digit) for digit in name[5:]])
     path = None if folder is None else folder / f"{_FILES.get(name, name)}.npz"
     if path is not None and path.exists():
-        return _of_file(path)
+        return _of_file(path, name)
     if name == "windmill":
-        return _without_test(*windmill(1_200_000))
+        return _without_test(*windmill(_DRAWN))
+    if name == "friedman":
+        return _without_test(*datasets.make_friedman1(_DRAWN, noise=1.0, random_state=0))
     shipped = f"load_{_SHORT.get(name, name)}"
     if hasattr(datasets, shipped):
         return _without_test(*getattr(datasets, shipped)(return_X_y=True))
@@ -75,13 +82,15 @@ def _without_test(X: Any, y: np.ndarray) -> Rows:
     return Rows(X, y, X[:0], y[:0])
 
 
-def _of_file(path: Path) -> Rows:
+def _of_file(path: Path, name: str) -> Rows:
     with np.load(path) as stored:
         if "X_train" in stored:
             train, test = (_numbers(stored[f"X_{part}"]) for part in ("train", "test"))
             return Rows(train, stored["y_train"], test, stored["y_test"])
         if "minute_diff" in stored:
-            return _without_test(*_flights(stored))
+            columns, delay = _flights(stored)
+            y = np.clip(delay, -30.0, 120.0) if name == "delays" else (delay >= _LATE).astype(int)
+            return _without_test(columns, y)
         if "indptr" in stored:
             parts = (_numbers(stored["data"]), stored["indices"], stored["indptr"])
             X: Any = sparse.csr_array(parts, shape=tuple(stored["shape"]))
@@ -97,8 +106,8 @@ def _of_file(path: Path) -> Rows:
     return _without_test(X, y)
 
 
-def _flights(stored: Any, late: int = 15) -> tuple[Any, np.ndarray]:
-    """Distance, and one column each hour, weekday, month, origin and destination; late is so many minutes or more."""
+def _flights(stored: Any) -> tuple[Any, np.ndarray]:
+    """Distance, and one column each hour, weekday, month, origin and destination; the minutes of delay."""
     minute = np.cumsum(stored["minute_diff"], dtype=np.int64)
     day = (np.datetime64(str(stored["start"]), "m") + minute.astype("timedelta64[m]")).astype("datetime64[D]")
     parts = [minute // 60 % 24, (day.astype(int) + 3) % 7, day.astype("datetime64[M]").astype(int) % 12]
@@ -114,7 +123,7 @@ def _flights(stored: Any, late: int = 15) -> tuple[Any, np.ndarray]:
     X = sparse.csr_matrix(
         (values.ravel(), columns.ravel().astype(np.int32), rows), shape=(len(minute), int(starts[-1]))
     )
-    return X, (stored["delay"] >= late).astype(int)
+    return X, stored["delay"]
 
 
 def _numbers(X: np.ndarray) -> np.ndarray:
