@@ -10,6 +10,7 @@ import numpy as np
 from dkl.blocks.activations import ramp
 from dkl.blocks.maps import map_rows
 from dkl.blocks.scale import linear_part, scale_dense
+from dkl.blocks.slopes import linear_slopes
 from dkl.explain.model import model_of
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler
@@ -130,12 +131,12 @@ class Forms:
         if feature_map.activation == "harmonics":
             empty = np.zeros((feature_map.n_columns, 0))
             return cls(empty, empty[0], coef.T, intercept, "harmonics", feature_map=feature_map)
+        if feature_map.activation == "identity":
+            # of a matrix for each of many columns there is no need
+            matrix, offset, scaler = _folded(linear_slopes(feature_map, coef), intercept, feature_map.scaler)
+            return cls(matrix, offset, np.eye(len(coef)), np.zeros(1), "identity", 0, scaler)
         coef = coef * np.tile(feature_map.amplitudes, feature_map.columns_a_frequency)
         matrix, offset, scaler = linear_forms(feature_map)
-        if feature_map.activation == "identity":
-            return cls(
-                matrix @ coef.T, offset @ coef.T + intercept, np.eye(len(coef)), np.zeros(1), "identity", 0, scaler
-            )
         if feature_map.activation == "cos-sin" and len(coef) == 1:
             # a cos z + b sin z = |a + i b| cos(z - angle): half the work
             wave = coef[0, : matrix.shape[1]] + 1j * coef[0, matrix.shape[1] :]
@@ -170,7 +171,13 @@ def linear_forms(feature_map: FeatureMap) -> tuple[np.ndarray, np.ndarray, Scale
     """(matrix, offset) of W x + phases on raw rows, and the scaler that could not be folded in."""
     matrix = np.ascontiguousarray(feature_map.projection.dense().T, dtype=np.float64)
     offset = np.zeros(feature_map.n_frequencies) if feature_map.phases is None else feature_map.phases
-    scaler = feature_map.scaler
+    return _folded(matrix, offset, feature_map.scaler)
+
+
+def _folded(
+    matrix: np.ndarray, offset: np.ndarray, scaler: Scaler | None
+) -> tuple[np.ndarray, np.ndarray, Scaler | None]:
+    """Forms of scaled rows as forms of raw ones."""
     if scaler is not None and scaler.knots is not None:
         # in the order that the arithmetic reads them in, so that no call copies them
         return matrix, offset, replace(scaler, knots=np.asfortranarray(scaler.knots))

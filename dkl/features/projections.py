@@ -39,14 +39,14 @@ class Projection(Protocol):
 
 
 def formed(projection: Projection) -> np.ndarray | sparse.csr_array:
-    """W, of shape (m, d): a csr_array where its entries are stored as one, else an ndarray."""
-    return projection.matrix if isinstance(projection, SparseProjection) else projection.dense()
+    """W, of shape (m, d): a csr_array where few of its entries are stored, else an ndarray."""
+    return projection.matrix if isinstance(projection, SparseProjection | ColumnProjection) else projection.dense()
 
 
 def _joined(first: Projection, second: Projection) -> Projection:
     """Both as a matrix, with the entries of a sparse one alone where either is sparse."""
     parts = formed(first), formed(second)
-    if isinstance(first, SparseProjection) or isinstance(second, SparseProjection):
+    if any(sparse.issparse(part) for part in parts):
         return SparseProjection.from_matrix(sparse.vstack([sparse.csr_array(part) for part in parts], format="csr"))
     return DenseProjection(np.concatenate(parts))
 
@@ -194,10 +194,14 @@ class ColumnProjection:
     def nbytes(self) -> int:
         return self.columns.nbytes
 
+    @cached_property
+    def matrix(self) -> sparse.csr_array:
+        """W, of shape (m, d): a one in each row."""
+        m = self.n_frequencies
+        return sparse.csr_array((np.ones(m), self.columns, np.arange(m + 1)), shape=(m, self.width))
+
     def dense(self) -> np.ndarray:
-        matrix = np.zeros((self.n_frequencies, self.width))
-        matrix[np.arange(self.n_frequencies), self.columns] = 1.0
-        return matrix
+        return self.matrix.toarray()
 
     def take(self, index: np.ndarray) -> ColumnProjection:
         return ColumnProjection(self.columns[index], self.width)

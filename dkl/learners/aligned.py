@@ -75,7 +75,7 @@ class AlignedFeatures(Certified, SelectingLearner):
     Attributes
     ----------
     feature_map_ : FeatureMap
-    candidates_ : ndarray of shape (D, d)
+    candidates_ : ndarray, or csr_array for `Coordinates`, of shape (D, d)
     alignment_ : ndarray of shape (D,)
         v of equation (4).
     weights_ : ndarray of shape (D,)

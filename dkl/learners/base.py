@@ -269,9 +269,9 @@ class PoolLearner(FeatureLearner):
     sigma_factors: Any
 
     @property
-    def candidates_(self) -> np.ndarray:
-        """All candidate frequencies, of shape (D, d); formed when asked for, where they are structured."""
-        return self.pool_.projection.dense()
+    def candidates_(self) -> np.ndarray | sparse.csr_array:
+        """All candidate frequencies, of shape (D, d); formed when asked for; a csr_array where most are sparse."""
+        return formed(self.pool_.projection)
 
     @property
     def phases_(self) -> np.ndarray:

@@ -90,7 +90,7 @@ class JointFeatures(Certified, WorkingModel, PoolLearner):
     Attributes
     ----------
     feature_map_ : FeatureMap
-    candidates_ : ndarray of shape (D, d)
+    candidates_ : ndarray, or csr_array for `Coordinates`, of shape (D, d)
     weights_ : ndarray of shape (D,)
         q.
     divergence_, effective_features_, rho_ : float

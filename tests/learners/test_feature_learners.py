@@ -19,6 +19,7 @@ from dkl.data.create import create_dataset
 from dkl.errors import StoreError
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Gaussian, Laplacian, Matern
 from dkl.learners.aligned import AlignedFeatures
+from dkl.learners.kernel_machines import KernelClassifier
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.random_features import RandomFeatures
 from dkl.selection.alignment import maximise_alignment
@@ -252,6 +253,18 @@ def test_coordinates_take_each_column_once_on_sparse_rows_too() -> None:
     assert 7 in fitted.feature_map_.projection.columns
     everything = fitted.with_rho(10.0, n_features=50)
     assert everything.transform(X).shape == (400, np.count_nonzero(fitted.weights_))
+
+
+def test_one_candidate_for_each_of_many_columns_is_no_square_matrix() -> None:
+    d = 200_000
+    X = sparse.random_array((60, d), density=1e-4, rng=np.random.default_rng(0), format="csr")
+    model = KernelClassifier(AlignedFeatures(Coordinates(), None, 20), random_state=0, progress=False)
+    fitted = model.fit(X, np.arange(60) % 2).features_
+    assert (fitted.candidates_ != sparse.eye_array(d, format="csr")).nnz == 0
+    assert (fitted.frequencies_ != fitted.candidates_[fitted.feature_map_.projection.columns]).nnz == 0
+    np.testing.assert_allclose(
+        model.predictor().decision_function(X[:2].toarray()), model.decision_function(X[:2]), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_structured_candidates_are_formed_only_when_looked_at(digits: Any) -> None:
