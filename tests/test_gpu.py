@@ -20,7 +20,10 @@ from dkl.blocks.device import rows_on
 from dkl.blocks.generic import projected
 from dkl.blocks.maps import map_rows
 from dkl.blocks.sgd import sgd_rows
-from dkl.features.families import Gaussian
+from dkl.explain.contributions import background_of
+from dkl.explain.dependence import partial_dependence
+from dkl.explain.importance import importance
+from dkl.features.families import ArcCosine, Coordinates, Gaussian
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.joint import JointFeatures
 from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
@@ -42,6 +45,8 @@ SEARCHES = {"peaks", "corrective", "game"}
 
 FEATURES: dict[str, Any] = {
     "random": RandomFeatures(Gaussian(2.0), n_features=20),
+    "standardised": RandomFeatures(Gaussian(2.0), n_features=20, scaling="standard"),
+    "by quantiles": RandomFeatures(Gaussian(2.0), n_features=20, scaling="quantile"),
     "aligned": AlignedFeatures(Gaussian(2.0), n_candidates=60, n_features=20),
     "posterior": PosteriorFeatures(Gaussian(2.0), n_candidates=60, n_features=20),
     "leverage": LeverageFeatures(Gaussian(2.0), n_candidates=60, n_features=20),
@@ -127,6 +132,24 @@ def test_tuned_models_are_those_of_the_cpu(solver: str, gpu: str) -> None:
     }
     found, expected = (TunedClassifier(device=where, **options).fit(X, y > 0) for where in ("gpu", "cpu"))
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("storage", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("family", [Gaussian(2.0), Gaussian(2.0, pairing="phase"), ArcCosine(2), Coordinates()])
+def test_explanations_are_those_of_the_cpu(family: Any, storage: Any, gpu: str) -> None:
+    X, y = rows()
+    features = RandomFeatures(family, n_features=20, dtype="float64", scaling="unit", random_state=0)
+    model = KernelClassifier(features, loss="squared_hinge", solver="newton", random_state=0, device="cpu").fit(X, y)
+
+    def explained() -> list[np.ndarray]:
+        found = partial_dependence(model, storage(X), [0, (1, 3)], resolution=4)
+        background = background_of(model, storage(X), groups={"both": [1, 3]})
+        return [importance(model, storage(X)).values, *(one.values for one in found), background.base]
+
+    expected = explained()
+    model.set_params(device="gpu")
+    for one, other in zip(explained(), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8)
 
 
 def test_rows_move_once_and_are_stepped_through_on_the_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache, wraps
@@ -225,6 +225,39 @@ def gradient_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any) -> np.nda
 
 
 @in_smaller_tiles
+def squared_slopes(X: Any, s: Any, feature_map: FeatureMap, coef: np.ndarray, dtype: Any) -> np.ndarray:
+    """`dkl.blocks.slopes.squared_slopes` of waves and ramps for rows on a GPU; the result is on the host."""
+    xp, S = array_module(X), checked_weights(s, X.shape[0])
+    W = xp.asarray(feature_map.projection.dense(), dtype=dtype)
+    outer = np.reshape(coef, (len(coef), feature_map.columns_a_frequency, feature_map.n_frequencies))
+    outer = xp.asarray(outer * feature_map.amplitudes, dtype=dtype)
+    total = np.zeros((feature_map.n_columns, len(coef)))
+    for rows, tile in _tiles(X, feature_map, dtype):
+        z = generic.angles(xp, generic.scaled(xp, tile, feature_map.scaler, dtype), feature_map, dtype)
+        weights = xp.asarray(S[rows, 0], dtype=dtype)
+        for k in range(len(coef)):
+            gradients = xp.matmul(generic.slopes(xp, z, feature_map, outer[k]), W)
+            total[:, k] += _host(xp.matmul(weights, xp.square(gradients)))
+    return total
+
+
+@in_smaller_tiles
+def left_out_sums(X: Any, s: Any, feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+    """`dkl.blocks.left_out.left_out_sums` for rows on a GPU; the result is on the host."""
+    xp, S = array_module(X), checked_weights(s, X.shape[0])
+    W, m = xp.asarray(feature_map.projection.dense(), dtype=dtype), feature_map.n_frequencies
+    total = np.zeros((len(groups), 2, m))
+    for rows, tile in _tiles(X, feature_map, dtype):
+        turns = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(1.0 / (2.0 * np.pi))
+        whole, weights = xp.matmul(turns, W.T), xp.asarray(S[rows], dtype=dtype)
+        for sums, columns in zip(total, groups, strict=True):
+            chosen = xp.asarray(columns)
+            own = xp.matmul(xp.take(turns, chosen, axis=1), xp.take(W, chosen, axis=1).T)
+            sums += _sums_of_turns(xp, whole - own, weights)[:, :, 0]
+    return total
+
+
+@in_smaller_tiles
 def map_rows(X: Any, feature_map: FeatureMap, dtype: Any) -> Any:
     """`dkl.blocks.maps.map_rows` for rows on a GPU; the result stays there."""
     xp, dtype, m = array_module(X), checked_dtype(dtype), feature_map.n_frequencies
@@ -237,15 +270,19 @@ def map_rows(X: Any, feature_map: FeatureMap, dtype: Any) -> Any:
 
 def _pair_sums(xp: Any, tile: Any, weights: Any, feature_map: FeatureMap) -> np.ndarray:
     """Sums of cosines and sines of a tile, (2, m, K): the product in true float32, and one fused kernel after it."""
-    n, K = weights.shape
-    m, dtype = feature_map.n_frequencies, np.dtype(weights.dtype.name)
+    dtype = np.dtype(weights.dtype.name)
     rows = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(1.0 / (2.0 * np.pi))
-    z = xp.ascontiguousarray(generic.projected(xp, rows, feature_map.projection, dtype))
+    return _sums_of_turns(xp, generic.projected(xp, rows, feature_map.projection, dtype), weights)
+
+
+def _sums_of_turns(xp: Any, z: Any, weights: Any) -> np.ndarray:
+    """The weighted sums, (2, m, K), of cosines and sines of turns (n, m)."""
+    z, (n, K), m = xp.ascontiguousarray(z), weights.shape, z.shape[1]
     chunks = -(-n // _PARTIAL_ROWS)
     partial = xp.empty((chunks, 2, K, m), dtype=xp.float64)
     grid = (-(-m // _THREADS), chunks, -(-K // _WEIGHT_COLUMNS))
     operands = (z, xp.ascontiguousarray(weights), partial, np.int32(n), np.int32(m), np.int32(K))
-    _kernel(dtype)(grid, (_THREADS,), operands)
+    _kernel(np.dtype(weights.dtype.name))(grid, (_THREADS,), operands)
     return _host(partial.sum(axis=0)).transpose(0, 2, 1)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from dkl.blocks.activations import activate
+from dkl.blocks.activations import activate, ramp
 from dkl.blocks.harmonics import harmonic_values
 from dkl.blocks.landmarks import cosine_map, similarity_values
 from dkl.blocks.scale import linear_part
@@ -37,6 +37,14 @@ def mapped(xp: Any, X: Any, feature_map: FeatureMap, dtype: Any) -> list[Any]:
         return [similarity_values(xp, z, feature_map.projection, dtype) * amplitudes]
     z = angles(xp, rows, feature_map, dtype)
     return [phi * amplitudes for phi in activate(xp, z, feature_map)]
+
+
+def slopes(xp: Any, z: Any, feature_map: FeatureMap, outer: Any) -> Any:
+    """The derivative of outer . phi in each angle or form z (n, m), for coefficients outer (parts, m): (n, m)."""
+    if feature_map.activation == "arc-cosine":
+        return xp.asarray(ramp(xp, z, feature_map.order - 1), dtype=z.dtype) * (feature_map.order * outer[0])
+    down = outer[0] * xp.sin(z)
+    return -down if len(outer) == 1 else outer[1] * xp.cos(z) - down
 
 
 def angles(xp: Any, rows: Any, feature_map: FeatureMap, dtype: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from dkl.blocks import device
 from dkl.blocks.tiles import RowTiles, checked_dtype, checked_rows, checked_weights, even_step, spans
 from dkl.blocks.turns import ELEMENTWISE, add_multiple, add_sums
 from dkl.features.feature_map import FeatureMap
@@ -26,7 +27,7 @@ def left_out_sums(
 
     Parameters
     ----------
-    X : ndarray or csr_array of shape (n, d), any real dtype
+    X : ndarray, csr_array or CuPy array of shape (n, d), any real dtype
         Raw rows; the map's scaler is applied a tile at a time.
     s : array of shape (n,)
     feature_map : FeatureMap
@@ -41,9 +42,11 @@ def left_out_sums(
     ndarray of shape (G, 2, m), float64
     """
     dtype = checked_dtype(dtype)
+    groups = [np.asarray(columns, dtype=np.int64) for columns in groups]
+    if device.is_on_gpu(X):
+        return device.left_out_sums(X, s, feature_map, groups, dtype)
     weights = checked_weights(s, checked_rows(X, feature_map).shape[0]).T.astype(dtype)
     W, m = feature_map.projection.dense().astype(dtype, copy=False), feature_map.n_frequencies
-    groups = [np.asarray(columns, dtype=np.int64) for columns in groups]
     total = np.zeros((len(groups), 2, 1, m))
     # an angle beyond the range of float32 is infinite, which the waves make finite
     with np.errstate(over="ignore", invalid="ignore"):

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.blocks.block import Block
+from dkl.blocks.device import rows_on
 from dkl.blocks.records import Accumulator, BlockSum, Cost
 
 _TILE_VALUES = 1 << 18
@@ -158,8 +159,8 @@ def _sparse_sums(X: sparse.csr_array, weights: np.ndarray, scaled: np.ndarray | 
 
 
 def block_moments(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`column_sums` of one block."""
-    return column_sums(block.X, block.weights, operands.get("scaled"))
+    """`column_sums` of one block, on the host."""
+    return column_sums(rows_on(block.X, "cpu"), block.weights, operands.get("scaled"))
 
 
 def moments_record(n_columns: int, scaled: np.ndarray | None = None) -> BlockSum:

@@ -7,6 +7,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from dkl.blocks import device
 from dkl.blocks.activations import ramp
 from dkl.blocks.products import Product
 from dkl.blocks.tiles import checked_dtype, checked_rows, checked_weights, spans
@@ -22,7 +23,7 @@ def squared_slopes(X: Any, s: Any, feature_map: FeatureMap, coef: np.ndarray, dt
 
     Parameters
     ----------
-    X : ndarray or csr_array of shape (n, d), any real dtype
+    X : ndarray, csr_array or CuPy array of shape (n, d), any real dtype
         Raw rows; the map's scaler is applied a tile at a time.
     s : array of shape (n,)
     feature_map : FeatureMap
@@ -43,9 +44,11 @@ def squared_slopes(X: Any, s: Any, feature_map: FeatureMap, coef: np.ndarray, dt
     dtype = checked_dtype(dtype)
     if not has_slopes(feature_map):
         raise ValueError(f"features {feature_map.activation!r} of order {feature_map.order} have no gradient")
-    weights = checked_weights(s, checked_rows(X, feature_map).shape[0])[:, 0]
     if feature_map.activation == "identity":
-        return weights.sum() * np.square(linear_slopes(feature_map, coef))
+        return np.sum(s) * np.square(linear_slopes(feature_map, coef))
+    if device.is_on_gpu(X):
+        return device.squared_slopes(X, s, feature_map, coef, dtype)
+    weights = checked_weights(s, checked_rows(X, feature_map).shape[0])[:, 0]
     is_fourier = feature_map.activation in ("cos-sin", "cos")
     product = Product(X, feature_map, dtype, factor=1.0 / (2.0 * np.pi) if is_fourier else 1.0)
     outer = _outer(feature_map, coef, dtype)

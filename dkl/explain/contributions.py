@@ -15,7 +15,7 @@ from dkl.blocks.threads import Crew
 from dkl.blocks.tiles import spans
 from dkl.data.dataset import Dataset
 from dkl.explain.columns import Columns, Groups, columns_of
-from dkl.explain.model import model_of, output_labels, rows_to_explain, wave_amplitudes
+from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.reading import (
     ROWS,
     TILE_BYTES,
@@ -240,7 +240,7 @@ def background_of(
         As `dkl.explain.importance`.
     """
     machine, columns = model_of(model), columns_of(model, names, groups)
-    dataset, reading = rows_to_explain(model, X, sample_weight), Reading(progress, memory_limit)
+    dataset, reading = rows_to_explain(model, X, sample_weight), Reading(progress, memory_limit, device_of(model))
     a, outputs = wave_amplitudes(machine), output_labels(model)
     if a is not None:
         parts = [part_of(machine.feature_map, members) for members in columns.members]

@@ -12,7 +12,7 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.explain.columns import Columns, Groups, columns_of, patterns_of
-from dkl.explain.model import model_of, output_labels, rows_to_explain, wave_amplitudes
+from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.reading import ROWS, Reading, Sample, left_out_record, part_of, wave_means
 from dkl.learners.prediction import Scorer
 
@@ -173,7 +173,7 @@ def partial_dependence(
     machine, known = model_of(model), columns_of(model, names, groups)
     dataset = rows_to_explain(model, X, sample_weight)
     wanted = [_positions(column, known) for column in (columns if isinstance(columns, list) else [columns])]
-    means, sample = _read(machine, dataset, known, wanted, Reading(progress, memory_limit))
+    means, sample = _read(machine, dataset, known, wanted, Reading(progress, memory_limit, device_of(model)))
     found = []
     for chosen in wanted:
         most = resolution if len(chosen) == 1 else min(resolution, _MAP_RESOLUTION)

@@ -15,7 +15,7 @@ from dkl.blocks.records import Accumulator, BlockSum, Cost
 from dkl.blocks.slopes import has_slopes, squared_slopes
 from dkl.blocks.sums import feature_squares, feature_sums
 from dkl.explain.columns import Columns, Groups, columns_of
-from dkl.explain.model import model_of, output_labels, rows_to_explain, wave_amplitudes
+from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.reading import ROWS, Reading, Sample, columns_map, dense
 from dkl.features.projections import formed
 from dkl.learners.prediction import Scorer
@@ -151,7 +151,7 @@ def importance(
             f"measure='slope' needs features with a gradient, which {machine.feature_map.activation!r} ones of order "
             f"{machine.feature_map.order} have not; use measure='replacement'"
         )
-    reading, outputs = Reading(progress, memory_limit), output_labels(model)
+    reading, outputs = Reading(progress, memory_limit, device_of(model)), output_labels(model)
     if measure == "replacement" or not has_slopes(machine.feature_map):
         (sample,) = reading.run(dataset, ROWS)
         return Importance(columns.names, _replaced(machine, columns, sample), None, "replacement", outputs)

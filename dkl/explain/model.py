@@ -45,6 +45,11 @@ def model_of(estimator: Any) -> Scorer:
     return replace(model, feature_map=cosine_map(model.feature_map), coef=model.coef[:, projection.owners])
 
 
+def device_of(estimator: Any) -> str:
+    """Where a fitted estimator computes on blocks: its own parameter `device`."""
+    return str(getattr(estimator, "device", "cpu"))
+
+
 def wave_amplitudes(model: Scorer) -> np.ndarray | None:
     """a (m, K), complex: a frequency's share of the decision values is Re(a exp(i w.x)); None for other features."""
     feature_map, m = model.feature_map, model.feature_map.n_frequencies

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.blocks.block import Block
+from dkl.blocks.device import array_module
 from dkl.blocks.left_out import left_out_sums
 from dkl.blocks.maps import mapping_flops
 from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
@@ -20,6 +21,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection, DenseProjection, formed
 from dkl.features.scaling import Scaler
+from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
 from dkl.progress import resolve_progress
 
@@ -37,15 +39,17 @@ class Reading:
     ----------
     progress : bool, callable or None
     memory_limit : int, str or None
+    device : {"auto", "cpu", "gpu", "mixed"}
     """
 
     progress: Any = None
     memory_limit: int | str | None = None
+    device: str = "cpu"
 
     def run(self, dataset: Dataset, *records: Record) -> list[Any]:
         """The results of the records, of `ROWS` a `Sample`, in one pass."""
-        publish = resolve_progress(self.progress)
-        found = run_pass(dataset.source, records, publish=publish, memory_limit=self.memory_limit).results
+        publish, where = resolve_progress(self.progress), computing_device(self.device)
+        found = run_pass(dataset.source, records, publish=publish, memory_limit=self.memory_limit, device=where).results
         return [Sample.of_block(one, dataset.total_weight) if isinstance(one, Block) else one for one in found]
 
 
@@ -107,7 +111,7 @@ def wave_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
 
 def _rows_of(part: Part, X: Any, by_column: Any, weights: np.ndarray) -> tuple[Any, np.ndarray]:
     """The columns that a part looks at; rows that are zero in all of them are one row of their whole weight."""
-    chosen = by_column[:, part.columns]
+    chosen = by_column[:, array_module(X).asarray(part.columns)]
     if not sparse.issparse(chosen):
         return chosen, weights
     there = np.unique(chosen.indices)
