@@ -27,6 +27,8 @@ class Event:
         Since the start of this stretch of work.
     detail : mapping
         Named figures that a history keeps (objective, gap, cache hits, ...).
+    model : callable or None
+        After a round: forms the estimator as it would be if the rounds ended here, or None while there is none.
     """
 
     kind: Kind
@@ -37,16 +39,17 @@ class Event:
     bytes: int = 0
     seconds: float = 0.0
     detail: Mapping[str, Any] = field(default_factory=dict)
+    model: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
 
 
 Subscriber = Callable[[Event], None]
 
 
 class StopRequested(Exception):
-    """Raised by a subscriber when a round has advanced: end the rounds here, and go on with what they have found.
+    """Raised by a subscriber when a round has advanced: end the rounds, and go on with what they have found.
 
-    Rounds of `MarginFeatures` and epochs of stochastic steps can be ended so; a method that has no result before its
-    last pass goes on.
+    The request waits until there is a result: for the end of a round of several passes, for the first step of a
+    solver. A method that has none before its last pass goes on to it.
     """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -57,6 +58,8 @@ class FeatureLearner(Saved, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixi
     _searches: ClassVar[bool] = False
     # rows that a machine judges its penalty on: features that were searched for on them would look too good there
     _withheld: Any = None
+    # what judges a choice is no model that a user may look at
+    _is_pilot = False
 
     family: Any
     n_features: int | None
@@ -255,10 +258,25 @@ class FeatureLearner(Saved, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixi
         dataset: Dataset,
         stage: str,
         columns: ColumnStore | None = None,
+        *,
+        keep: Callable[[Self, Any], None] | None = None,
     ) -> Any:
-        """The final state of a driver; its passes are added to `stats_`."""
-        state, stats = self._running(stage).drive(driver, problem, dataset.source, columns)
+        """The final state of a driver; its passes are added to `stats_`.
+
+        `keep` sets on a learner what a state has found: on this one in the end, and on copies where somebody asks for
+        the model so far.
+        """
+
+        def so_far(state: Any) -> Any:
+            learner = copy.copy(self)
+            keep(learner, state)  # type: ignore[misc]
+            return learner
+
+        model = None if keep is None or self._is_pilot else so_far
+        state, stats = self._running(stage).drive(driver, problem, dataset.source, columns, model)
         self.stats_.extend(stats)
+        if keep is not None:
+            keep(self, state)
         return state
 
 

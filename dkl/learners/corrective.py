@@ -73,8 +73,8 @@ class CorrectiveResult:
     certified: bool = False
 
 
-def fit_correctively(learner: Any, dataset: Dataset, scaler: Any, start: np.ndarray | None = None) -> CorrectiveResult:
-    """Run the rounds on all rows of a dataset.
+def fit_correctively(learner: Any, dataset: Dataset, scaler: Any, start: np.ndarray | None = None) -> None:
+    """Run the rounds on all rows of a dataset; their `CorrectiveResult` goes to ``learner._keep_result``.
 
     Parameters
     ----------
@@ -87,8 +87,13 @@ def fit_correctively(learner: Any, dataset: Dataset, scaler: Any, start: np.ndar
     """
     scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
     problem = corrective_problem(learner, dataset, scaler, scale=scale, start=start)
-    state = learner._run(CorrectiveDriver(), problem, dataset, "rounds")
-    return _result(problem, state, scale)
+    learner._run(
+        CorrectiveDriver(),
+        problem,
+        dataset,
+        "rounds",
+        keep=lambda learner, state: learner._keep_result(_result(problem, state, scale)),
+    )
 
 
 def corrective_problem(

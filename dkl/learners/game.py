@@ -142,8 +142,8 @@ def _terms(learner: Any, dataset: Dataset) -> dict[str, str]:
     return {"the rows": dataset.fingerprint, **{name: repr(getattr(learner, name)) for name in names}}
 
 
-def play_game(learner: Any, dataset: Dataset, scaler: Any, start: PlayedGame | None = None) -> GameResult:
-    """Algorithm 2 (or the excessive gap technique) on all rows of a dataset.
+def play_game(learner: Any, dataset: Dataset, scaler: Any, start: PlayedGame | None = None) -> None:
+    """Algorithm 2 (or the excessive gap technique) on all rows of a dataset; ``learner._keep_result`` gets its result.
 
     Parameters
     ----------
@@ -154,10 +154,6 @@ def play_game(learner: Any, dataset: Dataset, scaler: Any, start: PlayedGame | N
     scaler : Scaler or None
     start : PlayedGame or None
         On these rows; its rounds count beside those to be played.
-
-    Returns
-    -------
-    GameResult
 
     Raises
     ------
@@ -172,9 +168,12 @@ def play_game(learner: Any, dataset: Dataset, scaler: Any, start: PlayedGame | N
     driver.init(problem)
     place, folder = _column_place(learner)
     columns = ColumnStore(place, driver.columns(problem), None if start is None else start.columns.columns)
-    state = learner._run(driver, problem, dataset, "game", columns)
-    kept = KeptColumns(RowColumns.open(place, dataset.source), folder)
-    return _result(problem, PlayedGame(state, kept, learner.seed_, _terms(learner, dataset)))
+
+    def keep(learner: Any, state: Any) -> None:
+        kept = KeptColumns(RowColumns.open(place, dataset.source), folder)
+        learner._keep_result(_result(problem, PlayedGame(state, kept, learner.seed_, _terms(learner, dataset))))
+
+    learner._run(driver, problem, dataset, "game", columns, keep=keep)
 
 
 def check_game(learner: Any) -> None:

@@ -231,11 +231,15 @@ class JointFeatures(Certified, WorkingModel, PoolLearner):
         self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
         scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
         problem = self._problem(self.pool_, dataset, scale)
-        state = self._run(JointDriver(), problem, dataset, "solver")
-        self.message_ = state.message
-        if state.gap > problem.tol * state.objective:
+        state = self._run(
+            JointDriver(),
+            problem,
+            dataset,
+            "solver",
+            keep=lambda learner, state: learner._keep_solution(problem, state, scale),
+        )
+        if state.gap > problem.tol * state.objective and not state.was_stopped:
             warnings.warn(f"{type(self).__name__} stands where {state.message}", UserWarning, stacklevel=4)
-        self._keep_solution(problem, state, scale)
 
     def _problem(self, pool: FeatureMap, dataset: Dataset, scale: TargetScale | None) -> JointProblem:
         """The problem of these parameters.
@@ -308,4 +312,4 @@ class JointFeatures(Certified, WorkingModel, PoolLearner):
         center, unit = (0.0, np.ones(len(coef))) if scale is None else (scale.center, scale.scale)
         self.coef_, self.intercept_ = coef * unit[:, None], model[:, -1] * unit + center
         self.objective_, self.duality_gap_ = state.objective / problem.lam, state.gap / problem.lam
-        self.history_ = [dict(line) for line in state.rounds]
+        self.history_, self.message_ = [dict(line) for line in state.rounds], state.message

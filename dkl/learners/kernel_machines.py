@@ -70,6 +70,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     n_epochs_ : int
         Epochs, or Newton steps.
     validation_losses_ : tuple of float
+    message_ : str
+        How the linear model's steps ended.
     alpha_ : float
         As given, or as chosen.
     alphas_, validation_scores_ : ndarray of shape (A,)
@@ -205,6 +207,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
     target_center_, target_scale_ : ndarray of shape (t,)
     n_epochs_ : int
     validation_losses_ : tuple of float
+    message_ : str
     alpha_ : float
     alphas_, validation_scores_ : ndarray of shape (A,)
         As of `KernelClassifier`; the score is one minus the mean squared error of standardised targets.

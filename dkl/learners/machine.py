@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, ClassVar, Self
@@ -233,7 +234,7 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
     def _keep(self, fit: LinearFit) -> None:
         self.linear_ = fit.model
         self.target_center_, self.target_scale_ = fit.target_center, fit.target_scale
-        self.n_epochs_, self.validation_losses_ = fit.epochs, fit.losses
+        self.n_epochs_, self.validation_losses_, self.message_ = fit.epochs, fit.losses, fit.message
         self.alpha_ = fit.alpha
         if fit.choice is not None:
             self.alphas_, self.validation_scores_ = fit.choice.alphas, fit.choice.scores
@@ -241,7 +242,15 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
         """What is left to do after the linear model is fitted."""
 
+    def _as_fitted(self, fit: LinearFit) -> Self:
+        """This machine as it would be with a linear fit that is under way."""
+        machine = copy.copy(self)
+        machine._keep(fit)
+        return machine
+
     def _fit_linear(self, problem: LinearProblem, dataset: Dataset, run: Run) -> LinearFit:
+        # one that calibrates has no probabilities before its last pass
+        run = replace(run, estimator=None if getattr(self, "calibrate", False) else self._as_fitted)
         if self.solver == "newton":
             return fit_by_newton(problem, dataset.source, run)
         patience = self.patience if self.early_stopping else None
@@ -302,6 +311,7 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
 
     def _pilot(self, fold: HeldOut, changes: dict[str, Any]) -> FeatureLearner:
         pilot = self._withholding(f"pilot-{_pilot_stage(fold, changes)}", fold).set_params(**changes)
+        pilot._is_pilot = True
         most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
         pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
         if "refine" in pilot.get_params(deep=False):

@@ -269,18 +269,22 @@ class MarginFeatures(CertifiedMargins, WorkingModel, FeatureLearner):
             self.classes_ = dataset.classes
         self.total_weight_ = weight_of(dataset, self._class_weights(dataset))
         if self.solver == "game":
-            result: Any = play_game(self, dataset, scaler, start)
+            play_game(self, dataset, scaler, start)
+        else:
+            fit_correctively(self, dataset, scaler, start)
+        if self.refine:
+            refine_learner(self, dataset)
+            self.points_ = np.asarray(self.feature_map_.projection.dense(), dtype=np.float32)
+
+    def _keep_result(self, result: Any) -> None:
+        if self.solver == "game":
             self.dual_, self._played = result.dual, result.played
         else:
-            result = fit_correctively(self, dataset, scaler, start)
             self.points_ = result.points
         self.feature_map_, self.weights_ = result.feature_map, result.weights
         self.coef_, self.intercept_ = result.coef, result.intercept
         self.history_, self.message_ = result.history, result.message
         self.duality_gap_, self.certified_ = result.duality_gap, result.certified
-        if self.refine:
-            refine_learner(self, dataset)
-            self.points_ = np.asarray(self.feature_map_.projection.dense(), dtype=np.float32)
 
     def _start(self, dataset: Dataset) -> Any:
         """The points of the last fit, or the game that it played, with `warm_start`.

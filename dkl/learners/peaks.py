@@ -336,6 +336,7 @@ def _message(problem: PeakProblem, state: PeakState, kept: np.ndarray) -> str:
     found = f"{len(kept)} {noun}, searched on {state.sample_rows} rows in {state.passes} passes"
     promised, held = np.median(state.sampled[kept]), np.median(state.verified[kept])
     share = held / promised if promised > 0.0 else 1.0
+    found = f"{state.ended}: {found}" if state.ended else found
     told = f"{found}; on all rows they keep {share:.0%} of the sampled potential"
     if len(kept) < problem.n_peaks:
         return f"{told}. {problem.n_peaks} were asked for: more chains, or MarginFeatures, find more that differ"

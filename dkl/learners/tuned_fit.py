@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,15 +34,19 @@ from dkl.selection.density import (
 )
 from dkl.selection.meta_kernels import DeltaMetaKernel, as_meta_kernel
 from dkl.selection.tuned import TunedDriver, solution
-from dkl.selection.tuned_problem import TunedProblem
+from dkl.selection.tuned_problem import TunedProblem, TunedState
 from dkl.selection.tuned_solution import TunedSolution
 
 Passes = list[tuple[Sequence[Any], int]]
 History = list[dict[str, float]]
 
 
-def fit_tuned(learner: Any, dataset: Dataset, reference: FeatureMap) -> tuple[TunedSolution, History]:
+def fit_tuned(learner: Any, dataset: Dataset, reference: FeatureMap) -> None:
     """Learn density and model by a learner's parameters on all rows of a dataset.
+
+    What is found goes to ``learner._keep(reference, solution, history)``: a `TunedSolution` on the features of
+    `reference`, in the targets' own units (objective, residual and gap are those of standardised targets), and a line a
+    round or epoch.
 
     Parameters
     ----------
@@ -50,19 +55,10 @@ def fit_tuned(learner: Any, dataset: Dataset, reference: FeatureMap) -> tuple[Tu
     dataset : Dataset
     reference : FeatureMap
         D cosine-sine pairs at amplitudes 1/sqrt(D).
-
-    Returns
-    -------
-    solution : TunedSolution
-        On the features of `reference`, in the targets' own units; objective, residual and gap are those of standardised
-        targets.
-    history : list of dict
-        One line a round or epoch.
     """
     penalty = penalty_of(learner, meta_spectrum_of(learner, reference))
-    if learner.solver == "adam":
-        return _descended(learner, dataset, reference, penalty)
-    return _solved(learner, dataset, reference, penalty)
+    fit = _descend if learner.solver == "adam" else _solve
+    fit(learner, dataset, reference, penalty)
 
 
 def meta_spectrum_of(learner: Any, reference: FeatureMap) -> MetaSpectrum:
@@ -123,15 +119,17 @@ def _planned_penalty(learner: Any, n_frequencies: int) -> DensityPenalty:
     return penalty_of(learner, MetaSpectrum(np.ones(n_frequencies), vectors))
 
 
-def _solved(
-    learner: Any, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty
-) -> tuple[TunedSolution, History]:
+def _solve(learner: Any, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty) -> None:
     scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
     problem = _tuned_problem(learner, dataset, reference, penalty, scale)
-    state = learner._run(TunedDriver(), problem, dataset, "solver")
-    if problem.loss != "squared_error" and state.gap > problem.tol * state.objective:
+
+    def keep(learner: Any, state: TunedState) -> None:
+        found = _in_own_units(solution(problem, state), scale)
+        learner._keep(reference, found, [dict(line) for line in state.history])
+
+    state = learner._run(TunedDriver(), problem, dataset, "solver", keep=keep)
+    if problem.loss != "squared_error" and state.gap > problem.tol * state.objective and not state.was_stopped:
         warnings.warn(f"{type(learner).__name__} stands where {state.message}", UserWarning, stacklevel=6)
-    return _in_own_units(solution(problem, state), scale), [dict(line) for line in state.history]
 
 
 def _in_own_units(found: TunedSolution, scale: TargetScale | None) -> TunedSolution:
@@ -164,21 +162,41 @@ def _targets(problem: LinearProblem, scale: TargetScale | None) -> NewtonTargets
     return newton_targets(problem, None, None) if scale is None else newton_targets(problem, scale.center, scale.scale)
 
 
-def _descended(
-    learner: Any, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty
-) -> tuple[TunedSolution, History]:
-    run = learner._running("descent")
+def _descend(learner: Any, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty) -> None:
     problem = _linear_problem(learner, dataset, reference)
+
+    def so_far(fit: AdamFit) -> Any:
+        one = copy.copy(learner)
+        _keep_descent(one, reference, fit, _unjudged(fit))
+        return one
+
+    run = replace(learner._running("descent"), estimator=so_far)
     fit, stats = fit_by_adam(problem, penalty, dataset.source, run, _descent(learner))
     learner.stats_.extend(stats)
-    scale = TargetScale(fit.target_center, fit.target_scale) if dataset.classes is None else None
+    scale = _scale(learner, fit)
     record = judging_record(reference, _targets(problem, scale), fit.model, learner.loss, dtype=learner.dtype)
     result = run_pass(dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit, device=run.device)
     learner.stats_.append(result.stats)
     found = judged(result.results[0], fit.model, learner.loss, learner.lam, penalty)
+    _keep_descent(learner, reference, fit, found)
+
+
+def _keep_descent(learner: Any, reference: FeatureMap, fit: AdamFit, found: TunedSolution) -> None:
     density = fit.model.density[0] if learner.shared_density else fit.model.density
     found = replace(found, density=density, message=_message(fit, found))
-    return _in_own_units(found, scale), _history(fit)
+    learner._keep(reference, _in_own_units(found, _scale(learner, fit)), _history(fit))
+
+
+def _scale(learner: Any, fit: AdamFit) -> TargetScale | None:
+    return None if hasattr(learner, "classes_") else TargetScale(fit.target_center, fit.target_scale)
+
+
+def _unjudged(fit: AdamFit) -> TunedSolution:
+    """A model under way, whose objective is that of the last batches and has no bound."""
+    model, unknown = fit.model, float("nan")
+    return TunedSolution(
+        model.coef, model.intercept, model.density, float(fit.trace[-1]), unknown, unknown, "under way"
+    )
 
 
 def _descent(learner: Any) -> Descent:
@@ -204,7 +222,8 @@ def _message(fit: AdamFit, found: TunedSolution) -> str:
     share = found.gap / max(found.objective, np.finfo(np.float64).tiny)
     best = f", the best of which ({int(np.argmin(fit.losses)) + 1}) was kept," if fit.losses else ""
     bound = f"end at most {100.0 * share:.2g} % above the optimum" if share < 1.0 else "end where no bound is known"
-    return f"{len(fit.trace)} epochs of Adam{best} {bound}; more epochs, or solver='full', come nearer"
+    asked = f"{fit.ended}: " if fit.ended else ""
+    return f"{asked}{len(fit.trace)} epochs of Adam{best} {bound}; more epochs, or solver='full', come nearer"
 
 
 def _history(fit: AdamFit) -> History:

@@ -18,7 +18,7 @@ from dkl.learners.parameters import check_parameters, family_of, kept_frequencie
 from dkl.learners.prediction import Scorer
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.rows import map_to_features, one_dimensional
-from dkl.learners.tuned_fit import check_penalty, fit_tuned, held_bytes, meta_spectrum_of, tuned_passes
+from dkl.learners.tuned_fit import History, check_penalty, fit_tuned, held_bytes, meta_spectrum_of, tuned_passes
 from dkl.selection.preparation import PreparationDriver
 from dkl.selection.tuned_solution import TunedSolution
 
@@ -166,14 +166,14 @@ class TunedLearner(Certified, FeatureLearner):
         self.total_weight_ = dataset.total_weight
         scaler = self._prepare(dataset)
         reference = replace(self._reference(self.family_, dataset.n_columns, seed=self.seed_), scaler=scaler)
-        found, self.history_ = fit_tuned(self, dataset, reference)
-        self._keep(reference, found)
+        fit_tuned(self, dataset, reference)
 
     def _check_classes(self, classes: np.ndarray) -> None:
         """Keep the labels, or raise ValueError where they are none."""
 
-    def _keep(self, reference: FeatureMap, found: TunedSolution) -> None:
+    def _keep(self, reference: FeatureMap, found: TunedSolution, history: History) -> None:
         """The model on the features at the learned amplitudes, where its coefficients are those of `transform`."""
+        self.history_ = history
         self.density_ = found.density
         u = np.atleast_2d(found.density).mean(axis=0)
         root = np.sqrt(u)

@@ -26,7 +26,7 @@ def fitted_machine(learner: Any) -> KernelClassifier | KernelRegressor:
     machine.n_features_in_ = learner.n_features_in_
     if hasattr(learner, "feature_names_in_"):
         machine.feature_names_in_ = learner.feature_names_in_
-    machine.n_epochs_, machine.validation_losses_ = len(learner.history_), ()
+    machine.n_epochs_, machine.validation_losses_, machine.message_ = len(learner.history_), (), learner.message_
     targets = 1 if is_classifier else len(learner.coef_)
     machine.target_center_, machine.target_scale_ = np.zeros(targets), np.ones(targets)
     machine.linear_ = _linear(learner)

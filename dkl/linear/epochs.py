@@ -101,12 +101,15 @@ class EpochState:
         Epochs done.
     losses : tuple of float
         The mean held-out loss after each of them.
+    ended : str
+        Who ended them before their time; empty while nobody did.
     """
 
     model: dict[str, Any]
     best: dict[str, Any] | None = None
     epoch: int = 0
     losses: tuple[float, ...] = field(default=())
+    ended: str = ""
 
     @property
     def stale(self) -> int:
@@ -132,12 +135,11 @@ class EpochDriver:
 
     def request(self, problem: EpochProblem, state: EpochState) -> Sequence[Record] | None:
         """The next epoch or the next look, or None."""
-        stopping = problem.stopping
+        if state.ended:
+            return None
         if _looks_next(problem, state):
             return [_look(problem, state)]
-        if state.epoch >= problem.epochs or (stopping is not None and state.stale >= stopping.patience):
-            return None
-        return [_epoch(problem, state)]
+        return None if state.epoch >= problem.epochs or _is_stale(problem, state) else [_epoch(problem, state)]
 
     def step(self, problem: EpochProblem, state: EpochState, results: Sequence[Any]) -> EpochState:
         """After an epoch: its model. After a look: its loss, and the best model."""
@@ -150,7 +152,7 @@ class EpochDriver:
 
     def stopped(self, problem: EpochProblem, state: EpochState, why: str) -> EpochState | None:
         """The state after an epoch; None before the first."""
-        return state if state.epoch else None
+        return replace(state, ended=why) if state.epoch else None
 
     def plan(self, problem: EpochProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """All epochs, and as many looks."""
@@ -159,6 +161,14 @@ class EpochDriver:
         if problem.stopping is not None:
             passes.append(([_look(problem, state)], problem.epochs))
         return passes
+
+
+def epochs_message(problem: EpochProblem, state: EpochState) -> str:
+    """How the epochs ended, in a sentence."""
+    if state.epoch >= problem.epochs:
+        return f"all {state.epoch} epochs are done"
+    done = f"after {state.epoch} of {problem.epochs} epochs"
+    return f"{state.ended} {done}" if state.ended else f"the held-out loss no longer falls {done}"
 
 
 def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -193,6 +203,10 @@ def centred(coef: np.ndarray, intercept: np.ndarray, center: np.ndarray, *, dtyp
 
 def _looks_next(problem: EpochProblem, state: EpochState) -> bool:
     return problem.stopping is not None and len(state.losses) < state.epoch
+
+
+def _is_stale(problem: EpochProblem, state: EpochState) -> bool:
+    return problem.stopping is not None and state.stale >= problem.stopping.patience
 
 
 def _fields(state: Any) -> dict[str, Any]:

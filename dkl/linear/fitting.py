@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from dkl.data.source import BlockSource
 from dkl.events import Subscriber, ignore
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.calibration import calibration_record
-from dkl.linear.epochs import EpochProblem, Stopping, centred, uncentred
+from dkl.linear.epochs import EpochProblem, EpochState, Stopping, centred, epochs_message, uncentred
 from dkl.linear.mixing import MixedSource
 from dkl.linear.pieces import HeldOut, RowTargets
 from dkl.linear.sgd import (
@@ -98,6 +99,8 @@ class Run:
     device : {"cpu", "gpu"}
     checkpoint : Checkpoint or None
     fingerprint : str
+    estimator : callable or None
+        The estimator that a fit (a `LinearFit`, an `AdamFit`) makes: a look at those under way.
     """
 
     publish: Subscriber = ignore
@@ -105,9 +108,20 @@ class Run:
     device: Any = "cpu"
     checkpoint: Checkpoint | None = None
     fingerprint: str = ""
+    estimator: Callable[[Any], Any] | None = None
+
+    def looked_at(self, fit: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
+        """The estimator that a driver's state makes, by the fit that it comes to."""
+        estimator = self.estimator
+        return None if estimator is None else lambda state: estimator(fit(state))
 
     def drive(
-        self, driver: Driver[Any, Any], problem: Any, source: BlockSource, columns: ColumnStore | None = None
+        self,
+        driver: Driver[Any, Any],
+        problem: Any,
+        source: BlockSource,
+        columns: ColumnStore | None = None,
+        model: Callable[[Any], Any] | None = None,
     ) -> tuple[Any, list[PassStats]]:
         """The last state of a driver, and what each of its passes took: `dkl.passes.loop.run_driver`."""
         return run_driver(
@@ -120,6 +134,7 @@ class Run:
             memory_limit=self.memory_limit,
             device=self.device,
             columns=columns,
+            model=model,
         )
 
 
@@ -211,14 +226,20 @@ def fit_by_epochs(
         stopping=None if patience is None else Stopping(problem.loss, patience, problem.epsilon),
         dtype=problem.dtype,
     )
-    state = run_epochs(task, mixed, run)
-    final = SGDState(**state.result)
-    coef, intercept = in_original_units(*uncentred(final, summary.center), summary, problem.classes)
-    model = fitted_estimator(estimator, coef, intercept, classes=problem.classes, clock=final.clock)
-    return LinearFit(model, summary.target_center, summary.target_scale, state.epoch, state.losses, alpha=problem.alpha)
+
+    def fit(state: EpochState) -> LinearFit:
+        final = SGDState(**state.result)
+        coef, intercept = in_original_units(*uncentred(final, summary.center), summary, problem.classes)
+        model = fitted_estimator(estimator, coef, intercept, classes=problem.classes, clock=final.clock)
+        center, scale, message = summary.target_center, summary.target_scale, epochs_message(task, state)
+        return LinearFit(model, center, scale, state.epoch, state.losses, message, problem.alpha)
+
+    return fit(run_epochs(task, mixed, run, fit))
 
 
-def run_epochs(task: EpochProblem, source: BlockSource, run: Run) -> Any:
+def run_epochs(
+    task: EpochProblem, source: BlockSource, run: Run, fit: Callable[[EpochState], LinearFit] | None = None
+) -> Any:
     """The last state of the epochs, through dask-ml's interface to incremental fitting."""
     from dkl.linear.incremental import BlockIncremental
 
@@ -235,6 +256,7 @@ def run_epochs(task: EpochProblem, source: BlockSource, run: Run) -> Any:
         checkpoint=run.checkpoint,
         fingerprint=run.fingerprint,
         device=run.device,
+        model=None if fit is None else run.looked_at(fit),
     )
 
 
@@ -330,4 +352,4 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
     final = SGDState(**run_epochs(task, source, run).result)
     coef, intercept = in_original_units(*uncentred(final, summary.center), summary, problem.classes)
     model = fitted_estimator(fit.model, coef, intercept, classes=problem.classes, clock=final.clock)
-    return replace(fit, model=model, epochs=fit.epochs + 1)
+    return replace(fit, model=model, epochs=fit.epochs + 1, message="one more epoch by partial_fit")

@@ -7,7 +7,7 @@ worker dies. A fold's steps are pure and its reading is bounded. Import this mod
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,6 +143,7 @@ transform_meta
         checkpoint: Checkpoint | None = None,
         fingerprint: str = "",
         device: Any = "cpu",
+        model: Callable[[EpochState], Any] | None = None,
     ) -> EpochState:
         """The state at the end of all epochs; `stats_` says what each pass over the rows did.
 
@@ -150,7 +151,7 @@ transform_meta
         ----------
         problem : EpochProblem
         source : BlockSource
-        publish, checkpoint, fingerprint, device
+        publish, checkpoint, fingerprint, device, model
             As in `dkl.passes.loop.run_driver`.
         """
         state, self.stats_ = run_driver(
@@ -162,6 +163,7 @@ transform_meta
             fingerprint=fingerprint,
             memory_limit=self.memory_limit,
             device=device,
+            model=model,
         )
         return state
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,6 @@ from dkl.linear.summary import TargetSummary, summarise_targets
 from dkl.linear.targets import target_record
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
-from dkl.passes.loop import run_driver
 from dkl.selection.newton import NewtonDriver, NewtonProblem, NewtonState
 
 NEWTON_LOSSES = {"squared_hinge", "squared_error"}
@@ -65,13 +64,17 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             start = choice.start if problem.choice is None else _start(problem, summary)
             task = replace(_refitted(task), alpha=choice.alpha, start=start)
             task = _begun(task, rough_problem(task, summary.n_rows, problem.seed), source, run)
-        state = _run(task, source, run, run.checkpoint)
-    message = newton_message(state, task)
-    if not state.converged(task.tol, task.decrement).all():
-        warnings.warn(message, UserWarning, stacklevel=6)
-    model = _linear_model(problem, task, state, summary)
-    fit = LinearFit(model, summary.target_center, summary.target_scale, int(state.counts.max()), (), message)
-    return replace(fit, alpha=task.alpha, choice=choice)
+
+        def fit(state: NewtonState) -> LinearFit:
+            model, steps = _linear_model(problem, task, state, summary), int(state.counts.max())
+            center, scale, message = summary.target_center, summary.target_scale, newton_message(state, task)
+            return LinearFit(model, center, scale, steps, (), message, task.alpha, choice)
+
+        state = _run(task, source, run, model=run.looked_at(fit))
+    found = fit(state)
+    if not state.ended and not state.converged(task.tol, task.decrement).all():
+        warnings.warn(found.message, UserWarning, stacklevel=6)
+    return found
 
 
 def chosen_penalty(problem: LinearProblem, source: BlockSource, run: Run) -> PenaltyChoice:
@@ -119,8 +122,7 @@ def _begun(task: NewtonProblem, rough: NewtonProblem | None, source: BlockSource
     """The problem with the start that steps on a share of the rows lead to."""
     if rough is None:
         return task
-    checkpoint = None if run.checkpoint is None else Checkpoint(f"{run.checkpoint.store}/rough")
-    return replace(task, start=_run(rough, source, run, checkpoint).solution(rough))
+    return replace(task, start=_run(rough, source, run, "rough").solution(rough))
 
 
 def newton_target_record(problem: LinearProblem) -> Record:
@@ -194,23 +196,23 @@ def penalty_problem(
 
 
 def _chosen(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
-    checkpoint = None if run.checkpoint is None else Checkpoint(f"{run.checkpoint.store}/penalty")
-    state = _run(candidates.problem, source, run, checkpoint)
+    state = _run(candidates.problem, source, run, "penalty")
     return candidates.choose(state, _passed(candidates.judged(state), source, run))
 
 
-def _run(task: NewtonProblem, source: BlockSource, run: Run, checkpoint: Checkpoint | None) -> NewtonState:
-    state, _ = run_driver(
-        NewtonDriver(),
-        task,
-        source,
-        publish=run.publish,
-        checkpoint=checkpoint,
-        fingerprint=run.fingerprint,
-        memory_limit=run.memory_limit,
-        device=run.device,
-    )
-    return state
+def _run(
+    task: NewtonProblem,
+    source: BlockSource,
+    run: Run,
+    stage: str = "",
+    model: Callable[[NewtonState], Any] | None = None,
+) -> NewtonState:
+    """The last state, a stage before the last being kept below the checkpoint."""
+    if stage and run.checkpoint is not None:
+        run = replace(run, checkpoint=Checkpoint(f"{run.checkpoint.store}/{stage}"))
+    state, _ = run.drive(NewtonDriver(), task, source, model=model)
+    found: NewtonState = state
+    return found
 
 
 def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonState, summary: TargetSummary) -> Any:
@@ -242,6 +244,10 @@ def newton_message(state: NewtonState, task: NewtonProblem) -> str:
     worst = float(np.max(state.gradient / np.maximum(state.first_gradient, np.finfo(float).tiny)))
     if state.converged(task.tol, task.decrement).all():
         return f"converged in {int(state.counts.max())} Newton steps: the gradient shrank to {worst:.1e} of its first"
+    if state.ended:
+        return (
+            f"{state.ended} after {int(state.counts.max())} Newton steps: the gradient is at {worst:.1e} of its first"
+        )
     return (
         f"stopped after {task.max_steps} Newton steps with the gradient at {worst:.1e} of its first length "
         f"(wanted {task.tol:.0e}); a larger alpha makes the problem better posed"

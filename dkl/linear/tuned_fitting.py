@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,8 @@ class AdamFit:
         The held-out loss after each epoch, with patience.
     trace : ndarray of shape (epochs,)
         The mean objective of the batches of each epoch, as it was when each was stepped on.
+    ended : str
+        Who ended the epochs before their time; empty while nobody did.
     """
 
     model: TunedModel
@@ -66,6 +69,7 @@ class AdamFit:
     target_scale: np.ndarray
     losses: tuple[float, ...]
     trace: np.ndarray
+    ended: str = ""
 
 
 def fit_by_adam(
@@ -102,8 +106,9 @@ def fit_by_adam(
         raise none_held_out(problem)
     mixed = mixed_source(source, summary.unevenness, problem.seed)
     task = adam_problem(problem, penalty, summary, descent, n_blocks=mixed.n_blocks)
-    state, stats = run.drive(EpochDriver(), task, mixed)
-    return _fitted(problem, penalty, summary, state), stats
+    fit = partial(_fitted, problem, penalty, summary)
+    state, stats = run.drive(EpochDriver(), task, mixed, model=run.looked_at(fit))
+    return fit(state), stats
 
 
 def descent_passes(
@@ -176,6 +181,5 @@ def _fitted(problem: LinearProblem, penalty: DensityPenalty, summary: Summary, s
     # an average of densities that follow from weights is not the one that follows from their average
     model.clip(problem.alpha, penalty)
     trace = TunedDescent(**state.model).trace
-    return AdamFit(
-        model, summary.target_center, summary.target_scale, state.losses, trace[:, 0] / np.maximum(trace[:, 1], 1.0)
-    )
+    means = trace[:, 0] / np.maximum(trace[:, 1], 1.0)
+    return AdamFit(model, summary.target_center, summary.target_scale, state.losses, means, state.ended)

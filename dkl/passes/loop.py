@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -71,6 +71,7 @@ def run_driver(
     memory_limit: int | str | None = None,
     device: Device = "cpu",
     columns: ColumnStore | None = None,
+    model: Callable[[S], Any] | None = None,
 ) -> tuple[S, list[PassStats]]:
     """Run a method to its end, or on from its checkpoint.
 
@@ -78,7 +79,8 @@ def run_driver(
     ----------
     driver : Driver
         May have a function ``figures(problem, state)`` too: numbers by name that say where the method stands; and
-        ``stopped(problem, state, why)``: the state to end with when a subscriber asks for it, None while it has none.
+        ``stopped(problem, state, why)``: the state to end with when a subscriber has asked for it, None while it has
+        none: then it is asked again after the next pass.
     problem : object
         What the driver's functions take first.
     source : BlockSource
@@ -94,6 +96,8 @@ def run_driver(
     columns : ColumnStore or None
         Where the driver's row columns live. The checkpoint says which version of them its state belongs to, and that
         version stays until the next state is saved: a kill at any moment leaves the two consistent.
+    model : callable or None
+        The estimator that a state to end with makes; subscribers may ask for it after each round.
 
     Returns
     -------
@@ -108,11 +112,15 @@ def run_driver(
     figures: Any = getattr(driver, "figures", lambda problem, state: {})
     stopped: Any = getattr(driver, "stopped", lambda problem, state, why: None)
 
-    def tell(kind: Kind, **detail: Any) -> None:
-        publish(Event(kind, "rounds", rounds, seconds=time.perf_counter() - started, detail=detail))
+    def tell(kind: Kind, detail: Mapping[str, Any], model: Callable[[], Any] | None = None) -> None:
+        publish(Event(kind, "rounds", rounds, seconds=time.perf_counter() - started, detail=detail, model=model))
 
-    finished = False
-    tell("started")
+    def so_far() -> Any:
+        ended = stopped(problem, state, "a look at the model so far")
+        return None if ended is None or model is None else model(ended)
+
+    finished, why = False, None
+    tell("started", {})
     try:
         while records := driver.request(problem, state):
             result = run_pass(source, records, publish=publish, memory_limit=memory_limit, device=device, columns=kept)
@@ -122,17 +130,18 @@ def run_driver(
             if checkpoint is not None:
                 _save(checkpoint, state, kept, fingerprint=fingerprint, rounds=rounds)
             try:
-                tell("advanced", **figures(problem, state))
+                tell("advanced", figures(problem, state), so_far)
             except StopRequested as request:
-                ended = stopped(problem, state, str(request))
-                if ended is not None:
-                    state = ended
-                    if checkpoint is not None:
-                        _save(checkpoint, state, kept, fingerprint=fingerprint, rounds=rounds)
-                    break
+                why = str(request)
+            ended = None if why is None else stopped(problem, state, why)
+            if ended is not None:
+                state = ended
+                if checkpoint is not None:
+                    _save(checkpoint, state, kept, fingerprint=fingerprint, rounds=rounds)
+                break
         finished = True
     finally:
-        tell("finished", **({} if finished else {"failed": True}))
+        tell("finished", {} if finished else {"failed": True})
     return state, stats
 
 

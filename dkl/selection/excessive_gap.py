@@ -172,6 +172,14 @@ class ExcessiveGapDriver:
         """Rounds, objective and gap of the last round."""
         return last_figures(state.history)
 
+    def stopped(self, problem: GameProblem, state: ExcessiveGapState, why: str) -> ExcessiveGapState | None:
+        """The iterations that came to their end; None before the first of them, and in the middle of one."""
+        if state.phase == "done":
+            return state
+        if not state.history or (state.phase, state.move) != ("score", "primal"):
+            return None
+        return replace(state, phase="done", message=f"{why} after {len(state.history)} rounds: {_standing(state)}")
+
     def held(self, problem: GameProblem, row_bytes: int) -> dict[str, int]:
         """The Gram matrix of the pool, and what its largest eigenvalue takes."""
         return {"Gram matrices": 3 * 8 * _pool(problem).n_features ** 2}
@@ -417,7 +425,7 @@ def _recorded(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapSta
         "at_bound": float(state.bounds[1]) / blocks,
     }
     state = replace(state, history=(*state.history, entry))
-    share = f"the duality gap is {100 * entry['relative_gap']:.2g} % of the objective, certified"
+    share = _standing(state)
     if rules.tol is not None and entry["relative_gap"] <= rules.tol:
         return replace(
             state, phase="done", message=f"reached the target gap after {len(state.history)} rounds: {share}"
@@ -426,6 +434,10 @@ def _recorded(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapSta
         message = f"all {rules.rounds} rounds are played: {share}; more rounds close it further"
         return replace(state, phase="done", message=message)
     return state
+
+
+def _standing(state: ExcessiveGapState) -> str:
+    return f"the duality gap is {100 * state.history[-1]['relative_gap']:.2g} % of the objective, certified"
 
 
 def norm_machine(problem: GameProblem, state: ExcessiveGapState) -> tuple[FeatureMap, np.ndarray, np.ndarray]:

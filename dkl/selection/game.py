@@ -103,6 +103,16 @@ class GameDriver:
         """Rounds, objective and gap of the last round."""
         return last_figures(state.history)
 
+    def stopped(self, problem: GameProblem, state: GameState, why: str) -> GameState | None:
+        """The rounds that were played to their end; None before the first of them, and in the middle of one."""
+        if not state.history or state.phase == "step":
+            return None
+        if state.phase == "done":
+            return state
+        return replace(
+            state, phase="done", pending={}, message=f"{why} after {len(state.history)} rounds: {_standing(state)}"
+        )
+
     def held(self, problem: GameProblem, row_bytes: int) -> dict[str, int]:
         """In R^d the rows of the search, as they came and scaled, and the climb."""
         if problem.pool is not None:
@@ -382,8 +392,7 @@ def _goes_on(problem: GameProblem, state: GameState) -> bool:
 
 def _ending(problem: GameProblem, state: GameState) -> str:
     """How the game has ended, with the remedy; empty while it goes on."""
-    rules, last = problem.rules, state.history[-1]
-    gap = f"the duality gap is {100 * last['relative_gap']:.2g} % of the objective"
+    rules, last, gap = problem.rules, state.history[-1], _standing(state)
     if rules.tol is not None and last["relative_gap"] <= rules.tol:
         return f"reached the target gap after {len(state.history)} rounds: {gap}"
     if rules.patience is not None and _rounds_without_gain(state) >= rules.patience:
@@ -393,6 +402,10 @@ def _ending(problem: GameProblem, state: GameState) -> str:
     if len(state.history) >= rules.rounds:
         return f"all {rules.rounds} rounds are played: {gap}; more rounds close it further"
     return ""
+
+
+def _standing(state: GameState) -> str:
+    return f"the duality gap is {100 * state.history[-1]['relative_gap']:.2g} % of the objective"
 
 
 def _rounds_without_gain(state: GameState) -> int:

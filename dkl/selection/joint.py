@@ -66,6 +66,15 @@ class JointDriver:
         """Where the last look at all candidates stood."""
         return dict(state.rounds[-1]) if state.rounds else {}
 
+    def stopped(self, problem: JointProblem, state: JointState, why: str) -> JointState | None:
+        """The model that was last looked at with all candidates; None until the next look."""
+        if state.done:
+            return state
+        looked = bool(state.rounds) and state.rounds[-1]["passes"] == state.passes
+        if not looked or not state.coefficients.any():
+            return None
+        return replace(state, done=True, was_stopped=True, message=f"{why}: {_standing(state)}")
+
     def held(self, problem: JointProblem, row_bytes: int) -> dict[str, int]:
         """The matrices of the largest working set, and the sums of all candidates."""
         parts, D = problem.pool.columns_a_frequency, problem.pool.n_frequencies

@@ -120,6 +120,13 @@ class PlacementDriver:
         codes = state.codes if problem.by_class else _majorities(sums["mass"])
         return PlacementState(centers.points, codes, inertia, _ended(problem, inertia))
 
+    def stopped(self, problem: PlacementProblem, state: PlacementState, why: str) -> PlacementState | None:
+        """The centroids so far; None before the sample."""
+        if state.points is None:
+            return None
+        message = f"{why} after {len(state.inertia)} rounds of k-means on all rows"
+        return replace(state, message=state.message or message)
+
     def plan(self, problem: PlacementProblem) -> Sequence[tuple[Sequence[Record], int]]:
         first: tuple[Sequence[Record], int] = ((_sample(problem),), 1)
         whole = problem.sample_rows * (len(problem.shares) if problem.by_class else 1) >= problem.n_rows

@@ -148,6 +148,8 @@ class NewtonState:
         hinge those of the models `held` at
         their accepted points, of which the next pass sums the change alone.
     held : ndarray of shape (h,), int64, or None
+    ended : str
+        Who ended the steps before their time; empty while nobody did.
     """
 
     coefficients: np.ndarray
@@ -161,6 +163,7 @@ class NewtonState:
     stalled: np.ndarray
     hessian: np.ndarray | None = None
     held: np.ndarray | None = None
+    ended: str = ""
 
     @property
     def fresh(self) -> np.ndarray:
@@ -211,7 +214,7 @@ class NewtonDriver:
     def request(self, problem: NewtonProblem, state: NewtonState) -> Sequence[BlockSum] | None:
         """One pass for the next models that are not done, or None."""
         models = _next_models(problem, state)
-        return None if len(models) == 0 else _records(problem, state, models)
+        return None if state.ended or len(models) == 0 else _records(problem, state, models)
 
     def step(self, problem: NewtonProblem, state: NewtonState, results: Sequence[Any]) -> NewtonState:
         """Accept or shorten the step of each model of the pass, and find the next direction."""
@@ -227,6 +230,11 @@ class NewtonDriver:
             return replace(state, hessian=hessians)
         own = accepted if len(hessians) == len(models) else accepted[:0]
         return replace(state, hessian=hessians[own], held=models[own])
+
+    def stopped(self, problem: NewtonProblem, state: NewtonState, why: str) -> NewtonState | None:
+        """The accepted points; None until every model has left its start."""
+        moved = np.any(state.coefficients != self.init(problem).coefficients, axis=1)
+        return replace(state, ended=why) if np.all(moved | state.converged(problem.tol, problem.decrement)) else None
 
     def held(self, problem: NewtonProblem, row_bytes: int) -> dict[str, int]:
         """Hessians as they were, as they are summed and as they become; those being solved written out."""
@@ -342,7 +350,7 @@ def _assemble(state: NewtonState, models: np.ndarray, results: Sequence[Any]) ->
 
 def _copied(state: NewtonState) -> NewtonState:
     """With arrays of its own, but for the Hessians, which nobody writes to."""
-    shared = ("hessian", "held")
+    shared = ("hessian", "held", "ended")
     values = {field.name: getattr(state, field.name) for field in fields(state) if field.name not in shared}
     return replace(state, **{name: value.copy() for name, value in values.items()})
 

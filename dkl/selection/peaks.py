@@ -120,6 +120,8 @@ class PeakState:
         Of the next search, or of the last one.
     passes : int
     finished : bool
+    ended : str
+        Who ended the search before its time; empty while nobody did.
     """
 
     points: np.ndarray
@@ -128,6 +130,7 @@ class PeakState:
     sample_rows: int
     passes: int = 0
     finished: bool = False
+    ended: str = ""
 
     @property
     def unverified(self) -> np.ndarray:
@@ -177,6 +180,13 @@ class PeakDriver:
                 return replace(state, passes=state.passes + 1, finished=True)
             state = replace(state, sample_rows=rows)
         return _searched(problem, state, results[-1])
+
+    def stopped(self, problem: PeakProblem, state: PeakState, why: str) -> PeakState | None:
+        """The candidates that were verified; None before the first are."""
+        if state.finished or len(state.verified) == 0:
+            return state if state.finished else None
+        known = slice(len(state.verified))
+        return replace(state, points=state.points[known], sampled=state.sampled[known], finished=True, ended=why)
 
     def held(self, problem: PeakProblem, row_bytes: int) -> dict[str, int]:
         """The rows of the last search, as they came and scaled, and the climb; nothing for a finite pool."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.records import Record
-from dkl.selection.tuned_margin import margin_request, margin_start, margin_step
+from dkl.selection.tuned_margin import margin_ended, margin_request, margin_start, margin_step
 from dkl.selection.tuned_problem import TunedLoss, TunedProblem, TunedState
 from dkl.selection.tuned_records import FoldSums, misfit_record
 from dkl.selection.tuned_solution import TunedSolution, certified, ridge_value
@@ -61,6 +61,17 @@ class TunedDriver:
     def figures(self, problem: TunedProblem, state: TunedState) -> dict[str, float]:
         """Objective and gap of the accepted point."""
         return {} if state.fresh else {name: float(getattr(state, name)) for name in ("objective", "gap")}
+
+    def stopped(self, problem: TunedProblem, state: TunedState, why: str) -> TunedState | None:
+        """The accepted point; None while that is the start."""
+        if state.ended:
+            return state
+        if not state.coefficients.any():
+            return None
+        if problem.loss != "squared_error":
+            return replace(margin_ended(state, why), was_stopped=True)
+        message = f"{why}: {state.message}"
+        return replace(state, ended=True, was_stopped=True, message=message, gram=None, cross=None, squares=None)
 
     def held(self, problem: TunedProblem, row_bytes: int) -> dict[str, int]:
         """Matrices of pairs of columns, one for each class where the loss is a hinge, and of pairs of frequencies."""

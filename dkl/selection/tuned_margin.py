@@ -163,9 +163,9 @@ def _shorter(problem: TunedProblem, state: TunedState, length: float) -> TunedSt
     """Look at a shorter step, with derivatives of the width at hand."""
     length = length or state.step * 0.5**_BACKTRACKS
     if length < _SHORTEST:
-        return _ended(state, "no step lowers the objective any more")
+        return margin_ended(state, "no step lowers the objective any more")
     if state.passes >= problem.max_passes:
-        return _ended(state, _TOO_MANY)
+        return margin_ended(state, _TOO_MANY)
     return replace(state, step=length, ahead=state.width, follows=False)
 
 
@@ -188,9 +188,9 @@ def _judged(problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndar
     )
     state = replace(state, history=state.noted())
     if state.share == 1.0 and state.gap <= max(problem.tol * state.objective, _ZERO):
-        return _ended(state, "the duality gap is below tol")
+        return margin_ended(state, "the duality gap is below tol")
     if state.passes >= problem.max_passes:
-        return _ended(state, _TOO_MANY)
+        return margin_ended(state, _TOO_MANY)
     return state
 
 
@@ -213,10 +213,12 @@ def _on_all_rows(state: TunedState) -> TunedState:
     )
 
 
-def _ended(state: TunedState, why: str) -> TunedState:
+def margin_ended(state: TunedState, why: str) -> TunedState:
+    """The state that asks for no more, where it stands and why."""
+    seen = "" if state.share == 1.0 else f" on {100.0 * state.share:.2g} % of the rows"
     message = (
         f"{why}: after {state.passes} passes the gap is {state.gap:.1e} and the largest residual {state.residual:.1e} "
-        f"at an objective of {state.objective:.6g}"
+        f"at an objective of {state.objective:.6g}{seen}"
     )
     return replace(state, ended=True, message=message)
 

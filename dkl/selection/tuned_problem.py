@@ -114,6 +114,8 @@ class TunedState:
     passes : int
     ended : bool
     message : str
+    was_stopped : bool
+        On request, before its time.
     gram, cross, squares : ndarray or None
         The sums of the squared error, where further passes correct its gradient.
     """
@@ -138,6 +140,7 @@ class TunedState:
     passes: int = 0
     ended: bool = False
     message: str = "nothing was read yet"
+    was_stopped: bool = False
     gram: np.ndarray | None = None
     cross: np.ndarray | None = None
     squares: np.ndarray | None = None

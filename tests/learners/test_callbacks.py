@@ -9,7 +9,7 @@ import pytest
 from sklearn.base import clone
 
 import dkl
-from dkl.events import Event, StopRequested
+from dkl.events import Event, StopRequested, fan_out
 
 LEARNER = dkl.MarginFeatures(n_features=40, features_per_round=4, random_state=0)
 
@@ -36,10 +36,10 @@ class Watching:
     def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         self.calls.append("begin")
 
-    def on_fit_task_end(self, estimator: Any, context: Any, *, metadata: Any = None) -> bool:
+    def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         self.calls.append("end")
-        self.heard.append((context.task_name, metadata or {}))
-        return bool(metadata) and metadata["n_features"] >= self.most
+        self.heard.append((context.task_name, context.figures))
+        return context.figures.get("n_features", 0) >= self.most
 
 
 def test_a_callback_sees_every_round_and_changes_no_bit() -> None:
@@ -88,6 +88,53 @@ def test_a_fit_that_was_ended_comes_back_from_its_checkpoint_as_it_was(tmp_path:
     assert np.array_equal(learner.fit(X, y).transform(X), ended.transform(X))
 
 
+SMALL = {"random_state": 0, "progress": False}
+# what ends, the rounds that the request comes after, and those that there would be
+ENDED: dict[str, tuple[Any, int]] = {
+    "game": (dkl.MarginFeatures(dkl.Gaussian(1.0), n_features=8, solver="game", features_per_round=2, **SMALL), 1),
+    "excessive gap": (
+        dkl.MarginFeatures(dkl.Coordinates(), n_features=6, solver="game", dynamics="excessive-gap", rounds=3, **SMALL),
+        3,
+    ),
+    "joint": (dkl.JointFeatures(dkl.Gaussian(1.0), n_candidates=40, tol=1e-6, dtype="float64", **SMALL), 2),
+    "hinge": (dkl.TunedClassifier(20, family=dkl.Gaussian(1.0), tol=1e-8, **SMALL), 4),
+    "squared error": (
+        dkl.TunedClassifier(20, family=dkl.Gaussian(1.0), loss="squared_error", dtype="float32", **SMALL),
+        1,
+    ),
+    "adam": (dkl.TunedClassifier(20, family=dkl.Gaussian(1.0), solver="adam", epochs=9, **SMALL), 3),
+    "landmarks": (dkl.LandmarkFeatures(n_landmarks=4, landmarks="kmeans", rounds=9, **SMALL), 2),
+    "Newton steps": (
+        dkl.KernelClassifier(
+            dkl.RandomFeatures(dkl.Gaussian(1.0), n_features=20, **SMALL),
+            loss="squared_hinge",
+            solver="newton",
+            alpha=1e-6,
+            **SMALL,
+        ),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ENDED)
+def test_a_fit_ends_on_request_with_the_model_so_far_and_says_so(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dkl.learners.landmarks.SAMPLE_BYTES", 2_000)
+    X, _ = rows(300)
+    y = X[:, 0] * X[:, 1] + X[:, 2] > 0.0
+    estimator, after = ENDED[case]
+    rounds: dict[bool, int] = {}
+    for stops in (True, False):
+        heard: list[Event] = []
+        subscribers = (heard.append, stop_after(after)) if stops else (heard.append,)
+        fitted = clone(estimator).set_params(progress=fan_out(*subscribers)).fit(X, y)
+        assert fitted.message_.startswith("enough") == stops
+        rounds[stops] = sum(event.name == "rounds" and event.kind == "advanced" for event in heard)
+        predicts = getattr(fitted, "machine_", fitted)
+        assert predicts.score(X, y) > 0.65 if hasattr(predicts, "score") else np.isfinite(fitted.transform(X)).all()
+    assert rounds[True] < rounds[False]
+
+
 def test_the_callbacks_of_scikit_learn_work() -> None:
     callback = pytest.importorskip("sklearn.callback")
     X, y = rows()
@@ -95,4 +142,6 @@ def test_the_callbacks_of_scikit_learn_work() -> None:
     model = dkl.KernelClassifier(dkl.RandomFeatures(n_features=10, random_state=0), epochs=3, random_state=0)
     model.set_callbacks(monitor, callback.ProgressBar()).fit(X, y)
     scores = [line["accuracy"] for line in monitor.get_logs().data]
-    assert scores == [model.score(X, y)]
+    assert len(scores) == 4
+    # the whole fit, then its epochs
+    assert scores[0] == scores[-1] == model.score(X, y)
