@@ -25,6 +25,7 @@ from dkl.learners.preparation import preparation_problem
 from dkl.learners.random_features import RandomFeatures
 from dkl.linear.fitting import Run
 from dkl.passes.engine import run_pass
+from dkl.selection.bandwidth import Metric, median_distance
 from dkl.selection.left_out import left_out_ridge
 from dkl.selection.scaling import heavy_tailed_columns, quantile_scaler, scaler_from_moments
 
@@ -48,7 +49,7 @@ class Trial:
     scaling : {None, "standard", "quantile"}
     kernel : {"gaussian", "laplacian", "linear"}
     factor : float
-        Of the median distance between scaled rows, or of its square root for no distance.
+        Of the median distance between scaled rows.
     sigma : float
         The bandwidth.
     errors : ndarray of shape (m,)
@@ -180,11 +181,12 @@ def _kernel_of(rows: Any, kernel: str, factor: float) -> tuple[np.ndarray | None
         products = np.asarray((rows @ rows.T).toarray() if sparse.issparse(rows) else rows @ rows.T)
         scale = np.trace(products) / len(products)
         return (products / scale if scale > 0.0 else None), 1.0
-    away = _distances(rows, _KERNELS[kernel])
-    median = float(np.median(away[away > 0.0])) if np.any(away > 0.0) else 0.0
-    if median == 0.0:
+    metric: Metric = "cityblock" if kernel == "laplacian" else "euclidean"
+    try:
+        sigma = factor * median_distance(rows, metric=metric)
+    except ValueError:
         return None, 1.0
-    sigma = factor * (np.sqrt(median) if kernel == "gaussian" else median)
+    away = _distances(rows, _KERNELS[kernel])
     return np.exp(-away / (2.0 * sigma**2) if kernel == "gaussian" else -away / sigma), sigma
 
 

@@ -10,6 +10,7 @@ from scipy import sparse
 
 import dkl
 from dkl.events import Event
+from dkl.learners import suggesting
 
 
 def fan(n: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -27,6 +28,23 @@ def test_columns_of_different_scales_are_scaled_and_the_estimator_learns() -> No
     assert len(found.reasons) >= 5
     for name in ("Rows: 200 of 2 classes", "Scaling:", "Kernel:", "Learner:", "KernelClassifier("):
         assert name in repr(found)
+
+
+def test_the_bandwidth_that_is_judged_is_the_one_that_a_fit_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = fan(120)
+    X = np.vstack([X, np.repeat(X[:1], 40, axis=0)])
+    asked: list[float] = []
+    kept = suggesting.median_distance
+
+    def noted(rows: Any, **given: Any) -> float:
+        asked.append(kept(rows, **given))
+        return asked[-1]
+
+    monkeypatch.setattr(suggesting, "median_distance", noted)
+    dkl.suggest(X, np.append(y, y[:40]), progress=False)
+    for scaling in ("standard", "quantile", None):
+        sigma = dkl.RandomFeatures(scaling=scaling, progress=False).fit(X).family_.sigma
+        assert np.isclose(asked, sigma, rtol=1e-12).any()
 
 
 def test_numbers_get_a_regressor_and_a_linear_truth_is_told() -> None:
