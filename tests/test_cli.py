@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,8 +18,10 @@ import pytest
 import zarr
 from click.testing import Result as Run
 from distributed import LocalCluster
+from sklearn.base import clone
 from typer.testing import CliRunner
 
+import dkl
 from dkl.cli.app import app
 from dkl.data.dataset import open_dataset
 from dkl.model_io import load_model
@@ -62,7 +65,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "ingest", "info", "verify", "plan", "fit", "score", "predict", "report", "compare", "demo", "bench"]
+    "name",
+    [
+        "",
+        "ingest",
+        "info",
+        "verify",
+        "suggest",
+        "plan",
+        "fit",
+        "score",
+        "predict",
+        "report",
+        "compare",
+        "demo",
+        "bench",
+    ],
 )
 def test_help_teaches_by_an_example(name: str) -> None:
     run = dkl_command(*([name] if name else []), "--help")
@@ -100,6 +118,28 @@ def test_verify_names_the_damaged_chunk_and_fails(folder: Path, tmp_path: Path) 
     run = dkl_command("verify", tmp_path / "rows.zarr")
     assert run.exit_code == 1
     assert "block 0" in run.stderr
+
+
+def test_suggest_gives_reasons_and_the_command_that_fits_what_it_suggests(folder: Path) -> None:
+    for store in ("labels.zarr", "numbers.zarr"):
+        facts = facts_of("suggest", folder / store)
+        assert len(facts["reasons"]) >= 5
+        program, name, *options = shlex.split(facts["command"])
+        assert (program, name) == ("dkl", "fit")
+        model = folder / f"suggested-{store}"
+        assert dkl_command("fit", options[0], model, *options[2:], "--set", "alpha=0.001").exit_code == 0
+        dataset = open_dataset(str(folder / store))["train"]
+        expected = clone(dkl.suggest(dataset, progress=False).estimator).set_params(alpha=0.001)
+        assert settings_of(load_model(str(model))) == settings_of(expected)
+    shown = dkl_command("suggest", folder / "labels.zarr").stdout
+    assert "Kernel: " in shown
+    assert "dkl fit" in shown
+
+
+def settings_of(estimator: Any) -> dict[str, str]:
+    """Its parameters as text, but for those that say how and not what."""
+    parameters = estimator.get_params().items()
+    return {name: repr(value) for name, value in parameters if name.split("__")[-1] not in ("progress", "features")}
 
 
 def test_plan_tells_memory_and_passes_before_anything_runs(folder: Path) -> None:

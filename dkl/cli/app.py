@@ -13,6 +13,7 @@ from dkl.cli import (
     demo_command,
     model_commands,
     report_command,
+    suggest_command,
     tune_command,
 )
 from dkl.version import __version__
@@ -52,6 +53,7 @@ def _program(
 
 data_commands.register(app)
 model_commands.register(app)
+suggest_command.register(app)
 report_command.register(app)
 tune_command.register(app)
 demo_command.register(app)

@@ -1,0 +1,66 @@
+"""The command `suggest`: what rows ask for, each choice with its reason, and the `dkl fit` that takes them."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from dkl.cli.cluster import Compute, computing_on
+from dkl.cli.command import Result, Running, command
+from dkl.cli.model_commands import Store, chosen_split
+
+if TYPE_CHECKING:
+    from dkl.suggestions import Suggestion
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the program."""
+    command(app, "suggest", epilog="Example: [bold]dkl suggest rows.zarr[/bold]")(suggest)
+
+
+def suggest(
+    store: Store,
+    compute: Compute,
+    running: Running,
+    *,
+    split: Annotated[str | None, typer.Option(help="Rows to judge on (default: train where it is there).")] = None,
+    seed: Annotated[int, typer.Option(help="Of the sample, and of the model.")] = 0,
+) -> Result:
+    """Say which scaling, kernel, learner and number of features the rows ask for, and why.
+
+    Reads the rows once; a thousand of them judge. The last line is the command that fits what is suggested.
+    """
+    from dkl.suggestions import suggest as suggest_for
+
+    dataset = chosen_split(store, split, "train")
+    with computing_on(compute):
+        found = suggest_for(dataset, random_state=seed, progress=running.progress, memory_limit=compute.memory_limit)
+    facts = {"rows": found.rows, "reasons": list(found.reasons), "estimator": repr(found.estimator)}
+    options = [] if found.task is None else fit_options(found)
+    if not options:
+        return Result(facts, Text(repr(found)))
+    where = [store, "model.zarr", *([] if split is None else ["--split", split])]
+    line = shlex.join(["dkl", "fit", *where, *options])
+    return Result(facts | {"command": line}, Group(Text(repr(found)), Text(f"\n{line}", style="bold")))
+
+
+def fit_options(found: Suggestion) -> list[str]:
+    """The options of `dkl fit` that make the suggested estimator."""
+    from dkl.learners.machine import LEARNERS
+
+    features, machine = found.features, found.advice.machine
+    family = features.family
+    given: dict[str, Any] = {
+        "learner": next(name for name, learner in LEARNERS.items() if type(features) is learner),
+        "features": features.n_features,
+        "scaling": features.scaling or "none",
+        "family": type(family).__name__.lower(),
+        "sigma": getattr(family, "sigma", "median"),
+        **machine,
+        "seed": found.seed,
+    }
+    return [text for name, value in given.items() for text in (f"--{name}", str(value))]
