@@ -16,7 +16,8 @@ from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.records import Cost, Record, RowSample
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.passes.backends import Backend, choose_backend
+from dkl.passes.backends import choose_backend
+from dkl.passes.dispatch import Backend
 from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits, pass_name
 
 _TRIAL_SHAPE = (512, 1_024, 512)

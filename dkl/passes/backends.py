@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import multiprocessing
 import sys
@@ -12,80 +13,25 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 import dask
 from dask.system import CPU_COUNT
 
 from dkl.errors import ClusterError
+from dkl.passes.dispatch import POLL_S, Backend, TaskLost
 from dkl.passes.reading import LOADER
 from dkl.passes.tasks import StopFlag
 from dkl.passes.transport import Packed, Shared, packed, shared, shared_file, unpacking
 
 NO_WORKERS_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 1.0
-GATHER_S = 5.0
+ANSWER_S = 5.0
 SMALL_BYTES = 1 << 16
 MOST_SENDS = 6
 STOP_WITHIN_S = 1.5
 REMEDY = "start workers, or close the client to work on threads, and call again: a checkpoint resumes at its last round"
-
-
-class TaskLost(RuntimeError):
-    """A task ended without a result through no fault of its own: it can be submitted again."""
-
-
-class Backend(Protocol):
-    """Runs functions and says when they are done. Tasks are futures: hashable, with `add_done_callback`."""
-
-    is_cluster: bool
-    is_inline: bool
-    stop: StopFlag
-
-    def slots(self) -> list[str]:
-        """One entry a task that can run at once: the name of its process. Not to be changed."""
-        ...
-
-    def share(self, value: Any) -> Any:
-        """`value`, as the argument of many tasks."""
-        ...
-
-    def is_lost(self, handle: Any) -> bool:
-        """Whether what `share` returned can no longer be used."""
-        ...
-
-    def send_rows(self, value: Any) -> Any:
-        """The rows of a block in memory (or the graph that makes them) as the argument of one task."""
-        ...
-
-    def process_bytes(self) -> int | None:
-        """The memory limit of the process that works, where it has one."""
-        ...
-
-    def submit(
-        self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
-    ) -> Any:
-        """Start a task: best in the process `slot`, nowhere else with `pinned`; before others with `urgent`."""
-        ...
-
-    def result(self, task: Any) -> Any:
-        """The result of a finished task; raises its error, or `TaskLost`."""
-        ...
-
-    def look_after(self, tasks: Collection[Any]) -> Sequence[Any]:
-        """Those of the live `tasks` that will never end. Called while nothing happens.
-
-        Raises
-        ------
-        ClusterError
-            When nothing can happen any more.
-        """
-        ...
-
-    def cancel(self, tasks: Iterable[Any]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class InlineExecutor(Executor):
@@ -130,10 +76,13 @@ class ThreadBackend:
     def submit(
         self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
     ) -> Future:
-        future = self._pool.submit(function, *args)
+        future = self._pool.submit(unpacking, function, *args)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
         return future
+
+    def bring(self, task: Future, here: Callable[[], None]) -> None:
+        here()
 
     def result(self, task: Future) -> Any:
         return task.result()
@@ -201,6 +150,9 @@ class ProcessBackend:
             self._pool = self._new_pool()
             return self._pool.submit(run_packed, call)
 
+    def bring(self, task: Future, here: Callable[[], None]) -> None:
+        here()
+
     def result(self, task: Future) -> Any:
         try:
             return task.result().load()
@@ -243,6 +195,7 @@ class ClusterBackend:
         self._token = uuid.uuid4().hex
         self._submitted_to: dict[str, frozenset[str]] = {}
         self._made: WeakSet[Any] = WeakSet()
+        self._coming: dict[Any, Future] = {}
 
     def slots(self) -> list[str]:
         """One entry a worker thread, thread by thread across the workers, so that consecutive tasks spread.
@@ -327,25 +280,35 @@ class ClusterBackend:
                 raise
             raise ClusterError(f"the scheduler {self._address} no longer answers; {REMEDY}") from error
 
+    def bring(self, task: Any, here: Callable[[], None]) -> None:
+        self._coming_to_driver(task).add_done_callback(lambda _: here())
+
+    def _coming_to_driver(self, task: Any) -> Future:
+        """Not `task.result(timeout=...)`, which forgets what has arrived and asks for it anew."""
+        if task not in self._coming:
+            with self._reached():
+                self._coming[task] = asyncio.run_coroutine_threadsafe(task._result(), self._client.loop.asyncio_loop)
+        return self._coming[task]
+
     def result(self, task: Any) -> Any:
         from distributed import KilledWorker
 
+        coming = self._coming_to_driver(task)
         try:
-            return self._gathered(task)
+            while not wait_for((coming,), POLL_S).done:
+                # the worker that held it died, and what would compute it again waits for workers that have left
+                if task.status != "finished" and self.look_after((task,)):
+                    raise TaskLost("the worker that held it died")
+            return coming.result()
         except (KilledWorker, CancelledError) as error:
             raise TaskLost(str(error)) from error
-
-    def _gathered(self, task: Any) -> Any:
-        """The result of a task; given up when the worker that held it died and nobody computes it again."""
-        while True:
-            try:
-                return task.result(timeout=GATHER_S)
-            except TimeoutError as error:
-                if task.status == "error":
-                    raise
-                if task.status != "finished":
-                    self.cancel([task])
-                    raise TaskLost("the worker that held it died") from error
+        except OSError as error:
+            if task.status == "error":
+                raise
+            raise TaskLost(f"the connection broke: {error}") from error
+        finally:
+            coming.cancel()
+            del self._coming[task]
 
     def look_after(self, tasks: Collection[Any]) -> Sequence[Any]:
         self._look()
@@ -370,7 +333,7 @@ class ClusterBackend:
             return  # the client tries to reach its scheduler; a question would wait as long as it does
         with self._reached():
             try:
-                threads = dict(self._client.sync(self._client.scheduler.ncores, callback_timeout=GATHER_S))
+                threads = dict(self._client.sync(self._client.scheduler.ncores, callback_timeout=ANSWER_S))
             except OSError:
                 if self._client.status in ("running", "connecting"):
                     return  # no answer for now
@@ -384,6 +347,8 @@ class ClusterBackend:
 
     def cancel(self, tasks: Iterable[Any]) -> None:
         live = list(tasks)
+        for task in self._coming.keys() & set(live):
+            self._coming.pop(task).cancel()
         if live and self._client.status == "running":
             self._client.cancel(live, force=True)
 

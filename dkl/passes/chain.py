@@ -10,9 +10,8 @@ from typing import Any
 
 from dkl.blocks.blas import one_blas_thread
 from dkl.errors import ClusterError
-from dkl.passes.backends import TaskLost
 from dkl.passes.cutting import MAP_NAME, Cut, Made, make_piece, stepped
-from dkl.passes.dispatch import MOST_LOSSES, wait_done
+from dkl.passes.dispatch import MOST_LOSSES, TaskLost, wait_done
 from dkl.passes.memory import PIECES_A_THREAD
 from dkl.passes.session import Session
 from dkl.passes.transport import Carried, unpacked

@@ -180,7 +180,7 @@ def _run_sums(session: Session, columns: RowColumns | None) -> tuple[Any, ...]:
     span = _span_level(session)
     job_level = _job_level(session, span)
     task_level = min(job_level, 0 if session.tickets_travel else span)
-    dispatcher = session.dispatcher(1 << (job_level - task_level))
+    dispatcher = session.dispatcher(1 << (job_level - task_level), _node_bytes(session, job_level))
     for job, partial in dispatcher.as_completed(_sum_jobs(session, job_level, task_level)):
         session.losses = dispatcher.losses
         session.advance(partial.reading)
@@ -212,10 +212,13 @@ def _job_level(session: Session, level: int) -> int:
     One span each while they are small. On a cluster, results above 1 MiB are merged by the workers, so that the
     driver sees 16 of them a pass, and the loss of a worker costs a sixteenth at most.
     """
-    size = sum(result_bytes(session.source, record, level) for record in session.work.records)
-    if session.backend.is_cluster and size > DRIVER_BYTES:
+    if session.backend.is_cluster and _node_bytes(session, level) > DRIVER_BYTES:
         level = max(level, root(session.source.n_blocks).level - (MOST_LARGE_NODES.bit_length() - 1))
     return level
+
+
+def _node_bytes(session: Session, level: int) -> int:
+    return sum(result_bytes(session.source, record, level) for record in session.work.records)
 
 
 def _sum_jobs(session: Session, job_level: int, task_level: int) -> Iterator[Job]:

@@ -18,13 +18,17 @@ from dkl.blocks.device import Device
 from dkl.blocks.records import Record
 from dkl.data.source import BlockSource
 from dkl.events import Event, Subscriber
-from dkl.passes.backends import Backend, choose_backend, current_client
-from dkl.passes.dispatch import Dispatcher
+from dkl.passes.backends import choose_backend, current_client
+from dkl.passes.dispatch import Backend, Dispatcher
 from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.spans import Node
+from dkl.passes.transport import Carried
 from dkl.passes.watch import watched
 from dkl.passes.work import Limits, Reading, Ticket, Work
+
+RESULTS_AT_ONCE_BYTES = 16 << 20
+MOST_RESULTS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -114,20 +118,23 @@ class Session:
         has_graph = first is not None and dask.is_dask_collection(self.source.ticket(int(first)))
         return "graph" if has_graph else "memory"
 
-    def dispatcher(self, tasks_a_job: int = 1) -> Dispatcher:
+    def dispatcher(self, tasks_a_job: int = 1, result_bytes: int = RESULTS_AT_ONCE_BYTES) -> Dispatcher:
         """For jobs of so many tasks, of which each holds a block: enough in flight that no slot waits, and no more."""
-        return Dispatcher(self.backend, lambda: max(2, -(-2 * len(self.slots) // tasks_a_job)))
+        at_once = min(max(RESULTS_AT_ONCE_BYTES // max(result_bytes, 1), 1), MOST_RESULTS_AT_ONCE)
+        return Dispatcher(self.backend, lambda: max(2, -(-2 * len(self.slots) // tasks_a_job)), at_once)
 
     def slot(self, position: int) -> str:
         """The process that the task at `position` prefers: the same in every pass, so that its cache is hit."""
         slots = self.slots
         return slots[position % len(slots)]
 
-    def tickets(self, node: Node) -> list[Ticket]:
-        """The blocks of a node that have rows."""
+    def tickets(self, node: Node) -> Any:
+        """The blocks of a node that have rows, as an argument of its task."""
         blocks = node.blocks(self.source.n_blocks)
         chosen = blocks.start + np.flatnonzero(self._block_rows[blocks.start : blocks.stop])
-        return [self.ticket(int(index)) for index in chosen]
+        tickets = [self.ticket(int(index)) for index in chosen]
+        # Dask looks for futures in every ticket of a list that it sees: half the cost of submitting a long span
+        return tickets if self.tickets_travel else Carried(tickets)
 
     def ticket(self, index: int) -> Ticket:
         value = self.source.ticket(index)
