@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
@@ -103,6 +104,15 @@ def check_eps(eps: float) -> None:
     """Raise ValueError for what is no probability of failure."""
     if not 0.0 < eps < 1.0:
         raise ValueError(f"eps is a probability of failure between 0 and 1, got {eps!r}")
+
+
+def check_losses_of_pairs(n_rows: float, t: float, eps: float) -> None:
+    """Raise ValueError where losses over pairs of rows have no PAC-Bayesian bound with this t and eps."""
+    if not (math.isfinite(t) and t > 0.0):
+        raise ValueError(f"t must be a positive finite number, got {t!r}; for the prior any will do, such as sqrt(n)")
+    check_eps(eps)
+    if not n_rows >= 2.0:
+        raise ValueError(f"the loss is one over pairs of rows, but n_rows is {n_rows:g}")
 
 
 def form(as_printed: bool, otherwise: str = "corrected") -> str:

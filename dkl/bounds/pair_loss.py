@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from dkl.bounds.certificate import Bound, check_eps, form
+from dkl.bounds.certificate import Bound, check_losses_of_pairs, form
 from dkl.bounds.similarity import kl_from_uniform
 from dkl.selection.alignment import divergence
 
@@ -56,7 +56,7 @@ def first_order_bound(
     ----------
     Letarte, Morvant & Germain 2019, corollary 2.
     """
-    _check(n_rows, t, eps)
+    check_losses_of_pairs(n_rows, t, eps)
     spread = 8.0 / (n_rows - 1.0) if as_printed else 1.0 / (n_rows - 1.0) + 1.0 / n_rows
     confidence = 2.0 * math.log((n_rows + 1.0) / eps) / t
     name = f"Letarte et al. 2019, corollary 2 ({form(as_printed, 'tightened')})"
@@ -103,7 +103,7 @@ def second_order_bound(
     >>> round(bound.value, 4), bound.is_vacuous
     (0.3561, False)
     """
-    _check(n_rows, t, eps)
+    check_losses_of_pairs(n_rows, t, eps)
     variance = t / (2.0 * n_rows) if as_printed else t / (8.0 * _pairs(n_rows))
     name = f"Letarte et al. 2019, theorem 3 ({form(as_printed, 'tightened')})"
     return _kl_bound(name, losses, weights, n_rows=n_rows, t=t, eps=eps, terms=(1.0, variance, -math.log(eps) / t))
@@ -159,7 +159,7 @@ def divergence_bound(
     >>> round(bound.value, 4), round(bound.terms["D_mu"], 2)
     (0.3605, 0.64)
     """
-    _check(n_rows, 1.0, eps)
+    check_losses_of_pairs(n_rows, 1.0, eps)
     if not (math.isfinite(mu) and mu > 1.0):
         raise ValueError(f"mu is the order of a divergence, a finite number above 1, got {mu!r}")
     conjugate = 1.0 - 1.0 / mu
@@ -216,11 +216,3 @@ def _kl_bound(
 def _pairs(n_rows: float) -> float:
     """Disjoint pairs of rows."""
     return float(math.floor(n_rows / 2.0))
-
-
-def _check(n_rows: float, t: float, eps: float) -> None:
-    if not (math.isfinite(t) and t > 0.0):
-        raise ValueError(f"t must be a positive finite number, got {t!r}; for the prior any will do, such as sqrt(n)")
-    check_eps(eps)
-    if not n_rows >= 2.0:
-        raise ValueError(f"the loss of a kernel needs pairs of rows, but n_rows is {n_rows:g}")

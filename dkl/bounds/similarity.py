@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.special import xlogy
 
-from dkl.bounds.certificate import Bound, check_eps, form
+from dkl.bounds.certificate import Bound, check_losses_of_pairs, form
 
 
 def landmark_bound(
@@ -66,11 +66,7 @@ def landmark_bound(
     >>> landmark_bound(losses, np.full((2, 2), 0.5), n_rows=10_001, t=100.0).value.round(3)
     array([0.438, 0.438])
     """
-    if not (math.isfinite(t) and t > 0.0):
-        raise ValueError(f"t must be a positive finite number, got {t!r}; a posterior with beta = 0 is the prior")
-    check_eps(eps)
-    if not n_rows > 1.0:
-        raise ValueError(f"the loss around a landmark needs other rows, but n_rows is {n_rows:g}")
+    check_losses_of_pairs(n_rows, t, eps)
     loss = np.sum(weights * losses, axis=1)
     divergence = kl_from_uniform(weights)
     variance = t / ((2.0 if as_printed else 8.0) * (n_rows - 1.0))

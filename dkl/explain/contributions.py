@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dkl.blocks.records import Record
 from dkl.blocks.scale import scale_rows
 from dkl.blocks.shapley import wave_contributions
 from dkl.blocks.slopes import linear_slopes
@@ -241,16 +242,24 @@ def background_of(
     """
     machine, columns = model_of(model), columns_of(model, names, groups)
     dataset, reading = rows_to_explain(model, X, sample_weight), Reading(progress, memory_limit, device_of(model))
+    (record,) = background_records(machine, columns)
+    (found,) = reading.run(dataset, record)
     a, outputs = wave_amplitudes(machine), output_labels(model)
     if a is not None:
-        parts = [part_of(machine.feature_map, members) for members in columns.members]
-        (sums,) = reading.run(dataset, wave_record(parts, machine.dtype))
-        return _Waves(columns, outputs, parts, wave_means(sums), a, machine.intercept)
+        return _Waves(columns, outputs, record.operands["parts"], wave_means(found), a, machine.intercept)
     if machine.feature_map.activation == "identity":
-        (found,) = reading.run(dataset, column_record(machine.feature_map.scaler, dataset.n_columns))
         return _Linear(columns, outputs, machine, found["first"] / found["weight"])
-    (sample,) = reading.run(dataset, ROWS)
-    return _Draws(columns, outputs, machine, sample, random_state)
+    return _Draws(columns, outputs, machine, found, random_state)
+
+
+def background_records(machine: Scorer, columns: Columns) -> tuple[Record, ...]:
+    """What the pass of `background_of` computes."""
+    if wave_amplitudes(machine) is not None:
+        parts = [part_of(machine.feature_map, members) for members in columns.members]
+        return (wave_record(parts, machine.dtype),)
+    if machine.feature_map.activation == "identity":
+        return (column_record(machine.feature_map.scaler, machine.feature_map.n_columns),)
+    return (ROWS,)
 
 
 class _Linear(Background):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dkl.blocks.records import Record
 from dkl.data.dataset import Dataset
 from dkl.explain.columns import Columns, Groups, columns_of, patterns_of
 from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
@@ -172,7 +173,7 @@ def partial_dependence(
         raise ValueError(f"resolution is {resolution}; a column needs at least 2 values")
     machine, known = model_of(model), columns_of(model, names, groups)
     dataset = rows_to_explain(model, X, sample_weight)
-    wanted = [_positions(column, known) for column in (columns if isinstance(columns, list) else [columns])]
+    wanted = positions_of(columns if isinstance(columns, list) else [columns], known)
     means, sample = _read(machine, dataset, known, wanted, Reading(progress, memory_limit, device_of(model)))
     found = []
     for chosen in wanted:
@@ -182,20 +183,34 @@ def partial_dependence(
     return found if isinstance(columns, list) else found[0]
 
 
+def dependence_records(machine: Scorer, known: Columns, wanted: Sequence[tuple[int, ...]]) -> tuple[Record, ...]:
+    """What the pass of `partial_dependence` computes."""
+    if wave_amplitudes(machine) is None:
+        return (ROWS,)
+    return left_out_record(machine.feature_map, _forms(known, wanted), machine.dtype), ROWS
+
+
 def _read(
     machine: Scorer, dataset: Dataset, known: Columns, wanted: Sequence[tuple[int, ...]], reading: Reading
 ) -> tuple[Any, Sample]:
     """What gives mean predictions, and a sample of the rows: one pass."""
+    *sums, sample = reading.run(dataset, *dependence_records(machine, known, wanted))
     a = wave_amplitudes(machine)
     if a is None:
-        (sample,) = reading.run(dataset, ROWS)
         return _Averaged(machine, sample.first(_AVERAGED_ROWS)), sample
-    # a pair needs its columns by themselves too, and all need the mean
+    means = dict(zip(map(bytes, _forms(known, wanted)), wave_means(sums[0]), strict=True))
+    return _Summed(machine, a, means), sample
+
+
+def _forms(known: Columns, wanted: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    """The encoded columns that are left out: a pair needs its columns by themselves too, and all need the mean."""
     sets = dict.fromkeys([(), *((g,) for one in wanted for g in one), *wanted])
-    forms = [_members(known, chosen) for chosen in sets]
-    sums, sample = reading.run(dataset, left_out_record(machine.feature_map, forms, machine.dtype), ROWS)
-    means = _Summed(machine, a, dict(zip(map(bytes, forms), wave_means(sums), strict=True)))
-    return means, sample
+    return [_members(known, chosen) for chosen in sets]
+
+
+def positions_of(columns: Sequence[Column], known: Columns) -> list[tuple[int, ...]]:
+    """The positions of one or two columns each, by their names or numbers."""
+    return [_positions(column, known) for column in columns]
 
 
 def _positions(column: Column, known: Columns) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dkl.blocks.block import Block
 from dkl.blocks.maps import mapping_flops
-from dkl.blocks.records import Accumulator, BlockSum, Cost
+from dkl.blocks.records import Accumulator, BlockSum, Cost, Record
 from dkl.blocks.slopes import has_slopes, squared_slopes
 from dkl.blocks.sums import feature_squares, feature_sums
 from dkl.explain.columns import Columns, Groups, columns_of
@@ -152,14 +152,21 @@ def importance(
             f"{machine.feature_map.order} have not; use measure='replacement'"
         )
     reading, outputs = Reading(progress, memory_limit, device_of(model)), output_labels(model)
-    if measure == "replacement" or not has_slopes(machine.feature_map):
-        (sample,) = reading.run(dataset, ROWS)
-        return Importance(columns.names, _replaced(machine, columns, sample), None, "replacement", outputs)
-    (found,) = reading.run(dataset, _slope_record(machine, dataset.n_columns))
+    (record,) = importance_records(machine, dataset.n_columns, measure)
+    (found,) = reading.run(dataset, record)
+    if isinstance(found, Sample):
+        return Importance(columns.names, _replaced(machine, columns, found), None, "replacement", outputs)
     variances = _variances(found)
     squares = found["slopes"] / found["weight"] * variances[:, None]
     energy = _energy(machine, columns, variances)
     return Importance(columns.names, np.sqrt(columns.folded(squares)), energy, "slope", outputs)
+
+
+def importance_records(machine: Scorer, n_columns: int, measure: Measure = "auto") -> tuple[Record, ...]:
+    """What the pass of `importance` computes."""
+    if measure == "replacement" or not has_slopes(machine.feature_map):
+        return (ROWS,)
+    return (_slope_record(machine, n_columns),)
 
 
 def _slope_record(machine: Scorer, d: int) -> BlockSum:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.blocks.landmarks import cosine_map
+from dkl.blocks.landmarks import on_waves, wave_map
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.features.landmark_projection import LandmarkProjection
+from dkl.features.landmark_projection import Similarities
 from dkl.learners.prediction import Scorer
 from dkl.learners.rows import encoded_rows
 
@@ -19,7 +19,7 @@ from dkl.learners.rows import encoded_rows
 def model_of(estimator: Any) -> Scorer:
     """The decision values of a fitted estimator as a sum over single linear forms of a row.
 
-    Similarities to landmarks are taken apart into their cosines.
+    Similarities to landmarks are taken apart into their waves.
 
     Parameters
     ----------
@@ -39,10 +39,9 @@ def model_of(estimator: Any) -> Scorer:
         )
     check_is_fitted(estimator, estimator._fitted_by)
     model = estimator._scorer
-    projection = model.feature_map.projection
-    if not isinstance(projection, LandmarkProjection):
+    if not isinstance(model.feature_map.projection, Similarities):
         return model
-    return replace(model, feature_map=cosine_map(model.feature_map), coef=model.coef[:, projection.owners])
+    return replace(model, feature_map=wave_map(model.feature_map), coef=on_waves(model.feature_map, model.coef))
 
 
 def device_of(estimator: Any) -> str:
