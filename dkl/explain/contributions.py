@@ -242,6 +242,7 @@ def background_of(
     """
     machine, columns = model_of(model), columns_of(model, names, groups)
     dataset, reading = rows_to_explain(model, X, sample_weight), Reading(progress, memory_limit, device_of(model))
+    record: Any
     (record,) = background_records(machine, columns)
     (found,) = reading.run(dataset, record)
     a, outputs = wave_amplitudes(machine), output_labels(model)

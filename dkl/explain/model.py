@@ -13,7 +13,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.features.landmark_projection import Similarities
 from dkl.learners.prediction import Scorer
-from dkl.learners.rows import encoded_rows
+from dkl.learners.rows import check_columns, encoded_rows
 
 
 def model_of(estimator: Any) -> Scorer:
@@ -70,8 +70,7 @@ def rows_to_explain(estimator: Any, X: Any, sample_weight: Any = None) -> Datase
         If the columns are not those of `fit`.
     """
     dataset = as_dataset(encoded_rows(estimator, X), None, sample_weight)
-    if dataset.n_columns != estimator.n_features_in_:
-        raise ValueError(f"X has {dataset.n_columns} columns, but the model was fitted on {estimator.n_features_in_}")
+    check_columns(estimator, dataset)
     return dataset
 
 

@@ -33,7 +33,7 @@ from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.prediction import Scorer
 from dkl.learners.random_features import RandomFeatures
 from dkl.learners.recording import record_rows, recorded
-from dkl.learners.rows import encoded_rows, one_dimensional, rows_to_fit
+from dkl.learners.rows import check_classes, check_columns, encoded_rows, one_dimensional, rows_to_fit
 from dkl.learners.saving import Saved
 from dkl.learners.suggesting import advise
 from dkl.learners.updating import Updated
@@ -192,8 +192,11 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
         if not isinstance(self.features_, Updated):
             raise ValueError(
                 f"{type(self.features_).__name__} keeps no sums of its rows: fit again, or go on with the linear model "
-                "alone by partial_fit; AlignedFeatures, PosteriorFeatures and LandmarkFeatures take sums= for it"
+                "alone by partial_fit; AlignedFeatures, PosteriorFeatures, LandmarkFeatures and LeverageFeatures take "
+                "sums= for it"
             )
+        if isinstance(dataset, Dataset):
+            self._rows(dataset, None, None)
         self.features_.update(dataset)
         record_rows(dataset)
         run = self._run("")
@@ -384,16 +387,8 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
         """Further rows, encoded as those of `fit`."""
         known = getattr(self, "classes_", None)
         dataset = as_dataset(encoded_rows(self, X), y, sample_weight, task=self._task, classes=known)
-        if known is not None and not np.array_equal(np.asarray(dataset.classes), known):
-            raise ValueError(
-                f"{dataset!r} has the classes {np.asarray(dataset.classes).tolist()}, but fit has found "
-                f"{known.tolist()}; create it with classes= those of fit, or fit all rows again"
-            )
-        if dataset.n_columns != self.n_features_in_:
-            raise ValueError(
-                f"X has {dataset.n_columns} features, but {type(self).__name__} is expecting "
-                f"{self.n_features_in_} features as input"
-            )
+        check_classes(self, dataset)
+        check_columns(self, dataset)
         return dataset
 
     def _advised_features(self) -> FeatureLearner:

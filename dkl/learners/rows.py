@@ -133,23 +133,42 @@ def stored_rows(estimator: Any, dataset: Dataset) -> da.Array:
 
 
 def check_columns(estimator: Any, dataset: Dataset) -> None:
-    """Compare the names of a Dataset's columns with those of `fit`.
+    """Compare the columns of a Dataset with those of `fit`.
 
     Raises
     ------
     ValueError
-        If both have names for their columns, and these differ or come in another order.
+        If there are more or fewer, or both have names, and these differ or come in another order.
     """
+    _check_width(estimator, dataset.n_columns, estimator.n_features_in_)
     encoding = getattr(estimator, "encoding_", None)
     known = getattr(estimator, "feature_names_in_", None) if encoding is None else encoding.column_names
     given = dataset.column_names
-    if known is not None and given is not None and len(known) == len(given):
+    if known is not None and given is not None:
         for place, (expected, found) in enumerate(zip(known, given, strict=True)):
             if expected != found:
                 raise ValueError(
                     f"column {place} of {dataset.source.place} is {found!r}, but {type(estimator).__name__} was fitted "
                     f"with {expected!r} there; the feature names should be those of fit, in their order"
                 )
+
+
+def check_classes(estimator: Any, dataset: Dataset) -> None:
+    """Raise ValueError unless a Dataset has the classes that `fit` has found."""
+    known = getattr(estimator, "classes_", dataset.classes)
+    if not np.array_equal(known, dataset.classes):  # type: ignore[arg-type]
+        found, expected = (np.asarray(classes).tolist() for classes in (dataset.classes, known))
+        raise ValueError(
+            f"{dataset!r} has the classes {found}, but fit has found {expected}; create it with classes= those of fit, "
+            "or fit all rows again"
+        )
+
+
+def _check_width(estimator: Any, found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(
+            f"X has {found} features, but {type(estimator).__name__} is expecting {expected} features as input"
+        )
 
 
 def encoded_rows(estimator: Any, X: Any) -> Any:
@@ -179,11 +198,9 @@ def dask_rows(estimator: Any, X: Any) -> da.Array:
 
 def whole_rows(estimator: Any, X: da.Array, n_columns: int) -> da.Array:
     """Rows of `n_columns` columns, each within one chunk; an error names what the estimator expects."""
-    if X.ndim != 2 or X.shape[1] != n_columns:
-        raise ValueError(
-            f"X has {X.shape[1] if X.ndim == 2 else X.ndim} {'features' if X.ndim == 2 else 'dimensions'}, but "
-            f"{type(estimator).__name__} is expecting {n_columns} features as input"
-        )
+    if X.ndim != 2:
+        raise ValueError(f"X has {X.ndim} dimensions, but {type(estimator).__name__} is expecting rows, of 2")
+    _check_width(estimator, X.shape[1], n_columns)
     return X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
 
 

@@ -170,5 +170,5 @@ def test_what_has_no_effects_is_a_clear_error() -> None:
     sparse_model = fitted(X, y)
     with pytest.raises(ValueError, match="2 entries for 12 columns"):
         effects(sparse_model, X, names=["a", "b"])
-    with pytest.raises(ValueError, match="fitted on 12"):
+    with pytest.raises(ValueError, match="expecting 12"):
         effects(sparse_model, X[:, :3])

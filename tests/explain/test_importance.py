@@ -159,7 +159,7 @@ def test_bad_input_is_one_clear_error() -> None:
         importance(dkl.KernelRegressor(), X)
     with pytest.raises(TypeError, match=r"KernelClassifier\(RandomFeatures\(\)\)"):
         importance(dkl.RandomFeatures(), X)
-    with pytest.raises(ValueError, match="fitted on 4"):
+    with pytest.raises(ValueError, match="expecting 4"):
         importance(model, X[:, :3])
     with pytest.raises(ValueError, match="expected 'auto'"):
         importance(model, X, measure="gain")
