@@ -66,6 +66,7 @@ KNOWN = {
     "SparseProjection": "dkl.features.projections",
     "StructuredProjection": "dkl.features.projections",
     "LandmarkProjection": "dkl.features.landmark_projection",
+    "SharedLandmarkProjection": "dkl.features.landmark_projection",
     "HarmonicProjection": "dkl.features.harmonic_projection",
     "Scaler": "dkl.features.scaling",
     "TableEncoding": "dkl.data.encoding",

@@ -9,10 +9,10 @@ from scipy import special
 
 from dkl.blocks.activations import activate, ramp
 from dkl.blocks.harmonics import harmonic_values
-from dkl.blocks.landmarks import cosine_map, similarity_values
+from dkl.blocks.landmarks import similarity_values, wave_map
 from dkl.blocks.scale import linear_part
 from dkl.features.feature_map import FeatureMap
-from dkl.features.landmark_projection import LandmarkProjection
+from dkl.features.landmark_projection import Similarities
 from dkl.features.projections import ColumnProjection, Projection, StructuredProjection
 from dkl.features.scaling import Scaler
 
@@ -32,9 +32,8 @@ def mapped(xp: Any, X: Any, feature_map: FeatureMap, dtype: Any) -> list[Any]:
         rows = scaled(xp, X, feature_map.scaler, xp.float64)
         return [harmonic_values(xp, rows, feature_map, dtype) * amplitudes]
     rows = scaled(xp, X, feature_map.scaler, dtype)
-    if isinstance(feature_map.projection, LandmarkProjection):
-        z = angles(xp, rows, cosine_map(feature_map), dtype)
-        return [similarity_values(xp, z, feature_map.projection, dtype) * amplitudes]
+    if isinstance(feature_map.projection, Similarities):
+        return [similarity_values(xp, angles(xp, rows, wave_map(feature_map), dtype), feature_map, dtype)]
     z = angles(xp, rows, feature_map, dtype)
     return [phi * amplitudes for phi in activate(xp, z, feature_map)]
 

@@ -8,11 +8,11 @@ from typing import Any
 import numba
 import numpy as np
 
-from dkl.blocks.products import Product
+from dkl.blocks.products import DenseForm, Product
 from dkl.blocks.tiles import spans
-from dkl.blocks.turns import ELEMENTWISE, REDUCTION, cos_sin
+from dkl.blocks.turns import ELEMENTWISE, REDUCTION, cos_sin, write_waves
 from dkl.features.feature_map import FeatureMap
-from dkl.features.landmark_projection import LandmarkProjection
+from dkl.features.landmark_projection import SharedLandmarkProjection, Similarities
 
 
 def similarity_maps(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
@@ -35,20 +35,55 @@ def similarity_tiles(
     X: Any, feature_map: FeatureMap, dtype: np.dtype, out: np.ndarray | None = None
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """The similarities of one tile of rows after the other, in a part of `out` (zeros of (n, n_L)) or in new arrays."""
-    cosines = cosine_map(feature_map)
-    starts = _projection(feature_map).starts
-    weights = cosines.amplitudes.astype(dtype)
-    product = Product(X, cosines, dtype, factor=1.0 / (2.0 * np.pi))
+    waves = wave_map(feature_map)
+    product = Product(X, waves, dtype, factor=1.0 / (2.0 * np.pi))
+    parts = list(spans(waves.n_frequencies, product.step))
+    projection, amplitudes = _projection(feature_map), feature_map.amplitudes
+    if isinstance(projection, SharedLandmarkProjection):
+        add: Any = _Shared(projection.mixing * amplitudes[:, None], parts, dtype)
+    else:
+        add = _Own(projection.weights * amplitudes[projection.owners], projection.starts, dtype)
     for rows, tile in product.tiles:
         values = np.zeros((rows.stop - rows.start, feature_map.n_frequencies), dtype) if out is None else out[rows]
-        for chosen in spans(cosines.n_frequencies, product.step):
-            first = int(np.searchsorted(starts, chosen.start, side="right")) - 1
-            _add_cosines(product(tile, chosen), weights, starts, chosen.start, first, values)
+        for chosen in parts:
+            add(product(tile, chosen), chosen, values)
         yield rows, values
 
 
-def similarity_values(xp: Any, z: Any, projection: LandmarkProjection, dtype: Any) -> Any:
+class _Own:
+    """Adds cosines of each landmark's own frequencies, which are neighbours, to its similarity."""
+
+    def __init__(self, weights: np.ndarray, starts: np.ndarray, dtype: np.dtype) -> None:
+        self.weights, self.starts = weights.astype(dtype), starts
+
+    def __call__(self, z: np.ndarray, chosen: slice, values: np.ndarray) -> None:
+        first = int(np.searchsorted(self.starts, chosen.start, side="right")) - 1
+        _add_cosines(z, self.weights, self.starts, chosen.start, first, values)
+
+
+class _Shared:
+    """Adds what waves of a part of the shared frequencies make of every similarity."""
+
+    def __init__(self, mixing: np.ndarray, parts: list[slice], dtype: np.dtype) -> None:
+        cosines, sines = np.split(mixing.astype(dtype), 2, axis=1)
+        self.forms = {
+            part.start: DenseForm(np.concatenate([cosines[:, part], sines[:, part]], axis=1), dtype) for part in parts
+        }
+
+    def __call__(self, z: np.ndarray, chosen: slice, values: np.ndarray) -> None:
+        width = z.shape[1]
+        waves = np.empty((len(z), 2 * width), z.dtype)
+        write_waves(z, np.ones(width, z.dtype), 0, waves)
+        values += self.forms[chosen.start](waves, slice(0, values.shape[1]))
+
+
+def similarity_values(xp: Any, z: Any, feature_map: FeatureMap, dtype: Any) -> Any:
     """The similarities (n, n_L) of angles z (n, m), phases included, in the operations of any array namespace."""
+    projection = _projection(feature_map)
+    amplitudes = xp.asarray(feature_map.amplitudes, dtype=dtype)
+    if isinstance(projection, SharedLandmarkProjection):
+        waves = xp.concat([xp.cos(z), xp.sin(z)], axis=1)
+        return xp.matmul(waves, xp.asarray(projection.mixing, dtype=dtype).T) * amplitudes
     lengths = np.diff(projection.starts)
     places = np.minimum(projection.starts[:-1, None] + np.arange(lengths.max()), len(projection.weights))
     # a landmark with fewer frequencies than others takes the column of zeros for those it has not
@@ -56,18 +91,30 @@ def similarity_values(xp: Any, z: Any, projection: LandmarkProjection, dtype: An
     cosines = xp.cos(z) * xp.asarray(projection.weights, dtype=dtype)
     padded = xp.concat([cosines, xp.zeros((z.shape[0], 1), dtype=dtype)], axis=1)
     gathered = xp.take(padded, xp.asarray(places.ravel()), axis=1)
-    return xp.sum(xp.reshape(gathered, (z.shape[0], *places.shape)), axis=2)
+    return xp.sum(xp.reshape(gathered, (z.shape[0], *places.shape)), axis=2) * amplitudes
 
 
-def cosine_map(feature_map: FeatureMap) -> FeatureMap:
-    """The cosines that a map of similarities adds up, each with its weight: a "cos" map behind the same scaler."""
+def wave_map(feature_map: FeatureMap) -> FeatureMap:
+    """What a map of similarities adds up, behind the same scaler.
+
+    A "cos" map of the cosines of each landmark's own frequencies, times their weights; of shared ones a "cos-sin" map.
+    """
     projection = _projection(feature_map)
-    amplitudes = projection.weights * feature_map.amplitudes[projection.owners]
-    return FeatureMap("cos", projection.frequencies, amplitudes, phases=projection.phases, scaler=feature_map.scaler)
+    if isinstance(projection, SharedLandmarkProjection):
+        ones = np.ones(projection.frequencies.n_frequencies)
+        return FeatureMap("cos-sin", projection.frequencies, ones, scaler=feature_map.scaler)
+    return FeatureMap(
+        "cos", projection.frequencies, projection.weights, phases=projection.phases, scaler=feature_map.scaler
+    )
 
 
-def _projection(feature_map: FeatureMap) -> LandmarkProjection:
-    if not isinstance(feature_map.projection, LandmarkProjection):
+def on_waves(feature_map: FeatureMap, coef: np.ndarray) -> np.ndarray:
+    """A linear form of a map of similarities, coef (..., n_L), as one of its `wave_map`."""
+    return _projection(feature_map).on_waves(coef * feature_map.amplitudes)
+
+
+def _projection(feature_map: FeatureMap) -> Similarities:
+    if not isinstance(feature_map.projection, Similarities):
         raise TypeError(f"a map of landmarks needs a LandmarkProjection, not {type(feature_map.projection).__name__}")
     return feature_map.projection
 

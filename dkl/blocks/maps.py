@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from dkl.blocks import device
 from dkl.blocks.activations import activate
 from dkl.blocks.harmonics import HARMONIC_FLOPS, harmonic_maps
-from dkl.blocks.landmarks import cosine_map, similarity_maps
+from dkl.blocks.landmarks import similarity_maps, wave_map
 from dkl.blocks.products import Product
 from dkl.blocks.records import SINCOS_FLOPS
 from dkl.blocks.tiles import checked_dtype, checked_rows, row_tile, spans
-from dkl.blocks.turns import ELEMENTWISE, cos_sin
+from dkl.blocks.turns import write_waves
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
 
@@ -57,7 +56,7 @@ def map_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndar
         for chosen in spans(feature_map.n_frequencies, product.step):
             z = product(tile, chosen)
             if is_fourier:
-                _write_fourier(z, amplitudes, chosen.start, out[rows])
+                write_waves(z, amplitudes, chosen.start, out[rows])
             else:
                 (phi,) = activate(np, z, feature_map)
                 np.multiply(phi, amplitudes[chosen], out=out[rows, chosen])
@@ -69,34 +68,9 @@ def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
     if feature_map.activation == "harmonics":
         return HARMONIC_FLOPS * feature_map.n_features
     if feature_map.activation == "landmarks":
-        return mapping_flops(columns, cosine_map(feature_map))
+        waves = wave_map(feature_map)
+        mixing = 2.0 * waves.n_features * feature_map.n_features if waves.activation == "cos-sin" else 0.0
+        return mapping_flops(columns, waves) + mixing
     projection = feature_map.projection
     entries = len(projection.data) if isinstance(projection, SparseProjection) else columns * projection.n_frequencies
     return 2.0 * entries + SINCOS_FLOPS * feature_map.n_features
-
-
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _write_fourier(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarray) -> None:
-    """Write the features of angles z (n, F) in turns to columns first .. of out; the sines too if there is room."""
-    m, width = len(amplitudes), z.shape[1]
-    a = amplitudes[first : first + width]
-    for i in range(z.shape[0]):
-        if out.shape[1] == m:
-            _write_cosines(z[i], a, out[i, first : first + width])
-        else:
-            _write_pairs(z[i], a, out[i, first : first + width], out[i, m + first : m + first + width])
-
-
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _write_cosines(z: np.ndarray, a: np.ndarray, cosines: np.ndarray) -> None:
-    for j in range(len(z)):
-        c, _ = cos_sin(z[j])
-        cosines[j] = a[j] * c
-
-
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _write_pairs(z: np.ndarray, a: np.ndarray, cosines: np.ndarray, sines: np.ndarray) -> None:
-    for j in range(len(z)):
-        c, s = cos_sin(z[j])
-        cosines[j] = a[j] * c
-        sines[j] = a[j] * s

@@ -72,7 +72,7 @@ def _former(projection: Projection, dtype: np.dtype, *, sparse: bool) -> Callabl
         return _Columns(projection)
     if isinstance(projection, SparseProjection) and has_few_entries(projection).any():
         return _FewAndRest(projection, dtype, sparse=sparse)
-    return _Sparse(projection.dense(), dtype) if sparse else _Dense(projection.dense(), dtype)
+    return _Sparse(projection.dense(), dtype) if sparse else DenseForm(projection.dense(), dtype)
 
 
 def _step(n_frequencies: int) -> int:
@@ -87,7 +87,9 @@ def _offset(feature_map: FeatureMap, tiles: RowTiles, dtype: np.dtype) -> np.nda
     return None if offset is None else offset.astype(dtype)
 
 
-class _Dense:
+class DenseForm:
+    """Rows times the transpose of a matrix (F, d); a row's bits do not depend on which rows come with it."""
+
     def __init__(self, W: np.ndarray, dtype: np.dtype) -> None:
         self.n_frequencies = len(W)
         padded = max(1, -(-len(W) // _EDGE)) * _EDGE
@@ -135,7 +137,7 @@ class _FewAndRest:
         self.rest = np.flatnonzero(~few)
         if len(self.rest):
             W = projection.take(self.rest).dense()
-            self.form_rest = _Sparse(W, dtype) if sparse else _Dense(W, dtype)
+            self.form_rest = _Sparse(W, dtype) if sparse else DenseForm(W, dtype)
 
     def __call__(self, tile: Any, chosen: slice) -> np.ndarray:
         out = np.empty((tile.shape[0], self.n_frequencies), tile.dtype)

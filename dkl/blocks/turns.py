@@ -169,3 +169,30 @@ def weighted_sum_of_two(x: np.ndarray, y: np.ndarray, u: float, v: float, w: np.
         cosines += w[i] * c
         sines += w[i] * s
     return cosines, sines
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def write_waves(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarray) -> None:
+    """Write the features of angles z (n, F) in turns to columns first .. of out; the sines too if there is room."""
+    m, width = len(amplitudes), z.shape[1]
+    a = amplitudes[first : first + width]
+    for i in range(z.shape[0]):
+        if out.shape[1] == m:
+            _write_cosines(z[i], a, out[i, first : first + width])
+        else:
+            _write_pairs(z[i], a, out[i, first : first + width], out[i, m + first : m + first + width])
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _write_cosines(z: np.ndarray, a: np.ndarray, cosines: np.ndarray) -> None:
+    for j in range(len(z)):
+        c, _ = cos_sin(z[j])
+        cosines[j] = a[j] * c
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _write_pairs(z: np.ndarray, a: np.ndarray, cosines: np.ndarray, sines: np.ndarray) -> None:
+    for j in range(len(z)):
+        c, s = cos_sin(z[j])
+        cosines[j] = a[j] * c
+        sines[j] = a[j] * s

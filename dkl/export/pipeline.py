@@ -19,14 +19,14 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.blocks.landmarks import cosine_map
+from dkl.blocks.landmarks import on_waves, wave_map
 from dkl.blocks.scale import linear_part
 from dkl.data.column_rules import ColumnRule
 from dkl.data.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.explain.model import model_of
 from dkl.export.predictor import Forms, linear_forms
 from dkl.features.feature_map import FeatureMap
-from dkl.features.landmark_projection import LandmarkProjection
+from dkl.features.landmark_projection import Similarities
 
 
 def to_sklearn(model: Any) -> Pipeline:
@@ -115,18 +115,16 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
         center = np.zeros(feature_map.n_columns) if scaler is None else linear_part(scaler)[0]
         matrix, _, _ = linear_forms(feature_map)
         return [("columns kept", _linear_map(matrix * feature_map.amplitudes, center))]
-    projection = feature_map.projection
-    cosines = cosine_map(feature_map) if isinstance(projection, LandmarkProjection) else feature_map
-    matrix, offset, _ = linear_forms(cosines)
-    if feature_map.activation == "cos-sin":
+    has_landmarks = isinstance(feature_map.projection, Similarities)
+    waves = wave_map(feature_map) if has_landmarks else feature_map
+    matrix, offset, _ = linear_forms(waves)
+    if waves.activation == "cos-sin":
         matrix, offset = _with_sines(matrix, offset)
     sampler = _sampler(matrix, offset)
-    if isinstance(projection, LandmarkProjection):
-        # each similarity is the sum of its own cosines
-        weights = np.zeros((len(offset), projection.n_frequencies))
-        weights[np.arange(len(offset)), projection.owners] = cosines.amplitudes / _factor(sampler)
-        return [("waves", sampler), ("similarities", _linear_map(weights, np.zeros(len(offset))))]
-    amplitudes = np.tile(feature_map.amplitudes, feature_map.columns_a_frequency)
+    amplitudes = np.tile(waves.amplitudes, waves.columns_a_frequency)
+    if has_landmarks:
+        weights = on_waves(feature_map, np.eye(feature_map.n_features)) * amplitudes / _factor(sampler)
+        return [("waves", sampler), ("similarities", _linear_map(weights.T, np.zeros(len(offset))))]
     return [("waves", sampler), ("amplitudes", _divided(_factor(sampler), amplitudes))]
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from dkl.features.harmonic_projection import HarmonicProjection
-from dkl.features.landmark_projection import LandmarkProjection
+from dkl.features.landmark_projection import Similarities
 from dkl.features.projections import Projection
 from dkl.features.scaling import Scaler, same_scaling
 
@@ -27,7 +27,7 @@ class FeatureMap:
         "landmarks": a similarity to a landmark, one column each.
     projection : Projection
         m frequencies on d columns; for "harmonics" a HarmonicProjection, which holds multi-indices, for
-        "landmarks" a LandmarkProjection, which holds the frequencies of each similarity.
+        "landmarks" a LandmarkProjection or SharedLandmarkProjection, which hold those of each similarity.
     amplitudes : ndarray of shape (m,), float64
         The factor of each frequency (of both columns of a pair).
     phases : ndarray of shape (m,), float64, or None
@@ -52,7 +52,7 @@ class FeatureMap:
     @property
     def n_angles(self) -> int:
         """Linear forms of a row that are computed: a similarity takes several."""
-        if isinstance(self.projection, LandmarkProjection):
+        if isinstance(self.projection, Similarities):
             return self.projection.frequencies.n_frequencies
         return self.n_frequencies
 

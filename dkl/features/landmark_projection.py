@@ -1,4 +1,4 @@
-"""Similarities to landmarks, stored where other maps store a matrix: frequencies and weights of each landmark's own."""
+"""Similarities to landmarks, stored where other maps store a matrix: frequencies, shared or not, and their weights."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from dkl.features.projections import Projection
 
@@ -55,6 +56,10 @@ class LandmarkProjection:
         """The frequencies of all landmarks, one below the other, of shape (m, d)."""
         return self.frequencies.dense()
 
+    def on_waves(self, coef: np.ndarray) -> np.ndarray:
+        """A linear form of the similarities, coef (..., n_L), as one of their weighted cosines, (..., m)."""
+        return coef[..., self.owners]
+
     def take(self, index: np.ndarray) -> LandmarkProjection:
         lengths = np.diff(self.starts)[index]
         starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -78,3 +83,62 @@ class LandmarkProjection:
             np.concatenate([self.weights, other.weights]),
             np.concatenate([self.starts, self.starts[-1] + other.starts[1:]]),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class SharedLandmarkProjection:
+    """n_L similarities of the same frequencies: x -> mixing (cos(w_1.x), ..., cos(w_m.x), sin(w_1.x), ..., sin(w_m.x)).
+
+    With weights q of landmark x_l the row of `mixing` is (q_j cos(w_j.x_l), ..., q_j sin(w_j.x_l)), by cos(a - b) =
+    cos a cos b + sin a sin b: m cosines and sines a row, however many landmarks there are.
+
+    Parameters
+    ----------
+    frequencies : Projection
+        m, on d columns.
+    mixing : ndarray of shape (n_L, 2 m)
+    """
+
+    frequencies: Projection
+    mixing: np.ndarray
+
+    @property
+    def n_frequencies(self) -> int:
+        """Similarities."""
+        return len(self.mixing)
+
+    @property
+    def n_columns(self) -> int:
+        return self.frequencies.n_columns
+
+    @property
+    def nbytes(self) -> int:
+        return self.frequencies.nbytes + self.mixing.nbytes
+
+    def dense(self) -> np.ndarray:
+        """The frequencies, of shape (m, d)."""
+        return self.frequencies.dense()
+
+    def on_waves(self, coef: np.ndarray) -> np.ndarray:
+        """A linear form of the similarities, coef (..., n_L), as one of the cosines and sines, (..., 2 m)."""
+        return coef @ self.mixing
+
+    def take(self, index: np.ndarray) -> SharedLandmarkProjection:
+        return SharedLandmarkProjection(self.frequencies, self.mixing[index])
+
+    def joined(self, other: Projection) -> SharedLandmarkProjection:
+        """These similarities, then those of `other`, each of its own frequencies.
+
+        Raises
+        ------
+        ValueError
+            If `other` holds no similarities of shared frequencies.
+        """
+        if not isinstance(other, SharedLandmarkProjection):
+            raise ValueError("similarities of shared frequencies are joined with others of their kind only")
+        parts = [np.split(one.mixing, 2, axis=1) for one in (self, other)]
+        mixing = np.concatenate([block_diag(*halves) for halves in zip(*parts, strict=True)], axis=1)
+        return SharedLandmarkProjection(self.frequencies.joined(other.frequencies), mixing.astype(self.mixing.dtype))
+
+
+Similarities = LandmarkProjection | SharedLandmarkProjection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -45,6 +45,10 @@ from dkl.selection.preparation import SAMPLE_BYTES, PreparationDriver
 # losses, angles, weights, and what they are computed by
 _NUMBERS_A_CANDIDATE = 8
 
+Pool = Literal["own", "shared"]
+# candidates where none are asked for
+_CANDIDATES: dict[Pool, int] = {"own": 128, "shared": 2_048}
+
 
 class LandmarkFeatures(Certified, Updated, PoolLearner):
     """Similarities to landmarks, each learned from the labels: as many columns as landmarks, in a few passes.
@@ -59,15 +63,18 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         The prior, a family of Fourier features; None is ``Gaussian()`` with the median bandwidth.
     n_landmarks : int
         Output columns, an upper bound: evenly many for each class, of a class with fewer rows all.
-    n_candidates : int
-        Frequencies of each landmark. Few make similarities noisy where rows are many: on MNIST 5 v 6 (beta = 0.1) 128
-        have 1.2 % of error, 512 have 0.9, at four times the cost.
+    n_candidates : int or None
+        Frequencies of each landmark; None is 2,048 shared ones, or 128 of each one's own. Few make similarities noisy
+        where rows are many.
     beta : float
         0 is the prior: an approximation of its kernel. The larger, the more selective: 1 where the prior is wrong or
         candidates are many, 0.1 where classes are many. A new one needs no pass: `with_beta`.
     landmarks : {"kmeans", "kmeans-joint", "random"}
         "kmeans": centroids of each class by itself. "kmeans-joint": centroids of all rows, with the class that has
         most weight there. "random": rows drawn at random, the same number of each class; `bounds_` needs these.
+    pool : {"own", "shared"}
+        "shared": all landmarks weigh the same candidates, so that a row takes `n_candidates` cosines and sines however
+        many landmarks there are. "own": each has candidates of its own, as in the paper.
     rounds : int
         Passes of k-means over all rows at most, after it has settled on a sample; 0 stays with the sample.
     sigma_factors : sequence of float
@@ -83,6 +90,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     landmark_classes_ : ndarray of shape (n_landmarks,)
         Their labels.
     candidates_ : ndarray of shape (n_landmarks, n_candidates, d)
+        Shared ones too, as a view of one set.
     losses_ : ndarray of shape (n_landmarks, n_candidates)
         Between 0 and 1.
     weights_ : ndarray of shape (n_landmarks, n_candidates)
@@ -117,16 +125,15 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **LANDMARKS}
     _supervised: ClassVar[bool] = True
 
-    n_candidates: int
-
     def __init__(
         self,
         family: Any = None,
         n_landmarks: int = 200,
-        n_candidates: int = 128,
+        n_candidates: int | None = None,
         beta: float = 0.3,
         landmarks: Placement = "kmeans",
         *,
+        pool: Pool = "own",
         rounds: int = 5,
         sigma_factors: Any = (1.0,),
         sums: Any = None,
@@ -145,6 +152,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         self.n_candidates = n_candidates
         self.beta = beta
         self.landmarks = landmarks
+        self.pool = pool
         self.rounds = rounds
         self.sigma_factors = sigma_factors
         self.sums = sums
@@ -161,7 +169,8 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     @property
     def candidates_(self) -> np.ndarray:
         """The candidates of each landmark, (n_landmarks, n_candidates, d); formed when asked for."""
-        return self.pool_.projection.dense().reshape(len(self.landmarks_), self.n_candidates, -1)
+        W, L = self.pool_.projection.dense(), len(self.landmarks_)
+        return np.broadcast_to(W, (L, *W.shape)) if self._is_shared else W.reshape(L, self._n_candidates, -1)
 
     def bounds(self, eps: float = 0.05, *, t: float | None = None, as_printed: bool = False) -> Bounds:
         """The bound on the expected loss of all similarities at once.
@@ -230,8 +239,9 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         placement = self._placement(dataset, None, None, seed=0)
         rows = min(placement.sample_rows * (len(placement.shares) if placement.by_class else 1), dataset.n_rows)
         row = 2 * (row_bytes(dataset.source) if dataset.source.is_sparse else 8 * dataset.n_columns)
-        # of every candidate cosine and sine sums a class, the same turned to the landmark, and a few numbers
-        sums = pool.n_frequencies * 8 * (4 * len(placement.shares) + _NUMBERS_A_CANDIDATE)
+        # of every candidate cosine and sine sums a class, twice, and a few numbers around each landmark
+        numbers = self.n_landmarks * self._n_candidates * _NUMBERS_A_CANDIDATE
+        sums = 8 * (4 * len(placement.shares) * pool.n_frequencies + numbers)
         return {
             "candidates": 2 * pool.projection.nbytes,
             "rows and landmarks": row * rows + 16 * dataset.n_columns * self.n_landmarks,
@@ -241,8 +251,18 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn, of other frequencies."""
         pool = self._planned_pool(self._planned_family(), dataset)
-        shape = (self.n_landmarks, self.n_candidates)
-        return similarity_map(pool, np.zeros(shape), np.full(shape, 1.0 / self.n_candidates), self.dtype)
+        shape = (self.n_landmarks, self._n_candidates)
+        weights = np.full(shape, 1.0 / self._n_candidates)
+        return similarity_map(pool, np.zeros(shape), weights, self.dtype, shared=self._is_shared)
+
+    @property
+    def _is_shared(self) -> bool:
+        return self.pool == "shared"
+
+    @property
+    def _n_candidates(self) -> int:
+        """Of each landmark."""
+        return _CANDIDATES[self.pool] if self.n_candidates is None else self.n_candidates
 
     def _check_rest(self) -> None:
         check_waves(type(self).__name__, family_of(self))
@@ -254,13 +274,13 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     def _drawn(self, family: Any, dataset: Dataset, n_landmarks: int, *, seed: int) -> FeatureMap:
         """The candidates of all landmarks; those of one are neighbours, and spread over the bandwidths alike."""
         factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
-        size = n_landmarks * self.n_candidates
+        size = self._n_candidates * (1 if self._is_shared else n_landmarks)
         pool = draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
         # around a landmark a candidate is cos(w.(x_l - x)), which a pair has and a cosine with one phase has not
         pool = replace(pool, activation="cos-sin", phases=None)
-        if len(factors) == 1:
+        if len(factors) == 1 or self._is_shared:
             return pool
-        return pool.take(np.arange(size).reshape(self.n_candidates, n_landmarks).T.ravel())
+        return pool.take(np.arange(size).reshape(self._n_candidates, n_landmarks).T.ravel())
 
     def _learn(self, dataset: Dataset) -> None:
         check_labels(type(self).__name__, dataset)
@@ -285,7 +305,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     def _choose(self) -> None:
         self.weights_ = pseudo_posterior(self.losses_, self.beta, self.total_weight_)
         self.effective_features_ = 1.0 / np.square(self.weights_).sum(axis=1)
-        self.feature_map_ = similarity_map(self.pool_, self.angles_, self.weights_, self.dtype)
+        self.feature_map_ = similarity_map(self.pool_, self.angles_, self.weights_, self.dtype, shared=self._is_shared)
 
     def _placement(
         self, dataset: Dataset, scaler: Any, class_weight: np.ndarray | None, *, seed: int
@@ -313,4 +333,5 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     ) -> LandmarkProblem:
         n_classes = len(np.asarray(dataset.classes))
         potentials = PotentialProblem(pool, n_classes, class_weight=class_weight, dtype=self.dtype)
-        return LandmarkProblem(potentials, points, codes, centroids=self.landmarks != "random")
+        centroids = self.landmarks != "random"
+        return LandmarkProblem(potentials, points, codes, centroids=centroids, shared=self._is_shared)

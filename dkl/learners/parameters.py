@@ -70,6 +70,7 @@ LEVERAGE: Constraints = {
     "n_candidates": [Interval(Integral, 1, None, closed="left"), None],
     "mu": [Interval(Real, 0, None, closed="neither")],
     "n_rows": [Interval(Integral, 1, None, closed="left"), Interval(RealNotInt, 0, 1, closed="right"), None],
+    "sums": ALIGNMENT["sums"],
     "weighted": ["boolean"],
 }
 
@@ -78,6 +79,8 @@ LANDMARKS: Constraints = {
     "beta": POSTERIOR["beta"],
     "sums": POSTERIOR["sums"],
     "landmarks": [StrOptions({"kmeans", "kmeans-joint", "random"})],
+    "n_candidates": ALIGNMENT["n_candidates"],
+    "pool": [StrOptions({"own", "shared"})],
     "rounds": [Interval(Integral, 0, None, closed="left")],
 }
 
@@ -151,6 +154,7 @@ _POSITIVE = Interval(Real, 0, None, closed="neither")
 _FROM_ZERO = Interval(Real, 0, None, closed="left")
 
 TUNED: Constraints = {
+    "sums": ALIGNMENT["sums"],
     **{name: constraint for name, constraint in COMMON.items() if name != "class_weight"},
     "reference_scale": [_POSITIVE, None],
     "lam": [_POSITIVE],

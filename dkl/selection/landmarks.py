@@ -11,12 +11,13 @@ from scipy import sparse
 
 from dkl.blocks.block import Block
 from dkl.blocks.kmeans import Centers, cluster_record
+from dkl.blocks.maps import map_rows
 from dkl.blocks.products import Product
 from dkl.blocks.records import Record, RowSample
 from dkl.blocks.scale import scale_rows
 from dkl.features.feature_map import FeatureMap
-from dkl.features.landmark_projection import LandmarkProjection
-from dkl.features.projections import DenseProjection
+from dkl.features.landmark_projection import LandmarkProjection, SharedLandmarkProjection
+from dkl.features.projections import DenseProjection, Projection
 from dkl.features.scaling import Scaler
 from dkl.selection.kmeans import STILL, lloyd, moved_centers, spread_seeds
 from dkl.selection.posterior import landmark_losses
@@ -210,12 +211,15 @@ class LandmarkProblem:
     codes : ndarray of shape (L,), int64
     centroids : bool
         Whether the landmarks are none of the rows.
+    shared : bool
+        Whether every landmark has all of the candidates.
     """
 
     potentials: PotentialProblem
     points: np.ndarray
     codes: np.ndarray
     centroids: bool
+    shared: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,8 +244,8 @@ class LandmarkDriver:
         (sums,) = results
         asked = problem.potentials
         features = joined_sums("features", asked.n_targets, asked, sums)
-        features = features.reshape(2, len(problem.points), -1, asked.n_targets)
-        angles = landmark_angles(problem.points, asked.candidates)
+        features = features.reshape(2, 1 if problem.shared else len(problem.points), -1, asked.n_targets)
+        angles = landmark_angles(problem.points, asked.candidates, shared=problem.shared)
         losses = landmark_losses(features, sums["targets"], angles, problem.codes, centroids=problem.centroids)
         return LandmarkState(losses, angles, total_weight(asked, sums))
 
@@ -249,7 +253,7 @@ class LandmarkDriver:
         return [((potential_record(problem.potentials),), 1)]
 
 
-def landmark_angles(points: np.ndarray, candidates: FeatureMap) -> np.ndarray:
+def landmark_angles(points: np.ndarray, candidates: FeatureMap, *, shared: bool = False) -> np.ndarray:
     """w.x_l of each landmark's own candidates, float64 of shape (L, D).
 
     Parameters
@@ -257,8 +261,13 @@ def landmark_angles(points: np.ndarray, candidates: FeatureMap) -> np.ndarray:
     points : ndarray of shape (L, d)
         In scaled coordinates.
     candidates : FeatureMap
-        L times D frequencies; those of one landmark are neighbours.
+        L times D frequencies, those of one landmark neighbours; D, if they are shared.
+    shared : bool
     """
+    # frequencies that are not stored: all angles of a tile, of which each landmark keeps its own
+    forms = FeatureMap("identity", candidates.projection, candidates.amplitudes)
+    if shared:
+        return map_rows(points, forms, "float64")
     D = candidates.n_frequencies // len(points)
     projection = candidates.projection
     if isinstance(projection, DenseProjection):
@@ -266,8 +275,6 @@ def landmark_angles(points: np.ndarray, candidates: FeatureMap) -> np.ndarray:
         parts = [slice(start, start + step) for start in range(0, len(points), step)]
         W = projection.matrix.reshape(len(points), D, -1)
         return np.concatenate([np.einsum("ld,lmd->lm", points[part], W[part].astype(np.float64)) for part in parts])
-    # frequencies that are not stored: all angles of a tile, of which each landmark keeps its own
-    forms = FeatureMap("identity", projection, candidates.amplitudes)
     product = Product(points, forms, np.dtype(np.float64))
     angles = np.empty((len(points), D))
     for rows, tile in product.tiles:
@@ -280,18 +287,21 @@ def landmark_angles(points: np.ndarray, candidates: FeatureMap) -> np.ndarray:
     return angles
 
 
-def similarity_map(candidates: FeatureMap, angles: np.ndarray, weights: np.ndarray, dtype: Any) -> FeatureMap:
-    """x -> (k_(Q^1)(x_1 - x), ..., k_(Q^L)(x_L - x)), each a weighted mean of cosines of its own candidates.
+def similarity_map(
+    candidates: FeatureMap, angles: np.ndarray, weights: np.ndarray, dtype: Any, *, shared: bool = False
+) -> FeatureMap:
+    """x -> (k_(Q^1)(x_1 - x), ..., k_(Q^L)(x_L - x)), each a weighted mean of cosines of its candidates.
 
-    The smallest weights of each landmark that sum to less than the rounding of `dtype` are left out: a selective
-    posterior makes a map of few frequencies.
+    The smallest weights of each landmark that sum to less than the rounding of `dtype` are left out (of shared
+    candidates where no landmark keeps them): a selective posterior makes a map of few frequencies.
 
     Parameters
     ----------
     candidates : FeatureMap
-        L times D frequencies; its scaler is kept.
+        L times D frequencies, or D shared ones; its scaler is kept.
     angles, weights : ndarray of shape (L, D)
     dtype : {"float32", "float64"}
+    shared : bool
 
     References
     ----------
@@ -300,10 +310,28 @@ def similarity_map(candidates: FeatureMap, angles: np.ndarray, weights: np.ndarr
     order = np.argsort(weights, axis=1)
     kept = np.empty(weights.shape, bool)
     np.put_along_axis(kept, order, np.cumsum(np.take_along_axis(weights, order, 1), axis=1) > np.finfo(dtype).eps, 1)
+    make = _of_shared if shared else _of_own
+    projection = make(candidates.projection, angles, weights, kept, dtype)
+    return FeatureMap("landmarks", projection, np.ones(len(angles)), scaler=candidates.scaler)
+
+
+def _of_own(
+    projection: Projection, angles: np.ndarray, weights: np.ndarray, kept: np.ndarray, dtype: Any
+) -> LandmarkProjection:
     starts = np.concatenate([[0], np.cumsum(kept.sum(axis=1))]).astype(np.int64)
-    chosen = np.flatnonzero(kept)
-    frequencies = candidates.projection if kept.all() else candidates.projection.take(chosen)
+    frequencies = projection if kept.all() else projection.take(np.flatnonzero(kept))
     # the fraction of a turn is what counts: an angle of many turns would lose it in single precision
     phases = -np.remainder(angles[kept], 2.0 * np.pi)
-    projection = LandmarkProjection(frequencies, phases, weights[kept], starts)
-    return FeatureMap("landmarks", projection, np.ones(len(angles)), scaler=candidates.scaler)
+    return LandmarkProjection(frequencies, phases, weights[kept], starts)
+
+
+def _of_shared(
+    projection: Projection, angles: np.ndarray, weights: np.ndarray, kept: np.ndarray, dtype: Any
+) -> SharedLandmarkProjection:
+    used = np.flatnonzero(kept.any(axis=0))
+    frequencies = projection if len(used) == len(kept.T) else projection.take(used)
+    angles, weights = angles[:, used], weights[:, used]
+    mixing = np.empty((len(angles), 2 * len(used)), dtype)
+    np.multiply(weights, np.cos(angles), out=mixing[:, : len(used)], casting="same_kind")
+    np.multiply(weights, np.sin(angles), out=mixing[:, len(used) :], casting="same_kind")
+    return SharedLandmarkProjection(frequencies, mixing)

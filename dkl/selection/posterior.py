@@ -52,7 +52,7 @@ def landmark_losses(
 
     Parameters
     ----------
-    sums : ndarray of shape (2, L, D, K)
+    sums : ndarray of shape (2, L, D, K), or (2, 1, D, K) for frequencies that all landmarks share
         Sums of cos(w.x) and sin(w.x), for the D frequencies of each of L landmarks, over the rows of each class.
     totals : ndarray of shape (K,)
         The weight of each class; n is their sum.
@@ -78,8 +78,9 @@ def landmark_losses(
     n = float(totals.sum())
     if not n > 1.0:
         raise ValueError(f"the loss around a landmark needs other rows, but the weights of all rows sum to {n:g}")
-    a = np.cos(angles)[:, :, None] * sums[0] + np.sin(angles)[:, :, None] * sums[1]
-    agreement = 2.0 * np.take_along_axis(a, codes[:, None, None], axis=2)[:, :, 0] - a.sum(axis=2)
+    own = np.arange(len(codes)) % sums.shape[1]
+    C, Q = (2.0 * part[own, :, codes] - part.sum(axis=2)[own] for part in sums)
+    agreement = np.cos(angles) * C + np.sin(angles) * Q
     if centroids:
         return 0.5 - agreement / (2.0 * n)
     return 0.5 - (agreement - 1.0) / (2.0 * (n - 1.0))

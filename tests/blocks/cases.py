@@ -10,7 +10,7 @@ from scipy import sparse
 
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Family, Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
-from dkl.features.landmark_projection import LandmarkProjection
+from dkl.features.landmark_projection import LandmarkProjection, SharedLandmarkProjection
 from dkl.features.scaling import Scaler
 
 
@@ -27,6 +27,18 @@ class Landmarks:
         phases = rng.uniform(-9.0, 9.0, starts[-1])
         projection = LandmarkProjection(drawn, phases, rng.dirichlet(np.ones(starts[-1])) * n_frequencies, starts)
         return FeatureMap("landmarks", projection, np.ones(n_frequencies))
+
+
+@dataclass(frozen=True)
+class SharedLandmarks:
+    """Similarities that mix the waves of a few frequencies of another family."""
+
+    family: Any
+
+    def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: Any = np.float32) -> FeatureMap:
+        drawn = self.family.draw(37, n_columns, seed, dtype).projection
+        mixing = np.random.default_rng(seed).standard_normal((n_frequencies, 74)) / np.sqrt(37)
+        return FeatureMap("landmarks", SharedLandmarkProjection(drawn, mixing), np.ones(n_frequencies))
 
 
 FAMILIES: dict[str, Any] = {
@@ -46,6 +58,7 @@ FAMILIES: dict[str, Any] = {
 }
 FOURIER = {name: family for name, family in FAMILIES.items() if not isinstance(family, ArcCosine | Coordinates)}
 FAMILIES |= {f"landmarks, {name}": Landmarks(FOURIER[name]) for name in ("gaussian", "structured")}
+FAMILIES |= {f"shared landmarks, {name}": SharedLandmarks(FOURIER[name]) for name in ("gaussian", "structured")}
 STORAGES = ("dense", "sparse")
 DTYPES = ("float32", "float64")
 SCALINGS = (None, "standard", "minmax", "unit", "quantile")

@@ -19,7 +19,7 @@ from dkl.blocks.kmeans import Centers
 from dkl.blocks.nufft import FrequencyGrid
 from dkl.blocks.sgd_rule import SGDModels, SGDRule
 from dkl.features.feature_map import FeatureMap
-from dkl.features.landmark_projection import LandmarkProjection
+from dkl.features.landmark_projection import LandmarkProjection, SharedLandmarkProjection
 from dkl.features.scaling import Scaler
 from tests.definitions.refinement import adam_update as adam_update
 from tests.definitions.refinement import expansion_gradient as expansion_gradient
@@ -115,12 +115,23 @@ def similarity(x: np.ndarray, landmark: int, projection: LandmarkProjection) -> 
     return total
 
 
+def shared_similarity(x: np.ndarray, landmark: int, projection: SharedLandmarkProjection) -> float:
+    """The same of frequencies that all landmarks share: a mixture of their cosines and sines."""
+    W, total = projection.dense(), 0.0
+    for j in range(len(W)):
+        z = math.fsum(float(a) * float(b) for a, b in zip(x, W[j], strict=True))
+        total += projection.mixing[landmark, j] * math.cos(z) + projection.mixing[landmark, len(W) + j] * math.sin(z)
+    return total
+
+
 def phi(x: np.ndarray, j: int, feature_map: FeatureMap, W: np.ndarray) -> list[float]:
     """The one or two features of frequency j at a scaled row, without amplitude."""
     if feature_map.activation == "harmonics":
         return [harmonic(x / math.hypot(*x), W[j])]
     if isinstance(feature_map.projection, LandmarkProjection):
         return [similarity(x, j, feature_map.projection)]
+    if isinstance(feature_map.projection, SharedLandmarkProjection):
+        return [shared_similarity(x, j, feature_map.projection)]
     z = angle(x, j, feature_map, W)
     if feature_map.activation == "cos-sin":
         return [math.cos(z), math.sin(z)]
