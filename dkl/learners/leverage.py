@@ -16,9 +16,19 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.learners.base import PoolLearner
 from dkl.learners.certified import Certified
-from dkl.learners.parameters import COMMON, LEVERAGE, POOL, Constraints, check_parameters, family_of, kept_frequencies
+from dkl.learners.parameters import (
+    COMMON,
+    LEVERAGE,
+    POOL,
+    Constraints,
+    check_parameters,
+    columns_a_frequency,
+    family_of,
+    kept_frequencies,
+)
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.searching import row_bytes, rows_within
+from dkl.learners.updating import KEPT_COLUMNS, Updated
 from dkl.selection.leverage import GramDriver, LeverageProblem, RowsDriver, ScoreDriver, resample
 from dkl.selection.leverage_dictionary import DictionaryDriver
 from dkl.selection.preparation import PreparationDriver
@@ -30,7 +40,7 @@ _CANDIDATES_A_FEATURE, _DEFAULT_CANDIDATES = 100, 10_000
 _SAMPLE_BYTES = 64 << 20
 
 
-class LeverageFeatures(Certified, PoolLearner):
+class LeverageFeatures(Updated, Certified, PoolLearner):
     """Features drawn in proportion to their ridge leverage scores: a kernel's features that stand for all the others.
 
     With the features of M candidates on L rows as the matrix Phi (entries over sqrt(L M)), the scores are
@@ -51,10 +61,13 @@ class LeverageFeatures(Certified, PoolLearner):
         are the scores. A new one needs no pass: `with_mu`.
     n_rows : int, float or None
         L, rows that the scores are computed on; below 1 a share of the rows (0.3 in the paper). None is all rows, at
-        most 4,000.
+        most 4,000 unless `sums` are kept.
     weighted : bool
         Amplitudes 1/sqrt(p M), for which the drawn features have the pool's kernel in expectation. False leaves them
         alike, as the paper does.
+    sums : path, URL or None
+        Where to keep the Gram matrices of each block of a Dataset, so that `update` reads only blocks that changed; as
+        of `AlignedFeatures`. For at most 4,094 columns of candidates: a block's matrix takes up to 64 MiB.
     sigma_factors : sequence of float
         As of `AlignedFeatures`.
     scaling, max_rows
@@ -125,6 +138,7 @@ class LeverageFeatures(Certified, PoolLearner):
         n_rows: float | None = None,
         weighted: bool = True,
         *,
+        sums: Any = None,
         sigma_factors: Any = (1.0,),
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
@@ -142,6 +156,7 @@ class LeverageFeatures(Certified, PoolLearner):
         self.mu = mu
         self.n_rows = n_rows
         self.weighted = weighted
+        self.sums = sums
         self.sigma_factors = sigma_factors
         self.scaling = scaling
         self.max_rows = max_rows
@@ -177,7 +192,7 @@ class LeverageFeatures(Certified, PoolLearner):
         self._check_rest()
         preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
         driver, problem = self._planned_scoring(dataset)
-        return [*PreparationDriver().plan(preparation), *driver.plan(problem)]
+        return [*PreparationDriver().plan(preparation), *self._kept(driver).plan(problem)]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Bytes of the systems that the driver solves, and of the candidates."""
@@ -209,6 +224,16 @@ class LeverageFeatures(Certified, PoolLearner):
     def _check_rest(self) -> None:
         family = family_of(self)
         kept_frequencies(type(self).__name__, self.n_features, family)
+        if self.sums is not None and (columns := self._planned_columns()) > KEPT_COLUMNS:
+            raise ValueError(
+                f"sums={str(self.sums)!r} keeps the Gram matrix of the candidates for each block, and theirs has "
+                f"{columns:,} columns: at most {KEPT_COLUMNS:,}. Set n_candidates, or leave sums out"
+            )
+
+    def _planned_columns(self) -> int:
+        """Columns of the candidates' features, where their number is known before the rows are."""
+        family = self._planned_family()
+        return (self._pool_size(family) or 0) * columns_a_frequency(family)
 
     def _pool_size(self, family: Any) -> int | None:
         if self.n_candidates is not None or isinstance(family, FiniteFamily):
@@ -219,9 +244,12 @@ class LeverageFeatures(Certified, PoolLearner):
     def _learn(self, dataset: Dataset) -> None:
         scaler = self._prepare(dataset)
         self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+        self._weigh(dataset)
+
+    def _weigh(self, dataset: Dataset) -> None:
         driver, problem = self._scoring(self.pool_, self.family_, dataset, seed=self.seed_)
         rows = dataset if isinstance(driver, RowsDriver) else dataset.thin(problem.n_rows, self.seed_)
-        self._found = driver, problem, self._run(driver, problem, rows, "leverage")
+        self._found = driver, problem, self._sum(driver, problem, rows, "leverage")
         self.n_rows_ = problem.n_rows
         self._score()
         self._choose()
@@ -244,6 +272,8 @@ class LeverageFeatures(Certified, PoolLearner):
             seed=seed,
             dtype=self.dtype,
         )
+        if self.sums is not None:
+            return GramDriver(), problem
         fits = n_rows <= min(EXACT_SIZE, max(1_000, rows_within(_SAMPLE_BYTES, dataset.source)))
         if pool.n_features <= EXACT_SIZE and (pool.n_features <= n_rows or not fits):
             return GramDriver(), problem
@@ -251,7 +281,7 @@ class LeverageFeatures(Certified, PoolLearner):
 
     def _rows_used(self, n_rows: int) -> int:
         if self.n_rows is None:
-            return min(n_rows, _DEFAULT_ROWS)
+            return n_rows if self.sums is not None else min(n_rows, _DEFAULT_ROWS)
         wanted = self.n_rows if isinstance(self.n_rows, Integral) else np.ceil(self.n_rows * n_rows)
         return min(n_rows, int(wanted))
 

@@ -66,6 +66,9 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     validation_fraction : float
         The share of the rows held out for it.
     patience : int
+    sums : path, URL or None
+        Of half squared error in float64: where to keep the sums of each block of a Dataset, so that `update` reads only
+        blocks that changed; a folder that all workers reach. A block's take up to 64 MiB: for at most 4,094 columns.
     max_rows : int or None
         Fit on this many rows at most.
     class_weight : dict, "balanced" or None
@@ -143,6 +146,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 5,
+        sums: Any = None,
         max_rows: int | None = None,
         class_weight: Any = None,
         dtype: str = "float64",
@@ -173,6 +177,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.sums = sums
         self.max_rows = max_rows
         self.class_weight = class_weight
         self.dtype = dtype
@@ -201,7 +206,7 @@ class TunedRegressor(NumberPredictions, TunedLearner):
         Half the square, of targets in units of their deviation.
     lam, Lam, gamma, meta_kernel, length_scale, density_floor, center, shared_density
         As of `TunedClassifier`; the density is shared by all targets, or one a target.
-    solver, tol, max_passes, epochs, learning_rate, early_stopping, validation_fraction, patience, max_rows
+    solver, tol, max_passes, epochs, learning_rate, early_stopping, validation_fraction, patience, sums, max_rows
         As of `TunedClassifier`.
     dtype, device, random_state, checkpoint, progress, memory_limit
         As of `TunedClassifier`.
@@ -210,6 +215,8 @@ class TunedRegressor(NumberPredictions, TunedLearner):
     ----------
     density_, feature_map_, frequencies_, coef_, intercept_, objective_, residual_, duality_gap_, history_, message_
         As of `TunedClassifier`, K the number of targets; coefficients and intercepts in the targets' own units.
+    target_units_ : ndarray of shape (2, t)
+        The mean and deviation that the targets of kept sums are in; with `sums` only.
     family_, scaler_, seed_, n_features_in_, stats_
         As of `RandomFeatures`.
 
@@ -254,6 +261,7 @@ class TunedRegressor(NumberPredictions, TunedLearner):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 5,
+        sums: Any = None,
         max_rows: int | None = None,
         dtype: str = "float64",
         device: str = "auto",
@@ -283,6 +291,7 @@ class TunedRegressor(NumberPredictions, TunedLearner):
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.sums = sums
         self.max_rows = max_rows
         self.dtype = dtype
         self.device = device

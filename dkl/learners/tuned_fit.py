@@ -17,7 +17,7 @@ from dkl.learners.searching import row_bytes, weight_of
 from dkl.linear.fitting import LinearProblem
 from dkl.linear.newton import newton_targets
 from dkl.linear.pieces import HeldOut
-from dkl.linear.targets import TargetScale, target_record, target_scale
+from dkl.linear.targets import TargetScale, deviations, target_record, target_scale
 from dkl.linear.tuned_descent import TunedModel
 from dkl.linear.tuned_fitting import AdamFit, Descent, descent_passes, fit_by_adam
 from dkl.linear.tuned_judging import judged, judging_record
@@ -97,7 +97,7 @@ def tuned_passes(learner: Any, dataset: Dataset, reference: FeatureMap) -> Passe
         first = TunedModel.first(problem.n_models, 1, penalty)
         record = judging_record(reference, _targets(problem, None), first, learner.loss, dtype=learner.dtype)
         return [*descent_passes(problem, penalty, _descent(learner), dataset.source), ([record], 1)]
-    passes = TunedDriver().plan(_tuned_problem(learner, dataset, reference, penalty, None))
+    passes = learner._kept(TunedDriver()).plan(_tuned_problem(learner, dataset, reference, penalty, None))
     scale = [] if dataset.classes is not None else [([target_record(dataset.schema.n_targets or 1)], 1)]
     return [*scale, *passes]
 
@@ -120,16 +120,31 @@ def _planned_penalty(learner: Any, n_frequencies: int) -> DensityPenalty:
 
 
 def _solve(learner: Any, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty) -> None:
-    scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
+    scale = _units(learner, dataset)
     problem = _tuned_problem(learner, dataset, reference, penalty, scale)
 
     def keep(learner: Any, state: TunedState) -> None:
         found = _in_own_units(solution(problem, state), scale)
         learner._keep(reference, found, [dict(line) for line in state.history])
 
+    if learner.sums is not None:
+        keep(learner, learner._sum(TunedDriver(), problem, dataset, "solver"))
+        return
     state = learner._run(TunedDriver(), problem, dataset, "solver", keep=keep)
     if problem.loss != "squared_error" and state.gap > problem.tol * state.objective and not state.was_stopped:
         warnings.warn(f"{type(learner).__name__} stands where {state.message}", UserWarning, stacklevel=6)
+
+
+def _units(learner: Any, dataset: Dataset) -> TargetScale | None:
+    """What targets are standardised by; kept sums stay in the units that they were begun in."""
+    if dataset.classes is not None:
+        return None
+    if learner.sums is None:
+        return target_scale(dataset.source, dataset.schema.n_targets or 1)
+    if not hasattr(learner, "target_units_"):
+        found = target_scale(dataset.source, dataset.schema.n_targets or 1)
+        learner.target_units_ = np.stack([found.center, found.scale])
+    return TargetScale(*learner.target_units_)
 
 
 def _in_own_units(found: TunedSolution, scale: TargetScale | None) -> TunedSolution:
@@ -154,7 +169,8 @@ def _tuned_problem(
         max_passes=learner.max_passes,
         shared=learner.shared_density,
         dtype=learner.dtype,
-        n_rows=dataset.n_rows,
+        n_rows=None if learner.sums is not None else dataset.n_rows,
+        deviations=deviations if learner.sums is not None and dataset.classes is None else None,
     )
 
 

@@ -19,11 +19,12 @@ from dkl.learners.prediction import Scorer
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.rows import map_to_features, one_dimensional
 from dkl.learners.tuned_fit import History, check_penalty, fit_tuned, held_bytes, meta_spectrum_of, tuned_passes
+from dkl.learners.updating import KEPT_COLUMNS, Updated
 from dkl.selection.preparation import PreparationDriver
 from dkl.selection.tuned_solution import TunedSolution
 
 
-class TunedLearner(Certified, FeatureLearner):
+class TunedLearner(Updated, Certified, FeatureLearner):
     """Tuned random features (Shilton et al. 2022): a linear model on them is learned together with their density."""
 
     _supervised: ClassVar[bool] = True
@@ -154,19 +155,42 @@ class TunedLearner(Certified, FeatureLearner):
             )
         size = kept_frequencies(type(self).__name__, self.n_features, self._planned_family())
         check_penalty(self, size)
+        self._check_sums(2 * size)
         if self.solver == "full" and self.early_stopping:
             raise ValueError(
                 "solver='full' goes to the optimum, and early_stopping has no meaning; use solver='adam', or set "
                 "early_stopping=False"
             )
 
+    def _check_sums(self, n_columns: int) -> None:
+        """Raise ValueError where sums are to be kept that the model does not depend on alone, or that are too large."""
+        if self.sums is None:
+            return
+        if self.loss != "squared_error" or self.solver != "full" or self.dtype != "float64":
+            raise ValueError(
+                f"sums={str(self.sums)!r} keeps what half squared error depends on: it needs loss='squared_error', "
+                f"solver='full' and dtype='float64', got {self.loss!r}, {self.solver!r} and {self.dtype!r}; for others "
+                "leave sums out"
+            )
+        if n_columns > KEPT_COLUMNS:
+            raise ValueError(
+                f"sums={str(self.sums)!r} keeps the Gram matrix of the features for each block, of at most "
+                f"{KEPT_COLUMNS:,} columns; n_features={self.n_features:,} makes {n_columns:,}. Set n_features, or "
+                "leave sums out"
+            )
+
     def _learn(self, dataset: Dataset) -> None:
         if dataset.classes is not None:
             self._check_classes(np.asarray(dataset.classes))
-        self.total_weight_ = dataset.total_weight
+        self.__dict__.pop("target_units_", None)
         scaler = self._prepare(dataset)
-        reference = replace(self._reference(self.family_, dataset.n_columns, seed=self.seed_), scaler=scaler)
-        fit_tuned(self, dataset, reference)
+        self.feature_map_ = replace(self._reference(self.family_, dataset.n_columns, seed=self.seed_), scaler=scaler)
+        self._weigh(dataset)
+
+    def _weigh(self, dataset: Dataset) -> None:
+        self.total_weight_ = dataset.total_weight
+        size = self.feature_map_.n_frequencies
+        fit_tuned(self, dataset, replace(self.feature_map_, amplitudes=np.full(size, 1.0 / np.sqrt(size))))
 
     def _check_classes(self, classes: np.ndarray) -> None:
         """Keep the labels, or raise ValueError where they are none."""

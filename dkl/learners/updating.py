@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import dask
-import numpy as np
 from dask.base import tokenize
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.blocks.records import BlockSum
 from dkl.data.dataset import Dataset
 from dkl.learners.recording import record_rows, recorded
-from dkl.learners.rows import check_columns
+from dkl.learners.rows import check_classes, check_columns
 from dkl.linear.fitting import Run
 from dkl.passes.kept_sums import KeepingDriver, KeptSource, KeptSums
 from dkl.version import __version__
+
+# the most whose Gram matrix is one accumulator, of 64 MiB
+KEPT_COLUMNS = 4_094
 
 
 class Updated:
     """A learner with a pass whose sums can be kept block by block; a subclass says how it weighs and chooses."""
 
     sums: Any
+    _supervised: ClassVar[bool]
     max_rows: int | None
     stats_: list[Any]
     seed_: int
@@ -32,15 +35,19 @@ class Updated:
 
     @recorded
     def update(self, dataset: Dataset) -> Self:
-        """Select anew after rows were appended to the store or dropped from it; only blocks that changed are read.
+        """Learn anew after rows were appended to the store or dropped from it; only blocks that changed are read.
 
         Candidates, bandwidth and scaler stay those of `fit`. Where these do not depend on the rows (a number for the
         bandwidth, no scaling), the result has the bits of a new `fit` on the same blocks; else those of the selection
         alone, on candidates found on earlier rows. Regression targets are summed about the mean of the fit's first
-        block, so there the bits are those of a new fit while that block stays whole, and else agree to rounding.
-        ``class_weight="balanced"`` gives old rows other weights whenever the classes' shares change: all blocks are
-        then read. The landmarks of `LandmarkFeatures` stay too, and a random one whose row was dropped still counts
-        among the rows.
+        block, so there the bits are those of a new fit while that block stays whole, and else agree to rounding; to
+        rounding alone for `TunedRegressor`, whose sums keep the units of the first fit. ``class_weight="balanced"``
+        gives old rows other weights whenever the classes' shares change: all blocks are then read. So they are with
+        `max_rows` (and `n_rows` of `LeverageFeatures`), whose share of each block changes. The landmarks of
+        `LandmarkFeatures` stay too, and a random one whose row was dropped still counts among the rows.
+
+        What `MarginFeatures`, `JointFeatures`, `PeakFeatures` and tuned hinges learn depends on more than sums: they
+        have ``warm_start=True``, and `fit` reads all rows again.
 
         Parameters
         ----------
@@ -79,13 +86,8 @@ class Updated:
                 "rows to the dataset of the fit, ds = ds.append(X, y), then update(ds)"
             )
         check_columns(self, dataset)
-        if dataset.n_columns != self.n_features_in_:
-            raise ValueError(f"{dataset!r} has {dataset.n_columns} columns; {name} was fitted to {self.n_features_in_}")
-        known = getattr(self, "classes_", None)
-        if not np.array_equal(known, dataset.classes):  # type: ignore[arg-type]
-            raise ValueError(
-                f"{dataset!r} has the classes {dataset.classes}, fit has found {known}; fit all rows again"
-            )
+        if self._supervised:
+            check_classes(self, dataset)
 
     def _kept(self, driver: Any) -> Any:
         """The driver as it is planned, with its sums kept where `sums` says so."""

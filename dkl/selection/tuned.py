@@ -117,7 +117,13 @@ def _sums(problem: TunedProblem) -> FoldSums:
 def _solved(problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
     """The optimum by the sums of the first pass: the end, unless they are of float32 products."""
     (sums,) = _sums(problem).collect(results)
-    state = _placed(state, solve_squared(sums, problem.penalty, problem.lam, shared=problem.shared))
+    if problem.deviations is not None and isinstance(sums, SquaredSums):
+        sums, center, scale = sums.standardised(problem.deviations)
+        found = solve_squared(sums, problem.penalty, problem.lam, shared=problem.shared)
+        found = replace(found, coef=found.coef * scale[:, None], intercept=found.intercept * scale + center)
+    else:
+        found = solve_squared(sums, problem.penalty, problem.lam, shared=problem.shared)
+    state = _placed(state, found)
     if problem.product_dtype == "float64" or not isinstance(sums, SquaredSums):
         return replace(state, ended=True, history=state.noted())
     return replace(state, history=state.noted(), gram=sums.gram, cross=sums.cross, squares=sums.squares)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -47,6 +47,9 @@ class TunedProblem:
         Of the mapped rows and the products of their pairs; below lam = 1e-6 these are float64 anyhow.
     n_rows : int or None
         Lets few rows be solved in their own number of dimensions.
+    deviations : callable or None
+        Of targets of the squared error that are in units of other rows: what to divide them by, from their means and
+        variances (K,); they are solved for in these units. None takes them as they are.
 
     References
     ----------
@@ -64,6 +67,7 @@ class TunedProblem:
     shared: bool = True
     dtype: str = "float64"
     n_rows: int | None = None
+    deviations: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
 
     @property
     def n_outputs(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -72,6 +73,23 @@ class SquaredSums:
 
     def __add__(self, other: SquaredSums) -> SquaredSums:
         return SquaredSums(self.gram + other.gram, self.cross + other.cross, self.squares + other.squares)
+
+    def standardised(
+        self, deviations: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    ) -> tuple[SquaredSums, np.ndarray, np.ndarray]:
+        """The same of targets less their mean and over their deviation, with both (K,).
+
+        Parameters
+        ----------
+        deviations : callable
+            From means and variances (K,) what targets are divided by.
+        """
+        columns = self.gram[-self.cross.shape[1] :]
+        center = self.cross[:, -1] / self.weight
+        squares = np.maximum(self.squares - center * self.cross[:, -1], 0.0)
+        scale = deviations(center, squares / self.weight)
+        cross = (self.cross - center[:, None] * columns) / scale[:, None]
+        return SquaredSums(self.gram, cross, squares / scale**2), center, scale
 
     def centred(self) -> CentredSums:
         """Means and covariances of the columns and the targets.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from dkl.features.families import Gaussian
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.kernel_machines import KernelClassifier
 from dkl.learners.landmarks import LandmarkFeatures
+from dkl.learners.leverage import LeverageFeatures
 from dkl.learners.posterior import PosteriorFeatures
+from dkl.learners.tuned import TunedClassifier, TunedRegressor
 from dkl.model_io import load_model
 from dkl.passes.kept_sums import KeptSums
 
@@ -165,14 +168,60 @@ def test_a_machine_is_updated_with_its_features(tmp_path: Path) -> None:
     assert np.array_equal(machine.linear_.coef_, whole.linear_.coef_)
 
 
+def test_leverage_is_updated_by_the_matrices_of_the_blocks_that_changed(tmp_path: Path, blocks_read: list[str]) -> None:
+    ds = store(tmp_path, LABELS, sample_weight=RNG.integers(0, 3, 150))
+    options = {
+        "family": Gaussian(sigma=1.0),
+        "n_candidates": 30,
+        "n_features": 20,
+        "random_state": 0,
+        "progress": False,
+    }
+    fitted = LeverageFeatures(**options, sums=tmp_path / "sums").fit(ds)
+    assert np.array_equal(fitted.scores_, LeverageFeatures(**options, n_rows=150).fit(ds).scores_)
+    # no label has a say, so that new ones do not matter
+    ds = ds.append(X[150:], LABELS[150:]).drop([25, 26, 45, 60])
+    blocks_read.clear()
+    fitted.update(ds)
+    assert len(blocks_read) == 3 + 3
+    anew = LeverageFeatures(**options, sums=tmp_path / "other").fit(ds)
+    assert np.array_equal(fitted.scores_, anew.scores_)
+    assert np.array_equal(fitted.with_mu(1e-2).scores_, anew.with_mu(1e-2).scores_)
+    assert np.array_equal(fitted.transform(X), anew.transform(X))
+
+
+@pytest.mark.parametrize(
+    "targets", [LABELS, NUMBERS - 1e4, np.stack([NUMBERS - 1e4, X[:, 1]], axis=1)], ids=["labels", "numbers", "two"]
+)
+def test_a_tuned_density_is_updated_from_sums_and_nothing_else(
+    tmp_path: Path, targets: np.ndarray, blocks_read: list[str]
+) -> None:
+    machine = TunedClassifier if targets is LABELS else TunedRegressor
+    options = {"n_features": 24, "family": Gaussian(sigma=1.0), "loss": "squared_error", "random_state": 0}
+    ds = store(tmp_path, targets)
+    fitted = machine(**options, progress=False, sums=tmp_path / "sums").fit(ds)
+    later = targets[150:] if targets is LABELS else targets[150:] + 1
+    more = ds.append(X[150:], later).drop(blocks=[2])
+    blocks_read.clear()
+    fitted.update(more)
+    assert len(blocks_read) == 3
+    anew = machine(**options, progress=False).fit(more)
+    # numbers are summed in the units of the first fit
+    equal = np.testing.assert_array_equal if targets is LABELS else partial(np.testing.assert_allclose, rtol=1e-9)
+    for name in ("coef_", "density_", "intercept_", "objective_"):
+        equal(getattr(fitted, name), getattr(anew, name))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda fitted, ds: fitted.set_params(sums=None).update(ds), "no sums of its blocks: fit with sums='folder'"),
         (lambda fitted, ds: fitted.update(X), "Dataset in a store"),
         (lambda fitted, ds: clone(fitted).fit(X, LABELS), "write them with dkl.create_dataset first"),
-        (lambda fitted, ds: fitted.update(ds("cols", X[:, :2], LABELS)), "has 2 columns"),
+        (lambda fitted, ds: fitted.update(ds("cols", X[:, :2], LABELS)), "has 2 features"),
         (lambda fitted, ds: fitted.update(ds("other", X, NUMBERS > 1e4)), "fit all rows again"),
+        (lambda fitted, ds: LeverageFeatures(sums="sums").fit(ds("wide", X, LABELS)), "at most 4,094"),
+        (lambda fitted, ds: TunedClassifier(sums="sums").fit(ds("tuned", X, LABELS)), "loss='squared_error'"),
         (lambda fitted, ds: KernelClassifier("random").fit(X, LABELS).update(X), "RandomFeatures keeps no sums"),
     ],
 )  # fmt: skip
