@@ -29,6 +29,8 @@ _NEARER = 0.2
 # working candidates for each one in use, or that the dual point gives weight
 _SPARE = 1.5
 _FEWEST = 32
+# of those in use, or that must have weight, what the dual point may ask for
+_GROWTH = 2
 # more than so many times them are dropped: what the driver's matrices cost grows with their cube
 _KEPT = 1.2
 # of the mean density: less is none
@@ -236,8 +238,10 @@ def _standing(state: JointState) -> str:
 def _next_working(problem: JointProblem, state: JointState, found: _Judged) -> np.ndarray:
     """Those in use and those that the dual point gives the most, of which a few that were there before stay."""
     in_use = state.working[_has_density(state) | _has_past(state)]
-    wanted = max(int(np.count_nonzero(found.density)), problem.ball.least)
-    count = max(_FEWEST, int(np.ceil(_SPARE * max(wanted, len(in_use)))))
+    used = max(len(in_use), problem.ball.least)
+    # the first dual points give weight to many more candidates than the last
+    wanted = min(int(np.count_nonzero(found.density)), _GROWTH * used)
+    count = max(_FEWEST, int(np.ceil(_SPARE * max(wanted, used))))
     best = np.argsort(-found.squares, kind="stable")[:count]
     chosen = np.union1d(state.working, best) if state.coefficients.any() else np.sort(best)
     limit = min(problem.most_working, int(np.ceil(_KEPT * count)))

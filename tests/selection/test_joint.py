@@ -218,3 +218,19 @@ def test_the_working_candidates_are_no_more_than_may_be_solved_on_at_once() -> N
     assert max(line["working"] for line in state.rounds) == 25
     assert state.gap > problem.tol * state.objective
     assert "max_working" in state.message
+
+
+def test_the_first_dual_point_does_not_make_most_candidates_working_ones() -> None:
+    X, y = some_rows("hinge")
+    problem = some_problem("hinge", len(X), size=1_000, rho=49.0)
+    # one that is far ahead has all that the ball allows, and the rest is spread thin
+    amplitudes = problem.pool.amplitudes * np.where(np.arange(1_000) == 7, 17.0, 1.0)
+    problem = replace(problem, pool=replace(problem.pool, amplitudes=amplitudes))
+    state = JointDriver().init(problem)
+    sums = summed(JointDriver().request(problem, state)[0], blocks_of(X, y, len(X)))
+    first = JointDriver().step(problem, state, [sums])
+    duals = sums["pool0"] @ (sums["mass"].min() / sums["mass"][:, 0])
+    wanted = np.count_nonzero(maximise_alignment(np.sum(duals**2, axis=0), 49.0))
+    assert problem.ball.least == 20
+    assert wanted > 60
+    assert len(first.working) <= 3 * problem.ball.least
