@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numba
@@ -9,10 +10,10 @@ import numpy as np
 from scipy import sparse
 
 from dkl.blocks import device
-from dkl.blocks.pair_sums import add_multiple, sparse_row_product
+from dkl.blocks.pair_sums import add_sparse_sums, sparse_row_product
 from dkl.blocks.threads import Crew
 from dkl.blocks.tiles import cache_tile, checked_dtype, checked_weights, spans
-from dkl.blocks.turns import ELEMENTWISE, REDUCTION, cos_sin, cos_sin_rows
+from dkl.blocks.turns import ELEMENTWISE, REDUCTION, add_multiple, cos_sin, cos_sin_rows
 
 __all__ = ["potentials", "potentials_and_gradients"]
 
@@ -22,6 +23,8 @@ _TURN = 1.0 / (2.0 * np.pi)
 _ROWS = 512
 _PIECES = 32
 _LEAST_TILES = 2
+# chains that climb at once on sparse rows: their frequencies and gradients stay in the second cache
+_SPARSE_CHAINS = 320
 _WAVE_BYTES = 1 << 26
 _GRADIENT_BYTES = 1 << 26
 
@@ -65,8 +68,8 @@ def potentials_and_gradients(
 
     Notes
     -----
-    No temporary is larger than two arrays of n x c numbers (in parts of at most 64 MiB), whatever d is. The bits do not
-    depend on the number of cores.
+    No temporary is larger than two arrays of n x c numbers (in parts of at most 64 MiB; of sparse rows there is none),
+    whatever d is. The bits do not depend on the number of cores.
 
     References
     ----------
@@ -105,7 +108,7 @@ def landscape(X: Any, S: Any, dtype: Any = "float32", *, columns: np.ndarray | N
         return device.Landscape(X, S, dtype, columns)
     if columns is not None:
         return _Columns(X, S, columns, dtype)
-    return _Rows(X, S, dtype)
+    return _SparseRows(X, S, dtype) if sparse.issparse(X) else _Rows(X, S, dtype)
 
 
 def climbing_bytes(n_rows: int, n_columns: int, n_chains: int) -> int:
@@ -115,18 +118,41 @@ def climbing_bytes(n_rows: int, n_columns: int, n_chains: int) -> int:
     return waves + 3 * min(_PIECES * gradient, max(_GRADIENT_BYTES, gradient))
 
 
-class _Rows:
+class _Tiles:
+    """Rows of all columns that chains climb on, by pieces for the cores and tiles for the cache."""
+
+    X: Any
+    S: np.ndarray
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self.dtype = dtype
+        self.tile = cache_tile(_ROWS, self.X.shape[1], dtype)
+        self.crew = Crew()
+
+    def pieces(self, most: int = _PIECES) -> list[slice]:
+        """Rows that one core works on: whole tiles, cut by the shapes alone."""
+        n = self.X.shape[0]
+        tiles = -(-n // (max(1, min(_PIECES, most)) * self.tile))
+        return list(spans(n, max(_LEAST_TILES, tiles) * self.tile))
+
+    def tiles(self, rows: slice) -> list[slice]:
+        return [slice(rows.start + t.start, rows.start + t.stop) for t in spans(rows.stop - rows.start, self.tile)]
+
+    def gradient(self, work: Callable[[slice], np.ndarray], n_chains: int) -> np.ndarray:
+        """Twice the sum of what `work` makes of pieces of rows, as many as there is room for gradients."""
+        most = _GRADIENT_BYTES // (self.X.shape[1] * n_chains * self.dtype.itemsize)
+        return 2.0 * np.asarray(np.sum(self.crew.map(work, self.pieces(most)), axis=0, dtype=np.float64))
+
+
+class _Rows(_Tiles):
     """The potential over all columns: one product for the angles, one for the gradient, row tiles in the cache."""
 
     def __init__(self, X: Any, S: Any, dtype: np.dtype) -> None:
-        self.X: Any = sparse.csr_array(X).astype(dtype) if sparse.issparse(X) else np.ascontiguousarray(X, dtype=dtype)
+        self.X = np.ascontiguousarray(X, dtype=dtype)
         # one column alone would be a matrix-vector product, whose bits depend on where it lies in memory
         S = checked_weights(S, self.X.shape[0])
         self.S = np.ascontiguousarray(np.pad(S, ((0, 0), (0, max(0, 2 - S.shape[1])))), dtype=dtype)
-        self.dtype = dtype
-        self.sparse = sparse.issparse(self.X)
-        self.tile = cache_tile(_ROWS, self.X.shape[1], dtype)
-        self.crew = Crew()
+        super().__init__(dtype)
         self._waves = np.empty((2, 0), dtype)
 
     def __call__(self, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -145,12 +171,6 @@ class _Rows:
         most = _WAVE_BYTES // (2 * max(self.X.shape[0], 1) * self.dtype.itemsize)
         return list(spans(n_chains, max(16, most // 16 * 16)))
 
-    def _pieces(self, most: int) -> list[slice]:
-        """Rows that one core works on: whole tiles, cut by the shapes alone."""
-        n = self.X.shape[0]
-        tiles = -(-n // (max(1, min(_PIECES, most)) * self.tile))
-        return list(spans(n, max(_LEAST_TILES, tiles) * self.tile))
-
     def _room(self, n_chains: int) -> np.ndarray:
         """Cosines and sines of all rows, (2, n, c); the same memory each time."""
         size = self.X.shape[0] * n_chains
@@ -160,48 +180,77 @@ class _Rows:
 
     def _project(self, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Cosines and sines (2, n, c) and their sums with the weights (2, K, c), float64."""
-        turns = np.ascontiguousarray((W * _TURN).T, dtype=self.dtype)
+        turns = _turns(W, self.dtype)
         waves = self._room(len(W))
 
         def work(rows: slice) -> np.ndarray:
             sums = np.zeros((2, self.S.shape[1], len(W)))
-            for tile in self._tiles(rows):
-                self._angles(tile, turns, waves[0, tile])
+            for tile in self.tiles(rows):
+                np.dot(self.X[tile], turns, out=waves[0, tile])
                 sums += _turn(waves[0, tile], waves[1, tile], self.S[tile])
             return sums
 
-        return waves, np.sum(self.crew.map(work, self._pieces(_PIECES)), axis=0)
+        return waves, np.sum(self.crew.map(work, self.pieces()), axis=0)
 
     def _pull(self, waves: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """The gradient (c, d); the cosines are overwritten by what each row pulls with."""
-        width, n_chains = self.X.shape[1], sums.shape[2]
+        shape, ends = (sums.shape[2], self.X.shape[1]), sums.astype(self.dtype)
+
+        def work(rows: slice) -> np.ndarray:
+            total = np.zeros(shape, self.dtype)
+            for tile in self.tiles(rows):
+                _pull(waves[0, tile], waves[1, tile], self.S[tile], ends)
+                total += np.dot(waves[0, tile].T, self.X[tile])
+            return total
+
+        return self.gradient(work, shape[0])
+
+
+class _SparseRows(_Tiles):
+    """The same for sparse rows: a row's few products are sooner formed twice than kept, so nothing of size n is."""
+
+    def __init__(self, X: Any, S: Any, dtype: np.dtype) -> None:
+        self.X = sparse.csr_array(X).astype(dtype)
+        self.S = np.ascontiguousarray(checked_weights(S, self.X.shape[0]), dtype=dtype)
+        super().__init__(dtype)
+
+    def __call__(self, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        v, gradient = np.empty(len(W)), np.empty(W.shape, self.dtype)
+        for chains in spans(len(W), _SPARSE_CHAINS):
+            turns = _turns(W[chains], self.dtype)
+            sums = self._project(turns)
+            v[chains] = _squares(sums)
+            gradient[chains] = self._pull(turns, sums)
+        return v, gradient
+
+    def potentials(self, W: np.ndarray) -> np.ndarray:
+        """v alone."""
+        return _squares(self._project(_turns(W, self.dtype)))
+
+    def _project(self, turns: np.ndarray) -> np.ndarray:
+        """The sums of waves with the weights (2, K, c), float64."""
+
+        def work(rows: slice) -> np.ndarray:
+            sums = np.zeros((2, self.S.shape[1], turns.shape[1]))
+            for tile in self.tiles(rows):
+                add_sparse_sums(*self._entries(tile), np.ascontiguousarray(self.S[tile].T), turns, sums)
+            return sums
+
+        return np.sum(self.crew.map(work, self.pieces()), axis=0)
+
+    def _pull(self, turns: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        """The gradient (c, d)."""
         ends = sums.astype(self.dtype)
 
         def work(rows: slice) -> np.ndarray:
-            total = np.zeros((width, n_chains) if self.sparse else (n_chains, width), self.dtype)
-            for tile in self._tiles(rows):
-                _pull(waves[0, tile], waves[1, tile], self.S[tile], ends)
-                self._add_rows(waves[0, tile], tile, total)
+            total = np.zeros(turns.shape, self.dtype)
+            _pull_sparse(self._entries(rows), turns, self.S[rows], ends, total)
             return total
 
-        most = _GRADIENT_BYTES // (width * n_chains * self.dtype.itemsize)
-        gradient = np.asarray(np.sum(self.crew.map(work, self._pieces(most)), axis=0, dtype=np.float64))
-        return 2.0 * (gradient.T if self.sparse else gradient)
+        return self.gradient(work, turns.shape[1]).T
 
-    def _tiles(self, rows: slice) -> list[slice]:
-        return [slice(rows.start + t.start, rows.start + t.stop) for t in spans(rows.stop - rows.start, self.tile)]
-
-    def _angles(self, tile: slice, turns: np.ndarray, out: np.ndarray) -> None:
-        if self.sparse:
-            _sparse_angles(self.X.data, self.X.indices, self.X.indptr[tile.start : tile.stop + 1], turns, out)
-        else:
-            np.dot(self.X[tile], turns, out=out)
-
-    def _add_rows(self, pulls: np.ndarray, tile: slice, total: np.ndarray) -> None:
-        if self.sparse:
-            _add_sparse_rows(self.X.data, self.X.indices, self.X.indptr[tile.start : tile.stop + 1], pulls, total)
-        else:
-            total += np.dot(pulls.T, self.X[tile])
+    def _entries(self, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.X.data, self.X.indices, self.X.indptr[rows.start : rows.stop + 1]
 
 
 class _Columns:
@@ -229,6 +278,11 @@ class _Columns:
 
         self.crew.map(work, list(spans(len(W), max(1, -(-len(W) // _PIECES)))))
         return v, gradient.astype(self.rows.dtype)
+
+
+def _turns(W: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Frequencies as columns (d, c), in turns."""
+    return np.ascontiguousarray((W * _TURN).T, dtype=dtype)
 
 
 def _squares(sums: np.ndarray) -> np.ndarray:
@@ -260,19 +314,31 @@ def _pull_all(cosines: np.ndarray, sines: np.ndarray, real: np.ndarray, imaginar
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _sparse_angles(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, W: np.ndarray, out: np.ndarray) -> None:
-    for i in range(len(out)):
-        sparse_row_product(data, indices, indptr[i], indptr[i + 1], W, 0, out[i])
+def _pull_sparse(
+    X: tuple[np.ndarray, np.ndarray, np.ndarray], W: np.ndarray, S: np.ndarray, sums: np.ndarray, total: np.ndarray
+) -> None:
+    """total (d, c) += the outer products of sparse rows and what each of them pulls with; W is (d, c), in turns."""
+    data, indices, indptr = X
+    z, pull = np.empty(W.shape[1], W.dtype), np.empty(W.shape[1], W.dtype)
+    cosines, sines = np.empty(W.shape[1], W.dtype), np.empty(W.shape[1], W.dtype)
+    for i in range(len(S)):
+        sparse_row_product(data, indices, indptr[i], indptr[i + 1], W, 0, z)
+        cos_sin_rows(z, cosines, sines)
+        pull[:] = 0
+        for k in range(S.shape[1]):
+            _add_pulls(cosines, sines, S[i, k], (sums[0, k], sums[1, k]), pull)
+        for entry in range(indptr[i], indptr[i + 1]):
+            add_multiple(pull, data[entry], total[indices[entry]])
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _add_sparse_rows(
-    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, pulls: np.ndarray, total: np.ndarray
+def _add_pulls(
+    cosines: np.ndarray, sines: np.ndarray, weight: float, sums: tuple[np.ndarray, np.ndarray], out: np.ndarray
 ) -> None:
-    """total (d, c) += the outer products of sparse rows and their pulls."""
-    for i in range(len(pulls)):
-        for entry in range(indptr[i], indptr[i + 1]):
-            add_multiple(pulls[i], data[entry], total[indices[entry]])
+    """Add what one row pulls each chain with."""
+    real, imaginary = sums
+    for j in range(len(out)):
+        out[j] += weight * (cosines[j] * imaginary[j] - sines[j] * real[j])
 
 
 @numba.njit(nogil=True, cache=True)

@@ -71,7 +71,9 @@ def _kernel(feature_map: FeatureMap, dtype: np.dtype, *, sparse: bool) -> AddTil
 def _matrix_kernel(W: np.ndarray, *, sparse: bool) -> AddTile:
     if sparse:
         transposed = np.ascontiguousarray(W.T)
-        return lambda tile, weights, total: _add_sparse(tile, weights, transposed, total)
+        return lambda tile, weights, total: add_sparse_sums(
+            tile.data, tile.indices, tile.indptr, weights, transposed, total
+        )
     if W.shape[1] <= SMALL_COLUMNS:
         padded = np.ascontiguousarray(np.pad(W, ((0, 0), (0, W.shape[1] % 2))))
         return lambda tile, weights, total: _add_small(tile, weights, padded, total)
@@ -159,15 +161,14 @@ def _reduce_small(columns: np.ndarray, weights: np.ndarray, W: np.ndarray, total
         add_sums(z, weights, room, total, j)
 
 
-def _add_sparse(tile: Any, weights: np.ndarray, W: np.ndarray, total: np.ndarray) -> None:
-    _reduce_sparse(tile.data, tile.indices, tile.indptr, weights, W, total)
-
-
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _reduce_sparse(
+def add_sparse_sums(
     data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, weights: np.ndarray, W: np.ndarray, total: np.ndarray
 ) -> None:
-    """Add the sums of sparse rows; W is (d, m). Angles of a few rows at a time, in the first cache."""
+    """Add the sums of sparse rows to total (2, K, m); weights are (K, n), W is (d, m), in turns.
+
+    Angles of a few rows at a time, in the first cache.
+    """
     n, m = len(indptr) - 1, W.shape[1]
     angles = np.empty(_SPARSE_FREQUENCIES, data.dtype)
     cosines = np.zeros((_GROUP, _SPARSE_FREQUENCIES), data.dtype)
