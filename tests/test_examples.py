@@ -161,6 +161,12 @@ def test_tables_of_alignment_are_measured_once(
     assert alignment["run"](study, ["kgrams", "mixtures"]) == text
 
 
+@pytest.mark.parametrize("best", [1e-3, 0.1, 1.0, 1e5])
+def test_a_cost_at_the_end_of_the_grid_is_not_the_last_word(alignment: dict[str, Any], best: float) -> None:
+    assert alignment["least_wrong"](lambda cost: abs(np.log10(cost / best))) == pytest.approx(best)
+    assert alignment["least_wrong"](lambda cost: -cost) == pytest.approx(1e5)
+
+
 def test_frequencies_of_patches_are_0_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES / "papers")
     family = example("papers/alignment_sets.py")["ArcCosinePatches"](1, size=3)

@@ -9,15 +9,17 @@ part "race" is not of the paper: errors of all learners on adult against the sec
 
 Protocol (table 3): the set's candidates, rho and share of the rows; features are drawn from q where D < nnz(q), else
 they are its support. Logistic models are `KernelClassifier` with its defaults, ridge is `KernelRegressor` on -1 and +1
-with the penalty chosen on held-out training rows. Table 1 shows the best test error over D, as the paper does.
+with the penalty chosen on held-out training rows. Table 1 shows the best test error over D, as the paper does. Joint
+optimisation is the machine of equation (9) itself, to a certified gap of 0.1 %.
 
 Deviations: D counts columns, two a Gaussian frequency (cosine and sine instead of a phase; figure 1 has phases). The
-bandwidth is the median distance and the arc-cosine order of MNIST is 2: the paper gives neither ("ours" of table 6 has
-order 1, on patches of the images). Seconds are the processor's, of training and test together, so that a busy machine
-does not change them; the paper's are a clock's on another machine. Mixtures of kernels train on --mixture-rows rows
-(the paper 7,500 to 17,500) and have a Matern 3/2 kernel too; plain features beside them are at most 4,000. The aptamers
-of figure 2 are not at hand: planted k-grams of the same size take their place. reuters, buzz, ads and weight are not at
-hand: `--sets buzz` measures them where DIR/buzz.npz or OpenML has them.
+bandwidth is the median distance and the arc-cosine order of MNIST is 2: the paper gives neither ("ours" of table 6
+has order 1, on patches of the images). Seconds are the processor's, of training and test together, so that a busy
+machine does not change them; the paper's are a clock's on another machine. The joint problem has 2,000 candidates and
+C = 1, which the paper does not state. Mixtures of kernels train on --mixture-rows rows (the paper 7,500 to 17,500)
+and have a Matern 3/2 kernel too; plain features beside them are at most 4,000. The aptamers of figure 2 are not at
+hand: planted k-grams of the same size take their place. reuters, buzz, ads and weight are not at hand: `--sets buzz`
+measures them where DIR/buzz.npz or OpenML has them.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from dkl.plots import ComparisonDisplay
 
 JOINT = "joint"
 COSTS = (0.1, 1.0, 10.0, 100.0)
+LEAST_COST, MOST_COST = 1e-4, 1e5
 MIXTURES: dict[str, Callable[[float], Any]] = {
     "alignment ratio": partial(KernelMixture, ratio_weights),
     "joint mixture": partial(KernelMixture, joint_weights),
@@ -206,9 +209,19 @@ def mixture_cell(study: Study, name: str, machine: Callable[[float], Any]) -> di
     """A machine with the C that does best on a quarter of its training rows; seconds are of the last fit alone."""
     rows = study.few_rows(name)
     X, X_valid, y, y_valid = train_test_split(rows.X, rows.y, test_size=0.25, random_state=0, stratify=rows.y)
-    wrong = [error(machine(cost).fit(X, y), X_valid, y_valid) for cost in COSTS]
-    best = COSTS[int(np.argmin(wrong))]
+    best = least_wrong(lambda cost: error(machine(cost).fit(X, y), X_valid, y_valid))
     return {**measured(machine(best), rows), "C": best}
+
+
+def least_wrong(wrong: Callable[[float], float]) -> float:
+    """The best of `COSTS`, and of decades beyond their ends while the best stands at an end."""
+    found = {cost: wrong(cost) for cost in COSTS}
+    while True:
+        best = min(sorted(found), key=found.__getitem__)
+        beyond = {min(found): best / 10.0, max(found): best * 10.0}.get(best)
+        if beyond is None or not LEAST_COST <= beyond <= MOST_COST:
+            return best
+        found[beyond] = wrong(beyond)
 
 
 def table_6(study: Study) -> str:

@@ -56,10 +56,10 @@ class Setting:
         return self.machine(features, seed)
 
     def joint(self, rows: Rows, seed: int) -> Any:
-        """The machine on features of the joint problem, from at most 2,000 candidates."""
+        """The machine of the joint problem, with C = 1, on at most 2,000 candidates."""
         size = self.n_candidates and min(self.n_candidates, 2_000)
         rho = self.radius * (size or rows.X.shape[1])
-        return self.machine(dkl.JointFeatures(self.family, size, None, rho=rho), seed)
+        return OwnMachine(dkl.JointFeatures(self.family, size, None, rho=rho, random_state=seed, progress=False))
 
     def plain(self, rows: Rows, n_features: int, seed: int) -> Any:
         """The machine on draws of the family."""
@@ -130,6 +130,20 @@ class ArcCosinePatches(dkl.ArcCosine):
         inside = (first <= np.arange(side)) & (np.arange(side) < first + size)
         patches = inside[:, 0, :, None] & inside[:, 1, None, :]
         return whole * patches.reshape(shape)
+
+
+class OwnMachine:
+    """The machine that features are learned together with."""
+
+    def __init__(self, features: Any) -> None:
+        self.features = features
+
+    def fit(self, X: Any, y: np.ndarray) -> OwnMachine:
+        self.feature_map_ = self.features.fit(X, y).feature_map_
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        return self.features.machine_.predict(X)
 
 
 def best_machine(rows: Rows, n_features: int, seed: int) -> Any:
