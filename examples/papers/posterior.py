@@ -153,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with mnist.npz, adult.npz, farm_ads.npz, ads.npz")
     parser.add_argument("--sets", help=f"some of {','.join(SETS)}; all but ads where this is not given")
-    parser.add_argument("--scaling", choices=["none", "standard"], default="none", help="of the columns")
+    parser.add_argument("--scaling", choices=["none", "standard", "unit"], default="none", help="of the rows")
     parser.add_argument("--n-candidates", type=int, default=20_000, help="N")
     parser.add_argument("--most", type=int, default=SIZES[-1], help="frequencies that are drawn at most")
     parser.add_argument("--output", type=Path, default=Path("posterior"), help="folder of cells, tables and picture")
