@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -48,18 +49,40 @@ def map_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndar
         return harmonic_maps(checked_rows(X, feature_map), feature_map, dtype)
     if feature_map.activation == "landmarks":
         return similarity_maps(checked_rows(X, feature_map), feature_map, dtype)
-    is_fourier = feature_map.activation in ("cos-sin", "cos")
-    product = Product(X, feature_map, dtype, factor=1.0 / (2.0 * np.pi) if is_fourier else 1.0)
-    out = np.empty((product.tiles.X.shape[0], feature_map.n_features), dtype)
+    product = _product(X, feature_map, dtype)
+    return _mapped(product, slice(0, product.tiles.X.shape[0]), feature_map, dtype)
+
+
+def map_spans(X: Any, feature_map: FeatureMap, dtype: Any, step: int) -> Iterator[tuple[slice, np.ndarray]]:
+    """Spans of at most `step` rows and their `map_rows`; what the map alone decides is prepared once for all."""
+    rows = spans(X.shape[0], step)
+    if device.is_on_gpu(X) or feature_map.activation in ("harmonics", "landmarks"):
+        yield from ((span, map_rows(X[span], feature_map, dtype)) for span in rows)
+        return
+    product = _product(X, feature_map, checked_dtype(dtype))
+    yield from ((span, _mapped(product, span, feature_map, checked_dtype(dtype))) for span in rows)
+
+
+def _product(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> Product:
+    return Product(X, feature_map, dtype, factor=1.0 / (2.0 * np.pi) if _is_fourier(feature_map) else 1.0)
+
+
+def _is_fourier(feature_map: FeatureMap) -> bool:
+    return feature_map.activation in ("cos-sin", "cos")
+
+
+def _mapped(product: Product, rows: slice, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
+    """phi of a span of the rows of a product."""
+    out = np.empty((rows.stop - rows.start, feature_map.n_features), dtype)
     amplitudes = feature_map.amplitudes.astype(dtype)
-    for rows, tile in product.tiles:
+    for part, tile in product.tiles.within(rows):
         for chosen in spans(feature_map.n_frequencies, product.step):
             z = product(tile, chosen)
-            if is_fourier:
-                write_waves(z, amplitudes, chosen.start, out[rows])
+            if _is_fourier(feature_map):
+                write_waves(z, amplitudes, chosen.start, out[part])
             else:
                 (phi,) = activate(np, z, feature_map)
-                np.multiply(phi, amplitudes[chosen], out=out[rows, chosen])
+                np.multiply(phi, amplitudes[chosen], out=out[part, chosen])
     return out
 
 

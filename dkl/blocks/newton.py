@@ -12,8 +12,7 @@ from scipy.linalg import blas
 
 from dkl.blocks.block import Block
 from dkl.blocks.device import on_host
-from dkl.blocks.maps import map_rows
-from dkl.blocks.tiles import spans
+from dkl.blocks.maps import map_spans
 from dkl.features.feature_map import FeatureMap
 
 NewtonLoss = Literal["squared_hinge", "squared_error"]
@@ -79,17 +78,16 @@ class NewtonOptions:
 
 def design_tiles(X: Any, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
     """Row tiles of the design matrix: mapped rows with a last column of ones."""
-    for start in range(0, X.shape[0], _DESIGN_ROWS):
-        rows = slice(start, min(start + _DESIGN_ROWS, X.shape[0]))
-        phi = np.ones((rows.stop - rows.start, feature_map.n_features + 1), dtype)
-        phi[:, :-1] = on_host(map_rows(X[rows], feature_map, dtype))
+    for rows, mapped in map_spans(X, feature_map, dtype, _DESIGN_ROWS):
+        phi = np.ones((len(mapped), feature_map.n_features + 1), dtype)
+        phi[:, :-1] = on_host(mapped)
         yield rows, phi
 
 
 def mapped_tiles(X: Any, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
     """Row tiles of mapped rows, of the size that products of their columns want."""
-    for rows in spans(X.shape[0], newton_tile(feature_map.n_features, dtype)):
-        yield rows, on_host(map_rows(X[rows], feature_map, dtype))
+    for rows, phi in map_spans(X, feature_map, dtype, newton_tile(feature_map.n_features, dtype)):
+        yield rows, on_host(phi)
 
 
 def newton_tile(n_features: int, dtype: str) -> int:

@@ -89,14 +89,16 @@ def write_out(X: sparse.csr_array, purpose: str) -> np.ndarray:
     return X.toarray()
 
 
-def scale_columns(X: sparse.csr_array, factors: np.ndarray | None, dtype: np.dtype) -> sparse.csr_array:
-    """Sparse rows with each column times its factor, in `dtype`."""
+def scale_columns(
+    X: sparse.csr_array, factors: np.ndarray | None, dtype: np.dtype, rows: slice | None = None
+) -> sparse.csr_array:
+    """Sparse rows (some of them: to slice X first takes longer) with each column times its factor, in `dtype`."""
+    start, stop = (0, X.shape[0]) if rows is None else (rows.start, rows.stop)
+    first, last = X.indptr[start], X.indptr[stop]
+    data, indices = X.data[first:last], X.indices[first:last]
     with np.errstate(over="ignore"):
-        if factors is None:
-            data = X.data.astype(dtype)
-        else:
-            data = (X.data * factors[X.indices]).astype(dtype)
-    return sparse.csr_array((data, X.indices, X.indptr), shape=X.shape)
+        data = data.astype(dtype) if factors is None else (data * factors[indices]).astype(dtype)
+    return sparse.csr_array((data, indices, X.indptr[start : stop + 1] - first), shape=(stop - start, X.shape[1]))
 
 
 def _scale_sparse(X: sparse.csr_array, scaler: Scaler | None, dtype: np.dtype) -> Any:

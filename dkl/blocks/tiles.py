@@ -92,14 +92,19 @@ class RowTiles:
         return (center * factors * self.factor if center.any() else None), factors * self.factor
 
     def __iter__(self) -> Iterator[tuple[slice, Any]]:
-        for rows in spans(self.X.shape[0], self.step):
-            yield rows, self._tile(self.X[rows])
+        return self.within(slice(0, self.X.shape[0]))
 
-    def _tile(self, part: Any) -> Any:
+    def within(self, rows: slice) -> Iterator[tuple[slice, Any]]:
+        """The tiles of a span of the rows; their places are counted from its start."""
+        for part in spans(rows.stop - rows.start, self.step):
+            yield part, self._tile(slice(rows.start + part.start, rows.start + part.stop))
+
+    def _tile(self, rows: slice) -> Any:
+        if self.sparse and not self.written_out:
+            return scale.scale_columns(self.X, self._factors, self.dtype, rows)
+        part = self.X[rows]
         if not self.sparse:
             return scale.scale_dense(part, self.scaler, self.dtype, factor=self.factor)
-        if not self.written_out:
-            return scale.scale_columns(part, self._factors, self.dtype)
         if scale.is_written_out(self.scaler):
             part = scale.write_out(part, "scaling by quantiles")
         else:

@@ -10,7 +10,7 @@ import pytest
 
 import dkl.blocks
 from dkl.blocks.gradients import gradient_sums
-from dkl.blocks.maps import map_rows, row_tile
+from dkl.blocks.maps import map_rows, map_spans, row_tile
 from dkl.blocks.scale import scale_rows
 from dkl.blocks.sums import feature_squares, feature_sums
 from tests.blocks.cases import (
@@ -60,6 +60,16 @@ def test_sums_squares_and_maps_are_their_definitions(family: str, storage: str, 
     squares = feature_squares(stored(X, storage), S[:, 0], feature_map, dtype)
     expected = definitions.feature_squares(X, S[:, 0], feature_map)
     np.testing.assert_allclose(squares, expected, rtol=0, atol=2 * tolerance * np.sqrt(N))
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_spans_of_rows_are_mapped_to_the_bits_of_each_alone(family: str, storage: str) -> None:
+    X, feature_map = stored(holey_rows(N, D_IN), storage), weighted_map(FAMILIES[family], M, D_IN, "float32")
+    spans = list(map_spans(X, feature_map, "float32", 10))
+    assert [rows for rows, _ in spans] == [slice(0, 10), slice(10, 20), slice(20, N)]
+    for rows, phi in spans:
+        np.testing.assert_array_equal(phi, map_rows(X[rows], feature_map, "float32"))
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
