@@ -175,6 +175,7 @@ TUNED: Constraints = {
 TUNED_CLASSIFIER: Constraints = {
     **TUNED,
     "loss": [StrOptions({"hinge", "squared_hinge", "squared_error"})],
+    "warm_start": ["boolean"],
     "class_weight": COMMON["class_weight"],
 }
 

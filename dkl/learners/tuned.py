@@ -69,6 +69,9 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     sums : path, URL or None
         Of half squared error in float64: where to keep the sums of each block of a Dataset, so that `update` reads only
         blocks that changed; a folder that all workers reach. A block's take up to 64 MiB: for at most 4,094 columns.
+    warm_start : bool
+        Of "full" on a hinge: `fit` starts from the model of the last fit, whose frequencies, bandwidth and scaler stay;
+        the optimum is the same.
     max_rows : int or None
         Fit on this many rows at most.
     class_weight : dict, "balanced" or None
@@ -147,6 +150,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         validation_fraction: float = 0.1,
         patience: int = 5,
         sums: Any = None,
+        warm_start: bool = False,
         max_rows: int | None = None,
         class_weight: Any = None,
         dtype: str = "float64",
@@ -178,6 +182,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.sums = sums
+        self.warm_start = warm_start
         self.max_rows = max_rows
         self.class_weight = class_weight
         self.dtype = dtype

@@ -41,7 +41,7 @@ Passes = list[tuple[Sequence[Any], int]]
 History = list[dict[str, float]]
 
 
-def fit_tuned(learner: Any, dataset: Dataset, reference: FeatureMap) -> None:
+def fit_tuned(learner: Any, dataset: Dataset, reference: FeatureMap, start: Any = None) -> None:
     """Learn density and model by a learner's parameters on all rows of a dataset.
 
     What is found goes to ``learner._keep(reference, solution, history)``: a `TunedSolution` on the features of
@@ -55,10 +55,14 @@ def fit_tuned(learner: Any, dataset: Dataset, reference: FeatureMap) -> None:
     dataset : Dataset
     reference : FeatureMap
         D cosine-sine pairs at amplitudes 1/sqrt(D).
+    start : tuple of ndarray or None
+        As of `TunedProblem`.
     """
     penalty = penalty_of(learner, meta_spectrum_of(learner, reference))
-    fit = _descend if learner.solver == "adam" else _solve
-    fit(learner, dataset, reference, penalty)
+    if learner.solver == "adam":
+        _descend(learner, dataset, reference, penalty)
+    else:
+        _solve(learner, dataset, reference, penalty, start)
 
 
 def meta_spectrum_of(learner: Any, reference: FeatureMap) -> MetaSpectrum:
@@ -119,9 +123,9 @@ def _planned_penalty(learner: Any, n_frequencies: int) -> DensityPenalty:
     return penalty_of(learner, MetaSpectrum(np.ones(n_frequencies), vectors))
 
 
-def _solve(learner: Any, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty) -> None:
+def _solve(learner: Any, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty, start: Any) -> None:
     scale = _units(learner, dataset)
-    problem = _tuned_problem(learner, dataset, reference, penalty, scale)
+    problem = replace(_tuned_problem(learner, dataset, reference, penalty, scale), start=start)
 
     def keep(learner: Any, state: TunedState) -> None:
         found = _in_own_units(solution(problem, state), scale)

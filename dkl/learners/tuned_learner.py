@@ -17,7 +17,7 @@ from dkl.learners.certified import Certified
 from dkl.learners.parameters import check_parameters, family_of, kept_frequencies
 from dkl.learners.prediction import Scorer
 from dkl.learners.preparation import preparation_problem
-from dkl.learners.rows import map_to_features, one_dimensional
+from dkl.learners.rows import check_classes, map_to_features, one_dimensional
 from dkl.learners.tuned_fit import History, check_penalty, fit_tuned, held_bytes, meta_spectrum_of, tuned_passes
 from dkl.learners.updating import KEPT_COLUMNS, Updated
 from dkl.selection.preparation import PreparationDriver
@@ -31,6 +31,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
     _parts: ClassVar[tuple[str, ...]] = ("family", "meta_kernel")
     _fitted_by: ClassVar[str] = "coef_"
     class_weight: Any = None
+    warm_start: bool = False
 
     n_features: int
     reference_scale: float | None
@@ -161,6 +162,11 @@ class TunedLearner(Updated, Certified, FeatureLearner):
                 "solver='full' goes to the optimum, and early_stopping has no meaning; use solver='adam', or set "
                 "early_stopping=False"
             )
+        if self.warm_start and (self.loss == "squared_error" or self.solver == "adam"):
+            raise ValueError(
+                "warm_start=True starts the steps of solver='full' on a hinge; half squared error takes one pass, and "
+                "none with sums= and update. Set warm_start=False"
+            )
 
     def _check_sums(self, n_columns: int) -> None:
         """Raise ValueError where sums are to be kept that the model does not depend on alone, or that are too large."""
@@ -180,17 +186,53 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             )
 
     def _learn(self, dataset: Dataset) -> None:
+        start = self._start(dataset)
         if dataset.classes is not None:
             self._check_classes(np.asarray(dataset.classes))
         self.__dict__.pop("target_units_", None)
-        scaler = self._prepare(dataset)
-        self.feature_map_ = replace(self._reference(self.family_, dataset.n_columns, seed=self.seed_), scaler=scaler)
-        self._weigh(dataset)
+        if start is None:
+            scaler = self._prepare(dataset)
+            drawn = self._reference(self.family_, dataset.n_columns, seed=self.seed_)
+            self.feature_map_, self._terms = replace(drawn, scaler=scaler), self._terms_of()
+        self._weigh(dataset, start)
 
-    def _weigh(self, dataset: Dataset) -> None:
+    def _weigh(self, dataset: Dataset, start: Any = None) -> None:
         self.total_weight_ = dataset.total_weight
         size = self.feature_map_.n_frequencies
-        fit_tuned(self, dataset, replace(self.feature_map_, amplitudes=np.full(size, 1.0 / np.sqrt(size))))
+        fit_tuned(self, dataset, replace(self.feature_map_, amplitudes=np.full(size, 1.0 / np.sqrt(size))), start)
+
+    def _start(self, dataset: Dataset) -> tuple[np.ndarray, np.ndarray] | None:
+        """The model and the density of the last fit, with `warm_start`, on features at the reference's amplitudes.
+
+        Raises
+        ------
+        ValueError
+            If they are of other rows' columns, classes or frequencies.
+        """
+        if not (self.warm_start and hasattr(self, "coef_")):
+            return None
+        if self.feature_map_.n_columns != dataset.n_columns:
+            raise ValueError(
+                f"warm_start=True goes on with frequencies of {self.feature_map_.n_columns} columns, and these rows "
+                f"have {dataset.n_columns}; set warm_start=False"
+            )
+        check_classes(self, dataset)
+        now = self._terms_of()
+        if changed := [name for name, value in getattr(self, "_terms", now).items() if now[name] != value]:
+            raise ValueError(
+                "warm_start=True goes on with the frequencies of the last fit, and since then these have changed: "
+                f"{', '.join(changed)}; set warm_start=False to begin anew"
+            )
+        # a checkpoint of the last fit does not hold this one
+        self._fingerprint += " after a fit" if self._fingerprint else ""
+        root = np.sqrt(np.atleast_2d(self.density_).mean(axis=0))
+        models = np.concatenate([self.coef_ * np.tile(root, 2), self.intercept_[:, None]], axis=1)
+        return models, np.atleast_2d(self.density_)
+
+    def _terms_of(self) -> dict[str, str]:
+        """What the frequencies and the density of a fit belong to."""
+        names = ("n_features", "family", "reference_scale", "scaling", "dtype", "shared_density")
+        return {name: repr(getattr(self, name)) for name in names}
 
     def _check_classes(self, classes: np.ndarray) -> None:
         """Keep the labels, or raise ValueError where they are none."""

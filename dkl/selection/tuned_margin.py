@@ -26,6 +26,7 @@ from dkl.selection.tuned_solution import certified, ridge_value
 # a width gives way to the next, smaller one when a step has done what it promised, or had little to promise
 _SHRINK = 0.6
 _LEAST_WIDTH = 1e-12
+_NEAR_WIDTH = 0.1
 _KEPT_PROMISE = 0.9
 _LITTLE = 0.01
 _WORSE = 2.0
@@ -67,7 +68,11 @@ class Sample:
 
 
 def margin_start(problem: TunedProblem, state: TunedState) -> TunedState:
-    """The state before any row was read."""
+    """The state before any row was read; near a solution neither a sample nor a wide hinge is of use."""
+    if problem.start is not None:
+        models, density = problem.start
+        state = replace(state, coefficients=models, density=np.maximum(density, problem.penalty.floor))
+        return replace(state, width=_NEAR_WIDTH, ahead=_NEAR_WIDTH, lam=problem.lam)
     return replace(state, share=_first_share(problem), lam=max(problem.lam, _FIRST_LAM))
 
 
@@ -83,7 +88,7 @@ def margin_request(problem: TunedProblem, state: TunedState) -> list[BlockSum]:
     steps = np.broadcast_to(_steps(state), (problem.n_outputs, _BACKTRACKS + 1))
     trial = Trial(state.coefficients, state.moves, steps)
     # at the start the rows' curvature is the same for all models
-    standing = (0,) if state.fresh else tuple(range(problem.n_outputs))
+    standing = (0,) if state.fresh and problem.start is None else tuple(range(problem.n_outputs))
     loss: MarginLoss = "squared_hinge" if problem.loss == "squared_hinge" else "hinge"
     options = MarginOptions(loss, hessian_of=standing, dtype=problem.product_dtype)
     sample = Sample(state.share) if state.share < 1.0 else None

@@ -50,6 +50,8 @@ class TunedProblem:
     deviations : callable or None
         Of targets of the squared error that are in units of other rows: what to divide them by, from their means and
         variances (K,); they are solved for in these units. None takes them as they are.
+    start : tuple of ndarray or None
+        Models (K, m + 1) and density (1, D) or (K, D) that hinges start from: a solution on much the same rows.
 
     References
     ----------
@@ -68,6 +70,7 @@ class TunedProblem:
     dtype: str = "float64"
     n_rows: int | None = None
     deviations: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    start: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def n_outputs(self) -> int:

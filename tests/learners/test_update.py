@@ -212,6 +212,22 @@ def test_a_tuned_density_is_updated_from_sums_and_nothing_else(
         equal(getattr(fitted, name), getattr(anew, name))
 
 
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_a_warm_start_comes_to_the_same_optimum_in_fewer_passes(loss: str) -> None:
+    options = {"n_features": 24, "family": Gaussian(sigma=1.0), "loss": loss, "random_state": 0, "progress": False}
+    anew = TunedClassifier(**options).fit(X, LABELS)
+    warm = TunedClassifier(**options, warm_start=True).fit(X[:190], LABELS[:190])
+    begun = warm.frequencies_
+    warm.fit(X, LABELS)
+    assert np.array_equal(warm.frequencies_, begun)
+    assert abs(warm.objective_ - anew.objective_) <= warm.duality_gap_ + anew.duality_gap_
+    assert len(warm.history_) < len(anew.history_)
+    with pytest.raises(ValueError, match="since then these have changed: n_features, scaling"):
+        warm.set_params(n_features=20, scaling="unit").fit(X, LABELS)
+    with pytest.raises(ValueError, match="has the classes"):
+        warm.fit(X, NUMBERS > 1e4)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
