@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.block import Block
-from dkl.blocks.device import on_host
-from dkl.blocks.maps import map_rows
-from dkl.blocks.newton import newton_tile
+from dkl.blocks.newton import mapped_tiles
 
 
 def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -33,10 +31,7 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     values, weight = targets(block)
     judged = weight[:, None] * (folds[:, None] == operands["fold"])
     losses = np.zeros((models.shape[0], models.shape[2]))
-    step = newton_tile(feature_map.n_features, operands["dtype"])
-    for start in range(0, block.n_rows, step):
-        rows = slice(start, min(start + step, block.n_rows))
-        phi = on_host(map_rows(block.X[rows], feature_map, operands["dtype"]))
+    for rows, phi in mapped_tiles(block.X, feature_map, operands["dtype"]):
         found = candidate_losses(phi, values[rows], models, classes=targets.n_classes is not None)
         losses += np.einsum("vnc,nc->vc", found, judged[rows])
     return {"loss": losses, "weight": judged.sum(axis=0)}

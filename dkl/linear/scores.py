@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.device import on_host
-from dkl.blocks.maps import map_rows, mapping_flops
+from dkl.blocks.maps import map_spans, mapping_flops
 from dkl.blocks.records import Cost
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.pieces import piece_rows
@@ -50,8 +50,8 @@ def decision_values(
     weights = np.zeros((coef.shape[1], len(coef) + -len(coef) % _EDGE), dtype)
     weights[:, : len(coef)] = coef.T
     step = piece_rows(feature_map, dtype)
-    for start in range(0, X.shape[0], step):
-        phi = on_host(map_rows(X[start : start + step], feature_map, dtype))
+    for rows, mapped in map_spans(X, feature_map, dtype, step):
+        phi, start = on_host(mapped), rows.start
         for first in range(0, len(phi), _TILE):
             scores = _tile_product(phi[first : first + _TILE], weights)
             out[start + first : start + first + len(scores)] = scores[:, : len(coef)]
