@@ -14,6 +14,7 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -116,7 +117,9 @@ def test_similarities_of_landmarks_are_drawn_and_compared(tmp_path: Path) -> Non
     measured = names["linear_svm"](names["similarities"](split, 1e-6, setting), split)
     assert str(setting) == "PB beta=1 D=64-C 10%"
     assert measured["test"] < 6.0
-    found = {str(setting): measured, "RBF-C 10%": measured, "SVM": measured, "defaults": measured}
+    shared = names["Setting"]("C", 0.1, 64, 1.0, "shared")
+    names["similarities"](split, 1e-6, shared)
+    found = dict.fromkeys((str(setting), str(shared), "RBF-C 10%", "SVM", "defaults"), measured)
     table = names["table_1"]({"breast": names["row_of"](found)}, "none")
     assert f"| breast | {measured['test']:.2f} (4.90)" in table
     shares = {
@@ -124,6 +127,17 @@ def test_similarities_of_landmarks_are_drawn_and_compared(tmp_path: Path) -> Non
     }
     assert is_picture(names["draw_shares"]({"breast": {"SVM": measured, **shares}}, tmp_path))
     assert pyplot.get_fignums() == []
+
+
+@pytest.mark.parametrize("shape", [(200, 40), (60, 120)])
+def test_the_linear_machines_of_the_papers_are_those_of_liblinear(shape: tuple[int, int]) -> None:
+    Z = np.random.default_rng(0).normal(size=shape)
+    y = np.where(Z[:, 0] * Z[:, 1] + 0.3 * Z[:, 2] > 0.0, "b", "a")
+    costs = (1e-3, 0.1, 10.0)
+    for cost, machine in zip(costs, example("papers/squared_hinge.py")["machines"](Z, y, costs), strict=True):
+        known = LinearSVC(C=cost, dual=False, tol=1e-9, max_iter=10_000).fit(Z, y)
+        np.testing.assert_allclose(machine.coef_, known.coef_[0], atol=1e-6)
+        np.testing.assert_array_equal(machine.predict(Z), known.predict(Z))
 
 
 def test_curves_of_the_posterior_are_those_of_the_settings_that_validate_best(tmp_path: Path) -> None:
@@ -395,6 +409,8 @@ def test_limits_of_more_rows_are_more_time_and_no_more_memory(monkeypatch: pytes
 def test_what_a_fit_takes_stays_within_its_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES / "benchmarks")
     names = example("limits.py")
-    names["page"](tmp_path, 200_000, sizes=(200_000,), columns=(20,))
+    text = names["page"](tmp_path, (200_000, 4e6), sizes=(200_000,), columns=(20, 30))
     cell = names["Cells"](tmp_path)["200000 x 20 measured"]
     assert 0 < cell["bytes"] < cell["promised"]
+    assert f"Fits took {100 * cell['bytes'] / cell['promised']:.0f} to" in text
+    assert text.count("**") == 2

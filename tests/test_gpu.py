@@ -52,6 +52,7 @@ FEATURES: dict[str, Any] = {
     "leverage": LeverageFeatures(Gaussian(2.0), n_candidates=60, n_features=20),
     "joint": JointFeatures(Gaussian(2.0), n_candidates=40, n_features=20, tol=0.05),
     "landmarks": LandmarkFeatures(n_landmarks=10, n_candidates=60),
+    "shared landmarks": LandmarkFeatures(n_landmarks=10, n_candidates=60, pool="shared"),
     "peaks": PeakFeatures(n_features=12, chains=10, steps=4, noise=0.0),
     "corrective": MarginFeatures(n_features=12),
     "game": MarginFeatures(Gaussian(2.0), n_features=12, solver="game"),

@@ -40,6 +40,7 @@ MAPS: dict[str, Callable[[], Any]] = {
     "coordinates": lambda: random_features(dkl.Coordinates()),
     "few columns": lambda: random_features(dkl.SparseFrequencies(dkl.Gaussian())),
     "landmarks": lambda: dkl.LandmarkFeatures(n_landmarks=5, n_candidates=20, random_state=0),
+    "shared landmarks": lambda: dkl.LandmarkFeatures(n_landmarks=5, n_candidates=20, pool="shared", random_state=0),
     "harmonics": lambda: dkl.AlignedFeatures(
         dkl.SphericalHarmonics(max_degree=4, project=True), n_features=20, random_state=0
     ),

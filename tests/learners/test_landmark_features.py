@@ -21,6 +21,7 @@ from dkl.blocks.scale import scale_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.create import create_dataset
 from dkl.events import Event
+from dkl.explain.model import model_of
 from dkl.features.families import ArcCosine, Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.learners.landmarks import LandmarkFeatures
@@ -30,6 +31,7 @@ from tests.definitions import selection as definition
 
 PLACEMENTS = ["kmeans", "kmeans-joint", "random"]
 every_placement = pytest.mark.parametrize("landmarks", PLACEMENTS)
+every_pool = pytest.mark.parametrize("pool", ["own", "shared"])
 
 
 def learner(**given: Any) -> LandmarkFeatures:
@@ -53,6 +55,10 @@ def test_it_keeps_what_models_rely_on(landmarks: Any) -> None:
     check_learner(learner(landmarks=landmarks))
 
 
+def test_it_keeps_what_models_rely_on_with_shared_candidates() -> None:
+    check_learner(learner(pool="shared"))
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_the_checks_of_scikit_learn_pass() -> None:
     reason = "landmarks are drawn from a sample of the rows: weights are repetitions in expectation"
@@ -65,9 +71,12 @@ def test_the_checks_of_scikit_learn_pass() -> None:
 
 @pytest.mark.parametrize("scaling", [None, "standard", "quantile"])
 @every_placement
-def test_features_are_means_of_cosines_by_the_losses_of_the_rows(landmarks: Any, scaling: Any, digits: Any) -> None:
+@every_pool
+def test_features_are_means_of_cosines_by_the_losses_of_the_rows(
+    pool: Any, landmarks: Any, scaling: Any, digits: Any
+) -> None:
     X, y = digits[0][:80], digits[1][:80]
-    fitted = learner(landmarks=landmarks, scaling=scaling, n_landmarks=10, dtype="float64").fit(X, y)
+    fitted = learner(pool=pool, landmarks=landmarks, scaling=scaling, n_landmarks=10, dtype="float64").fit(X, y)
     scaled = scale_rows(X, fitted.scaler_, "float64")
     codes = np.searchsorted(fitted.classes_, y)
     for one in (0, 7):
@@ -192,6 +201,24 @@ def test_a_class_of_weight_zero_has_no_landmarks_and_factors_are_weights_of_rows
     assert by_class.total_weight_ == len(X) + np.sum(codes == 0)
 
 
+@pytest.mark.parametrize("sampling", ["iid", "structured"])
+def test_shared_candidates_are_the_same_ones_of_every_landmark(sampling: Any, digits: Any) -> None:
+    pool = Gaussian(2.0, sampling=sampling).draw(30, 64, 0)
+    rng = np.random.default_rng(0)
+    angles, weights = rng.uniform(0.0, 60.0, (7, 30)), rng.dirichlet(np.full(30, 0.01), 7)
+    shared = similarity_map(pool, angles, weights, "float64", shared=True)
+    own = similarity_map(pool.take(np.tile(np.arange(30), 7)), angles, weights, "float64")
+    assert shared.n_angles < 30, "weights near 0 are left out"
+    X = digits[0]
+    mapped = map_rows(X, shared, "float64")
+    np.testing.assert_allclose(mapped, map_rows(X, own, "float64"), atol=1e-12)
+    np.testing.assert_array_equal(np.concatenate([map_rows(X[:1], shared, "float64"), mapped[1:]]), mapped)
+    both = shared.joined(shared.take(np.array([4, 1])))
+    np.testing.assert_allclose(map_rows(X, both, "float64"), mapped[:, [*range(7), 4, 1]], atol=1e-12)
+    with pytest.raises(ValueError, match="others of their kind only"):
+        shared.joined(own)
+
+
 def test_every_class_has_as_many_landmarks_and_a_small_class_gives_all_its_rows() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((300, 3)), np.repeat([0, 1, 2], [4, 100, 196])
@@ -232,9 +259,14 @@ def test_similarities_are_mapped_without_an_array_of_all_cosines() -> None:
     assert peak < mapped.nbytes + 2 * pool.projection.nbytes + (8 << 20) < n * n_landmarks * n_candidates * 4 / 10
 
 
-def test_a_machine_on_similarities_learns_and_is_planned_saved_and_loaded(digits: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "given", [{"n_candidates": 32}, {"n_candidates": 256, "beta": 0.1, "pool": "shared"}], ids=["own", "shared"]
+)
+def test_a_machine_on_similarities_learns_and_is_planned_saved_and_loaded(
+    given: Any, digits: Any, tmp_path: Path
+) -> None:
     X, y = digits
-    features = learner(n_landmarks=100, n_candidates=32)
+    features = learner(n_landmarks=100, dtype="float64", **given)
     machine = dkl.KernelClassifier(features, loss="squared_hinge", solver="newton", alpha="auto", random_state=0)
     plan = dkl.plan(machine, X, y)
     assert plan.n_passes >= 3
@@ -245,6 +277,14 @@ def test_a_machine_on_similarities_learns_and_is_planned_saved_and_loaded(digits
     loaded = dkl.load_model(tmp_path / "model.zarr")
     np.testing.assert_array_equal(loaded.decision_function(X), machine.decision_function(X))
     assert repr(loaded.features_.with_beta(2.0).feature_map_.n_features) == "100"
+    apart = model_of(machine)
+    waves = map_rows(X, apart.feature_map, "float64") @ apart.coef.T + apart.intercept
+    np.testing.assert_allclose(waves, machine.decision_function(X), atol=1e-10)
+    np.testing.assert_allclose(machine.to_sklearn().decision_function(X), waves, atol=1e-8)
+
+
+def test_landmarks_are_named_and_learned_by_epochs(digits: Any) -> None:
+    X, y = digits
     by_epochs = dkl.KernelClassifier("landmarks", random_state=0).fit(X[:450], y[:450])
     assert by_epochs.score(X[450:], y[450:]) > 0.87
 
@@ -262,9 +302,11 @@ def test_a_plan_counts_the_passes_that_a_fit_takes(given: dict[str, Any], digits
 
 
 @every_placement
-def test_a_plan_counts_what_the_driver_holds(landmarks: Any, digits: Any) -> None:
+@every_pool
+def test_a_plan_counts_what_the_driver_holds(pool: Any, landmarks: Any, digits: Any) -> None:
     X, y = digits
-    asked = learner(n_landmarks=400, n_candidates=64, landmarks=landmarks, family=Gaussian(2.0))
+    size = 2_000 if pool == "shared" else 64
+    asked = learner(n_landmarks=400, n_candidates=size, pool=pool, landmarks=landmarks, family=Gaussian(2.0))
     planned = dkl.plan(asked, X, y).peak_bytes
     asked.fit(X, y)
     tracemalloc.start()
@@ -282,6 +324,7 @@ def test_a_plan_counts_what_the_driver_holds(landmarks: Any, digits: Any) -> Non
         ({"n_candidates": 0}, "'n_candidates' parameter of LandmarkFeatures"),
         ({"beta": -1.0}, "'beta' parameter of LandmarkFeatures"),
         ({"landmarks": "corners"}, "'landmarks' parameter of LandmarkFeatures"),
+        ({"pool": "other"}, "'pool' parameter of LandmarkFeatures"),
         ({"rounds": -1}, "'rounds' parameter of LandmarkFeatures"),
         ({"family": ArcCosine(1)}, "LandmarkFeatures needs a family of Fourier features"),
         ({"sigma_factors": (1.0, -1.0)}, "'sigma_factors' parameter of LandmarkFeatures"),
