@@ -15,7 +15,7 @@ from scipy import sparse
 
 from dkl.blocks.block import Block
 from dkl.errors import located
-from dkl.passes.transport import aligned
+from dkl.passes.transport import aligned, unpacked
 from dkl.passes.work import Reading, Ticket, Work
 
 Key = tuple[str, int]
@@ -217,7 +217,8 @@ def _read(work: Work, ticket: Ticket) -> tuple[Block, int]:
 
 
 def _load(work: Work, value: Any) -> Block:
+    value = unpacked(value)
     if dask.is_dask_collection(value):
         # The task already runs in a thread of its own; the graph of one block needs no pool beside it.
-        value = value.compute(scheduler="synchronous")
+        value = dask.get(value.__dask_graph__(), value.key)
     return aligned(work.reader.load(value))

@@ -20,6 +20,7 @@ from dkl.data.source import BlockSource
 from dkl.events import Event, Subscriber
 from dkl.passes.backends import choose_backend, current_client
 from dkl.passes.dispatch import Backend, Dispatcher
+from dkl.passes.graphs import culled, stand_alone
 from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.spans import Node
@@ -104,19 +105,21 @@ class Session:
     @property
     def tickets_travel(self) -> bool:
         """Whether rows or graphs would have to be sent along with a task on a cluster: then one block a task."""
-        return self.backend.is_cluster and self._origin != "store"
+        return self.backend.is_cluster and not self.is_read
 
     @property
     def is_read(self) -> bool:
         """Whether tasks read or compute their blocks."""
-        return self._origin == "store" or (self._origin == "graph" and not self.backend.is_cluster)
+        return self._origin in ("store", "graph")
 
     def _ticket_origin(self) -> Literal["store", "graph", "memory"]:
+        """Where rows come from; graphs that a cluster had better compute as a whole count as rows in memory."""
         if self.source.stored_nbytes:
             return "store"
         first = next(iter(np.flatnonzero(self._block_rows)), None)
-        has_graph = first is not None and dask.is_dask_collection(self.source.ticket(int(first)))
-        return "graph" if has_graph else "memory"
+        if first is None or not dask.is_dask_collection(self.source.ticket(int(first))):
+            return "memory"
+        return "graph" if not self.backend.is_cluster or stand_alone(self.source) else "memory"
 
     def dispatcher(self, tasks_a_job: int = 1, result_bytes: int = RESULTS_AT_ONCE_BYTES) -> Dispatcher:
         """For jobs of so many tasks, of which each holds a block: enough in flight that no slot waits, and no more."""
@@ -138,7 +141,11 @@ class Session:
 
     def ticket(self, index: int) -> Ticket:
         value = self.source.ticket(index)
-        return Ticket(index, self.backend.send_rows(value) if self.tickets_travel else value)
+        if dask.is_dask_collection(value):
+            value = culled(value)
+        if self.tickets_travel:
+            value = self.backend.send_rows(value)
+        return Ticket(index, Carried(value) if self._origin == "graph" else value)
 
     def following(self, nodes: Sequence[Node], position: int) -> Ticket | None:
         """The first block of the task that this task's process is likely to start next."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -35,11 +34,11 @@ def watched(client: Any) -> Iterator[None]:
 
 
 def _watch(client: Any, timeout: float, ended: threading.Event) -> None:
-    signs: dict[str, tuple[Any, float]] = {}
+    signs: dict[str, tuple[Any, int]] = {}
     while not ended.wait(timeout / LOOKS):
         try:
             signs = _signs(client.scheduler_info(n_workers=-1)["workers"], signs)
-            hung = [worker for worker, (_, since) in signs.items() if time.monotonic() - since > timeout]
+            hung = [worker for worker, (_, looks) in signs.items() if looks > LOOKS]
             if hung and not ended.is_set():
                 LOG.warning("restarting workers that have not answered for %g s: %s", timeout, ", ".join(sorted(hung)))
                 client.restart_workers(hung, timeout=timeout, raise_for_error=False)
@@ -48,12 +47,15 @@ def _watch(client: Any, timeout: float, ended: threading.Event) -> None:
             LOG.debug("could not look after the workers: %s", error)
 
 
-def _signs(workers: Mapping[str, Any], before: Mapping[str, tuple[Any, float]]) -> dict[str, tuple[Any, float]]:
-    """The last sign of life of each worker, and when it came, by the clock of this process."""
+def _signs(workers: Mapping[str, Any], before: Mapping[str, tuple[Any, int]]) -> dict[str, tuple[Any, int]]:
+    """The last sign of life of each worker, and how many looks have found it.
+
+    Looks are counted, not seconds: a driver that slept itself has missed signs.
+    """
     signs = {}
     for address, worker in workers.items():
         idle = not worker["metrics"].get("task_counts", {}).get("executing")
         sign = "paused" if worker["status"] == "paused" and idle else worker["last_seen"]
-        known = before.get(address)
-        signs[address] = known if known is not None and known[0] == sign else (sign, time.monotonic())
+        known, looks = before.get(address, (None, 0))
+        signs[address] = (sign, looks + 1 if known == sign else 1)
     return signs

@@ -19,6 +19,7 @@ from typing import Any
 import dask
 import numpy as np
 
+from dkl.errors import ClusterError
 from tests.chaos.fits import drive, learned, make_rows
 from tests.passes.conftest import bring_two_workers
 
@@ -122,13 +123,13 @@ class Workers:
         strike, after = str(random.choice(strikes)), random.uniform(0.0, 1.5)
         bring_two_workers(self.client)
         pid = sorted(self.client.run(os.getpid).values())[random.integers(2)]
-        with _at(after, lambda: self._strike(strike, pid)), dask.config.set({"dkl.hung-worker-timeout": 3.0}):
-            found = learned(kind, self.folder)
+        with _at(after, lambda: self._strike(strike, pid)), dask.config.set({"dkl.hung-worker-timeout": 9.0}):
+            found = _learned_or_why_not(kind, self.folder)
         self.client.cluster.scale(2)
         self.tally.runs[kind] += 1
         self.tally.struck[f"worker {strike}"] += 1
         if found != expected:
-            self.tally.differences.append(f"kind {kind!r} differs in run {number} ({strike} after {after:.2f} s)")
+            self.tally.differences.append(f"kind {kind!r}, run {number}, {strike} after {after:.2f} s: {found}")
 
     def _peaceful(self, kind: str) -> str:
         """Computed without workers."""
@@ -143,6 +144,13 @@ class Workers:
         if strike == "stop":
             time.sleep(1.0)
             os.kill(pid, signal.SIGCONT)
+
+
+def _learned_or_why_not(kind: str, folder: str) -> str:
+    try:
+        return learned(kind, folder)
+    except ClusterError as error:
+        return repr(error)
 
 
 @contextmanager

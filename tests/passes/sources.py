@@ -47,7 +47,10 @@ class RowsReader:
 
 @dataclass
 class Source:
-    """`kind` is "numbers" (as a store), "memory" (tickets are blocks) or "delayed" (tickets are graphs)."""
+    """`kind` is "numbers" (as a store), "memory" (tickets are blocks), "delayed" or "joint" (tickets are graphs).
+
+    In joint ones all blocks hang on one task.
+    """
 
     rows: tuple[int, ...]
     kind: str = "numbers"
@@ -88,7 +91,8 @@ class Source:
             return index
         if self.kind == "memory":
             return make_block(index, self.rows[index])
-        return dask.delayed(make_block)(index, self.rows[index])
+        rows = dask.delayed(tuple)(self.rows, dask_key_name="rows") if self.kind == "joint" else self.rows
+        return dask.delayed(make_block)(index, rows[index])
 
 
 def block_moments(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

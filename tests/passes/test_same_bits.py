@@ -25,6 +25,7 @@ from tests.passes.sources import (
 )
 
 KINDS = ["numbers", "memory", "delayed"]
+CLUSTER_KINDS = [*KINDS, "joint"]
 
 
 def assert_same_sums(got: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
@@ -88,7 +89,7 @@ def test_every_scheduler_of_dask_gives_the_same_bits(scheduler):
     assert state.tobytes() == fold_by_definition(source, chain()).tobytes()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CLUSTER_KINDS)
 def test_two_worker_processes_give_the_bits_of_one_thread(client, kind):
     source = Source(ragged(37), kind)
     sums, rows = run_pass(source, (moments(), sample())).results
@@ -113,7 +114,7 @@ def test_a_fold_on_threads_is_the_plain_loop(kind, order):
     assert state.tobytes() == fold_by_definition(source, fold).tobytes()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CLUSTER_KINDS)
 def test_a_fold_on_two_worker_processes_is_the_plain_loop(client, kind):
     source = Source(ragged(70), kind)
     fold = chain(np.random.default_rng(1).permutation(70))

@@ -1,0 +1,53 @@
+"""Graphs of the blocks of a Dask collection: which of them a task can compute by itself, as it reads a store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from dask.core import get_dependencies, istask
+from dask.delayed import Delayed
+
+from dkl.data.source import BlockSource
+
+LARGEST_GRAPH_BYTES = 1 << 16
+
+
+def culled(ticket: Any) -> Any:
+    """The ticket with the tasks that its block needs; `dask.optimize` would look at those of all other blocks too."""
+    graph, found, wanted = ticket.__dask_graph__(), {}, [ticket.key]
+    while wanted:
+        key = wanted.pop()
+        if key not in found and key in graph:
+            found[key] = graph[key]
+            wanted += get_dependencies(graph, key)
+    return Delayed(ticket.key, found)
+
+
+def stand_alone(source: BlockSource) -> bool:
+    """Whether the graphs of the blocks go to the tasks that need the blocks, judged by five of them at most.
+
+    They are small, they hold no future of a cluster, and no two of them hold the same task: what blocks share (a mean
+    of all rows, a chunk cut in two) would be computed for each anew.
+    """
+    from distributed import futures_of
+
+    blocks = np.flatnonzero(source.block_rows)
+    middle = len(blocks) // 2
+    looked_at = {int(index) for index in (*blocks[:2], *blocks[middle : middle + 2], *blocks[-1:])}
+    tickets = [culled(source.ticket(index)) for index in sorted(looked_at)]
+    graphs = [dict(ticket.__dask_graph__()) for ticket in tickets]
+    if futures_of(tickets):
+        return False
+    tasks = Counter(key for graph in graphs for key, node in graph.items() if istask(node))
+    if any(count > 1 for count in tasks.values()) or not all(map(_is_whole, graphs)):
+        return False
+    return all(len(cloudpickle.dumps(ticket)) <= LARGEST_GRAPH_BYTES for ticket in tickets)
+
+
+def _is_whole(graph: Mapping[Any, Any]) -> bool:
+    """Whether the graph holds all that its tasks take; a future is a key of the scheduler's."""
+    return all(getattr(node, "dependencies", frozenset()) <= graph.keys() for node in graph.values())

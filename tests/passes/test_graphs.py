@@ -1,0 +1,69 @@
+"""What of a Dask collection goes to a task: the graph of its block and no more, where blocks share no work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+from dkl.data.lazy import DaskSource
+from dkl.passes.engine import run_pass
+from dkl.passes.graphs import culled, stand_alone
+from dkl.passes.reading import LOADER
+from dkl.passes.tasks import sum_span
+from tests.passes.sources import Source, moments, tree_by_definition
+
+
+def random_rows(chunk: int = 5, n_rows: int = 60) -> da.Array:
+    return da.random.default_rng(0).random((n_rows, 3), chunks=(chunk, 3)).astype(np.float32)
+
+
+def source_of(X: da.Array) -> DaskSource:
+    return DaskSource(X, (X[:, 0] > 0.5).astype(int), None, np.array([0, 1]))
+
+
+def test_a_culled_ticket_has_the_same_rows_and_a_graph_that_does_not_grow_with_the_blocks() -> None:
+    few, many = (source_of(random_rows(n_rows=n)) for n in (60, 600))
+    for index in range(few.n_blocks):
+        ticket = few.ticket(index)
+        found, expected = dask.compute(culled(ticket), ticket, scheduler="synchronous")
+        assert found.X.tobytes() == expected.X.tobytes()
+        assert found.y.tobytes() == expected.y.tobytes()
+    assert len(culled(many.ticket(7)).__dask_graph__()) == len(culled(few.ticket(7)).__dask_graph__()) < 10
+
+
+@pytest.mark.parametrize(
+    ("change", "alone"),
+    [
+        (lambda X: X, True),
+        (lambda X: X.rechunk((15, 3)), True),
+        (lambda X: X.rechunk((4, 3)), False),
+        (lambda X: X - X.mean(axis=0), False),
+        (lambda X: da.from_array(np.ones((60_000, 3), np.float32), chunks=(10_000, 3)), False),
+    ],
+    ids=["chunks", "chunks put together", "chunks cut in two", "less the mean", "rows within the graph"],
+)
+def test_graphs_that_share_work_or_hold_rows_do_not_stand_alone(change: Callable[[Any], Any], alone: bool) -> None:
+    assert stand_alone(source_of(change(random_rows()))) is alone
+
+
+def test_what_the_cluster_holds_is_not_computed_within_a_task(client: Any) -> None:
+    assert not stand_alone(source_of(random_rows().persist()))
+
+
+@pytest.mark.parametrize(("kind", "blocks_a_task"), [("delayed", 2), ("joint", 1)])
+def test_a_task_sums_several_blocks_whose_graphs_stand_alone(
+    client: Any, kind: str, blocks_a_task: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LOADER.clear()
+    sent: list[Any] = []
+    submit = client.submit
+    monkeypatch.setattr(client, "submit", lambda *args, **named: sent.append(args) or submit(*args, **named))
+    source = Source((4,) * 150, kind)
+    (found,) = run_pass(source, (moments(),)).results
+    assert found["sums"].tobytes() == tree_by_definition(source, moments())["sums"].tobytes()
+    assert len([args for args in sent if args[1] is sum_span]) == len(source.rows) // blocks_a_task
