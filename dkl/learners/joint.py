@@ -30,6 +30,7 @@ from dkl.learners.parameters import (
 )
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.searching import row_bytes, weight_of
+from dkl.learners.warm_start import goes_on
 from dkl.linear.targets import TargetScale, target_record, target_scale
 from dkl.selection.alignment import divergence, effective_features
 from dkl.selection.ball import DivergenceBall
@@ -79,6 +80,9 @@ class JointFeatures(Certified, WorkingModel, PoolLearner):
         Candidates that are solved on at once, at most: the driver holds matrices of their columns. All that have
         weight must be among them, at least ``n_candidates / (1 + rho)`` for k = 2. None is as many as 2 GiB hold:
         3,000 pairs for two classes, 1,200 for ten.
+    warm_start : bool
+        `fit` starts from the weights and the machine of the last fit, whose candidates, bandwidth and scaler stay; the
+        optimum is the same.
     sigma_factors : sequence of float
         Spread the candidates evenly over the bandwidth times each of these.
     scaling, max_rows
@@ -140,6 +144,7 @@ class JointFeatures(Certified, WorkingModel, PoolLearner):
         tol: float = 1e-3,
         max_passes: int = 200,
         max_working: int | None = None,
+        warm_start: bool = False,
         sigma_factors: Any = (1.0,),
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
@@ -161,6 +166,7 @@ class JointFeatures(Certified, WorkingModel, PoolLearner):
         self.tol = tol
         self.max_passes = max_passes
         self.max_working = max_working
+        self.warm_start = warm_start
         self.sigma_factors = sigma_factors
         self.scaling = scaling
         self.max_rows = max_rows
@@ -224,13 +230,15 @@ class JointFeatures(Certified, WorkingModel, PoolLearner):
         return self._unfitted()._problem(pool, dataset, None)
 
     def _learn(self, dataset: Dataset) -> None:
+        start = self._start(dataset)
         if dataset.classes is not None:
             self.classes_ = np.asarray(dataset.classes)
         self._planned_problem(dataset)
-        scaler = self._prepare(dataset)
-        self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+        if start is None:
+            scaler = self._prepare(dataset)
+            self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
         scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
-        problem = self._problem(self.pool_, dataset, scale)
+        problem = replace(self._problem(self.pool_, dataset, scale), start=start)
         state = self._run(
             JointDriver(),
             problem,
@@ -240,6 +248,17 @@ class JointFeatures(Certified, WorkingModel, PoolLearner):
         )
         if state.gap > problem.tol * state.objective and not state.was_stopped:
             warnings.warn(f"{type(self).__name__} stands where {state.message}", UserWarning, stacklevel=4)
+
+    def _start(self, dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """The solution of the last fit, with `warm_start`."""
+        if not goes_on(self, dataset, ("family", "n_candidates", "sigma_factors", "scaling", "dtype", "rho", "k")):
+            return None
+        if not hasattr(self, "_solution"):
+            raise ValueError(
+                "warm_start=True starts from the last fit's solution on all candidates, which is not saved with a "
+                "model; set warm_start=False"
+            )
+        return self._solution
 
     def _problem(self, pool: FeatureMap, dataset: Dataset, scale: TargetScale | None) -> JointProblem:
         """The problem of these parameters.
@@ -300,7 +319,7 @@ class JointFeatures(Certified, WorkingModel, PoolLearner):
         """The weights, and the model on the features at the learned amplitudes."""
         D = problem.pool.n_frequencies
         found = np.where(state.density[0] > _NO_WEIGHT * state.density.max(), state.density[0], 0.0)
-        self.weights_ = np.zeros(D)
+        self.weights_, self._solution = np.zeros(D), (state.working, state.coefficients, state.density)
         self.weights_[state.working] = found / found.sum()
         self.divergence_, self.rho_ = divergence(self.weights_, problem.ball.k), problem.ball.rho
         self.effective_features_, self.total_weight_ = effective_features(self.weights_), problem.total_weight

@@ -58,6 +58,7 @@ JOINT: Constraints = {
     "tol": [Interval(Real, 0, None, closed="neither")],
     "max_passes": [Interval(Integral, 1, None, closed="left")],
     "max_working": [Interval(Integral, 1, None, closed="left"), None],
+    "warm_start": ["boolean"],
 }
 
 POSTERIOR: Constraints = {

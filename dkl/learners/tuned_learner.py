@@ -17,9 +17,10 @@ from dkl.learners.certified import Certified
 from dkl.learners.parameters import check_parameters, family_of, kept_frequencies
 from dkl.learners.prediction import Scorer
 from dkl.learners.preparation import preparation_problem
-from dkl.learners.rows import check_classes, map_to_features, one_dimensional
+from dkl.learners.rows import map_to_features, one_dimensional
 from dkl.learners.tuned_fit import History, check_penalty, fit_tuned, held_bytes, meta_spectrum_of, tuned_passes
 from dkl.learners.updating import KEPT_COLUMNS, Updated
+from dkl.learners.warm_start import goes_on
 from dkl.selection.preparation import PreparationDriver
 from dkl.selection.tuned_solution import TunedSolution
 
@@ -193,7 +194,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         if start is None:
             scaler = self._prepare(dataset)
             drawn = self._reference(self.family_, dataset.n_columns, seed=self.seed_)
-            self.feature_map_, self._terms = replace(drawn, scaler=scaler), self._terms_of()
+            self.feature_map_ = replace(drawn, scaler=scaler)
         self._weigh(dataset, start)
 
     def _weigh(self, dataset: Dataset, start: Any = None) -> None:
@@ -202,37 +203,13 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         fit_tuned(self, dataset, replace(self.feature_map_, amplitudes=np.full(size, 1.0 / np.sqrt(size))), start)
 
     def _start(self, dataset: Dataset) -> tuple[np.ndarray, np.ndarray] | None:
-        """The model and the density of the last fit, with `warm_start`, on features at the reference's amplitudes.
-
-        Raises
-        ------
-        ValueError
-            If they are of other rows' columns, classes or frequencies.
-        """
-        if not (self.warm_start and hasattr(self, "coef_")):
+        """The model and the density of the last fit, with `warm_start`, on features at the reference's amplitudes."""
+        names = ("n_features", "family", "reference_scale", "scaling", "dtype", "shared_density")
+        if not goes_on(self, dataset, names):
             return None
-        if self.feature_map_.n_columns != dataset.n_columns:
-            raise ValueError(
-                f"warm_start=True goes on with frequencies of {self.feature_map_.n_columns} columns, and these rows "
-                f"have {dataset.n_columns}; set warm_start=False"
-            )
-        check_classes(self, dataset)
-        now = self._terms_of()
-        if changed := [name for name, value in getattr(self, "_terms", now).items() if now[name] != value]:
-            raise ValueError(
-                "warm_start=True goes on with the frequencies of the last fit, and since then these have changed: "
-                f"{', '.join(changed)}; set warm_start=False to begin anew"
-            )
-        # a checkpoint of the last fit does not hold this one
-        self._fingerprint += " after a fit" if self._fingerprint else ""
         root = np.sqrt(np.atleast_2d(self.density_).mean(axis=0))
         models = np.concatenate([self.coef_ * np.tile(root, 2), self.intercept_[:, None]], axis=1)
         return models, np.atleast_2d(self.density_)
-
-    def _terms_of(self) -> dict[str, str]:
-        """What the frequencies and the density of a fit belong to."""
-        names = ("n_features", "family", "reference_scale", "scaling", "dtype", "shared_density")
-        return {name: repr(getattr(self, name)) for name in names}
 
     def _check_classes(self, classes: np.ndarray) -> None:
         """Keep the labels, or raise ValueError where they are none."""

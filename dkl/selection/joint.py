@@ -43,10 +43,14 @@ class JointDriver:
     """Sinha & Duchi 2016, equation (9), by sums over blocks: no dual weight is kept, and the gap is certified."""
 
     def init(self, problem: JointProblem) -> JointState:
-        """Weights 0, nothing read: the first pass looks at all candidates."""
-        problem_of_one = problem.on(np.zeros(1, np.int64), 1.0)
-        first = _TUNED.init(problem_of_one)
-        return JointState(**{each.name: getattr(first, each.name) for each in fields(first)} | {"ended": True})
+        """Weights 0 or those of the start, nothing read: the first pass looks at all candidates."""
+        working = np.zeros(1, np.int64) if problem.start is None else problem.start[0]
+        on_these = problem.on(working, 1.0)
+        if problem.start is not None:
+            on_these = replace(on_these, start=problem.start[1:])
+        first = _TUNED.init(on_these)
+        known = {each.name: getattr(first, each.name) for each in fields(first)}
+        return JointState(**known | {"ended": True, "working": working})
 
     def request(self, problem: JointProblem, state: JointState) -> Sequence[Record] | None:
         """The next pass: over the features of all candidates, or of a step on the working ones."""
@@ -219,7 +223,7 @@ def _why_done(problem: JointProblem, state: JointState) -> str:
 
 def _why_stuck(problem: JointProblem, state: JointState, working: np.ndarray, inner: float) -> str:
     """Why another round would end where this one has, whose gap among its working candidates was `inner`."""
-    if not state.coefficients.any() or not np.isin(working, state.working).all():
+    if len(state.rounds) == 1 or not state.coefficients.any() or not np.isin(working, state.working).all():
         return ""
     if inner > state.goal * state.objective:
         return "no step lowers the objective any more; use dtype='float64' or a larger tol"
@@ -261,7 +265,7 @@ def _has_past(state: JointState) -> np.ndarray:
 
 def _restarted(problem: JointProblem, state: JointState, working: np.ndarray, best: np.ndarray) -> JointState:
     """The same model as a start on other working candidates."""
-    first = len(state.rounds) == 1
+    first = not state.coefficients.any()
     state = state.moved_to(working)
     if first:
         # no candidate has weight yet: any density will do

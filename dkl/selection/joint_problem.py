@@ -40,6 +40,8 @@ class JointProblem:
         The most candidates that are solved on at once.
     dtype : {"float32", "float64"}
     n_rows : int or None
+    start : tuple of ndarray or None
+        Candidates (s,), their models (K, m + 1) and density (1, s) to start from: a solution on much the same rows.
 
     References
     ----------
@@ -57,6 +59,7 @@ class JointProblem:
     most_working: int = 2_000
     dtype: str = "float32"
     n_rows: int | None = None
+    start: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
     @property
     def n_outputs(self) -> int:

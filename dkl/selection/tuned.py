@@ -31,9 +31,11 @@ class TunedDriver:
     """Shilton et al. 2022, equation (22), by sums over blocks: exact, deterministic, with a duality gap at the end."""
 
     def init(self, problem: TunedProblem) -> TunedState:
-        """Weights 0 and the natural density, nothing read."""
+        """Weights 0 and the natural density, or those of the start; nothing read."""
         models = np.zeros((problem.n_outputs, problem.width))
         density = np.tile(problem.penalty.start(), (problem.n_densities, 1))
+        if problem.start is not None:
+            models, density = problem.start
         state = TunedState(models, density, np.zeros_like(models), np.zeros_like(density))
         if problem.loss == "squared_error":
             return state

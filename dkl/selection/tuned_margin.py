@@ -70,8 +70,6 @@ class Sample:
 def margin_start(problem: TunedProblem, state: TunedState) -> TunedState:
     """The state before any row was read; near a solution neither a sample nor a wide hinge is of use."""
     if problem.start is not None:
-        models, density = problem.start
-        state = replace(state, coefficients=models, density=np.maximum(density, problem.penalty.floor))
         return replace(state, width=_NEAR_WIDTH, ahead=_NEAR_WIDTH, lam=problem.lam)
     return replace(state, share=_first_share(problem), lam=max(problem.lam, _FIRST_LAM))
 

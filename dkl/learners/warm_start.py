@@ -1,0 +1,47 @@
+"""Whether a fit goes on from the last one: what was found belongs to columns, classes and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dkl.data.dataset import Dataset
+from dkl.learners.rows import check_classes
+
+
+def goes_on(learner: Any, dataset: Dataset, parameters: Iterable[str]) -> bool:
+    """Whether `fit` starts from what the last fit has found, with `warm_start`.
+
+    Parameters
+    ----------
+    learner : FeatureLearner
+        With `warm_start`.
+    dataset : Dataset
+        The rows of this fit.
+    parameters : iterable of str
+        Those whose values must be as they were.
+
+    Raises
+    ------
+    ValueError
+        If columns, classes or one of the parameters have changed.
+    """
+    now = {name: repr(getattr(learner, name)) for name in parameters}
+    then, learner._terms = getattr(learner, "_terms", now), now
+    if not (learner.warm_start and hasattr(learner, "feature_map_")):
+        return False
+    if learner.feature_map_.n_columns != dataset.n_columns:
+        raise ValueError(
+            f"warm_start=True goes on with frequencies of {learner.feature_map_.n_columns} columns, and these rows "
+            f"have {dataset.n_columns}; set warm_start=False"
+        )
+    check_classes(learner, dataset)
+    if changed := [name for name, value in then.items() if now[name] != value]:
+        learner._terms = then
+        raise ValueError(
+            "warm_start=True goes on with the frequencies of the last fit, and since then these have changed: "
+            f"{', '.join(changed)}; set warm_start=False to begin anew"
+        )
+    # a checkpoint of the last fit does not hold this one
+    learner._fingerprint += " after a fit" if learner._fingerprint else ""
+    return True
