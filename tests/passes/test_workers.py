@@ -17,7 +17,7 @@ import pytest
 
 from dkl.blocks.records import Fold
 from dkl.errors import ClusterError
-from dkl.events import Event
+from dkl.events import Event, Subscriber, ignore
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.passes.loop import run_driver
@@ -79,15 +79,39 @@ def test_a_worker_that_joins_a_pass_gets_work(mortal: Any, kind: str) -> None:
     assert seen >= {pid % 4096 for pid in workers}
 
 
+class Shrinking:
+    """Scales the cluster down when the pass has begun: a worker is retired, hands over what it holds, and ends."""
+
+    def __init__(self, client: Any) -> None:
+        self.client, self.shrunk = client, False
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "advanced" and not self.shrunk:
+            self.shrunk = True
+            self.client.cluster.scale(1)
+            while len(self.client.nthreads()) > 1:
+                time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["sums", pytest.param("fold", marks=pytest.mark.slow)])
+def test_a_worker_that_is_retired_changes_no_bit(mortal: Any, kind: str) -> None:
+    source, shrinking = Source(ragged(60, 8)), Shrinking(mortal)
+    try:
+        assert bits(source, kind, shrinking) == expected_bits(source, kind)
+    finally:
+        mortal.cluster.scale(2)
+    assert shrinking.shrunk
+
+
 def expected_bits(source: Source, kind: str) -> list[bytes]:
     if kind == "fold":
         return [fold_by_definition(source, chain()).tobytes()]
     return [value.tobytes() for value in map(np.asarray, tree_by_definition(source, moments()).values())]
 
 
-def bits(source: Source, kind: str) -> list[bytes]:
+def bits(source: Source, kind: str, publish: Subscriber = ignore) -> list[bytes]:
     record = chain(step=slow_step) if kind == "fold" else moments(function=slow_sums)
-    (found,) = run_pass(source, (record,)).results
+    (found,) = run_pass(source, (record,), publish=publish).results
     return [found.tobytes()] if kind == "fold" else [value.tobytes() for value in found.values()]
 
 
