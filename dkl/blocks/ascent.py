@@ -23,8 +23,9 @@ _TURN = 1.0 / (2.0 * np.pi)
 _ROWS = 512
 _PIECES = 32
 _LEAST_TILES = 2
-# chains that climb at once on sparse rows: their frequencies and gradients stay in the second cache
-_SPARSE_CHAINS = 320
+# chains that climb at once on sparse rows, whose frequencies and gradients stay in the second cache; they come in
+# multiples, since compiled loops take so many at a time and what is left over one by one
+_SPARSE_CHAINS, _LANES = 320, 32
 _WAVE_BYTES = 1 << 26
 _GRADIENT_BYTES = 1 << 26
 
@@ -217,15 +218,18 @@ class _SparseRows(_Tiles):
     def __call__(self, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         v, gradient = np.empty(len(W)), np.empty(W.shape, self.dtype)
         for chains in spans(len(W), _SPARSE_CHAINS):
-            turns = _turns(W[chains], self.dtype)
+            turns, width = self._padded(W[chains]), chains.stop - chains.start
             sums = self._project(turns)
-            v[chains] = _squares(sums)
-            gradient[chains] = self._pull(turns, sums)
+            v[chains] = _squares(sums)[:width]
+            gradient[chains] = self._pull(turns, sums)[:width]
         return v, gradient
 
     def potentials(self, W: np.ndarray) -> np.ndarray:
         """v alone."""
-        return _squares(self._project(_turns(W, self.dtype)))
+        return _squares(self._project(self._padded(W)))[: len(W)]
+
+    def _padded(self, W: np.ndarray) -> np.ndarray:
+        return _turns(np.pad(W, ((0, -len(W) % _LANES), (0, 0))), self.dtype)
 
     def _project(self, turns: np.ndarray) -> np.ndarray:
         """The sums of waves with the weights (2, K, c), float64."""
@@ -319,26 +323,19 @@ def _pull_sparse(
 ) -> None:
     """total (d, c) += the outer products of sparse rows and what each of them pulls with; W is (d, c), in turns."""
     data, indices, indptr = X
-    z, pull = np.empty(W.shape[1], W.dtype), np.empty(W.shape[1], W.dtype)
-    cosines, sines = np.empty(W.shape[1], W.dtype), np.empty(W.shape[1], W.dtype)
+    m = W.shape[1]
+    z, cosines, sines, pull = np.empty(m, W.dtype), np.empty(m, W.dtype), np.empty(m, W.dtype), np.empty(m, W.dtype)
     for i in range(len(S)):
         sparse_row_product(data, indices, indptr[i], indptr[i + 1], W, 0, z)
         cos_sin_rows(z, cosines, sines)
         pull[:] = 0
         for k in range(S.shape[1]):
-            _add_pulls(cosines, sines, S[i, k], (sums[0, k], sums[1, k]), pull)
+            for j in range(m):
+                pull[j] += S[i, k] * (cosines[j] * sums[1, k, j] - sines[j] * sums[0, k, j])
         for entry in range(indptr[i], indptr[i + 1]):
-            add_multiple(pull, data[entry], total[indices[entry]])
-
-
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _add_pulls(
-    cosines: np.ndarray, sines: np.ndarray, weight: float, sums: tuple[np.ndarray, np.ndarray], out: np.ndarray
-) -> None:
-    """Add what one row pulls each chain with."""
-    real, imaginary = sums
-    for j in range(len(out)):
-        out[j] += weight * (cosines[j] * imaginary[j] - sines[j] * real[j])
+            factor, column = data[entry], indices[entry]
+            for j in range(m):
+                total[column, j] += pull[j] * factor
 
 
 @numba.njit(nogil=True, cache=True)

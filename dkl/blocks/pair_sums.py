@@ -198,10 +198,16 @@ def add_sparse_sums(
 def sparse_row_product(
     data: np.ndarray, indices: np.ndarray, start: int, stop: int, W: np.ndarray, first: int, out: np.ndarray
 ) -> None:
-    """out = the product of one sparse row (its entries start .. stop) with columns first .. of W (d, m)."""
+    """out = the product of one sparse row (its entries start .. stop) with columns first .. of W (d, m).
+
+    Places in W are counted here: a view of each of its rows costs more than a short row does.
+    """
     out[:] = 0
     for entry in range(start, stop):
-        add_multiple(W[indices[entry], first : first + len(out)], data[entry], out)
+        factor, row = data[entry], indices[entry]
+        for j in range(len(out)):
+            # a place that may be negative would keep the loop from vector code
+            out[j] += W[row, np.uintp(first) + np.uintp(j)] * factor
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
