@@ -1,7 +1,7 @@
-"""The limits: what a fit takes in memory and time, by rows and columns; promised by dkl.plan, and measured where small.
+"""The limits: what a fit takes in memory and time, by rows and columns; promised by dkl.plan, and measured.
 
-    python examples/limits.py                        # remakes examples/limits.md
-    python examples/limits.py --measured 10000000    # measures up to so many rows
+    python examples/limits.py                              # remakes examples/limits.md
+    python examples/limits.py --rows 1e7 --numbers 1e9     # measures fits of up to so many rows and numbers
 
 The fit: 500 random features of Gaussian numbers, then a ridge by one Newton step (their Gram matrix), from a store, in
 a process of its own on one thread. `dkl.plan` promises it for any size from the shape of the rows alone, at the speed
@@ -35,6 +35,7 @@ from dkl.passes.memory import peak_bytes
 ROWS = tuple(10**power for power in range(4, 9))
 COLUMNS = (10, 100, 1_000)
 FEATURES, BLOCK = 500, 65_536
+MANY_ROWS = 100_000
 PAGE = Path(__file__).with_name("limits.md")
 
 
@@ -75,17 +76,20 @@ def said(cell: Cell) -> str:
     return cell.get("error") or f"{format_bytes(cell['bytes'])}, {format_time(cell['time'])}"
 
 
-def page(folder: Path, most: int, sizes: tuple[int, ...] = ROWS, columns: tuple[int, ...] = COLUMNS) -> str:
-    """The page of limits; fits of up to so many rows are run."""
+def page(
+    folder: Path, most: tuple[float, float], sizes: tuple[int, ...] = ROWS, columns: tuple[int, ...] = COLUMNS
+) -> str:
+    """The page of limits; fits of at most so many rows, and numbers in them, are run."""
     shapes = list(product(sizes, columns))
     cells = Cells(folder)
-    plans = cells.fill({f"{n} x {d} promised": partial(promised, n, d) for n, d in shapes}).values()
-    speed = max(plan["speed"] for plan in plans)  # other work on the machine slows some of the trials
-    text = {shape: said({**plan, "time": plan["flops"] / speed}) for shape, plan in zip(shapes, plans, strict=True)}
-    run = [(n, d) for n, d in shapes if n <= most]
+    found = cells.fill({f"{n} x {d} promised": partial(promised, n, d) for n, d in shapes})
+    plans = dict(zip(shapes, found.values(), strict=True))
+    run = [(n, d) for n, d in shapes if n <= most[0] and n * d <= most[1]]
     alone = {f"{n} x {d} measured": partial(apart, __file__, {"n_rows": n, "n_columns": d}, 3_600.0) for n, d in run}
-    for shape, found in zip(run, cells.fill(alone).values(), strict=True):
-        text[shape] += f"; **{said(found)}**"
+    fits = dict(zip(run, cells.fill(alone).values(), strict=True))
+    speed = max(plan["speed"] for plan in plans.values())  # other work on the machine slows some of the trials
+    text = {shape: said({**plan, "time": plan["flops"] / speed}) for shape, plan in plans.items()}
+    text |= {shape: f"{text[shape]}; **{said(fit)}**" for shape, fit in fits.items()}
     lines = [[f"{n:,}", *(text[n, d] for d in columns)] for n in sizes]
     table = markdown(["rows", *(f"{n_columns:,} columns" for n_columns in columns)], lines)
     return f"""# Limits
@@ -97,31 +101,60 @@ imports, from a store, in processor seconds.
 {table}
 
 - Memory follows the columns and the features, and hardly the rows: a process holds a few blocks of at most 65,536.
-- Seconds promised are those of the arithmetic at the speed of a bare matrix product; cosines, reading and what every
-  fit has to do once come on top: 100,000 rows of 100 columns took three times as long.
+- Seconds promised are those of the arithmetic at the speed of a bare matrix product; cosines, reading, a last pass that
+  corrects the rounding of the first and what every fit has to do once come on top{beyond(plans, fits, speed)}.
 - Time follows rows x features x (columns + features), and is divided by the workers. The promise counts the passes that
   every fit makes; it may make more (`dkl.plan` says how many at most).
 - Promised is the memory for rows that are made when they are read. From a store a process holds blocks in flight too,
-  packed and unpacked, and `dkl.plan` says so: 177 MiB instead of 119 MiB at 100,000 rows of 100 columns.
+  packed and unpacked, and `dkl.plan` says so{stored(plans, fits)}.
 - The store holds rows x columns x 4 bytes, less what compression saves; 10^8 rows of 1,000 columns are 400 GB.
 - Newton steps hold features x features numbers, 200 MB at 5,000 features in double precision; above that,
   `solver="sgd"`.
 - Prediction maps tile by tile: what it holds does not grow with the rows either.
 
-`python examples/limits.py` remakes this page (`--measured ROWS` says up to which size fits are run).
+`python examples/limits.py` remakes this page (`--rows` and `--numbers` say up to which sizes fits are run).
 """
+
+
+def beyond(plans: dict[tuple[int, int], Cell], fits: dict[tuple[int, int], Cell], speed: float) -> str:
+    """How much longer than promised the fits of many rows took."""
+    times = [
+        fit["time"] * speed / plans[shape]["flops"]
+        for shape, fit in fits.items()
+        if shape[0] >= MANY_ROWS and "time" in fit
+    ]
+    if not times:
+        return ""
+    return f":\n  fits of {MANY_ROWS:,} rows and more took {min(times):.1f} to {max(times):.1f} times as long"
+
+
+def stored(plans: dict[tuple[int, int], Cell], fits: dict[tuple[int, int], Cell]) -> str:
+    """What the plan of the largest store adds, and how much of such promises fits took."""
+    done = {shape: fit for shape, fit in fits.items() if "promised" in fit}
+    if not done:
+        return ""
+    largest = max(done, key=lambda shape: (shape[0] * shape[1], shape))
+    rises = f"{format_bytes(done[largest]['promised'])} instead of {format_bytes(plans[largest]['bytes'])}"
+    shares = [100 * fit["bytes"] / fit["promised"] for fit in done.values()]
+    return (
+        f":\n  {rises} at {largest[0]:,} rows of {largest[1]:,} columns. "
+        f"Fits took {min(shares):.0f} to {max(shares):.0f} % of that"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measured", type=int, default=1_000_000, help="the most rows of a fit that is run")
+    parser.add_argument("--rows", type=float, default=1e6, help="the most rows of a fit that is run")
+    parser.add_argument(
+        "--numbers", type=float, default=1e8, help="and the most rows x columns, which are written first"
+    )
     parser.add_argument("--output", type=Path, default=Path("limits"), help="where what was measured is kept")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         print(json.dumps(measured(**json.loads(options.measure))))
         return
-    PAGE.write_text(page(options.output, options.measured))
+    PAGE.write_text(page(options.output, (options.rows, options.numbers)))
 
 
 if __name__ == "__main__":

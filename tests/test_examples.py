@@ -8,9 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dask
 import numpy as np
 import pandas as pd
 import pytest
+from dask.utils import format_bytes
 from scipy import sparse
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.preprocessing import StandardScaler
@@ -382,6 +384,18 @@ def test_numbers_are_judged_by_their_errors_in_deviations_of_the_targets() -> No
     for machine in ("RBF-SVM", "dkl random 1000"):
         fitted = names["MACHINES"][machine](small, True)
         assert names["judged"](fitted, small)["root_mean_square"] < 0.4 * np.std(small.y_test)
+
+
+def test_a_fit_from_a_store_is_judged_beside_what_was_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES / "benchmarks")
+    names = example("benchmarks/from_a_store.py")
+    store = names["stored"](tmp_path, None, True)
+    with dask.config.set(scheduler="synchronous"):
+        cell = names["measured"](str(store), "dkl 40")
+    assert cell["auc"] > 0.9
+    assert cell["n_rows"] == pytest.approx(0.8 * names["QUICK_ROWS"], rel=0.05)
+    assert names["shown"](cell)[2:] == [format_bytes(cell["bytes"]), format_bytes(cell["promised"])]
+    assert names["stored"](tmp_path, None, True) == store
 
 
 @pytest.mark.slow
