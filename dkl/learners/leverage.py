@@ -80,7 +80,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
     Attributes
     ----------
     feature_map_ : FeatureMap
-    candidates_ : ndarray of shape (M, d)
+    candidates_ : ndarray, or csr_array for `Coordinates`, of shape (M, d)
     scores_ : ndarray of shape (M,)
         r of each frequency (its cosine's and its sine's together).
     weights_ : ndarray of shape (M,)

@@ -111,7 +111,7 @@ MARGIN: Constraints = {
 
 PEAKS: Constraints = {
     **COMMON,
-    **{name: MARGIN[name] for name in ("chains", "sparse_share", "search_rows", "max_norm")},
+    **{name: MARGIN[name] for name in ("chains", "sparse_share", "search_rows", "max_norm", "warm_start")},
     "method": [StrOptions({"langevin", "quasi-newton", "grid"})],
     "tol": [Interval(Real, 0, None, closed="neither")],
     "steps": [Interval(Integral, 1, None, closed="left")],

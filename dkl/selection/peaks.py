@@ -83,6 +83,8 @@ class PeakProblem:
         Peaks whose directions are nearer than that, and whose lengths are alike, are one.
     seed : int
     dtype : {"float32", "float64"}
+    start : ndarray of shape (s, d) or None
+        Points that are candidates from the first.
     """
 
     ground: Ground
@@ -97,6 +99,7 @@ class PeakProblem:
     cosine: float = 0.9
     seed: int = 0
     dtype: str = "float32"
+    start: np.ndarray | None = None
 
     @property
     def most_searches(self) -> int:
@@ -148,13 +151,15 @@ class PeakDriver:
     """
 
     def init(self, problem: PeakProblem) -> PeakState:
-        """Nothing looked at but plain draws; of a finite pool everything is a candidate."""
+        """Nothing looked at but plain draws and given points; of a finite pool everything is a candidate."""
         nothing = np.zeros(0)
         if isinstance(problem.ground, PoolGround):
             points = problem.ground.start(problem.n_candidates, problem.seed)
             return PeakState(points, np.zeros(len(points)), nothing, problem.most_rows, passes=1)
-        plain = problem.ground.plain(problem.n_plain, problem.seed)
-        return PeakState(plain, np.zeros(len(plain)), nothing, problem.sample_rows)
+        points = problem.ground.plain(problem.n_plain, problem.seed)
+        if problem.start is not None:
+            points = np.concatenate([points, problem.start])
+        return PeakState(points, np.zeros(len(points)), nothing, problem.sample_rows)
 
     def request(self, problem: PeakProblem, state: PeakState) -> Sequence[Record] | None:
         """The sample of the next search, the sums of the candidates of the last one, or both."""
@@ -198,7 +203,8 @@ class PeakDriver:
 
     def plan(self, problem: PeakProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The first sample, and a verification for each search that may be needed."""
-        points = problem.ground.start(problem.n_candidates + problem.n_plain, problem.seed)
+        given = 0 if problem.start is None else len(problem.start)
+        points = problem.ground.start(problem.n_candidates + problem.n_plain + given, problem.seed)
         verification = verification_record(problem, problem.ground.feature_map(points))
         if isinstance(problem.ground, PoolGround):
             return [((verification,), 1)]

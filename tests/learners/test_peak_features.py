@@ -29,6 +29,10 @@ def rows(n: int = 3_000, d: int = 6) -> tuple[np.ndarray, np.ndarray]:
     return X, np.where(np.sin(2.5 * X[:, 1]) + np.sin(2.0 * (X[:, 3] - X[:, 4])) > 0, "yes", "no")
 
 
+def formed_rows(frequencies: Any) -> np.ndarray:
+    return frequencies.toarray() if sparse.issparse(frequencies) else frequencies
+
+
 def bits_of(learner: PeakFeatures) -> list[bytes]:
     parts = (learner.candidate_potentials_, learner.weights_, learner.feature_map_.projection.dense())
     return [np.ascontiguousarray(part).tobytes() for part in parts]
@@ -213,3 +217,18 @@ def test_parameters_without_meaning_are_refused(parameters: dict[str, Any], mess
     X, y = rows(100)
     with pytest.raises(ValueError, match=message):
         PeakFeatures(**{**QUICK, **parameters}).fit(X, y)
+
+
+def test_a_warm_start_keeps_the_peaks_that_a_poorer_search_would_miss() -> None:
+    X = np.random.default_rng(0).standard_normal((2_000, 6))
+    y = np.sin(3.0 * X[:, 2]) > 0
+    # a round of one step from few starts finds little by itself
+    poor = {"chains": 2, "steps": 1, "polish": 0, "sparse_share": 0.0, "progress": False}
+    learner = PeakFeatures(n_features=2, plain_share=0.0, random_state=0, progress=False).fit(X[:1_800], y[:1_800])
+    begun = learner.frequencies_
+    learner.set_params(warm_start=True, **poor).fit(X, y)
+    assert np.array_equal(formed_rows(learner.frequencies_), formed_rows(begun))
+    alone = PeakFeatures(n_features=2, plain_share=0.0, random_state=0, **poor).fit(X, y)
+    assert alone.potentials_[0] < 0.5 * learner.potentials_[0]
+    with pytest.raises(ValueError, match="has the classes"):
+        learner.fit(X, X[:, 0].round())
