@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from dkl.blocks.block import Block
-from dkl.blocks.maps import map_rows
+from dkl.blocks.maps import map_spans
 from dkl.blocks.records import RowSample
 from dkl.blocks.scale import scale_rows
 from dkl.blocks.threads import Crew
@@ -17,6 +18,8 @@ from dkl.blocks.tiles import spans
 from dkl.features.feature_map import FeatureMap
 
 _TILE_ROWS = 1024
+# sparse tiles that a core cuts and maps at a time: to cut one takes as long as to map it
+_SPARSE_TILES = 8
 # features of the rows are kept up to this size, else formed again in each round
 _KEPT_BYTES = 256 << 20
 
@@ -89,11 +92,12 @@ class SearchedRows:
         nbytes = X.shape[0] * feature_map.n_features * dtype.itemsize
         keeps = is_next and self._kept_bytes + nbytes <= _KEPT_BYTES
 
-        def of_tile(rows: slice) -> tuple[np.ndarray | None, np.ndarray]:
-            tile = map_rows(X[rows], feature_map, dtype)
-            return tile if keeps else None, tile @ weights
+        def of_tiles(rows: slice) -> list[tuple[np.ndarray | None, np.ndarray]]:
+            mapped = map_spans(X[rows], feature_map, dtype, _TILE_ROWS)
+            return [(tile if keeps else None, tile @ weights) for _, tile in mapped]
 
-        tiles, products = zip(*Crew().map(of_tile, spans(X.shape[0], _TILE_ROWS)), strict=True)
+        pieces = spans(X.shape[0], _TILE_ROWS * (_SPARSE_TILES if sparse.issparse(X) else 1))
+        tiles, products = zip(*chain.from_iterable(Crew().map(of_tiles, pieces)), strict=True)
         if keeps:
             self._features.append(list(tiles))
         return np.concatenate(products)
