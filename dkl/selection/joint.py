@@ -35,6 +35,8 @@ _GROWTH = 2
 _KEPT = 1.2
 # of the mean density: less is none
 _NONE = 1e-7
+# times the gap of the round before: a round that broke off there changes nothing, whatever candidates are new
+_STANDS = 0.99
 _MOST_ROUNDS = 40
 _TUNED = TunedDriver()
 
@@ -223,10 +225,14 @@ def _why_done(problem: JointProblem, state: JointState) -> str:
 
 def _why_stuck(problem: JointProblem, state: JointState, working: np.ndarray, inner: float) -> str:
     """Why another round would end where this one has, whose gap among its working candidates was `inner`."""
-    if len(state.rounds) == 1 or not state.coefficients.any() or not np.isin(working, state.working).all():
+    if len(state.rounds) == 1 or not state.coefficients.any():
         return ""
-    if inner > state.goal * state.objective:
+    has_new = not np.isin(working, state.working).all()
+    stands = state.gap > _STANDS * state.rounds[-2]["gap"]
+    if inner > state.goal * state.objective and (stands or not has_new):
         return "no step lowers the objective any more; use dtype='float64' or a larger tol"
+    if has_new:
+        return ""
     full = len(working) == problem.most_working < problem.pool.n_frequencies
     return "more than max_working candidates would have weight" if full and state.gap > 2.0 * inner else ""
 

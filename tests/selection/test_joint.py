@@ -234,3 +234,17 @@ def test_the_first_dual_point_does_not_make_most_candidates_working_ones() -> No
     assert problem.ball.least == 20
     assert wanted > 60
     assert len(first.working) <= 3 * problem.ball.least
+
+
+def test_rounds_that_break_off_where_the_last_one_did_end() -> None:
+    X, y = some_rows("hinge", 80)
+    problem, driver, blocks = some_problem("hinge", 80, size=60, rho=5.0), JointDriver(), blocks_of(X, y, 80)
+    state = driver.init(problem)
+    while not (state.ended and state.coefficients.any()):
+        state = driver.step(problem, state, [summed(one, blocks) for one in driver.request(problem, state) or ()])
+    looked = [summed(one, blocks) for one in driver.request(problem, state) or ()]
+    going = driver.step(problem, replace(state, gap=1.0, goal=1e-9), looked)
+    assert not np.isin(going.working, state.working).all()
+    assert not going.done
+    again = replace(state, gap=1.0, goal=1e-9, rounds=(*state.rounds, going.rounds[-1]))
+    assert driver.step(problem, again, looked).message.startswith("no step lowers the objective any more")
