@@ -128,22 +128,85 @@ def _quantile_scores(
     X: np.ndarray, knots: np.ndarray, scores: np.ndarray, passthrough: np.ndarray, factor: float, out: np.ndarray
 ) -> None:
     """Interpolate each number between the scores of its neighbouring knots; the mean score where knots are tied."""
-    last = knots.shape[1] - 1
-    for i in range(X.shape[0]):
-        for j in range(X.shape[1]):
-            x = X[i, j]
-            if passthrough[j]:
-                score = x
-            elif x < knots[j, 0]:
-                score = scores[0]
-            elif x > knots[j, last]:
-                score = scores[last]
+    n = X.shape[0]
+    x, scaled = np.empty(n), np.empty(n)
+    below, up_to = np.empty(n, np.int32), np.empty(n, np.int32)
+    for j in range(X.shape[1]):
+        _column(X, j, x)
+        if passthrough[j]:
+            scaled[:] = x
+        else:
+            _count_below(knots[j], x, below)
+            if _any_tied(knots[j], x, below):
+                _count_up_to(knots[j], x, up_to)
             else:
-                left = np.searchsorted(knots[j], x, side="left")
-                if knots[j, left] == x:
-                    right = np.searchsorted(knots[j], x, side="right") - 1
-                    score = 0.5 * (scores[left] + scores[right])
-                else:
-                    share = (x - knots[j, left - 1]) / (knots[j, left] - knots[j, left - 1])
-                    score = scores[left - 1] + share * (scores[left] - scores[left - 1])
-            out[i, j] = score * factor
+                up_to[:] = below
+            _interpolate(x, knots[j], scores, below, up_to, scaled)
+        for i in range(n):
+            out[i, j] = scaled[i] * factor
+
+
+@numba.njit(nogil=True, cache=True)
+def _column(X: np.ndarray, j: int, x: np.ndarray) -> None:
+    for i in range(len(x)):
+        x[i] = X[i, j]
+
+
+# By halving, one step for all numbers of a column after the other: vector code, several times as fast as a search each.
+@numba.njit(nogil=True, cache=True)
+def _count_below(knots: np.ndarray, x: np.ndarray, count: np.ndarray) -> None:
+    """How many knots lie below each number."""
+    count[:] = 0
+    length = np.int32(len(knots))
+    while length > 1:
+        half = length // np.int32(2)
+        _skip_below(knots, x, half, count)
+        length -= half
+    _skip_below(knots, x, np.int32(1), count)
+
+
+@numba.njit(nogil=True, cache=True)
+def _count_up_to(knots: np.ndarray, x: np.ndarray, count: np.ndarray) -> None:
+    """How many knots lie below each number or at it."""
+    count[:] = 0
+    length = np.int32(len(knots))
+    while length > 1:
+        half = length // np.int32(2)
+        _skip_up_to(knots, x, half, count)
+        length -= half
+    _skip_up_to(knots, x, np.int32(1), count)
+
+
+@numba.njit(nogil=True, cache=True)
+def _skip_below(knots: np.ndarray, x: np.ndarray, half: int, count: np.ndarray) -> None:
+    for i in range(len(x)):
+        count[i] += half * (knots[count[i] + half - 1] < x[i])
+
+
+@numba.njit(nogil=True, cache=True)
+def _skip_up_to(knots: np.ndarray, x: np.ndarray, half: int, count: np.ndarray) -> None:
+    for i in range(len(x)):
+        count[i] += half * (knots[count[i] + half - 1] <= x[i])
+
+
+@numba.njit(nogil=True, cache=True)
+def _any_tied(knots: np.ndarray, x: np.ndarray, below: np.ndarray) -> bool:
+    found, last = False, len(knots) - 1
+    for i in range(len(x)):
+        found |= knots[min(below[i], last)] == x[i]
+    return found
+
+
+@numba.njit(nogil=True, cache=True)
+def _interpolate(
+    x: np.ndarray, knots: np.ndarray, scores: np.ndarray, below: np.ndarray, up_to: np.ndarray, out: np.ndarray
+) -> None:
+    last = len(knots) - 1
+    for i in range(len(x)):
+        low, high = max(below[i] - 1, 0), min(below[i], last)
+        gap = knots[high] - knots[low]
+        share = (x[i] - knots[low]) / (gap if gap > 0.0 else 1.0)
+        score = scores[low] + share * (scores[high] - scores[low])
+        score = 0.5 * (scores[high] + scores[max(up_to[i] - 1, 0)]) if up_to[i] > below[i] else score
+        score = scores[0] if up_to[i] == 0 else score
+        out[i] = scores[last] if below[i] > last else score

@@ -12,7 +12,6 @@ from scipy import sparse
 from dkl.blocks.block import Block
 from dkl.blocks.device import array_module
 from dkl.blocks.left_out import left_out_sums
-from dkl.blocks.maps import mapping_flops
 from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.blocks.scale import scale_rows
 from dkl.blocks.sums import feature_sums
@@ -93,8 +92,7 @@ def wave_record(parts: Sequence[Part], dtype: str) -> BlockSum:
 
     def cost(rows: int, columns: int) -> Cost:
         widths = [len(part.columns) for part in parts]
-        flops = sum(mapping_flops(d, part.feature_map) for d, part in zip(widths, parts, strict=True))
-        return Cost(rows * flops, 8 * rows * max(widths))
+        return Cost(rows * m * (2.0 * sum(widths) + SINCOS_FLOPS * len(parts)), 8 * rows * max(widths))
 
     return BlockSum("waves", wave_sums, accumulators, {"parts": tuple(parts), "dtype": dtype}, cost)
 

@@ -1,4 +1,4 @@
-"""Predictor: a fitted model boiled down to a few arrays, for services that answer one row at a time."""
+"""Predictor: a fitted model boiled down to a few arrays, for services that answer one row at a time, or very many."""
 
 from __future__ import annotations
 
@@ -11,24 +11,33 @@ from dkl.blocks.activations import ramp
 from dkl.blocks.maps import map_rows
 from dkl.blocks.scale import linear_part, scale_dense
 from dkl.blocks.slopes import linear_slopes
+from dkl.data.checks import check_rows
 from dkl.explain.model import model_of
+from dkl.export.raw_rows import RowEncoder
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler
 from dkl.learners.prediction import Scorer, chosen_codes, probabilities
 
+# so many rows are mapped in blocks: whole, the arrays of features leave the cache
+_MANY = 64
+
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """Labels, probabilities or numbers of encoded rows in memory, a row in tens of microseconds.
+    """Labels, probabilities or numbers of rows in memory, one in tens of microseconds, many at the speed of the model.
 
-    Scaling, phases and amplitudes are folded into the arrays, arithmetic is in float64: answers agree with the model's
-    to its own rounding. Rows are taken as they come; `predict` of the model is the one that checks names and kinds,
-    takes tables, stores and Dask collections, and needs less memory for many rows.
+    Of few rows scaling, phases and amplitudes are folded into the arrays and arithmetic is in float64: answers agree
+    with the model's to its own rounding. Many rows are mapped block by block as the model maps them. Arrays are taken
+    as they come; `predict` of the model is the one that checks names, and takes stores and Dask collections.
 
     Parameters
     ----------
     forms : Forms
-        From rows to decision values.
+        From few rows to decision values.
+    scorer : Scorer
+        From many.
+    raw : RowEncoder or None
+        Of a model that was fitted on a data frame: what its raw columns become.
     classes : ndarray of shape (K,) or None
     multiplier : float or None
         Of the scores, for probabilities; None for those that are log odds.
@@ -47,6 +56,8 @@ class Predictor:
     """
 
     forms: Forms
+    scorer: Scorer
+    raw: RowEncoder | None = None
     classes: np.ndarray | None = None
     multiplier: float | None = None
     has_probabilities: bool = False
@@ -55,20 +66,27 @@ class Predictor:
     @classmethod
     def of(cls, model: Any) -> Self:
         """Of a fitted KernelClassifier, KernelRegressor, TunedClassifier or TunedRegressor."""
-        forms, classes = Forms.of(model_of(model)), getattr(model, "classes_", None)
+        encoding, classes = getattr(model, "encoding_", None), getattr(model, "classes_", None)
+        raw = None if encoding is None else RowEncoder(encoding)
+        arrays = Forms.of(model_of(model)), model._scorer, raw
         if classes is None:
-            return cls(forms, has_one_target=model._has_one_target())
-        return cls(forms, classes, getattr(model, "_multiplier", None), hasattr(model, "predict_proba"))
+            return cls(*arrays, has_one_target=model._has_one_target())
+        return cls(*arrays, classes, getattr(model, "_multiplier", None), hasattr(model, "predict_proba"))
 
     def predict(self, x: Any) -> Any:
-        """The label or number of a row (d,), or of each row of (n, d).
+        """The label or number of a row, or of each of several.
+
+        Parameters
+        ----------
+        x : ndarray of shape (d,) or (n, d), mapping of str to value, or data frame
+            Encoded columns; a mapping is one raw row by the names of its columns, a frame raw rows.
 
         Raises
         ------
         ValueError
-            If a row has another number of columns than those of `fit`, or holds NaN or infinity.
+            If a row has other columns than those of `fit`, or holds NaN or infinity.
         """
-        scores = self.forms(x)
+        scores = self._scores(x)
         if self.classes is None:
             return scores[..., 0] if self.has_one_target else scores
         if scores.ndim == 1:
@@ -76,12 +94,12 @@ class Predictor:
         return self.classes[chosen_codes(scores)]
 
     def decision_function(self, x: Any) -> Any:
-        """Decision values of a row (d,), or of each row of (n, d), shaped as the model's; errors as `predict`."""
-        scores = self.forms(x)
+        """Decision values of a row, or of each of several, shaped as the model's; rows and errors as of `predict`."""
+        scores = self._scores(x)
         return scores[..., 0] if scores.shape[-1] == 1 else scores
 
     def predict_proba(self, x: Any) -> np.ndarray:
-        """Class probabilities (K,) of a row (d,), or (n, K) of rows (n, d); errors as `predict`.
+        """Class probabilities (K,) of a row, or (n, K) of several; rows and errors as of `predict`.
 
         Raises
         ------
@@ -90,9 +108,19 @@ class Predictor:
         """
         if not self.has_probabilities:
             raise AttributeError("the model has no probabilities; fit it with loss='log_loss' or calibrate=True")
-        scores = self.forms(x)
+        scores = self._scores(x)
         found = probabilities(np.atleast_2d(scores), self.multiplier)
         return found if scores.ndim == 2 else found[0]
+
+    def _scores(self, x: Any) -> np.ndarray:
+        """Decision values (K,) of a row, or (n, K) of rows."""
+        if self.raw is not None and not isinstance(x, np.ndarray):
+            x = self.raw(x)
+        if np.ndim(x) != 2 or len(x) < _MANY:
+            return self.forms(x)
+        self.forms.check_width(x := np.asarray(x))
+        check_rows(x)
+        return self.scorer(x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,13 +173,16 @@ class Forms:
 
     def __call__(self, x: Any) -> np.ndarray:
         """Decision values (K,) of a row (d,), or (n, K) of rows (n, d)."""
-        x = np.asarray(x)
-        if x.shape[-1:] != self.matrix.shape[:1]:
-            raise ValueError(f"rows have shape {x.shape}; the model takes {len(self.matrix)} encoded columns")
+        self.check_width(x := np.asarray(x))
         scores = self._features(x) @ self.coef + self.intercept
         if not np.isfinite(scores).all():
             raise ValueError("a row holds NaN or infinity, or numbers too large for the model")
         return scores
+
+    def check_width(self, x: np.ndarray) -> None:
+        """Raise ValueError for rows of other columns than those of `fit`."""
+        if x.shape[-1:] != self.matrix.shape[:1]:
+            raise ValueError(f"rows have shape {x.shape}; the model takes {len(self.matrix)} encoded columns")
 
     def _features(self, x: np.ndarray) -> np.ndarray:
         if self.feature_map is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pickle
 import time
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
 
@@ -23,6 +25,7 @@ def assert_same_answers(model: Any) -> None:
             agree = np.testing.assert_array_equal if expected.dtype.kind in "Uib" else assert_agree
             agree(answer(X), expected)
             agree(answer(X[5]), expected[5])
+            agree(answer(X[:20]), expected[:20])
 
 
 @pytest.mark.parametrize("scaling", [None, "standard", "minmax", "unit", "quantile"])
@@ -44,6 +47,60 @@ def test_every_feature_map_has_a_predictor(name: str) -> None:
 @pytest.mark.parametrize("targets", [X[:, 2] + 100, X[:, :2]], ids=["one", "two"])
 def test_numbers_agree(targets: np.ndarray) -> None:
     assert_same_answers(dkl.TunedRegressor(20, scaling="standard", random_state=0).fit(X, targets))
+
+
+def raw_rows(**odd: Any) -> pd.DataFrame:
+    frame = pd.DataFrame(
+        {
+            "age": np.where(np.arange(300) % 7, X[:, 0], np.nan),
+            "weight": X[:, 1],
+            "smokes": X[:, 2] > 0,
+            "colour": np.array(["red", "blue", None], dtype=object)[X[:, 3].astype(int)],
+            "town": np.array(["York", "Bath"])[np.arange(300) % 2],
+        }
+    )
+    return frame.assign(**odd)
+
+
+def test_raw_rows_are_answered_by_the_names_of_their_columns() -> None:
+    model = classifier().fit(raw_rows(), TWO)
+    predictor = model.predictor()
+    frame = raw_rows(town=["York", "Rome", "Bath"] * 100)
+    expected = model.decision_function(frame)
+    assert_agree(predictor.decision_function(frame), expected)
+    assert_agree(predictor.decision_function(frame[:9]), expected[:9])
+    for place, row in enumerate(frame[:40].to_dict("records")):
+        assert_agree(predictor.decision_function(row), expected[place])
+        assert predictor.raw._row(row) is not None
+        np.testing.assert_array_equal(predictor.raw(row), model.encoding_.transform(frame[place : place + 1])[0])
+    # what is not plain is left to the table: a count of another type, a category that is a number
+    odd = {**row, "weight": Decimal("1.5"), "town": 3}
+    assert_agree(predictor.decision_function(odd), model.decision_function(pd.DataFrame([odd]))[0])
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        ({"weight": None}, "column 'weight' is missing"),
+        ({"weight": 1e300}, "column 'weight' is 1e.300 in row 0"),
+        ({"weight": "heavy"}, "column 'weight' held numbers before"),
+        ({"height": 2.0}, r"columns that were not there before: \['height'\]"),
+    ],
+    ids=["missing", "too large", "text", "unknown"],
+)
+def test_a_raw_row_that_cannot_be_answered_is_the_error_of_a_table(odd: dict[str, Any], message: str) -> None:
+    predictor = classifier().fit(raw_rows(), TWO).predictor()
+    with pytest.raises(ValueError, match=message):
+        predictor.predict({**raw_rows().to_dict("records")[0], **odd})
+    with pytest.raises(ValueError, match=r"lacks the columns \['age', 'colour'"):
+        predictor.predict({"weight": 1.0})
+
+
+def test_many_rows_have_the_bits_of_the_model_and_one_that_is_not_finite_is_named() -> None:
+    model = classifier().fit(X, THREE)
+    np.testing.assert_array_equal(model.predictor().decision_function(X), model.decision_function(X))
+    with pytest.raises(ValueError, match=r"X\[7, 2\]"):
+        model.predictor().predict(np.where(np.arange(1200).reshape(300, 4) == 30, np.inf, X))
 
 
 def test_a_predictor_can_be_sent_to_another_process() -> None:

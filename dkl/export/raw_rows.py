@@ -1,0 +1,98 @@
+"""Raw rows as a service gets them, one at a time by the names of their columns, to encoded columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from dkl.data.encoding import TableEncoding
+from dkl.data.frames import is_frame
+from dkl.explain.reading import dense
+
+_LARGEST = float(np.finfo(np.float32).max)
+_NUMBERS = (float, int, np.floating, np.integer, np.bool_)
+
+
+class _Rule(NamedTuple):
+    """A raw column: where its number goes or its texts are, what a missing value becomes, where its flag is."""
+
+    name: str
+    places: int | dict[str, int]
+    fill: float | None
+    flag: int | None
+
+
+class RowEncoder:
+    """What `TableEncoding.transform` makes of a table, for one row without a table: in microseconds.
+
+    Parameters
+    ----------
+    encoding : TableEncoding
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from dkl.data.encoding import learn_encoding
+    >>> from dkl.export.raw_rows import RowEncoder
+    >>> encode = RowEncoder(learn_encoding([pd.DataFrame({"age": [31.0, 45.0], "colour": ["red", "blue"]})]))
+    >>> encode({"age": 40, "colour": "red"})
+    array([40.,  0.,  1.], dtype=float32)
+    """
+
+    def __init__(self, encoding: TableEncoding) -> None:
+        self.encoding = encoding
+        self._rules, start = [], 0
+        for rule in encoding.rules:
+            places = {text: start + place for place, text in enumerate(rule.categories)}
+            flag = start + rule.n_values if rule.flags_missing else None
+            self._rules.append(_Rule(rule.name, places if rule.kind == "category" else start, rule.fill, flag))
+            start += len(rule.output_names)
+
+    def __call__(self, rows: Any) -> np.ndarray:
+        """The encoded columns of a mapping, (d,), or of a frame, (n, d); other rows as they come.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As `TableEncoding.transform`.
+        """
+        if isinstance(rows, Mapping):
+            found = self._row(rows)
+            return self._table(pd.DataFrame([dict(rows)]))[0] if found is None else found
+        return self._table(rows) if is_frame(rows) else np.asarray(rows)
+
+    def _table(self, table: Any) -> np.ndarray:
+        return dense(self.encoding.transform(table))
+
+    def _row(self, row: Mapping[str, Any]) -> np.ndarray | None:
+        """The encoded row, or None where it is not plain: the table knows what to do with it, or what to say."""
+        out, is_strict = np.zeros(self.encoding.n_columns, np.float32), self.encoding.unknown == "error"
+        if len(row) != len(self._rules):
+            return None
+        for rule in self._rules:
+            if rule.name not in row or not _is_set(out, rule, row[rule.name], is_strict):
+                return None
+        return out
+
+
+def _is_set(out: np.ndarray, rule: _Rule, value: Any, is_strict: bool) -> bool:
+    """Write the columns of one value; False where it is not plain."""
+    if value is None or (isinstance(value, _NUMBERS) and value != value):
+        if rule.flag is not None:
+            out[rule.flag] = 1.0
+        if isinstance(rule.places, int):
+            out[rule.places] = rule.fill or 0.0
+        return rule.fill is not None
+    if isinstance(rule.places, int):
+        if not isinstance(value, _NUMBERS) or not -_LARGEST <= value <= _LARGEST:
+            return False
+        out[rule.places] = value
+        return True
+    if not isinstance(value, str) or (is_strict and value not in rule.places):
+        return False
+    if value in rule.places:
+        out[rule.places[value]] = 1.0
+    return True
