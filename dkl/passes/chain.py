@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -23,7 +23,7 @@ AT_HAND = 2
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """The state after a piece, and what reading its block came to so far."""
+    """The state after a piece, and what reading came to since the state was kept last."""
 
     state: Any
     reading: Reading
@@ -37,11 +37,10 @@ class Link:
     worker: str
     made: Any
     step: Any = None
-    summary: Any = None
 
     @property
     def tasks(self) -> list[Any]:
-        return [task for task in (self.made, self.step, self.summary) if task is not None]
+        return [task for task in (self.made, self.step) if task is not None]
 
 
 def carried_piece(*args: Any) -> Carried:
@@ -59,12 +58,7 @@ def step_through(work: Work, before: Any, cut: Cut, made: Made) -> Carried:
     state, reading = (before.state, before.reading) if isinstance(before, Progress) else (before, Reading())
     with one_blas_thread():
         state = stepped(work, state, cut, made)
-    return Carried(Progress(state, made.reading if cut.number == 0 else reading + made.reading))
-
-
-def reading_of(progress: Progress) -> Reading:
-    """What a block came to, without the state."""
-    return progress.reading
+    return Carried(Progress(state, reading + made.reading))
 
 
 class Chain:
@@ -162,8 +156,6 @@ class Chain:
                 before = self._backend.share(self._kept[1]) if self._state is None else self._state
                 arguments = (self._session.shared_work(), before, link.cut, link.made)
                 self._state = link.step = self._submit(self._session.name, step_through, *arguments)
-                if link.cut.is_last:
-                    link.summary = self._submit(self._session.name, reading_of, link.step)
 
     def _submit(self, name: str, function: Any, *args: Any) -> Any:
         return self._backend.submit(name, function, *args, slot=self._home, urgent=True, pinned=True)
@@ -173,14 +165,19 @@ class Chain:
         return min(self._kept[0] + KEEP_EVERY, len(self._cuts))
 
     def _take_oldest(self) -> None:
-        link = self._links[0]
+        link, reading = self._links[0], Reading()
         self._wait(link.step)
         if self._taken + 1 == self._segment_end:
-            self._kept, self._state = (self._taken + 1, unpacked(self._backend.result(link.step)).state), None
+            progress = unpacked(self._backend.result(link.step))
+            self._kept, self._state = (self._taken + 1, progress.state), None
             self._losses = 0
-        if link.summary is not None:
-            self._wait(link.summary)
-            self._report(self._backend.result(link.summary))
+            reading = replace(progress.reading, blocks=0, rows=0)
+        if link.cut.is_last and self._taken >= self._reported:
+            # at once, so that somebody who watches sees every block; what was read comes with the state
+            self._reported = self._taken + 1
+            reading += Reading(1, int(self._session.source.block_rows[link.cut.block]))
+        if reading != Reading():
+            self._session.advance(reading)
         self._links.popleft()
         self._taken += 1
         self._room[link.worker] += 1
@@ -190,12 +187,6 @@ class Chain:
         wait_done(self._backend, task, [one for link in self._links for one in link.tasks])
         if self._backend.is_lost(task):
             self._backend.result(task)
-
-    def _report(self, reading: Reading) -> None:
-        """Count a block, unless it was before the chain was lost."""
-        if self._taken >= self._reported:
-            self._reported = self._taken + 1
-            self._session.advance(reading)
 
     def _restart(self, error: TaskLost) -> None:
         self._losses += 1

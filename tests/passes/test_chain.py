@@ -8,11 +8,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 
 from dkl.passes.engine import run_pass
 from dkl.passes.memory import PIECES_A_THREAD
+from dkl.passes.reading import LOADER
 from dkl.passes.transport import Carried
 from tests.passes.sources import Source, chain, chained, fold_by_definition, halves
 
@@ -49,6 +51,20 @@ def test_workers_make_pieces_ahead_of_the_steps_but_no_more_than_their_share(cli
     assert len(list(tmp_path.glob("maker-*"))) == 2
     # one more: a piece is out of the way when its step ends, and noted as such a moment earlier or later
     assert 2 <= max(int(path.name) for path in tmp_path.glob("[0-9]*")) <= PIECES_A_THREAD + 1
+
+
+def test_every_block_of_a_fold_is_told_of_and_counted_once_as_on_threads(client):
+    rows = (6, 0, 3, 5) * 10
+    fold = replace(chain(), pieces=lambda rows: 2)
+    told = []
+    stats = run_pass(Source(rows), (fold,), publish=told.append).stats
+    with dask.config.set(scheduler="threads", num_workers=1):
+        LOADER.clear()
+        expected = run_pass(Source(rows), (fold,)).stats
+    assert (stats.blocks, stats.rows) == (30, 140) == (expected.blocks, expected.rows)
+    # a block whose two pieces are made in two workers is read by both
+    assert expected.bytes <= stats.bytes <= 2 * expected.bytes
+    assert [event.done for event in told if event.rows] == [*range(1, 31)]
 
 
 @pytest.mark.parametrize("protocol", [4, 5])
