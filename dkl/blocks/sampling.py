@@ -69,8 +69,11 @@ def stays_first(left: Block, right: Block, k: int, seed: int, round: int = 0) ->
     """Masks of the rows of two blocks that are among the first k of both together."""
     sides = (left, right)
     keys = np.concatenate([sample_keys(block.row_id, block.weight, seed, round) for block in sides])
-    stays = np.zeros(len(keys), bool)
-    stays[np.lexsort((np.concatenate([block.row_id for block in sides]), keys))[:k]] = True
+    # the k-th key in linear time: rows are put in order once, where the sample is whole
+    last = np.partition(keys, k - 1)[k - 1] if k < len(keys) else np.inf
+    stays, tied = keys < last, np.flatnonzero(keys == last)
+    row_id = np.concatenate([block.row_id for block in sides])[tied]
+    stays[tied[np.argsort(row_id, kind="stable")[: k - np.count_nonzero(stays)]]] = True
     return stays[: left.n_rows], stays[left.n_rows :]
 
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from dkl.blocks.block import Block
-from dkl.blocks.sampling import hash_rows, sample_keys, smallest_keys
+from dkl.blocks.sampling import hash_rows, sample_keys, smallest_keys, stays_first
 from dkl.blocks.targets import encode_targets
 from tests.definitions import blocks as definitions
 
@@ -78,6 +78,16 @@ def test_samples_of_parts_merge_to_the_sample_of_the_whole(each_class: bool) -> 
     together = whole.rows(np.concatenate([part.row_id for part in parts]))
     expected = smallest_keys(whole, 20, 9, each_class=each_class)
     np.testing.assert_array_equal(smallest_keys(together, 20, 9, each_class=each_class).row_id, expected.row_id)
+
+
+@pytest.mark.parametrize("k", [1, 7, 40, 99])
+def test_rows_that_stay_are_the_first_of_both_blocks_in_order_of_key_and_row_id(k: int) -> None:
+    """Rows of one id have one key: which of them stay the id cannot tell, and the first block has them."""
+    row_id = np.random.default_rng(k).integers(0, 20, 60)
+    weight = 1.0 + row_id % 3
+    stays = stays_first(block_of(row_id[:25], weight[:25]), block_of(row_id[25:], weight[25:]), k, seed=2)
+    order = sorted(range(60), key=lambda i: (sample_keys(row_id, weight, 2)[i], row_id[i], i))
+    np.testing.assert_array_equal(np.flatnonzero(np.concatenate(stays)), sorted(order[:k]))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
