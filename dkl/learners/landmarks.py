@@ -65,10 +65,11 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         Output columns, an upper bound: evenly many for each class, of a class with fewer rows all.
     n_candidates : int or None
         Frequencies of each landmark; None is 2,048 shared ones, or 128 of each one's own. Few make similarities noisy
-        where rows are many.
+        where rows are many: on MNIST 4 v 9 64 own ones have 2.0 % of error, 2,048 shared ones 1.9, 8,192 1.4.
     beta : float
         0 is the prior: an approximation of its kernel. The larger, the more selective: 1 where the prior is wrong or
-        candidates are many, 0.1 where classes are many. A new one needs no pass: `with_beta`.
+        candidates are many, 0.1 where classes are many or candidates shared, of which all landmarks would else choose
+        the same few. A new one needs no pass: `with_beta`.
     landmarks : {"kmeans", "kmeans-joint", "random"}
         "kmeans": centroids of each class by itself. "kmeans-joint": centroids of all rows, with the class that has
         most weight there. "random": rows drawn at random, the same number of each class; `bounds_` needs these.
