@@ -50,6 +50,8 @@ _HOMES = {
     "report": "dkl.reporting",
     "suggest": "dkl.suggestions",
     "load_model": "dkl.model_io",
+    "Event": "dkl.events",
+    "StopRequested": "dkl.events",
 }
 
 # Packages that users reach as ``dkl.explain.importance(...)``.

@@ -11,7 +11,7 @@ Kind = Literal["started", "advanced", "finished", "note"]
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened.
+    """One thing that happened during long work, as `progress=` functions are told it.
 
     Parameters
     ----------
@@ -50,6 +50,17 @@ class StopRequested(Exception):
 
     The request waits until there is a result: for the end of a round of several passes, for the first step of a
     solver. A method that has none before its last pass goes on to it.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> import dkl
+    >>> def at_most_two(event):
+    ...     if event.name == "rounds" and event.done >= 2:
+    ...         raise dkl.StopRequested("two are enough")
+    >>> model = dkl.KernelClassifier("random", epochs=9, random_state=0, progress=at_most_two)
+    >>> model.fit(*load_iris(return_X_y=True)).message_
+    'two are enough after 2 of 9 epochs'
     """
 
 

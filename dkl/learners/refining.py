@@ -44,6 +44,8 @@ def refine_learner(learner: Any, dataset: Dataset) -> None:
     learner.feature_map_, learner.coef_, learner.intercept_ = refined.feature_map, refined.coef, refined.intercept
     learner.weights_ = _shares(refined.feature_map, refined.coef)
     learner.refinement_ = refined.history
+    if refined.ended:
+        learner.message_ += f"; {refined.ended} of their refinement after {len(refined.history) - 1} epochs"
 
 
 def refining_passes(learner: Any, dataset: Dataset, feature_map: FeatureMap) -> list[tuple[Sequence[Any], int]]:

@@ -157,9 +157,9 @@ class RefineDriver:
 
     def request(self, problem: RefineProblem, state: EpochState) -> Sequence[Record] | None:
         """The next look or the next epoch, or None."""
-        if _looks_next(problem, state):
+        if _looks_next(problem, state) and not state.ended:
             return [_look(problem, state)]
-        if state.epoch >= problem.options.epochs or state.stale >= problem.options.patience:
+        if state.ended or state.epoch >= problem.options.epochs or state.stale >= problem.options.patience:
             return None
         return [_epoch(problem, state)]
 
@@ -175,6 +175,10 @@ class RefineDriver:
         loss = float(result["loss"][0]) / weight
         best = state.model if state.best is None or loss < min(state.losses) else state.best
         return replace(state, losses=(*state.losses, loss), best=best)
+
+    def stopped(self, problem: RefineProblem, state: EpochState, why: str) -> EpochState | None:
+        """The best epoch that was looked at, or the one that came to its end; None before either."""
+        return replace(state, ended=why) if state.epoch or state.best is not None else None
 
     def plan(self, problem: RefineProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """All epochs, and one look more."""

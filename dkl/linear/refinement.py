@@ -27,12 +27,15 @@ class Refined(NamedTuple):
     intercept : ndarray of shape (K,), float64
     history : list of dict
         "epoch" and "held_out_loss" of each epoch, that of the given model first.
+    ended : str
+        Who ended the epochs before their time; empty where nobody did.
     """
 
     feature_map: FeatureMap
     coef: np.ndarray
     intercept: np.ndarray
     history: list[dict[str, float]]
+    ended: str = ""
 
 
 def refine_features(
@@ -103,7 +106,7 @@ def refine_features(
     expansion = problem.model(state.result)
     history = [{"epoch": float(epoch), "held_out_loss": loss} for epoch, loss in enumerate(state.losses)]
     refined = expansion.apply_to(feature_map)
-    return Refined(refined, expansion.coef.astype(float), expansion.intercept.astype(float), history)
+    return Refined(refined, expansion.coef.astype(float), expansion.intercept.astype(float), history, state.ended)
 
 
 def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None = None, *, epochs: int = 4) -> Refined:

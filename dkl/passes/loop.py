@@ -113,27 +113,24 @@ def run_driver(
     stopped: Any = getattr(driver, "stopped", lambda problem, state, why: None)
 
     def tell(kind: Kind, detail: Mapping[str, Any], model: Callable[[], Any] | None = None) -> None:
-        publish(Event(kind, "rounds", rounds, seconds=time.perf_counter() - started, detail=detail, model=model))
+        heard(Event(kind, "rounds", rounds, seconds=time.perf_counter() - started, detail=detail, model=model))
 
     def so_far() -> Any:
         ended = stopped(problem, state, "a look at the model so far")
         return None if ended is None or model is None else model(ended)
 
-    finished, why = False, None
+    finished, heard = False, _Heard(publish)
     tell("started", {})
     try:
         while records := driver.request(problem, state):
-            result = run_pass(source, records, publish=publish, memory_limit=memory_limit, device=device, columns=kept)
+            result = run_pass(source, records, publish=heard, memory_limit=memory_limit, device=device, columns=kept)
             state, kept = driver.step(problem, state, result.results), result.columns
             rounds += 1
             stats.append(result.stats)
             if checkpoint is not None:
                 _save(checkpoint, state, kept, fingerprint=fingerprint, rounds=rounds)
-            try:
-                tell("advanced", figures(problem, state), so_far)
-            except StopRequested as request:
-                why = str(request)
-            ended = None if why is None else stopped(problem, state, why)
+            tell("advanced", figures(problem, state), so_far)
+            ended = stopped(problem, state, heard.request) if heard.request else None
             if ended is not None:
                 state = ended
                 if checkpoint is not None:
@@ -143,6 +140,26 @@ def run_driver(
     finally:
         tell("finished", {} if finished else {"failed": True})
     return state, stats
+
+
+class _Heard:
+    """A subscriber whose requests to stop are kept until there is a state to end with.
+
+    Attributes
+    ----------
+    request : str
+        Why to stop; empty until somebody asks for it.
+    """
+
+    def __init__(self, publish: Subscriber) -> None:
+        self._publish = publish
+        self.request = ""
+
+    def __call__(self, event: Event) -> None:
+        try:
+            self._publish(event)
+        except StopRequested as request:
+            self.request = str(request) or "a subscriber ended the rounds"
 
 
 def _save(checkpoint: Checkpoint, state: Any, kept: RowColumns | None, *, fingerprint: str, rounds: int) -> None:
