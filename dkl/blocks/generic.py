@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from scipy import special
-
 from dkl.blocks.activations import activate, ramp
 from dkl.blocks.harmonics import harmonic_values
 from dkl.blocks.landmarks import similarity_values, wave_map
-from dkl.blocks.scale import linear_part
+from dkl.blocks.scale import linear_part, normal_scores
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import Similarities
 from dkl.features.projections import ColumnProjection, Projection, StructuredProjection
@@ -100,7 +97,7 @@ def _quantile_scores(xp: Any, X: Any, scaler: Scaler) -> Any:
     """Each column through its empirical distribution to normal scores, columns in a loop."""
     if scaler.knots is None:
         raise ValueError("a 'quantile' scaler needs knots, the empirical quantiles of each column; it has none")
-    scores = xp.asarray(np.clip(special.ndtri(np.linspace(0.0, 1.0, len(scaler.knots))), -3.0, 3.0))
+    scores = xp.asarray(normal_scores(len(scaler.knots)))
     columns = []
     for j in range(X.shape[1]):
         x = X[:, j]

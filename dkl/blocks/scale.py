@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numba
@@ -67,7 +68,8 @@ def scale_dense(X: np.ndarray, scaler: Scaler | None, dtype: np.dtype, *, factor
         if scaler.kind == "quantile":
             rows = np.ascontiguousarray(X, dtype=np.float64)
             out = np.empty(rows.shape, dtype)
-            _quantile_scores(rows, _knots(scaler), normal_scores(scaler), scaler.passthrough, factor, out)
+            knots = _knots(scaler)
+            _quantile_scores(rows, knots, normal_scores(knots.shape[1]), scaler.passthrough, factor, out)
             return out
         center, factors = linear_part(scaler)
         out = np.empty(X.shape, dtype)
@@ -118,9 +120,10 @@ def _knots(scaler: Scaler) -> np.ndarray:
     return np.ascontiguousarray(scaler.knots.T, dtype=np.float64)
 
 
-def normal_scores(scaler: Scaler) -> np.ndarray:
-    """The standard normal quantile at each knot's level, clipped at +-3."""
-    return np.clip(special.ndtri(np.linspace(0.0, 1.0, len(_knots(scaler).T))), -3.0, 3.0)
+@cache
+def normal_scores(n_knots: int) -> np.ndarray:
+    """The standard normal quantile at the level of each of so many knots, clipped at +-3; not to be written to."""
+    return np.clip(special.ndtri(np.linspace(0.0, 1.0, n_knots)), -3.0, 3.0)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -178,13 +181,13 @@ def _count_up_to(knots: np.ndarray, x: np.ndarray, count: np.ndarray) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _skip_below(knots: np.ndarray, x: np.ndarray, half: int, count: np.ndarray) -> None:
+def _skip_below(knots: np.ndarray, x: np.ndarray, half: np.int32, count: np.ndarray) -> None:
     for i in range(len(x)):
         count[i] += half * (knots[count[i] + half - 1] < x[i])
 
 
 @numba.njit(nogil=True, cache=True)
-def _skip_up_to(knots: np.ndarray, x: np.ndarray, half: int, count: np.ndarray) -> None:
+def _skip_up_to(knots: np.ndarray, x: np.ndarray, half: np.int32, count: np.ndarray) -> None:
     for i in range(len(x)):
         count[i] += half * (knots[count[i] + half - 1] <= x[i])
 

@@ -37,8 +37,8 @@ def quantile_scores(xp: Any, X: Any, scaler: Scaler) -> Any:
     scaler : Scaler
         Of kind "quantile", with q knots a column.
     """
-    scores = normal_scores(scaler)
-    knots = _padded(np.asarray(scaler.knots))
+    knots = np.asarray(scaler.knots)
+    scores, knots = normal_scores(len(knots)), _padded(knots)
     last = len(scores) - 1
     # the knots of column j stand at j * length of one flat table
     flat, base = knots.ravel(), np.arange(len(knots)) * knots.shape[1]
