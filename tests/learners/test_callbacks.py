@@ -145,3 +145,30 @@ def test_the_callbacks_of_scikit_learn_work() -> None:
     assert len(scores) == 4
     # the whole fit, then its epochs
     assert scores[0] == scores[-1] == model.score(X, y)
+
+
+@pytest.mark.parametrize("solver", ["full", "adam"])
+def test_the_score_of_a_round_is_that_of_a_fit_that_ended_there(solver: str) -> None:
+    callback = pytest.importorskip("sklearn.callback")
+    X, y = rows()
+    model = dkl.TunedClassifier(10, family=dkl.Gaussian(1.0), solver=solver, epochs=4, tol=0.05, **SMALL)
+    monitor, heard = callback.ScoringMonitor(scoring="accuracy"), list[Event]()
+    watched = clone(model).set_params(progress=heard.append).set_callbacks(monitor).fit(X, y)
+    of_fit, *scores = (line["accuracy"] for line in monitor.get_logs().data)
+    assert of_fit == watched.score(X, y)
+    first = sum(event.kind == "advanced" for event in heard if event.name == "rounds") - len(scores) + 1
+    ended = clone(model).set_params(progress=stop_after(first)).fit(X, y)
+    assert ended.score(X, y) == scores[0]
+
+
+def test_a_machine_is_scored_while_its_features_are_found() -> None:
+    callback = pytest.importorskip("sklearn.callback")
+    X, y = rows()
+    monitor = callback.ScoringMonitor(scoring="accuracy")
+    model = dkl.KernelClassifier(clone(LEARNER), loss="squared_hinge", solver="newton", alpha=1e-4, **SMALL)
+    model.set_callbacks(monitor).fit(X, y)
+    names = [line["task_name"] for line in monitor.get_logs().data]
+    assert names.count("newton step") >= 2
+    # a line of the history is of the features that its round began with
+    begun = sum(line["n_features"] > 0.0 for line in model.features_.history_)
+    assert sum(name.startswith("corrective round") for name in names) == begun + 1
