@@ -50,6 +50,7 @@ _HOMES = {
     "report": "dkl.reporting",
     "suggest": "dkl.suggestions",
     "load_model": "dkl.model_io",
+    "Predictor": "dkl.export.predictor",
     "Event": "dkl.events",
     "StopRequested": "dkl.events",
 }
