@@ -122,7 +122,7 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
         run = self._run(fingerprint)
         if self.features is None:
             advice = advise(dataset, run, self.seed_)
-            self._advised, self.reasons_ = advice.features, advice.reasons
+            self._advised, self.reasons_ = advice.features, advice.reasons_for(self)
         folds = self._judging_folds(dataset)
         choice, changes = self._piloted_choice(folds, dataset, weights, run)
         withheld = folds[0] if len(folds) == 1 else None

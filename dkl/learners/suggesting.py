@@ -100,6 +100,14 @@ class Advice:
     machine: Mapping[str, Any]
     reasons: tuple[str, ...]
 
+    def reasons_for(self, machine: Any) -> tuple[str, ...]:
+        """The reasons, for a machine that takes the features alone and has its own parameters."""
+        if all(getattr(machine, name) == value for name, value in self.machine.items()):
+            return self.reasons
+        own = ", ".join(f"{name}={getattr(machine, name)!r}" for name in self.machine)
+        wanted = ", ".join(f"{name}={value!r}" for name, value in self.machine.items())
+        return (*self.reasons[:-1], f"Machine: {own}, as given; {wanted} would be suggested.")
+
 
 def advise(dataset: Dataset, run: Run, seed: int) -> Advice:
     """What these rows ask for; reads them once."""
