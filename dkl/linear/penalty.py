@@ -30,7 +30,7 @@ _MOST_JUDGES = 50_000
 _SEEN_A_FEATURE, _LEAST_SEEN = 20, 20_000
 # passes that a candidate takes before it is judged: from a given start, by fixed Hessians, from zero, for the squared
 # error
-_STEPS_WARM, _STEPS_FIXED, _STEPS_COLD, _STEPS_SQUARE = 2, 3, 3, 1
+_STEPS_WARM, _STEPS_FIXED, _STEPS_COLD, _STEPS_SQUARE = 2, 2, 3, 1
 _DECREMENT = 0.01
 
 

@@ -32,6 +32,9 @@ class Schedule:
         Points that an early round adds: few, since each of them changes what is looked for next.
     growth : float
         Later rounds add this share of what is there.
+    late_growth : float
+        And this one from `late` points on, where a round is dear.
+    late : int
     candidates : float
         Candidates verified on all rows for each point added.
     rounds : int or None
@@ -54,6 +57,8 @@ class Schedule:
 
     first: int = 3
     growth: float = 0.15
+    late_growth: float = 0.15
+    late: int = 150
     candidates: float = 2.0
     rounds: int | None = None
     patience: int | None = None
@@ -66,7 +71,8 @@ class Schedule:
 
     def addition(self, n_points: int, most: int) -> int:
         """Points that the next round adds to `n_points`."""
-        return min(max(self.first, int(self.growth * n_points)), most - n_points)
+        growth = self.growth if n_points < self.late else self.late_growth
+        return min(max(self.first, int(growth * n_points)), most - n_points)
 
     def searched(self, wanted: int, n_searched: int) -> int:
         """How many of `wanted` points are searched for, where `n_searched` were already."""

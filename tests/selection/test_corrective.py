@@ -206,6 +206,11 @@ def test_a_step_that_went_up_is_halved(loss: Any) -> None:
     assert found <= best * (1 + 1e-6)
 
 
+def test_a_round_adds_a_share_of_what_is_there_which_may_be_larger_late() -> None:
+    schedule = Schedule(first=3, growth=0.1, late_growth=0.5, late=100)
+    assert [schedule.addition(n, 200) for n in (0, 20, 50, 99, 100, 120, 160, 199)] == [3, 3, 5, 9, 50, 60, 40, 1]
+
+
 def line(state: CorrectiveState, name: str) -> np.ndarray:
     return state.history[:, HISTORY.index(name)]
 
