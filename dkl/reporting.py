@@ -169,7 +169,10 @@ def _model_facts(model: Any, features: Any) -> dict[str, Any]:
 
 def _ending(model: Any, features: Any) -> dict[str, Any]:
     """How the fit ended, as it says itself."""
-    said: dict[str, Any] = {"ended": getattr(features, "message_", ""), "penalty": getattr(model, "alpha_", None)}
+    said: dict[str, Any] = {"ended": getattr(features, "message_", "")}
+    if features is not model:
+        said["linear model ended"] = getattr(model, "message_", "")
+    said["penalty"] = getattr(model, "alpha_", None)
     return {name: value for name, value in said.items() if value not in ("", None)}
 
 
@@ -215,8 +218,8 @@ def _work_facts(origin: Provenance) -> dict[str, Any]:
         "passes": origin.passes,
         "bytes read": origin.bytes_read,
         "blocks from the cache": origin.cache_hits,
-        "memory promised (bytes a process)": origin.promised_bytes,
-        "memory used (bytes, this process and its imports)": origin.used_bytes,
+        "memory promised for the passes (bytes a process)": origin.promised_bytes,
+        "memory used (bytes, this process above what it held before)": origin.used_bytes,
     }
 
 

@@ -53,7 +53,9 @@ def test_the_page_says_what_the_fit_read_and_what_the_model_scores(fitted: Any) 
     ended = [event.detail for event in events if event.kind == "finished" and "cache_hits" in event.detail]
     assert facts["work"]["passes"] == len(ended) > 3
     assert facts["work"]["bytes read"] == sum(detail["bytes"] for detail in ended) > 0
-    assert facts["work"]["memory promised (bytes a process)"] == max(one["projected_bytes"] for one in ended)
+    assert facts["work"]["memory promised for the passes (bytes a process)"] == max(
+        one["projected_bytes"] for one in ended
+    )
     assert facts["data"]["fingerprint"] == stored["train"].fingerprint
     assert (facts["data"]["rows"], facts["data"]["columns"]) == stored["train"].shape
     assert facts["data"]["classes"] == dict(zip(["no", "yes"], stored["train"].class_weights, strict=True))
@@ -61,6 +63,7 @@ def test_the_page_says_what_the_fit_read_and_what_the_model_scores(fitted: Any) 
         name: model.score(stored[name]) for name in ("train", "test")
     }
     assert facts["curve"]["n_features"][-1] == 8
+    assert (facts["model"]["ended"], facts["model"]["linear model ended"]) == (model.features_.message_, model.message_)
     assert facts["bounds"]["none"] == model.features_.bounds_.why_none
 
 
