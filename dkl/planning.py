@@ -18,6 +18,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.passes.backends import choose_backend
 from dkl.passes.dispatch import Backend
+from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits, pass_name
 
 _TRIAL_SHAPE = (512, 1_024, 512)
@@ -243,7 +244,7 @@ def _memory(
     rows: Dataset, records: Sequence[Record], backend: Backend, slots: Counter[str], memory_limit: Any
 ) -> MemoryProjection:
     return fit_limits(
-        rows.source,
+        source_of(rows.source, records),
         records,
         n_threads=max(slots.values()),
         allowed=allowed_bytes(memory_limit, backend.process_bytes()),

@@ -193,7 +193,7 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
             raise ValueError(
                 f"{type(self.features_).__name__} keeps no sums of its rows: fit again, or go on with the linear model "
                 "alone by partial_fit; AlignedFeatures, PosteriorFeatures, LandmarkFeatures and LeverageFeatures take "
-                "sums= for it"
+                "sums= for it, and MarginFeatures, JointFeatures and PeakFeatures, alone, go on by warm_start=True"
             )
         if isinstance(dataset, Dataset):
             self._rows(dataset, None, None)

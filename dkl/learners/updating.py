@@ -17,6 +17,8 @@ from dkl.linear.fitting import Run
 from dkl.passes.kept_sums import KeepingDriver, KeptSource, KeptSums
 from dkl.version import __version__
 
+# as long as those of Dask
+_SOME_TOKEN = 32 * "0"
 # the most whose Gram matrix is one accumulator, of 64 MiB
 KEPT_COLUMNS = 4_094
 
@@ -76,9 +78,10 @@ class Updated:
     def _check_update(self, dataset: Dataset) -> None:
         name = type(self).__name__
         if self.sums is None:
+            warm = ", from where it stands with warm_start=True" if hasattr(self, "warm_start") else ""
             raise ValueError(
-                f"{name} has no sums of its blocks: fit with sums='folder', or fit all rows again. A model that was "
-                "loaded is told where they are by set_params(sums='folder')"
+                f"{name} has no sums of its blocks: fit with sums='folder', or fit all rows again{warm}. A model that "
+                "was loaded is told where they are by set_params(sums='folder')"
             )
         if not isinstance(dataset, Dataset):
             raise ValueError(
@@ -91,7 +94,7 @@ class Updated:
 
     def _kept(self, driver: Any) -> Any:
         """The driver as it is planned, with its sums kept where `sums` says so."""
-        return driver if self.sums is None else KeepingDriver(driver, KeptSums(str(self.sums), ""))
+        return driver if self.sums is None else KeepingDriver(driver, KeptSums(str(self.sums), _SOME_TOKEN))
 
     def _sum(self, driver: Any, problem: Any, dataset: Dataset, stage: str) -> Any:
         """The final state of a driver of one pass, the sums of each block being kept where `sums` says so."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dkl.blocks.block import Block
-from dkl.blocks.records import BlockSum, Cost
+from dkl.blocks.records import BlockSum, Cost, Record
 from dkl.data.source import BlockReader, BlockSource
 from dkl.passes.checkpoint import Checkpoint
 
@@ -130,6 +130,12 @@ class KeepingDriver:
     def plan(self, problem: Any) -> list[tuple[Sequence[BlockSum], int]]:
         planned = self.driver.plan(problem)
         return [(tuple(kept_record(record, self.sums) for record in records), times) for records, times in planned]
+
+
+def source_of(base: BlockSource, records: Sequence[Record]) -> BlockSource:
+    """What a pass for these records reads: of records whose sums are kept, blocks or what was summed over them."""
+    kept = [record.operands[_KEPT] for record in records if isinstance(record, BlockSum) and _KEPT in record.operands]
+    return KeptSource(base, kept[0][1], kept[0][0].result_bytes) if kept else base
 
 
 def kept_record(record: BlockSum, sums: KeptSums) -> BlockSum:

@@ -23,6 +23,7 @@ from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.tuned import TunedClassifier, TunedRegressor
 from dkl.model_io import load_model
 from dkl.passes.kept_sums import KeptSums
+from dkl.planning import plan
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(210, 3)).astype(np.float32)
@@ -178,7 +179,10 @@ def test_leverage_is_updated_by_the_matrices_of_the_blocks_that_changed(tmp_path
         "random_state": 0,
         "progress": False,
     }
-    fitted = LeverageFeatures(**options, sums=tmp_path / "sums").fit(ds)
+    learner = LeverageFeatures(**options, sums=tmp_path / "sums")
+    promised = plan(learner, ds).passes[-1].memory.total
+    fitted = learner.fit(ds)
+    assert promised == fitted.stats_[-1].projected_bytes
     assert np.array_equal(fitted.scores_, LeverageFeatures(**options, n_rows=150).fit(ds).scores_)
     # no label has a say, so that new ones do not matter
     ds = ds.append(X[150:], LABELS[150:]).drop([25, 26, 45, 60])
