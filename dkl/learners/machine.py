@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, ClassVar, Self
@@ -16,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.events import Event
+from dkl.events import Event, StopRequested
 from dkl.features.families import FiniteFamily
 from dkl.learners.aligned import AlignedFeatures
 from dkl.learners.base import FeatureLearner
@@ -289,7 +290,8 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
             "features are drawn, since a search for them gains nothing on held-out rows: "
             f"{found.scores.max():.4f} with it, {drawn.scores.max():.4f} without"
         )
-        run.publish(Event("note", "features", detail={"message": message}))
+        with suppress(StopRequested):
+            run.publish(Event("note", "features", detail={"message": message}))
         return None, _DRAWN
 
     def _judged(

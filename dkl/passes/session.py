@@ -6,7 +6,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.device import Device
 from dkl.blocks.records import Record
 from dkl.data.source import BlockSource
-from dkl.events import Event, Subscriber
+from dkl.events import Event, StopRequested, Subscriber
 from dkl.passes.backends import choose_backend, current_client
 from dkl.passes.dispatch import Backend, Dispatcher
 from dkl.passes.graphs import culled, stand_alone
@@ -181,7 +181,9 @@ class Session:
 
     def _tell(self, kind: Any, **fields: Any) -> None:
         total = int(np.count_nonzero(self._block_rows))
-        self._publish(Event(kind, self.name, self.reading.blocks, total, seconds=self.seconds, **fields))
+        # who wants to end rounds asks again when one has advanced: a single pass has none
+        with suppress(StopRequested):
+            self._publish(Event(kind, self.name, self.reading.blocks, total, seconds=self.seconds, **fields))
 
     @property
     def seconds(self) -> float:

@@ -81,6 +81,18 @@ def test_a_function_that_hears_events_can_end_the_epochs() -> None:
     assert np.array_equal(stopped.linear_.coef_, clone(model).set_params(epochs=3).fit(X, y).linear_.coef_)
 
 
+def test_a_request_at_every_event_ends_a_fit_as_soon_as_there_is_a_model() -> None:
+    def always(event: Event) -> None:
+        raise StopRequested
+
+    X, y = rows()
+    learner = clone(LEARNER).set_params(scaling="standard", progress=always)
+    model = dkl.KernelClassifier(learner, loss="squared_hinge", solver="newton", alpha=1e-4, progress=always)
+    model.fit(X, y)
+    assert model.message_.startswith("a subscriber ended the rounds")
+    assert 0 < model.feature_map_.n_features < 40
+
+
 def test_a_fit_that_was_ended_comes_back_from_its_checkpoint_as_it_was(tmp_path: Any) -> None:
     X, y = rows()
     learner = clone(LEARNER).set_params(checkpoint=str(tmp_path / "run"))
