@@ -17,8 +17,8 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection, Projection, SparseProjection, StructuredProjection, formed
 
 # rows and frequencies of a tile
-_ROWS = 512
-_FREQUENCIES = 768
+PRODUCT_ROWS = 512
+PRODUCT_FREQUENCIES = 768
 # BLAS takes other kernels for small products and at ragged edges, and their last bits differ. With at least so many
 # rows, and rows times frequencies, the latter in multiples of 16, the features of a row do not depend on which rows
 # come with it.
@@ -50,7 +50,7 @@ class Product:
         projection = feature_map.projection
         structured = isinstance(projection, StructuredProjection)
         self.tiles = RowTiles(
-            X, feature_map, dtype, factor=factor, dense=structured, rows=LANES if structured else _ROWS
+            X, feature_map, dtype, factor=factor, dense=structured, rows=LANES if structured else PRODUCT_ROWS
         )
         self.offset = _offset(feature_map, self.tiles, dtype)
         self._form = _former(projection, dtype, sparse=self.tiles.sparse and not self.tiles.written_out)
@@ -76,7 +76,7 @@ def _former(projection: Projection, dtype: np.dtype, *, sparse: bool) -> Callabl
 
 
 def _step(n_frequencies: int) -> int:
-    return max(1, even_step(n_frequencies, _FREQUENCIES, _EDGE))
+    return max(1, even_step(n_frequencies, PRODUCT_FREQUENCIES, _EDGE))
 
 
 def _offset(feature_map: FeatureMap, tiles: RowTiles, dtype: np.dtype) -> np.ndarray | None:

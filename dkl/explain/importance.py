@@ -11,9 +11,11 @@ import numpy as np
 
 from dkl.blocks.block import Block
 from dkl.blocks.maps import mapping_flops
+from dkl.blocks.products import PRODUCT_FREQUENCIES, PRODUCT_ROWS
 from dkl.blocks.records import Accumulator, BlockSum, Cost, Record
 from dkl.blocks.slopes import has_slopes, squared_slopes
 from dkl.blocks.sums import feature_squares, feature_sums
+from dkl.blocks.tiles import SCALED_BYTES
 from dkl.explain.columns import Columns, Groups, columns_of
 from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.reading import ROWS, Reading, Sample, columns_map, dense
@@ -173,10 +175,13 @@ def _slope_record(machine: Scorer, d: int) -> BlockSum:
     K = len(machine.coef)
     sums = {"weight": (), "first": (d,), "second": (d,), "slopes": (d, K)}
     operands = {"machine": machine}
-    flops = mapping_flops(d, machine.feature_map) + 2.0 * K * d * machine.feature_map.n_frequencies
+    m, itemsize = machine.feature_map.n_frequencies, np.dtype(machine.dtype).itemsize
+    flops = mapping_flops(d, machine.feature_map) + 2.0 * K * d * m
 
     def cost(rows: int, columns: int) -> Cost:
-        return Cost(rows * flops, 512 * 8 * (K + 1) * d)
+        # gradients and their squares, and the slopes of a tile of frequencies
+        tile = min(rows, PRODUCT_ROWS) * itemsize
+        return Cost(rows * flops, tile * ((2 * K + 1) * d + (K + 2) * min(m, PRODUCT_FREQUENCIES)) + SCALED_BYTES)
 
     return BlockSum("slopes", slope_sums, {n: Accumulator(shape) for n, shape in sums.items()}, operands, cost)
 

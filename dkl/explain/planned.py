@@ -81,11 +81,12 @@ class Explanation:
         )
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """What is made of the pass's result: of rows that stand for all, some tiles that are predicted."""
-        if ROWS not in self._records(dataset):
+        """Rows that stand for all, and the tiles of them that are predicted where no formula has sums of all rows."""
+        records = self._records(dataset)
+        if ROWS not in records:
             return {}
-        rows = 8 * min(ROWS.k, dataset.n_rows) * dataset.n_columns
-        return {"rows that stand for all": 2 * rows, "tiles of them": 4 * TILE_BYTES}
+        rows = {"rows that stand for all": 2 * 8 * min(ROWS.k, dataset.n_rows) * dataset.n_columns}
+        return rows if len(records) > 1 else rows | {"tiles of them": 4 * TILE_BYTES}
 
     def __repr__(self) -> str:
         return f"{self.kind} of {self.model!r}"

@@ -15,7 +15,7 @@ from dkl.blocks.left_out import left_out_sums
 from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.blocks.scale import scale_rows
 from dkl.blocks.sums import feature_sums
-from dkl.blocks.tiles import spans
+from dkl.blocks.tiles import SCALED_BYTES, spans
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection, DenseProjection, formed
@@ -92,7 +92,8 @@ def wave_record(parts: Sequence[Part], dtype: str) -> BlockSum:
 
     def cost(rows: int, columns: int) -> Cost:
         widths = [len(part.columns) for part in parts]
-        return Cost(rows * m * (2.0 * sum(widths) + SINCOS_FLOPS * len(parts)), 8 * rows * max(widths))
+        flops = rows * m * (2.0 * sum(widths) + SINCOS_FLOPS * len(parts))
+        return Cost(flops, 8 * rows * max(widths) + 2 * SCALED_BYTES)
 
     return BlockSum("waves", wave_sums, accumulators, {"parts": tuple(parts), "dtype": dtype}, cost)
 
@@ -125,7 +126,8 @@ def left_out_record(feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype
     entries = sum(len(columns) for columns in groups)
 
     def cost(rows: int, columns: int) -> Cost:
-        return Cost(rows * m * (2.0 * (columns + entries) + SINCOS_FLOPS * len(groups)), 1 << 23)
+        # a tile of rows, turned, without a group's columns; and its angles
+        return Cost(rows * m * (2.0 * (columns + entries) + SINCOS_FLOPS * len(groups)), 4 * SCALED_BYTES)
 
     operands = {"feature_map": feature_map, "groups": tuple(groups), "dtype": dtype}
     return BlockSum("dependence", sums_without, accumulators, operands, cost)
