@@ -137,7 +137,7 @@ class PenaltyChoice:
     scores : ndarray of shape (A,)
         One minus the mean loss on held-out rows: the squared hinge, or the squared error of standardised targets.
     start : ndarray of shape (K, m + 1)
-        Where the chosen models stand.
+        Where the chosen models stand, on the features that penalties were told apart on.
     """
 
     alpha: float
@@ -170,6 +170,9 @@ def penalty_candidates(
 ) -> Candidates:
     """All penalties for one problem, on folds of its rows.
 
+    Of several classes they are told apart on the first features alone where the Hessians of all classes would not fit:
+    each pass would then serve one model, and the best penalty hardly depends on the number of features.
+
     Parameters
     ----------
     base : NewtonProblem
@@ -184,6 +187,7 @@ def penalty_candidates(
     single : bool
         No further folds, however few rows are held out.
     """
+    base, start = _first_features(base, start)
     K, folds = base.n_models, _folds(held_out, max(n_rows, 1.0), base.feature_map.n_features)
     folds = replace(folds, count=1) if single else folds
     # a map of zeros has no length; any penalty will do
@@ -208,6 +212,19 @@ def penalty_candidates(
         fixed=fixed,
     )
     return Candidates(problem, folds, alphas, K)
+
+
+def _first_features(base: NewtonProblem, start: np.ndarray | None) -> tuple[NewtonProblem, np.ndarray | None]:
+    """A problem and its start on no more features than Hessians of all models are held of, as long as all together."""
+    whole, n = base.feature_map, base.feature_map.n_frequencies
+    kept = max(1, base.held_features // whole.columns_a_frequency)
+    if base.loss == "squared_error" or base.n_models == 1 or kept >= n:
+        return base, start
+    first = whole.take(np.arange(kept))
+    longer = np.sqrt(np.sum(whole.amplitudes**2) / max(np.sum(first.amplitudes**2), np.finfo(np.float64).tiny))
+    base = replace(base, feature_map=replace(first, amplitudes=longer * first.amplitudes))
+    columns = (n * np.arange(whole.columns_a_frequency)[:, None] + np.arange(kept)).ravel()
+    return base, None if start is None else start[:, [*columns, -1]]
 
 
 def judging_folds(held_out: HeldOut, n_rows: float) -> list[HeldOut]:

@@ -104,6 +104,11 @@ class NewtonProblem:
         n_hessians = len(set(self._starting_keys()))
         return n_hessians == 1 or 8 * n_hessians * packed_size(0, self.width) <= _HESSIAN_BYTES
 
+    @property
+    def held_features(self) -> int:
+        """The most features of which the Hessians of all models, one each, are within 64 MiB."""
+        return int((np.sqrt(1.0 + _HESSIAN_BYTES / self.n_models) - 1.0) / 2.0) - 1
+
     def hessian_keys(self, fresh: np.ndarray) -> list[tuple[int, ...]]:
         """What tells the Hessian of each model from others': models that have not stepped share theirs.
 

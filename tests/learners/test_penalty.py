@@ -50,6 +50,16 @@ def test_the_model_is_the_one_of_the_chosen_penalty_on_all_rows(K: int) -> None:
     np.testing.assert_allclose(chosen.decision_function(X), given.decision_function(X), atol=0.02 * scale)
 
 
+def test_a_penalty_told_apart_on_fewer_features_is_that_of_a_model_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    # so many bytes of Hessians are 10 of the 30 features of three classes
+    monkeypatch.setattr("dkl.selection.newton._HESSIAN_BYTES", 4_000)
+    X, codes = rows(500, 3)
+    chosen = classifier().fit(X, codes)
+    given = classifier(alpha=chosen.alpha_).fit(X, codes)
+    assert chosen.linear_.coef_.shape == (3, 30)
+    assert np.mean(chosen.predict(X) == given.predict(X)) > 0.99
+
+
 def test_scores_are_those_of_liblinear_on_held_out_rows() -> None:
     X, codes = rows(12_000, 2)
     machine = classifier().fit(X, codes)

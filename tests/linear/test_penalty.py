@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,22 @@ def test_candidates_of_many_rows_see_a_share_of_them_and_are_judged_by_others() 
     seen = made.problem.targets.seen(np.arange(n))
     assert seen is not None
     np.testing.assert_array_equal(seen, np.repeat(folds[:, None] == -1, A_HINGE, axis=1))
+
+
+def test_the_penalty_of_many_classes_is_told_apart_on_features_whose_hessians_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    base = base_problem("squared_hinge", 3, 80.0)
+    X, (width, kept) = rows(80, 3)[0], (base.width, 5)
+    start = np.random.default_rng(0).normal(size=(3, width))
+    monkeypatch.setattr("dkl.selection.newton._HESSIAN_BYTES", 3 * 8 * packed_size(0, 2 * kept + 2))
+    made = penalty_candidates(base, HELD_OUT, n_rows=1e4, square_length=1.0, start=start)
+    assert made.problem.keeps_hessians
+    phi, first = (map_rows(X, of.feature_map, "float64") for of in (base, made.problem))
+    np.testing.assert_allclose(np.sum(first**2, axis=1), np.sum(phi**2, axis=1))
+    same = [*range(kept), *range(8, 8 + kept)]
+    np.testing.assert_allclose(first, phi[:, same] * np.sqrt(8 / kept), rtol=1e-12)
+    np.testing.assert_array_equal(made.problem.start, np.repeat(start[:, [*same, -1]], A_HINGE, axis=0))  # type: ignore[arg-type]
 
 
 def test_rows_that_no_model_sees_are_as_if_they_were_not_there() -> None:
@@ -243,18 +260,19 @@ def test_wide_heads_of_many_classes_ask_for_small_sums_only(K: int, width: int, 
     """4,000 features x 10 classes: never more than 64 MiB an accumulator, nor more Hessians than fill one of them."""
     base = replace(base_problem("squared_hinge", K, 60_000.0), feature_map=feature_map(4, (width - 1) // 2))
     start = np.ones((K, width)) if warm else None
-    problem = penalty_candidates(base, HeldOut(0.1), n_rows=60_000, square_length=1.0, start=start).problem
-    driver = NewtonDriver()
-    ones = np.ones(problem.n_models)
-    begun = replace(driver.init(problem), first_gradient=ones, gradient=ones, objective=ones, slope=-ones)
-    for state in (driver.init(problem), begun):
+    candidates = penalty_candidates(base, HeldOut(0.1), n_rows=60_000, square_length=1.0, start=start).problem
+    driver, final = NewtonDriver(), replace(base, start=start)
+    for problem, is_begun in product((candidates, final), (False, True)):
+        ones, state = np.ones(problem.n_models), driver.init(problem)
+        if is_begun:
+            state = replace(state, first_gradient=ones, gradient=ones, objective=ones, slope=-ones)
         records = driver.request(problem, state)
         assert records is not None
         sizes = [accumulator.nbytes for record in records for accumulator in record.accumulators.values()]
         assert max(sizes) <= 64 << 20
         hessians = [record.accumulators["hessian"] for record in records]
-        assert sum(one.nbytes for one in hessians) <= max(64 << 20, 8 * packed_size(0, width))
-        assert sum(one.shape[1] for one in hessians) == packed_size(0, width)
+        assert sum(one.nbytes for one in hessians) <= max(64 << 20, 8 * packed_size(0, problem.width))
+        assert sum(one.shape[1] for one in hessians) == packed_size(0, problem.width)
 
 
 def test_losses_of_candidates_are_means_over_outputs() -> None:
