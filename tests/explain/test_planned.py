@@ -51,7 +51,7 @@ def test_a_limit_that_cannot_be_kept_and_bad_input_are_clear_errors() -> None:
         dkl.plan(Explanation(model, "importance", memory_limit="1 kB"), X)
     with pytest.raises(ValueError, match="kind is 'shap'; expected 'importance'"):
         Explanation(model, "shap")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="4 columns"):
+    with pytest.raises(ValueError, match="X has 4 features"):
         dkl.plan(Explanation(model, "contributions"), X[:, :4])
     with pytest.raises(TypeError, match="predicts nothing"):
         dkl.plan(Explanation(model.features_, "importance"), X)
