@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from dkl.explain import Explanation, background_of, importance, partial_dependen
 
 EXPLAINED: dict[str, Any] = {
     "importance": importance,
-    "partial_dependence": lambda model, rows, **options: partial_dependence(model, rows, [0, (1, 2)], **options),
+    "partial_dependence": partial(partial_dependence, columns=[0, (1, 2)], resolution=6),
     "contributions": background_of,
 }
 
