@@ -12,10 +12,11 @@ each landmark's own as in the paper, "PB shared" those with one set of D for all
 the library on training and validation rows together, nothing chosen by hand.
 
 Deviations: the bandwidth is searched with 1,500 training rows and C of 0.1 and more (the SVM that is shown has all
-rows); rows of 256 columns and more have structured frequencies; --quick has three beta and one D of either kind.
-"--scaling unit" divides each row by its length, which rows of words want (the paper scales nothing). adult of DIR may
-be the a9a coding, from which the paper's 17.99 cannot be reproduced: its rows are raw (OpenML's, of which a quarter is
-the test). ads has no name here: DIR/ads.npz is read where there is one.
+rows), and on adult, where these are few, with similarities too (`splits.kernel_search`); rows of 256 columns and more
+have structured frequencies; --quick has three beta and one D of either kind. "--scaling unit" divides each row by its
+length, which rows of words want (the paper scales nothing). adult of DIR may be the a9a coding, from which the paper's
+17.99 cannot be reproduced: its rows are raw (OpenML's, of which a quarter is the test). ads has no name here:
+DIR/ads.npz is read where there is one.
 """
 
 from __future__ import annotations
