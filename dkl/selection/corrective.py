@@ -227,13 +227,17 @@ def _extended(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str
         rows = grown_sample(
             rows, state.sampled[searched], normal[searched], most=problem.most_rows, least=problem.schedule.trusted
         )
+    left = np.delete(np.arange(len(state.candidates)), chosen)
+    if len(points) >= state.limit and problem.ground.draws_plainly:
+        # the highest says as much as all, and the last passes cost less
+        left = left[np.argsort(-verified[left], kind="stable")[:1]]
     at = spread(state.gram_at, state.n_points, len(chosen), problem.parts)
     return replace(
         state,
         points=points,
         # those that were not chosen still bound what no feature may exceed
-        candidates=np.delete(state.candidates, chosen, axis=0),
-        sampled=np.delete(state.sampled, searched),
+        candidates=state.candidates[left],
+        sampled=state.sampled[left[left < len(state.sampled)]],
         plain=0,
         coefficients=coefficients,
         base=base,
