@@ -103,9 +103,9 @@ def test_a_fit_that_was_ended_comes_back_from_its_checkpoint_as_it_was(tmp_path:
 SMALL = {"random_state": 0, "progress": False}
 # what ends, the rounds that the request comes after, and those that there would be
 ENDED: dict[str, tuple[Any, int]] = {
-    "game": (dkl.MarginFeatures(dkl.Gaussian(1.0), n_features=8, solver="game", features_per_round=2, **SMALL), 1),
+    "game": (dkl.MarginFeatures(dkl.Gaussian(1.0), n_features=6, solver="game", features_per_round=2, **SMALL), 1),
     "excessive gap": (
-        dkl.MarginFeatures(dkl.Coordinates(), n_features=6, solver="game", dynamics="excessive-gap", rounds=3, **SMALL),
+        dkl.MarginFeatures(dkl.Coordinates(), n_features=6, solver="game", dynamics="excessive-gap", rounds=2, **SMALL),
         3,
     ),
     "joint": (dkl.JointFeatures(dkl.Gaussian(1.0), n_candidates=40, tol=1e-6, dtype="float64", **SMALL), 2),
@@ -132,7 +132,7 @@ ENDED: dict[str, tuple[Any, int]] = {
 @pytest.mark.parametrize("case", ENDED)
 def test_a_fit_ends_on_request_with_the_model_so_far_and_says_so(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dkl.learners.landmarks.SAMPLE_BYTES", 2_000)
-    X, _ = rows(300)
+    X, _ = rows(200)
     y = X[:, 0] * X[:, 1] + X[:, 2] > 0.0
     estimator, after = ENDED[case]
     rounds: dict[bool, int] = {}
