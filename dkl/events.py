@@ -51,6 +51,11 @@ class StopRequested(Exception):
     The request waits until there is a result: for the end of a round of several passes, for the first step of a
     solver. A method that has none before its last pass goes on to it.
 
+    Parameters
+    ----------
+    reason : str
+        The first words of the model's `message_`.
+
     Examples
     --------
     >>> from sklearn.datasets import load_iris
@@ -62,6 +67,9 @@ class StopRequested(Exception):
     >>> model.fit(*load_iris(return_X_y=True)).message_
     'two are enough after 2 of 9 epochs'
     """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
 
 
 def ignore(event: Event) -> None:
