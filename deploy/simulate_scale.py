@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,8 @@ class Cost:
 @contextmanager
 def cluster(threads: int) -> Iterator[tuple[CountingClient, psutil.Process]]:
     """A client, and the process of its scheduler."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment = {**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(sys.path)}
     with tempfile.TemporaryDirectory() as folder:
         file = f"--scheduler-file={folder}/scheduler.json"
         scheduler = ["dask_scheduler", "--host=127.0.0.1", "--port=0", "--no-dashboard", file]
@@ -218,7 +220,7 @@ def table(costs: Sequence[Cost], threads: int) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, nargs="+", default=[100_000, 1_000_000], help="in a store")
+    parser.add_argument("--blocks", type=int, nargs="*", default=[100_000, 1_000_000], help="in a store")
     parser.add_argument("--collection", type=int, nargs="*", default=[10_000], help="blocks of a Dask collection")
     parser.add_argument("--steps", type=int, nargs="*", default=[2_000], help="blocks of a chain of steps")
     parser.add_argument("--threads", type=int, default=500, help="of all workers together (default 500)")
@@ -237,4 +239,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # by its name, as workers import a user's package: the code of a script would travel with every task
+    import_module("simulate_scale").main()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from tests.chaos.fits import KINDS
@@ -76,3 +78,17 @@ def test_a_driver_that_is_struck_resumes_from_an_object_store(bucket: Any, tmp_p
         drivers.run(kind, number)
     assert not drivers.tally.differences
     assert drivers.tally.struck
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_workers_that_are_struck_change_no_bit_of_a_fit_that_keeps_its_rounds_in_an_object_store(
+    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(fsspec.config.conf, "s3", bucket)
+    monkeypatch.setenv("FSSPEC_S3", json.dumps(bucket))  # for the workers: row columns lie there too
+    with expendable_client() as client:
+        workers = Workers(str(tmp_path), client, "s3://bucket/checkpoints")
+        for number, kind in enumerate(IN_EVERY_RUN):
+            workers.run(kind, number)
+    assert not workers.tally.differences

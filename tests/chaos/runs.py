@@ -109,10 +109,12 @@ class Workers:
         Where the rows are made.
     client : distributed.Client
         Of a LocalCluster that may be harmed.
+    checkpoints : str
+        A folder or a URL below which each run has its checkpoint; "" for none.
     """
 
-    def __init__(self, folder: str, client: Any) -> None:
-        self.folder, self.client, self.tally = folder, client, Tally()
+    def __init__(self, folder: str, client: Any, checkpoints: str = "") -> None:
+        self.folder, self.client, self.checkpoints, self.tally = folder, client, checkpoints, Tally()
         make_rows(f"{folder}/rows.zarr")
         self.peaceful = cache(self._peaceful)
 
@@ -121,10 +123,11 @@ class Workers:
         random = np.random.default_rng(number)
         expected = self.peaceful(kind)
         strike, after = str(random.choice(strikes)), random.uniform(0.0, 1.5)
+        checkpoint = f"{self.checkpoints}/{kind}-{number}" if self.checkpoints else None
         bring_two_workers(self.client)
         pid = sorted(self.client.run(os.getpid).values())[random.integers(2)]
         with _at(after, lambda: self._strike(strike, pid)), dask.config.set({"dkl.hung-worker-timeout": 9.0}):
-            found = _learned_or_why_not(kind, self.folder)
+            found = _learned_or_why_not(kind, self.folder, checkpoint)
         self.client.cluster.scale(2)
         self.tally.runs[kind] += 1
         self.tally.struck[f"worker {strike}"] += 1
@@ -146,9 +149,9 @@ class Workers:
             os.kill(pid, signal.SIGCONT)
 
 
-def _learned_or_why_not(kind: str, folder: str) -> str:
+def _learned_or_why_not(kind: str, folder: str, checkpoint: str | None) -> str:
     try:
-        return learned(kind, folder)
+        return learned(kind, folder, checkpoint)
     except ClusterError as error:
         return repr(error)
 
