@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numba
@@ -17,37 +16,40 @@ from dkl.features.landmark_projection import SharedLandmarkProjection, Similarit
 
 def similarity_maps(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """The similarities of each row with amplitudes, of shape (n, n_L) in C order."""
-    out = np.zeros((X.shape[0], feature_map.n_frequencies), dtype)
-    for _ in similarity_tiles(X, feature_map, dtype, out):
-        pass
-    return out
+    return SimilarityProduct(X, feature_map, dtype)(slice(0, X.shape[0]))
 
 
 def similarity_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
     """sum_i S[i, k] psi_l(x_i)^power with amplitudes: float64 of shape (1, n_L, K)."""
     total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
-    for rows, values in similarity_tiles(X, feature_map, dtype):
+    similarities = SimilarityProduct(X, feature_map, dtype)
+    for rows in spans(X.shape[0], similarities.product.tiles.step):
+        values = similarities(rows)
         total[0] += np.dot(values.T if power == 1 else np.square(values).T, S[rows].astype(dtype))
     return total
 
 
-def similarity_tiles(
-    X: Any, feature_map: FeatureMap, dtype: np.dtype, out: np.ndarray | None = None
-) -> Iterator[tuple[slice, np.ndarray]]:
-    """The similarities of one tile of rows after the other, in a part of `out` (zeros of (n, n_L)) or in new arrays."""
-    waves = wave_map(feature_map)
-    product = Product(X, waves, dtype, factor=1.0 / (2.0 * np.pi))
-    parts = list(spans(waves.n_frequencies, product.step))
-    projection, amplitudes = _projection(feature_map), feature_map.amplitudes
-    if isinstance(projection, SharedLandmarkProjection):
-        add: Any = _Shared(projection.mixing * amplitudes[:, None], parts, dtype)
-    else:
-        add = _Own(projection.weights * amplitudes[projection.owners], projection.starts, dtype)
-    for rows, tile in product.tiles:
-        values = np.zeros((rows.stop - rows.start, feature_map.n_frequencies), dtype) if out is None else out[rows]
-        for chosen in parts:
-            add(product(tile, chosen), chosen, values)
-        yield rows, values
+class SimilarityProduct:
+    """The similarities of spans of the rows of a block; what the map alone decides is prepared once for all."""
+
+    def __init__(self, X: Any, feature_map: FeatureMap, dtype: np.dtype) -> None:
+        waves = wave_map(feature_map)
+        self.product = Product(X, waves, dtype, factor=1.0 / (2.0 * np.pi))
+        self.n_similarities, self.dtype = feature_map.n_frequencies, dtype
+        self.parts = list(spans(waves.n_frequencies, self.product.step))
+        projection, amplitudes = _projection(feature_map), feature_map.amplitudes
+        if isinstance(projection, SharedLandmarkProjection):
+            self.add: Any = _Shared(projection.mixing * amplitudes[:, None], self.parts, dtype)
+        else:
+            self.add = _Own(projection.weights * amplitudes[projection.owners], projection.starts, dtype)
+
+    def __call__(self, rows: slice) -> np.ndarray:
+        """With amplitudes, of shape (rows, n_L)."""
+        out = np.zeros((rows.stop - rows.start, self.n_similarities), self.dtype)
+        for part, tile in self.product.tiles.within(rows):
+            for chosen in self.parts:
+                self.add(self.product(tile, chosen), chosen, out[part])
+        return out
 
 
 class _Own:

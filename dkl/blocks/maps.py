@@ -10,7 +10,7 @@ import numpy as np
 from dkl.blocks import device
 from dkl.blocks.activations import activate
 from dkl.blocks.harmonics import HARMONIC_FLOPS, harmonic_maps
-from dkl.blocks.landmarks import similarity_maps, wave_map
+from dkl.blocks.landmarks import SimilarityProduct, similarity_maps, wave_map
 from dkl.blocks.products import Product
 from dkl.blocks.records import SINCOS_FLOPS
 from dkl.blocks.tiles import checked_dtype, checked_rows, row_tile, spans
@@ -56,8 +56,12 @@ def map_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndar
 def map_spans(X: Any, feature_map: FeatureMap, dtype: Any, step: int) -> Iterator[tuple[slice, np.ndarray]]:
     """Spans of at most `step` rows and their `map_rows`; what the map alone decides is prepared once for all."""
     rows = spans(X.shape[0], step)
-    if device.is_on_gpu(X) or feature_map.activation in ("harmonics", "landmarks"):
+    if device.is_on_gpu(X) or feature_map.activation == "harmonics":
         yield from ((span, map_rows(X[span], feature_map, dtype)) for span in rows)
+        return
+    if feature_map.activation == "landmarks":
+        similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, checked_dtype(dtype))
+        yield from ((span, similarities(span)) for span in rows)
         return
     product = _product(X, feature_map, checked_dtype(dtype))
     yield from ((span, _mapped(product, span, feature_map, checked_dtype(dtype))) for span in rows)
