@@ -32,6 +32,7 @@ from dkl.selection.potentials import PotentialProblem, potential_record
 
 TARGET_ROWS, TARGET_COLUMNS, TARGET_CANDIDATES, CLASSES = 10**9, 1_000, 20_000, 2
 BLOCK_BYTES = 32 << 20
+TINY_BLOCKS = 1_024
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,11 @@ def cpu_of(source: BlockSource, record: BlockSum) -> float:
         return time.process_time() - started
 
 
-def on_workers(source: BlockSource, record: BlockSum, n_workers: int) -> tuple[float, float, float]:
+def on_workers(source: BlockSource, record: BlockSum, n_workers: int, threads: int = 1) -> tuple[float, float, float]:
     """Wall seconds of a pass, CPU seconds of the workers, and CPU seconds of this process (driver and scheduler)."""
     with (
         dask.config.set({"dkl.cache-bytes": 0}),
-        LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=n_workers, threads_per_worker=threads, dashboard_address=None) as cluster,
         Client(cluster),
     ):
         workers = [psutil.Process(nanny.process.pid) for nanny in cluster.workers.values()]
@@ -129,16 +130,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     record = potential_record(PotentialProblem(candidates, n_classes=CLASSES))
     reading = BlockSum("reading", nothing, {"rows": Accumulator((1,))})
     with tempfile.TemporaryDirectory() as folder:
-        rows_a_block = max(1, options.rows // 32)
-        source = create_dataset(
-            f"{folder}/rows.zarr", X, random.integers(0, CLASSES, len(X)), rows_a_block=rows_a_block
-        ).source
+        y, rows_a_block = random.integers(0, CLASSES, len(X)), max(1, options.rows // 32)
+        source = create_dataset(f"{folder}/rows.zarr", X, y, rows_a_block=rows_a_block).source
+        tiny = create_dataset(f"{folder}/tiny.zarr", X[:TINY_BLOCKS], y[:TINY_BLOCKS], rows_a_block=1).source
         read = min(cpu_of(source, reading) for _ in range(3))
         both = min(cpu_of(source, record) for _ in range(2))
         one, two = on_workers(source, record, 1), on_workers(source, record, 2)
+        tasks = count_nodes(tiny.n_blocks, span_level(tiny.n_blocks))
+        # many threads, so that messages hold many tasks, as they do on a cluster that keeps the driver busy
+        own = on_workers(tiny, reading, 1, 64)[2] / tasks
     flops = 2.0 * options.rows * options.columns * options.candidates
     n_bytes = 2 * TARGET_CANDIDATES * CLASSES * 8
-    terms = Terms(flops / (both - read), X.nbytes / read, one[2] / source.n_blocks, merging_seconds(n_bytes) / n_bytes)
+    terms = Terms(flops / (both - read), X.nbytes / read, own, merging_seconds(n_bytes) / n_bytes)
     rates = terms.flops_a_second / 1e9, terms.read_a_second / 1e6
     print(f"a core: arithmetic {rates[0]:.1f} GFLOP/s, reading {rates[1]:.0f} MB/s")
     print(f"driver {1e3 * terms.driver_s_a_task:.1f} ms a task, {1e9 * terms.driver_s_a_byte:.2f} ns a byte of results")
