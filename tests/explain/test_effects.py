@@ -151,7 +151,7 @@ def test_a_category_is_one_column_of_effects_that_add_up_to_the_model(scaling: A
 
 def test_a_category_is_drawn_as_dots_at_its_values() -> None:
     frame, y = mixed()
-    drawn = EffectsDisplay.from_estimator(fitted(frame, y, n_features=120), frame).plot()
+    drawn = EffectsDisplay.from_estimator(fitted(frame, y, n_features=120), frame, n_effects=4).plot()
     for names, grid, values, ax in zip(drawn.names, drawn.grids, drawn.values, drawn.axes_, strict=True):
         assert values.shape[:-1] == tuple(len(axis.labels) for axis in grid)
         if names == ("colour",):
