@@ -187,7 +187,9 @@ def penalty_candidates(
     single : bool
         No further folds, however few rows are held out.
     """
-    base, start = _first_features(base, start)
+    if (first := _first_features(base)) is not None:
+        # a model of all features is none of the first ones
+        base, start = first, None
     K, folds = base.n_models, _folds(held_out, max(n_rows, 1.0), base.feature_map.n_features)
     folds = replace(folds, count=1) if single else folds
     # a map of zeros has no length; any penalty will do
@@ -214,17 +216,15 @@ def penalty_candidates(
     return Candidates(problem, folds, alphas, K)
 
 
-def _first_features(base: NewtonProblem, start: np.ndarray | None) -> tuple[NewtonProblem, np.ndarray | None]:
-    """A problem and its start on no more features than Hessians of all models are held of, as long as all together."""
-    whole, n = base.feature_map, base.feature_map.n_frequencies
+def _first_features(base: NewtonProblem) -> NewtonProblem | None:
+    """The problem on no more features than Hessians of all models are held of, as long as all; None where all are."""
+    whole = base.feature_map
     kept = max(1, base.held_features // whole.columns_a_frequency)
-    if base.loss == "squared_error" or base.n_models == 1 or kept >= n:
-        return base, start
+    if base.loss == "squared_error" or base.n_models == 1 or kept >= whole.n_frequencies:
+        return None
     first = whole.take(np.arange(kept))
     longer = np.sqrt(np.sum(whole.amplitudes**2) / max(np.sum(first.amplitudes**2), np.finfo(np.float64).tiny))
-    base = replace(base, feature_map=replace(first, amplitudes=longer * first.amplitudes))
-    columns = (n * np.arange(whole.columns_a_frequency)[:, None] + np.arange(kept)).ravel()
-    return base, None if start is None else start[:, [*columns, -1]]
+    return replace(base, feature_map=replace(first, amplitudes=longer * first.amplitudes))
 
 
 def judging_folds(held_out: HeldOut, n_rows: float) -> list[HeldOut]:
