@@ -123,8 +123,9 @@ def _like_stored(dataset: Dataset, X: Any, y: Any, sample_weight: Any) -> Datase
         raise ValueError(f"y was given, and {dataset.source.place} was created without targets; leave it out")
     rows = as_dataset(X, y, sample_weight, task=schema.task or "auto", classes=None if y is None else schema.classes)
     if rows.task != schema.task:
+        theirs = "have none" if rows.task is None else f"have one for {rows.task}"
         raise ValueError(
-            f"the target of {dataset.source.place} is for {schema.task}, that of the new rows for {rows.task or 'none'}"
+            f"{dataset.source.place} has a target for {schema.task}, and the new rows {theirs}; pass y as it is stored"
         )
     if schema.classes is not None and not np.array_equal(np.asarray(rows.classes), schema.classes):
         raise ValueError(

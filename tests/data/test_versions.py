@@ -141,7 +141,7 @@ def test_a_pass_over_a_version_has_the_bits_of_one_over_a_store_of_the_same_bloc
     [
         (lambda ds: ds.append(X[:, :3], Y), ValueError, "X has 3 columns; .* has 4"),
         (lambda ds: ds.append(X, ["maybe", *Y[1:]]), ValueError, r"y\[0\] is 'maybe', which is not one of the 2 known"),
-        (lambda ds: ds.append(X), ValueError, "is for classification, that of the new rows for none"),
+        (lambda ds: ds.append(X), ValueError, "target for classification, and the new rows have none; pass y"),
         (lambda ds: ds.append(sparse.csr_array(X), Y), ValueError, "X is sparse .* pass dense rows"),
         (lambda ds: ds.append(X, Y, sample_weight=WEIGHT), ValueError, "has no weights; leave it out"),
         (lambda ds: ds.append(np.full((1, 4), np.nan), ["no"]), ValueError, r"X\[0, 0\] is NaN"),
