@@ -1,0 +1,91 @@
+"""Jobs in flight: results come side by side, no more of them than asked for; one lost on its way is made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import pytest
+
+from dkl.errors import ClusterError
+from dkl.passes.dispatch import MOST_LOSSES, Dispatcher, Job
+
+
+class Task:
+    """Ends at once."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def add_done_callback(self, callback: Callable) -> None:
+        callback(self)
+
+
+class SlowNetwork:
+    """A backend whose results arrive when nothing else happens; `lost` says how often each is lost before."""
+
+    def __init__(self, lost: dict[int, int] | None = None) -> None:
+        self.lost = dict(lost or {})
+        self.on_the_way: dict[Task, Callable[[], None]] = {}
+        self.most = 0
+
+    def bring(self, task: Task, here: Callable[[], None]) -> None:
+        self.on_the_way[task] = here
+        self.most = max(self.most, len(self.on_the_way))
+
+    def look_after(self, tasks: Collection[Task]) -> list[Task]:
+        stranded = []
+        for task, here in list(self.on_the_way.items()):
+            if self.lost.get(task.value, 0):
+                self.lost[task.value] -= 1
+                stranded.append(task)
+            else:
+                del self.on_the_way[task]
+                here()
+        return stranded
+
+    def cancel(self, tasks: Collection[Task]) -> None:
+        for task in tasks:
+            self.on_the_way.pop(task, None)
+
+    def result(self, task: Task) -> int:
+        return 10 * task.value
+
+
+def jobs(n: int) -> Iterator[Job]:
+    for number in range(n):
+        yield Job(f"job {number}", number, lambda losses, number=number: Task(number))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dkl.passes.dispatch.POLL_S", 0.001)
+
+
+def run(network: Any, n: int, *, at_once: int) -> tuple[dict[int, int], Dispatcher]:
+    dispatcher = Dispatcher(network, lambda: 8, at_once)
+    return {job.subject: result for job, result in dispatcher.as_completed(jobs(n))}, dispatcher
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("most", [1, 3, 20])
+def test_no_more_results_are_on_their_way_than_asked_for(most: int) -> None:
+    network = SlowNetwork()
+    found, _ = run(network, 30, at_once=most)
+    assert found == {number: 10 * number for number in range(30)}
+    assert network.most == min(most, 8)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_result_that_is_lost_on_its_way_is_made_again() -> None:
+    found, dispatcher = run(SlowNetwork(lost={2: 1, 5: MOST_LOSSES}), 12, at_once=2)
+    assert found == {number: 10 * number for number in range(12)}
+    assert dispatcher.losses == 1 + MOST_LOSSES
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_result_that_is_lost_again_and_again_is_an_error_that_names_its_job() -> None:
+    network = SlowNetwork(lost={4: MOST_LOSSES + 1})
+    with pytest.raises(ClusterError, match=f"job 4 was lost {MOST_LOSSES + 1} times"):
+        run(network, 12, at_once=2)
+    assert not network.on_the_way
