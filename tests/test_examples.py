@@ -351,6 +351,7 @@ def test_an_svc_is_replaced_on_more_and_more_rows(tmp_path: Path, monkeypatch: p
         return {"wrong": 2.0, "auc": 0.9, "processor": 1.5, "bytes": 3e6} if plan.rows < 50 else {"error": "too long"}
 
     monkeypatch.setattr(names["Plan"], "measure", measure)
+    monkeypatch.setitem(names["fill"].__globals__["NEEDED"], "LightGBM", "numpy")
     plan = names["Plan"](None, None, 60.0, False, ("RBF-SVM", "LightGBM"))
     text = names["run"](plan, [20, 50], tmp_path)
     assert asked == [("windmill", machine, size, True) for size in (20, 50) for machine in plan.machines]
