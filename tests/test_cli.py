@@ -329,9 +329,9 @@ def test_ctrl_c_ends_a_fit_within_seconds_without_a_traceback(
     folder: Path, tmp_path: Path, where: tuple[str, ...]
 ) -> None:
     rounds = tmp_path / "rounds"
-    fit = ["fit", str(folder / "labels.zarr"), "m.zarr", *SMALL, "--epochs", "1000000", "--checkpoint", "rounds", *where]
+    fit = ["fit", str(folder / "labels.zarr"), "m.zarr", *SMALL, "--epochs", "1000000", "--checkpoint", "rounds"]
     run = subprocess.Popen(
-        [sys.executable, "-m", "dkl", *fit],
+        [sys.executable, "-m", "dkl", *fit, *where],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
