@@ -47,18 +47,18 @@ def test_every_public_function_has_its_definition() -> None:
 def test_sums_squares_and_maps_are_their_definitions(family: str, storage: str, dtype: str) -> None:
     X, S = holey_rows(N, D_IN), np.random.default_rng(1).standard_normal((N, 3))
     feature_map = weighted_map(FAMILIES[family], M, D_IN, dtype)
-    size = max(1.0, float(np.abs(definitions.map_rows(X, feature_map)).max()))
-    tolerance = PRECISION[dtype] * size**2
+    features = definitions.map_rows(X, feature_map)
+    tolerance = PRECISION[dtype] * max(1.0, float(np.abs(features).max())) ** 2
     mapped = map_rows(stored(X, storage), feature_map, dtype)
     assert mapped.dtype == dtype
     assert mapped.flags.c_contiguous
-    np.testing.assert_allclose(mapped, definitions.map_rows(X, feature_map), rtol=0, atol=tolerance)
+    np.testing.assert_allclose(mapped, features, rtol=0, atol=tolerance)
     for weights in (S, S[:, :1]):
         sums = feature_sums(stored(X, storage), weights, feature_map, dtype)
-        expected = definitions.feature_sums(X, weights, feature_map)
+        expected = definitions.sums_of(features, weights, feature_map)
         np.testing.assert_allclose(sums, expected, rtol=0, atol=tolerance * np.sqrt(N))
     squares = feature_squares(stored(X, storage), S[:, 0], feature_map, dtype)
-    expected = definitions.feature_squares(X, S[:, 0], feature_map)
+    expected = definitions.squares_of(features, S[:, 0], feature_map)
     np.testing.assert_allclose(squares, expected, rtol=0, atol=2 * tolerance * np.sqrt(N))
 
 

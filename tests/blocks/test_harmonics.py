@@ -40,17 +40,17 @@ def sphere(n: int, d: int, seed: int = 0) -> np.ndarray:
 def test_sums_squares_and_maps_are_their_definitions(d: int, degree: int, storage: str, dtype: str) -> None:
     X, S = np.concatenate([sphere(5, d), np.eye(d)]), np.random.default_rng(1).standard_normal((5 + d, 3))
     feature_map = harmonics(SphericalHarmonics(degree), d)
-    tolerance = PRECISION[dtype] * float(np.abs(definitions.map_rows(X, feature_map)).max()) ** 2
+    features = definitions.map_rows(X, feature_map)
+    tolerance = PRECISION[dtype] * float(np.abs(features).max()) ** 2
     mapped = map_rows(stored(X, storage), feature_map, dtype)
     assert mapped.dtype == dtype
     assert mapped.flags.c_contiguous
-    np.testing.assert_allclose(mapped, definitions.map_rows(X, feature_map), rtol=0, atol=tolerance)
+    np.testing.assert_allclose(mapped, features, rtol=0, atol=tolerance)
     sums = feature_sums(stored(X, storage), S, feature_map, dtype)
-    np.testing.assert_allclose(sums, definitions.feature_sums(X, S, feature_map), rtol=0, atol=4 * tolerance)
+    np.testing.assert_allclose(sums, definitions.sums_of(features, S, feature_map), rtol=0, atol=4 * tolerance)
     squares = feature_squares(stored(X, storage), S[:, 0], feature_map, dtype)
-    np.testing.assert_allclose(
-        squares, definitions.feature_squares(X, S[:, 0], feature_map), rtol=0, atol=8 * tolerance
-    )
+    expected = definitions.squares_of(features, S[:, 0], feature_map)
+    np.testing.assert_allclose(squares, expected, rtol=0, atol=8 * tolerance)
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)

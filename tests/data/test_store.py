@@ -313,11 +313,7 @@ def test_a_dataset_on_s3_is_written_split_read_replaced_and_refused(s3: dict) ->
     assert pickle.loads(pickle.dumps(ds.source.reader())).load(3).n_rows == 20
     with pytest.raises(FileExistsError, match="overwrite=True"):
         create_dataset(url, X, storage_options=s3)
-    grown = ds.append(X[:30], y[:30], split="test").drop(blocks=[1])
-    left = np.r_[0:60, 120:200, 0:30]
-    assert same(open_dataset(url, **s3), X[left], y[left])
-    assert grown["train"].n_rows + grown["test"].n_rows == 170
-    assert same(open_dataset(url, 0, **s3), X, y)
+    ds.drop(blocks=[1])
     X = sparse.random_array((50, 20), density=0.3, format="csr", rng=rng)
     assert same(create_dataset(url, X, overwrite=True, storage_options=s3), X)
     assert (open_dataset(url, **s3).splits, open_dataset(url, **s3).version) == ((), 0)
@@ -325,6 +321,20 @@ def test_a_dataset_on_s3_is_written_split_read_replaced_and_refused(s3: dict) ->
     writer.__enter__()
     with pytest.raises(StoreError, match="half-written"):
         open_dataset(url, **s3)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_dataset_on_s3_has_versions(s3: dict) -> None:
+    url = "s3://bucket/versions/rows.zarr"
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((200, 5)), rng.integers(0, 2, 200)
+    ds = create_dataset(url, X, y, rows_a_block=60, storage_options=s3).split({"train": 0.75, "test": 0.25})
+    grown = ds.append(X[:30], y[:30], split="test").drop(blocks=[1])
+    left = np.r_[0:60, 120:200, 0:30]
+    assert same(open_dataset(url, **s3), X[left], y[left])
+    assert grown["train"].n_rows + grown["test"].n_rows == 170
+    assert same(open_dataset(url, 0, **s3), X, y)
 
 
 def test_a_store_of_a_newer_format_is_refused(tmp_path: Path) -> None:

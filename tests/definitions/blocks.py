@@ -154,7 +154,11 @@ def map_rows(X: Any, feature_map: FeatureMap, dtype: str = "float64") -> np.ndar
 
 
 def feature_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: str = "float64") -> np.ndarray:
-    features = map_rows(X, feature_map)
+    return sums_of(map_rows(X, feature_map), S, feature_map)
+
+
+def sums_of(features: np.ndarray, S: np.ndarray, feature_map: FeatureMap) -> np.ndarray:
+    """`feature_sums` of rows that are mapped."""
     parts, m = feature_map.columns_a_frequency, feature_map.n_frequencies
     total = np.zeros((parts, m, S.shape[1]))
     for part in range(parts):
@@ -165,7 +169,11 @@ def feature_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: str = "f
 
 
 def feature_squares(X: Any, s: np.ndarray, feature_map: FeatureMap, dtype: str = "float64") -> np.ndarray:
-    features = map_rows(X, feature_map)
+    return squares_of(map_rows(X, feature_map), s, feature_map)
+
+
+def squares_of(features: np.ndarray, s: np.ndarray, feature_map: FeatureMap) -> np.ndarray:
+    """`feature_squares` of rows that are mapped."""
     parts, m = feature_map.columns_a_frequency, feature_map.n_frequencies
     total = np.zeros((parts, m))
     for part in range(parts):

@@ -204,7 +204,7 @@ def test_what_a_game_is_not_for_is_refused(parameters: dict[str, Any], y: Any, m
     [
         {"family": Coordinates(), "rounds": 5},
         pytest.param({"family": Coordinates(), "rounds": 5, "projection": "alternating"}, marks=pytest.mark.slow),
-        {"family": Coordinates(), "rounds": 3, "dynamics": "excessive-gap"},
+        pytest.param({"family": Coordinates(), "rounds": 3, "dynamics": "excessive-gap"}, marks=pytest.mark.slow),
     ],
 )
 def test_a_warm_start_on_a_finite_family_gives_the_bits_of_one_longer_game(parameters: dict[str, Any]) -> None:

@@ -182,8 +182,7 @@ def linear_accuracy(data: Dataset, X: np.ndarray, codes: np.ndarray) -> float:
     return float(np.mean((scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)) == codes))
 
 
-@pytest.mark.parametrize("n_classes", [2, 5])
-@pytest.mark.parametrize("n_blocks", [4, 40])
+@pytest.mark.parametrize(("n_classes", "n_blocks"), [(2, 4), (5, 4), (2, 40)])
 def test_sorted_labels_end_within_a_point_of_shuffled_ones(n_classes: int, n_blocks: int) -> None:
     X, codes = rows(8_000, n_classes)
     train, test = slice(0, 6_000), slice(6_000, None)
