@@ -60,7 +60,7 @@ def gradient_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any = "float32
 
 def check_fourier(feature_map: FeatureMap) -> None:
     """Raise ValueError unless the features are cosines or sines."""
-    if feature_map.activation not in ("cos-sin", "cos"):
+    if not feature_map.is_fourier:
         raise ValueError(
             f"gradients are defined for 'cos-sin' and 'cos' maps; this map's activation is {feature_map.activation!r}"
         )

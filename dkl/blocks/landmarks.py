@@ -9,7 +9,7 @@ import numpy as np
 
 from dkl.blocks.products import DenseForm, Product
 from dkl.blocks.tiles import spans
-from dkl.blocks.turns import ELEMENTWISE, REDUCTION, cos_sin, write_waves
+from dkl.blocks.turns import ELEMENTWISE, REDUCTION, write_cosines, write_waves
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import SharedLandmarkProjection, Similarities
 
@@ -130,20 +130,12 @@ def _add_cosines(
     room = np.empty(width, z.dtype)
     for i in range(z.shape[0]):
         # all cosines of a row at once: those of one landmark alone are too few for vector code
-        _weigh_cosines(z[i], weights[begin : begin + width], room)
+        write_cosines(z[i], weights[begin : begin + width], room)
         landmark, j = first, 0
         while j < width:
             stop = min(starts[landmark + 1] - begin, width)
             out[i, landmark] += _sum(room[j:stop])
             landmark, j = landmark + 1, stop
-
-
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _weigh_cosines(z: np.ndarray, w: np.ndarray, out: np.ndarray) -> None:
-    """out = w cos(2 pi z)."""
-    for k in range(len(out)):
-        c, _ = cos_sin(z[k])
-        out[k] = w[k] * c
 
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)

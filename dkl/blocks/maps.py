@@ -11,7 +11,7 @@ from dkl.blocks import device
 from dkl.blocks.activations import activate
 from dkl.blocks.harmonics import HARMONIC_FLOPS, harmonic_maps
 from dkl.blocks.landmarks import SimilarityProduct, similarity_maps, wave_map
-from dkl.blocks.products import Product
+from dkl.blocks.products import Product, turned_product
 from dkl.blocks.records import SINCOS_FLOPS
 from dkl.blocks.tiles import checked_dtype, checked_rows, row_tile, spans
 from dkl.blocks.turns import write_waves
@@ -49,7 +49,7 @@ def map_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndar
         return harmonic_maps(checked_rows(X, feature_map), feature_map, dtype)
     if feature_map.activation == "landmarks":
         return similarity_maps(checked_rows(X, feature_map), feature_map, dtype)
-    product = _product(X, feature_map, dtype)
+    product = turned_product(X, feature_map, dtype)
     return _mapped(product, slice(0, product.tiles.X.shape[0]), feature_map, dtype)
 
 
@@ -63,16 +63,8 @@ def map_spans(X: Any, feature_map: FeatureMap, dtype: Any, step: int) -> Iterato
         similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, checked_dtype(dtype))
         yield from ((span, similarities(span)) for span in rows)
         return
-    product = _product(X, feature_map, checked_dtype(dtype))
+    product = turned_product(X, feature_map, checked_dtype(dtype))
     yield from ((span, _mapped(product, span, feature_map, checked_dtype(dtype))) for span in rows)
-
-
-def _product(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> Product:
-    return Product(X, feature_map, dtype, factor=1.0 / (2.0 * np.pi) if _is_fourier(feature_map) else 1.0)
-
-
-def _is_fourier(feature_map: FeatureMap) -> bool:
-    return feature_map.activation in ("cos-sin", "cos")
 
 
 def _mapped(product: Product, rows: slice, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
@@ -82,7 +74,7 @@ def _mapped(product: Product, rows: slice, feature_map: FeatureMap, dtype: np.dt
     for part, tile in product.tiles.within(rows):
         for chosen in spans(feature_map.n_frequencies, product.step):
             z = product(tile, chosen)
-            if _is_fourier(feature_map):
+            if feature_map.is_fourier:
                 write_waves(z, amplitudes, chosen.start, out[part])
             else:
                 (phi,) = activate(np, z, feature_map)

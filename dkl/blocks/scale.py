@@ -139,9 +139,9 @@ def _quantile_scores(
         if passthrough[j]:
             scaled[:] = x
         else:
-            _count_below(knots[j], x, below)
+            _count(knots[j], x, False, below)
             if _any_tied(knots[j], x, below):
-                _count_up_to(knots[j], x, up_to)
+                _count(knots[j], x, True, up_to)
             else:
                 up_to[:] = below
             _interpolate(x, knots[j], scores, below, up_to, scaled)
@@ -157,39 +157,26 @@ def _column(X: np.ndarray, j: int, x: np.ndarray) -> None:
 
 # By halving, one step for all numbers of a column after the other: vector code, several times as fast as a search each.
 @numba.njit(nogil=True, cache=True)
-def _count_below(knots: np.ndarray, x: np.ndarray, count: np.ndarray) -> None:
-    """How many knots lie below each number."""
+def _count(knots: np.ndarray, x: np.ndarray, with_tied: bool, count: np.ndarray) -> None:
+    """How many knots lie below each number; with those at it, if asked for."""
     count[:] = 0
     length = np.int32(len(knots))
     while length > 1:
         half = length // np.int32(2)
-        _skip_below(knots, x, half, count)
+        _skip(knots, x, half, with_tied, count)
         length -= half
-    _skip_below(knots, x, np.int32(1), count)
+    _skip(knots, x, np.int32(1), with_tied, count)
 
 
 @numba.njit(nogil=True, cache=True)
-def _count_up_to(knots: np.ndarray, x: np.ndarray, count: np.ndarray) -> None:
-    """How many knots lie below each number or at it."""
-    count[:] = 0
-    length = np.int32(len(knots))
-    while length > 1:
-        half = length // np.int32(2)
-        _skip_up_to(knots, x, half, count)
-        length -= half
-    _skip_up_to(knots, x, np.int32(1), count)
-
-
-@numba.njit(nogil=True, cache=True)
-def _skip_below(knots: np.ndarray, x: np.ndarray, half: np.int32, count: np.ndarray) -> None:
-    for i in range(len(x)):
-        count[i] += half * (knots[count[i] + half - 1] < x[i])
-
-
-@numba.njit(nogil=True, cache=True)
-def _skip_up_to(knots: np.ndarray, x: np.ndarray, half: np.int32, count: np.ndarray) -> None:
-    for i in range(len(x)):
-        count[i] += half * (knots[count[i] + half - 1] <= x[i])
+def _skip(knots: np.ndarray, x: np.ndarray, half: np.int32, with_tied: bool, count: np.ndarray) -> None:
+    # two loops: a choice inside one would keep it from vector code
+    if with_tied:
+        for i in range(len(x)):
+            count[i] += half * (knots[count[i] + half - 1] <= x[i])
+    else:
+        for i in range(len(x)):
+            count[i] += half * (knots[count[i] + half - 1] < x[i])
 
 
 @numba.njit(nogil=True, cache=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dkl.blocks import device
 from dkl.blocks.activations import ramp
-from dkl.blocks.products import Product
+from dkl.blocks.products import turned_product
 from dkl.blocks.tiles import checked_dtype, checked_rows, checked_weights, spans
 from dkl.blocks.turns import ELEMENTWISE, cos_sin
 from dkl.features.feature_map import FeatureMap
@@ -49,8 +49,7 @@ def squared_slopes(X: Any, s: Any, feature_map: FeatureMap, coef: np.ndarray, dt
     if device.is_on_gpu(X):
         return device.squared_slopes(X, s, feature_map, coef, dtype)
     weights = checked_weights(s, checked_rows(X, feature_map).shape[0])[:, 0]
-    is_fourier = feature_map.activation in ("cos-sin", "cos")
-    product = Product(X, feature_map, dtype, factor=1.0 / (2.0 * np.pi) if is_fourier else 1.0)
+    product = turned_product(X, feature_map, dtype)
     outer = _outer(feature_map, coef, dtype)
     W = formed(feature_map.projection).astype(dtype, copy=False)
     total = np.zeros((feature_map.n_columns, len(coef)))
@@ -78,7 +77,7 @@ def has_slopes(feature_map: FeatureMap) -> bool:
     """Whether features are functions of one linear form each, with a derivative."""
     if feature_map.activation == "arc-cosine":
         return feature_map.order > 0
-    return feature_map.activation in ("cos-sin", "cos", "identity")
+    return feature_map.is_fourier or feature_map.activation == "identity"
 
 
 def _outer(feature_map: FeatureMap, coef: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -98,7 +98,7 @@ def feature_squares(X: Any, s: Any, feature_map: FeatureMap, dtype: Any = "float
     if device.is_on_gpu(X):
         return device.feature_squares(X, s, feature_map, dtype)
     S = checked_weights(s, checked_rows(X, feature_map).shape[0])
-    if feature_map.activation in ("cos-sin", "cos"):
+    if feature_map.is_fourier:
         squares = squares_of_pair(S.sum(), pair_sums(X, S, feature_map, dtype, multiple=2.0)[0, :, 0])
         squares = squares[: feature_map.columns_a_frequency]
     elif feature_map.activation == "harmonics":

@@ -178,13 +178,14 @@ def write_waves(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarr
     a = amplitudes[first : first + width]
     for i in range(z.shape[0]):
         if out.shape[1] == m:
-            _write_cosines(z[i], a, out[i, first : first + width])
+            write_cosines(z[i], a, out[i, first : first + width])
         else:
             _write_pairs(z[i], a, out[i, first : first + width], out[i, m + first : m + first + width])
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _write_cosines(z: np.ndarray, a: np.ndarray, cosines: np.ndarray) -> None:
+def write_cosines(z: np.ndarray, a: np.ndarray, cosines: np.ndarray) -> None:
+    """cosines = a cos(2 pi z)."""
     for j in range(len(z)):
         c, _ = cos_sin(z[j])
         cosines[j] = a[j] * c

@@ -50,6 +50,11 @@ class FeatureMap:
         return self.projection.n_frequencies
 
     @property
+    def is_fourier(self) -> bool:
+        """Whether features are cosines, or pairs of cosines and sines."""
+        return self.activation in ("cos-sin", "cos")
+
+    @property
     def n_angles(self) -> int:
         """Linear forms of a row that are computed: a similarity takes several."""
         if isinstance(self.projection, Similarities):

@@ -41,7 +41,7 @@ def why_no_waves(learner: Any) -> str:
     """Why theorems on labels and waves of length 1 do not cover a fit; empty where they do."""
     if not hasattr(learner, "classes_"):
         return "these targets are numbers, and the theorems are about label similarities in [-1, 1]"
-    if learner.pool_.activation not in ("cos-sin", "cos"):
+    if not learner.pool_.is_fourier:
         return f"features of {learner.family_!r} are not bounded by 1; `dkl.bounds` takes another feature_norm"
     return ""
 

@@ -19,6 +19,7 @@ from dkl.learners.parameters import COMMON, MARGIN, Constraints, check_parameter
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.refining import refine_learner, refining_passes
 from dkl.learners.searching import row_bytes, weight_of
+from dkl.learners.warm_start import has_start
 from dkl.linear.targets import target_record
 from dkl.selection.corrective import CorrectiveDriver
 from dkl.selection.preparation import PreparationDriver
@@ -295,13 +296,8 @@ class MarginFeatures(CertifiedMargins, WorkingModel, FeatureLearner):
         ValueError
             If they are of rows with other columns, or the game of other rows.
         """
-        if not (self.warm_start and hasattr(self, "feature_map_")):
+        if not has_start(self, dataset, "adds to features"):
             return None
-        if self.feature_map_.n_columns != dataset.n_columns:
-            raise ValueError(
-                f"warm_start=True adds to features of {self.feature_map_.n_columns} columns, and these rows have "
-                f"{dataset.n_columns}; set warm_start=False"
-            )
         # a checkpoint of the last fit does not hold this one
         self._fingerprint += f" after {len(self.history_)} rounds" if self._fingerprint else ""
         if self.solver == "corrective":

@@ -245,7 +245,7 @@ def check_finite_pool(estimator: Any, family: Any) -> None:
 
 def check_waves(name: str, family: Any) -> None:
     """Raise ValueError for a family whose features are no waves, each with a kernel cos(w.(x - x')) of its own."""
-    if family.with_bandwidth(1.0).draw(1, 2, 0).activation not in ("cos-sin", "cos"):
+    if not family.with_bandwidth(1.0).draw(1, 2, 0).is_fourier:
         raise ValueError(
             f"{name} needs a family of Fourier features, whose kernel is cos(w.(x - x')); {family!r} is none. Use "
             "Gaussian, Laplacian, Cauchy or Matern, or AlignedFeatures"

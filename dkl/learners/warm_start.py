@@ -9,6 +9,18 @@ from dkl.data.dataset import Dataset
 from dkl.learners.rows import check_classes
 
 
+def has_start(learner: Any, dataset: Dataset, what: str) -> bool:
+    """Whether there is a last fit to start from, with `warm_start`; ValueError if it is of other columns."""
+    if not (learner.warm_start and hasattr(learner, "feature_map_")):
+        return False
+    if learner.feature_map_.n_columns != dataset.n_columns:
+        raise ValueError(
+            f"warm_start=True {what} of {learner.feature_map_.n_columns} columns, and these rows have "
+            f"{dataset.n_columns}; set warm_start=False"
+        )
+    return True
+
+
 def goes_on(learner: Any, dataset: Dataset, parameters: Iterable[str]) -> bool:
     """Whether `fit` starts from what the last fit has found, with `warm_start`.
 
@@ -28,13 +40,8 @@ def goes_on(learner: Any, dataset: Dataset, parameters: Iterable[str]) -> bool:
     """
     now = {name: repr(getattr(learner, name)) for name in parameters}
     then, learner._terms = getattr(learner, "_terms", now), now
-    if not (learner.warm_start and hasattr(learner, "feature_map_")):
+    if not has_start(learner, dataset, "goes on with frequencies"):
         return False
-    if learner.feature_map_.n_columns != dataset.n_columns:
-        raise ValueError(
-            f"warm_start=True goes on with frequencies of {learner.feature_map_.n_columns} columns, and these rows "
-            f"have {dataset.n_columns}; set warm_start=False"
-        )
     check_classes(learner, dataset)
     if changed := [name for name, value in then.items() if now[name] != value]:
         learner._terms = then

@@ -164,7 +164,7 @@ class LandscapeDisplay(Display):
         """
         check_is_fitted(model)
         feature_map = model.feature_map_
-        if feature_map.activation not in ("cos-sin", "cos"):
+        if not feature_map.is_fourier:
             raise TypeError(
                 f"the features are {feature_map.activation!r}; a landscape of frequencies needs Fourier features "
                 "(for harmonics see SphereDisplay)"

@@ -31,7 +31,8 @@ from sets import rows_of
 from sklearn.metrics import roc_auc_score
 
 import dkl
-from dkl.bench.memory_job import load_everything, peak_bytes
+from dkl.bench.memory_job import load_everything
+from dkl.passes.memory import peak_bytes
 
 MACHINES = ("dkl 300", "dkl 1000", "LightGBM")
 QUICK_ROWS = 2_000

@@ -48,17 +48,23 @@ def makers() -> Fold:
     return Fold("makers", (), joined, process_of_piece, lambda rows: 1, piece_bytes=1 << 12, state_bytes=1 << 12)
 
 
-class Growing:
-    """Brings a third worker when the pass has begun, and holds the driver until it is there."""
+class Scaling:
+    """Scales the cluster when the pass has begun, and holds the driver until the workers have come or gone.
 
-    def __init__(self, client: Any) -> None:
-        self.client, self.grown = client, False
+    One that goes is retired: it hands over what it holds, and ends.
+    """
+
+    def __init__(self, client: Any, n_workers: int) -> None:
+        self.client, self.n_workers, self.done = client, n_workers, False
 
     def __call__(self, event: Event) -> None:
-        if event.kind == "advanced" and not self.grown:
-            self.grown = True
-            self.client.cluster.scale(3)
-            self.client.wait_for_workers(3, timeout=60)
+        if event.kind == "advanced" and not self.done:
+            self.done = True
+            self.client.cluster.scale(self.n_workers)
+            stop = time.monotonic() + 60.0
+            while len(self.client.nthreads()) != self.n_workers:
+                assert time.monotonic() < stop
+                time.sleep(0.01)
 
 
 @pytest.mark.slow
@@ -70,7 +76,7 @@ def test_a_worker_that_joins_a_pass_gets_work(mortal: Any, kind: str) -> None:
         record, accumulators={**record.accumulators, "seen": replace(record.accumulators["mass"], shape=(4096,))}
     )
     try:
-        (found,) = run_pass(source, (sums if kind == "sums" else makers(),), publish=Growing(mortal)).results
+        (found,) = run_pass(source, (sums if kind == "sums" else makers(),), publish=Scaling(mortal, 3)).results
         workers = set(mortal.run(os.getpid).values())
     finally:
         mortal.cluster.scale(2)
@@ -79,28 +85,14 @@ def test_a_worker_that_joins_a_pass_gets_work(mortal: Any, kind: str) -> None:
     assert seen >= {pid % 4096 for pid in workers}
 
 
-class Shrinking:
-    """Scales the cluster down when the pass has begun: a worker is retired, hands over what it holds, and ends."""
-
-    def __init__(self, client: Any) -> None:
-        self.client, self.shrunk = client, False
-
-    def __call__(self, event: Event) -> None:
-        if event.kind == "advanced" and not self.shrunk:
-            self.shrunk = True
-            self.client.cluster.scale(1)
-            while len(self.client.nthreads()) > 1:
-                time.sleep(0.01)
-
-
 @pytest.mark.parametrize("kind", ["sums", pytest.param("fold", marks=pytest.mark.slow)])
 def test_a_worker_that_is_retired_changes_no_bit(mortal: Any, kind: str) -> None:
-    source, shrinking = Source(ragged(60, 8)), Shrinking(mortal)
+    source, shrinking = Source(ragged(60, 8)), Scaling(mortal, 1)
     try:
         assert bits(source, kind, shrinking) == expected_bits(source, kind)
     finally:
         mortal.cluster.scale(2)
-    assert shrinking.shrunk
+    assert shrinking.done
 
 
 def expected_bits(source: Source, kind: str) -> list[bytes]:
