@@ -50,7 +50,7 @@ def harmonic_tiles(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> Iterator
         columns, radii = on_sphere(np, tile, projection, first=rows.start)
         values = room[: (terms.n_rows + terms.n_nodes) * len(tile)].reshape(-1, len(tile))
         table, nodes = values[: terms.n_rows], values[terms.n_rows :]
-        _fill_table(columns, radii, terms.azimuth, terms.chains, table)
+        _fill_table(np.ascontiguousarray(columns), radii, terms.azimuth, terms.chains, table)
         _multiply(table, terms.parent, terms.factor, terms.order, nodes)
         yield rows, nodes[: projection.n_frequencies]
 
@@ -71,18 +71,28 @@ def on_sphere(xp: Any, rows: Any, projection: HarmonicProjection, *, first: int 
     ValueError
         For a row that is not on the sphere, or, where rows are to be divided by their lengths, has none.
     """
-    rows = xp.asarray(rows, dtype=xp.float64)
-    columns = [rows[:, column] for column in range(rows.shape[1])]
-    radii = [columns[0] ** 2]
-    for column in columns[1:]:
-        radii.append(radii[-1] + column**2)
-    square = radii[-1]
+    columns = xp.asarray(rows, dtype=xp.float64).T
+    radii = _running_squares(xp, columns)
+    square = radii[-1, :]
     length = xp.sqrt(square)
     good = (length > 0.0) & xp.isfinite(length) if projection.project else xp.abs(length - 1.0) <= OFF_SPHERE
     if not bool(xp.all(good)):
         place = int(xp.argmin(xp.asarray(good, dtype=xp.int8)))
         raise ValueError(_off_sphere(first + place, float(length[place]), project=projection.project))
-    return xp.stack(columns) / length, xp.stack(radii) / square
+    return columns / length, radii / square
+
+
+def _running_squares(xp: Any, columns: Any) -> Any:
+    """The sums of the squares of the first 1, ..., d columns: (d, n)."""
+    if xp is np:
+        # as below, in one call: of a single row, the loop would take longer than all else
+        squares = np.square(columns, order="C")
+        _add_up(squares)
+        return squares
+    sums = [columns[0, :] ** 2]
+    for column in range(1, columns.shape[0]):
+        sums.append(sums[-1] + columns[column, :] ** 2)
+    return xp.stack(sums)
 
 
 def _off_sphere(row: int, length: float, *, project: bool) -> str:
@@ -149,6 +159,14 @@ def _coupling(n: int, weight: float) -> float:
 
 
 _coupling_compiled = numba.njit(cache=True)(_coupling)
+
+
+@numba.njit(nogil=True, cache=True)
+def _add_up(values: np.ndarray) -> None:
+    """Each row becomes the sum of the rows up to it."""
+    for k in range(1, len(values)):
+        for i in range(values.shape[1]):
+            values[k, i] += values[k - 1, i]
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)

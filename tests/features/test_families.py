@@ -75,7 +75,7 @@ def test_the_error_falls_like_the_root_of_the_number_of_frequencies(family: Fami
         (Matern(1.5, 2.0, "orthogonal"), stats.t(3.0, scale=0.5)),
         (ArcCosine(1), stats.norm()),
     ],
-    ids=str,
+    ids=lambda value: value.dist.name if hasattr(value, "dist") else str(value),
 )
 def test_frequencies_follow_their_law(family: Family, law: Any) -> None:
     W = family.draw(20_000, 7, 1, np.float64).projection.dense()
