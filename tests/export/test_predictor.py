@@ -108,9 +108,14 @@ def test_a_predictor_can_be_sent_to_another_process() -> None:
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(predictor)).predict(X), predictor.predict(X))
 
 
-def test_one_row_is_answered_in_under_100_microseconds() -> None:
+@pytest.mark.parametrize(
+    "family",
+    [None, dkl.ArcCosine(1), dkl.SphericalHarmonics(n_harmonics=500, project=True)],
+    ids=["waves", "ramps", "harmonics"],
+)
+def test_one_row_is_answered_in_under_100_microseconds(family: Any) -> None:
     rows = np.random.default_rng(0).normal(size=(500, 100)).astype(np.float32)
-    learner = dkl.RandomFeatures(n_features=500, scaling="standard", random_state=0)
+    learner = dkl.RandomFeatures(family, n_features=500, scaling="quantile", random_state=0)
     predictor = classifier(learner).fit(rows, rows[:, 0] > 0).predictor()
     took = []
     for row in rows:
@@ -132,6 +137,16 @@ def test_one_row_is_answered_in_under_100_microseconds() -> None:
 def test_a_row_that_cannot_be_answered_is_an_error(row: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         classifier().fit(X, TWO).predictor().predict(row)
+
+
+@pytest.mark.parametrize(
+    "family", [dkl.ArcCosine(0), dkl.SphericalHarmonics(3, project=True)], ids=["steps", "harmonics"]
+)
+@pytest.mark.parametrize("scaling", [None, "quantile"])
+def test_nan_is_an_error_where_features_would_make_a_number_of_it(family: Any, scaling: Any) -> None:
+    predictor = classifier(random_features(family, scaling)).fit(X, TWO).predictor()
+    with pytest.raises(ValueError, match="holds NaN or infinity"):
+        predictor.predict(np.where(np.arange(4) == 1, np.nan, X[0]))
 
 
 def test_probabilities_that_the_model_has_not_are_an_error() -> None:
