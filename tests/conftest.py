@@ -1,4 +1,4 @@
-"""Fixtures that more than one area of the tests shares: one local cluster of two worker processes a test run."""
+"""Fixtures that more than one area of the tests shares: one local cluster of two worker processes a test process."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ import pytest
 from dkl.blocks.device import why_no_gpu
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two processes run the whole quick set; what is asked for by name or mark runs in this one."""
+    whole = config.args_source is not pytest.Config.ArgsSource.ARGS and config.getoption("markexpr") == "not slow"
+    return 2 if whole else 0
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests marked `gpu` say why they are skipped."""
     reason = why_no_gpu() if item.get_closest_marker("gpu") else None
@@ -21,7 +27,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[object]:
-    """Two worker processes of one thread each; started once, when the first test asks for them."""
+    """Two worker processes of one thread each; started when the first test asks for them."""
     from distributed import LocalCluster
 
     with LocalCluster(
