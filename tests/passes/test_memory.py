@@ -146,9 +146,11 @@ def test_what_gives_way_first_is_the_cache_then_reading_ahead_then_threads():
     seen = []
     for megabytes in (600, 120, 40, 16, 12, 8, 6, 5, 4, 3):
         try:
-            limits = fit_limits(source, (wide_sum(100),), n_threads=4, allowed=megabytes * MIB).limits
+            projection = fit_limits(source, (wide_sum(100),), n_threads=4, allowed=megabytes * MIB)
         except MemoryLimitError:
             break
+        assert projection.fits
+        limits = projection.limits
         seen.append((limits.tasks, limits.ahead, limits.cache_bytes))
     assert seen == sorted(seen, reverse=True)
     assert seen[0] == (4, 4, 150 * MIB)
