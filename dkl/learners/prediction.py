@@ -15,7 +15,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.features.feature_map import FeatureMap
 from dkl.learners.rows import checked_rows, dask_rows, encoded_frame, finite_rows, stored_rows, whole_rows
-from dkl.linear.scores import decision_values
+from dkl.linear.scores import cached_rows, decision_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,8 @@ class Scorer:
     def __call__(self, rows: Any) -> np.ndarray:
         """Of encoded rows: (n, K) float64."""
         rows = sparse.csr_array(rows) if sparse.issparse(rows) else rows
-        return decision_values(rows, self.feature_map, self.coef, self.intercept, dtype=self.dtype)
+        span = cached_rows(self.feature_map, self.dtype)
+        return decision_values(rows, self.feature_map, self.coef, self.intercept, dtype=self.dtype, span=span)
 
 
 def score_rows(model: Any, scorer: Scorer, X: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from dkl.blocks.maps import map_rows
 from dkl.features.families import Gaussian
 from dkl.linear.pieces import piece_rows
-from dkl.linear.scores import decision_values
+from dkl.linear.scores import cached_rows, decision_values
 
 
 @pytest.mark.parametrize("n_frequencies", [10, 3_001])
@@ -19,4 +19,7 @@ def test_rows_of_several_pieces_have_the_scores_of_the_whole_matrix(n_frequencie
     X = rng.normal(size=(piece_rows(feature_map, "float32") + 100, 2))
     coef, intercept = rng.normal(size=(2, feature_map.n_features)), rng.normal(size=2)
     expected = map_rows(X, feature_map, "float64") @ coef.T + intercept
-    np.testing.assert_allclose(decision_values(X, feature_map, coef, intercept), expected, atol=2e-3)
+    found = decision_values(X, feature_map, coef, intercept)
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+    span = cached_rows(feature_map, "float32")
+    np.testing.assert_array_equal(decision_values(X, feature_map, coef, intercept, span=span), found)
