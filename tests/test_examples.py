@@ -309,6 +309,14 @@ def test_a_cell_is_measured_once_and_a_broken_one_again(tmp_path: Path) -> None:
         cells["other"]
 
 
+def test_cells_say_when_on_which_commit_and_beside_how_much_they_were_measured() -> None:
+    names = example("papers/cells.py")
+    cell = {**names["circumstances"](), "day": "2026-11-02", "commit": "abc", "load": 0.6}
+    cells = [cell, {"processor": 1.0}, {**cell, "commit": "", "load": 2.6}]
+    assert names["measured_when"](cells) == "2026-11-02, commit abc, load 1 to 3"
+    assert names["measured_when"]([{}]) == "not noted when"
+
+
 @pytest.mark.slow
 def test_all_machines_of_figure_4_tell_labels_apart(figure_4: dict[str, Any], tmp_path: Path) -> None:
     rng = np.random.default_rng(0)

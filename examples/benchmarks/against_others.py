@@ -37,7 +37,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "papers"))
 
 import dask
 import numpy as np
-from cells import Cell, Cells, markdown
+from cells import Cell, Cells, circumstances, markdown
 from rich.console import Console
 from scipy import sparse
 from sets import Rows, rows_of
@@ -236,7 +236,8 @@ def measured(name: str, machine: str, data: Path | None, rows: int | None, quick
     processor, clock = time.process_time() - processor, time.perf_counter() - clock
     taken = peak_bytes() - held
     sizes = {"n_rows": len(found.y), "n_columns": found.X.shape[1], "n_test": len(found.y_test)}
-    return {"processor": processor, "clock": clock, "bytes": taken, **sizes, **judged(model, found)}
+    noted = {**sizes, **circumstances()}
+    return {"processor": processor, "clock": clock, "bytes": taken, **noted, **judged(model, found)}
 
 
 def judged(model: Fitted, rows: Rows) -> Cell:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import psutil
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 Cell = dict[str, Any]
@@ -66,6 +69,23 @@ class Cells:
                 self(name, wanted[name])
                 progress.advance(task)
         return {name: self[name] for name in wanted}
+
+
+def circumstances() -> Cell:
+    """The day, the commit where git knows one, and how many processes wanted a core in the last minute."""
+    asked = [shutil.which("git"), "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(asked, capture_output=True, text=True).stdout.strip() if asked[0] else ""
+    return {"day": time.strftime("%Y-%m-%d"), "commit": commit, "load": psutil.getloadavg()[0]}
+
+
+def measured_when(cells: Iterable[Cell]) -> str:
+    """The days, commits and loads of these cells in words; what was measured before they were noted is left out."""
+    noted = [cell for cell in cells if "load" in cell]
+    if not noted:
+        return "not noted when"
+    days, commits = (", ".join(sorted({cell[name] for cell in noted} - {""})) for name in ("day", "commit"))
+    loads = [cell["load"] for cell in noted]
+    return f"{days}, commit {commits or 'unknown'}, load {min(loads):.0f} to {max(loads):.0f}"
 
 
 def markdown(heads: list[str], lines: list[list[str]]) -> str:
