@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.records import Cost, Record, RowSample
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.learners.rows import check_target
 from dkl.passes.backends import choose_backend
 from dkl.passes.dispatch import Backend
 from dkl.passes.kept_sums import source_of
@@ -193,7 +194,7 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
     Raises
     ------
     ValueError
-        If a parameter of the learner has no meaning.
+        If a parameter of the learner has no meaning, or it learns from targets and there are none.
     MemoryLimitError
         If a pass cannot be kept below the limit; the message holds the sum.
 
@@ -207,6 +208,8 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
     2
     """
     rows = as_dataset(dataset, y, task=getattr(learner, "_task", "auto"))
+    if getattr(learner, "_supervised", False):
+        check_target(type(learner).__name__, rows)
     kinds = learner.planned_passes(rows)
     backend = choose_backend()
     try:
@@ -214,7 +217,7 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
         memories = [_memory(rows, records, backend, slots, learner.memory_limit) for records, _ in kinds]
     finally:
         backend.close()
-    flops_per_second, bytes_per_second = _product_rate(), _read_rate(rows)
+    flops_per_second, bytes_per_second = product_rate(), _read_rate(rows)
     passes = []
     for (records, calls), memory in zip(kinds, memories, strict=True):
         costs = [_cost(record, rows) for record in records]
@@ -261,13 +264,14 @@ def _cost(record: Record, rows: Dataset) -> Cost:
     return record.cost(rows.n_rows, rows.n_columns)
 
 
-def _product_rate() -> float:
-    """Operations a second of a float32 matrix product on one thread, the best of three."""
+def product_rate() -> float:
+    """Operations of a float32 matrix product a second of the processor, on one thread: the best of three."""
     m, n, k = _TRIAL_SHAPE
     left, right = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
     with one_blas_thread():
         left @ right
-        seconds = min(_timed(lambda: left @ right) for _ in range(3))
+        # other work on the machine hardly moves the time of this thread alone
+        seconds = min(_timed(lambda: left @ right, time.thread_time) for _ in range(3))
     return 2.0 * m * n * k / seconds
 
 
@@ -282,7 +286,7 @@ def _read_rate(rows: Dataset) -> float:
     return source.stored_nbytes * (source.block_rows[index] / rows.n_rows) / seconds
 
 
-def _timed(call: Any) -> float:
-    started = time.perf_counter()
+def _timed(call: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
+    started = clock()
     call()
-    return max(time.perf_counter() - started, 1e-9)
+    return max(clock() - started, 1e-9)

@@ -1,7 +1,7 @@
 """The limits: what a fit takes in memory and time, by rows and columns; promised by dkl.plan, and measured.
 
     python examples/limits.py                              # remakes examples/limits.md
-    python examples/limits.py --rows 1e7 --numbers 1e9     # measures fits of up to so many rows and numbers
+    python examples/limits.py --rows 1e5 --numbers 1e7     # measures fits of up to so many rows and numbers
 
 The fit: 500 random features of Gaussian numbers, then a ridge by one Newton step (their Gram matrix), from a store, in
 a process of its own on one thread. `dkl.plan` promises memory and operations for any size from the shape of the rows
@@ -26,13 +26,13 @@ import dask
 import dask.array as da
 import numpy as np
 from against_others import apart, forget_peak
-from cells import Cell, Cells, markdown
+from cells import Cell, Cells, circumstances, markdown, measured_when
 from dask.utils import format_bytes, format_time
 
 import dkl
 from dkl.bench.memory_job import load_everything
-from dkl.blocks.blas import one_blas_thread
 from dkl.passes.memory import peak_bytes
+from dkl.planning import product_rate
 
 ROWS = tuple(10**power for power in range(4, 9))
 COLUMNS = (10, 100, 1_000)
@@ -61,18 +61,6 @@ def promised(n_rows: int, n_columns: int) -> Cell:
     return {"bytes": plan.peak_bytes, "flops": flops}
 
 
-def product_speed() -> float:
-    """Operations of a float32 matrix product on one thread, a processor second: the best of ten."""
-    left, right = np.ones((1_024, 1_024), np.float32), np.ones((1_024, 1_024), np.float32)
-    seconds = []
-    with one_blas_thread():
-        for _ in range(10):
-            started = time.process_time()
-            left @ right
-            seconds.append(time.process_time() - started)
-    return 2.0 * 1_024**3 / min(seconds)
-
-
 def measured(n_rows: int, n_columns: int) -> Cell:
     """Processor seconds and peak memory of the fit above imports, here, and what the store's plan promised."""
     dask.config.set(scheduler="synchronous")
@@ -83,7 +71,8 @@ def measured(n_rows: int, n_columns: int) -> Cell:
         plan = dkl.plan(machine(), dataset)
         held, processor = forget_peak(), time.process_time()
         machine().fit(dataset)
-        return {"time": time.process_time() - processor, "bytes": peak_bytes() - held, "promised": plan.peak_bytes}
+        found = {"time": time.process_time() - processor, "bytes": peak_bytes() - held, "promised": plan.peak_bytes}
+        return {**found, **circumstances()}
 
 
 def said(cell: Cell) -> str:
@@ -101,7 +90,7 @@ def page(
     run = [(n, d) for n, d in shapes if n <= most[0] and n * d <= most[1]]
     alone = {f"{n} x {d} measured": partial(apart, __file__, {"n_rows": n, "n_columns": d}, 3_600.0) for n, d in run}
     fits = dict(zip(run, cells.fill(alone).values(), strict=True))
-    speed = product_speed()
+    speed = product_rate()
     text = {shape: said({**plan, "time": plan["flops"] / speed}) for shape, plan in plans.items()}
     text |= {shape: f"{text[shape]}; **{said(fit)}**" for shape, fit in fits.items()}
     lines = [[f"{n:,}", *(text[n, d] for d in columns)] for n in sizes]
@@ -110,7 +99,7 @@ def page(
 
 Memory of a process and time of a fit: {FEATURES} random features and a ridge on them, float32. What `dkl.plan` promises
 for one thread of this machine ({speed / 1e9:.0f} GFLOP/s) before anything runs, and in bold what the fit took above
-imports, from a store, in processor seconds.
+imports, from a store, in processor seconds ({measured_when(fits.values())}).
 
 {table}
 
@@ -126,7 +115,8 @@ imports, from a store, in processor seconds.
   `solver="sgd"`.
 - Prediction maps tile by tile: what it holds does not grow with the rows either.
 
-`python examples/limits.py` remakes this page (`--rows` and `--numbers` say up to which sizes fits are run).
+`python examples/limits.py --rows {most[0]:.0f} --numbers {most[1]:.0f}` remakes this page: fits are run of at most so
+many rows, and so many numbers in them.
 """
 
 
@@ -158,7 +148,7 @@ def stored(plans: dict[tuple[int, int], Cell], fits: dict[tuple[int, int], Cell]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=float, default=1e6, help="the most rows of a fit that is run")
+    parser.add_argument("--rows", type=float, default=1e7, help="the most rows of a fit that is run")
     parser.add_argument(
         "--numbers", type=float, default=1e8, help="and the most rows x columns, which are written first"
     )

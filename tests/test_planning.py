@@ -21,6 +21,7 @@ from dkl.learners.margin import MarginFeatures
 from dkl.learners.peaks import PeakFeatures
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.random_features import RandomFeatures
+from dkl.learners.tuned import TunedClassifier
 from dkl.planning import plan
 
 LEARNERS = [
@@ -118,6 +119,12 @@ def test_a_plan_refuses_what_fit_would_refuse(dataset: Dataset) -> None:
         plan(AlignedFeatures(rho=-1.0), dataset)
     with pytest.raises(ValueError, match="'n_features' parameter"):
         plan(RandomFeatures(n_features=1), dataset)
+
+
+@pytest.mark.parametrize("learner", [AlignedFeatures(), TunedClassifier(), KernelRegressor()], ids=str)
+def test_a_plan_of_what_learns_from_targets_needs_them(learner: Any) -> None:
+    with pytest.raises(ValueError, match=f"{type(learner).__name__} requires y to be passed"):
+        plan(learner, np.ones((9, 2)))
 
 
 def test_two_workers_share_the_work_of_a_plan(dataset: Dataset, client: Any) -> None:

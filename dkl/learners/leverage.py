@@ -28,7 +28,7 @@ from dkl.learners.parameters import (
 )
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.searching import row_bytes, rows_within
-from dkl.learners.updating import KEPT_COLUMNS, Updated
+from dkl.learners.updating import Updated
 from dkl.selection.leverage import GramDriver, LeverageProblem, RowsDriver, ScoreDriver, resample
 from dkl.selection.leverage_dictionary import DictionaryDriver
 from dkl.selection.preparation import PreparationDriver
@@ -224,11 +224,8 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
     def _check_rest(self) -> None:
         family = family_of(self)
         kept_frequencies(type(self).__name__, self.n_features, family)
-        if self.sums is not None and (columns := self._planned_columns()) > KEPT_COLUMNS:
-            raise ValueError(
-                f"sums={str(self.sums)!r} keeps the Gram matrix of the candidates for each block, and theirs has "
-                f"{columns:,} columns: at most {KEPT_COLUMNS:,}. Set n_candidates, or leave sums out"
-            )
+        if self.sums is not None:
+            self._check_gram(self._planned_columns(), "n_candidates")
 
     def _planned_columns(self) -> int:
         """Columns of the candidates' features, where their number is known before the rows are."""

@@ -66,6 +66,7 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
 
     _parameter_constraints: ClassVar[Constraints]
     _task: ClassVar[Any]
+    _supervised: ClassVar[bool] = True
     _fitted_by: ClassVar[str] = "linear_"
 
     features: Any
@@ -111,7 +112,7 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
         self._check_features()
         self._check_solver()
         check_device(self.device)
-        dataset = rows_to_fit(self, X, one_dimensional(y), sample_weight, supervised=True, task=self._task)
+        dataset = rows_to_fit(self, X, one_dimensional(y), sample_weight, supervised=self._supervised, task=self._task)
         # the views of a store have been warned of once
         dataset = Dataset(dataset.source, dataset.schema, store=dataset.store, name=dataset.name)
         self._check_targets(dataset)

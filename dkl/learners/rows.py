@@ -45,12 +45,18 @@ def rows_to_fit(
     if _is_plain(X):
         X = checked_rows(estimator, X, reset=True)
     dataset = as_dataset(X, y, sample_weight, task=task)
-    if supervised and dataset.task is None:
-        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+    if supervised:
+        check_target(type(estimator).__name__, dataset)
     estimator.n_features_in_ = dataset.n_columns
     if not _is_plain(X):
         _record_names(estimator, dataset)
     return dataset
+
+
+def check_target(asking: str, dataset: Dataset) -> None:
+    """Raise ValueError where rows have no target, and what is `asking` needs one."""
+    if dataset.task is None:
+        raise ValueError(f"{asking} requires y to be passed, but the target y is None")
 
 
 def one_dimensional(y: Any) -> Any:

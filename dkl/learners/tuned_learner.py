@@ -19,7 +19,7 @@ from dkl.learners.prediction import Scorer
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.rows import map_to_features, one_dimensional
 from dkl.learners.tuned_fit import History, check_penalty, fit_tuned, held_bytes, meta_spectrum_of, tuned_passes
-from dkl.learners.updating import KEPT_COLUMNS, Updated
+from dkl.learners.updating import Updated
 from dkl.learners.warm_start import goes_on
 from dkl.selection.preparation import PreparationDriver
 from dkl.selection.tuned_solution import TunedSolution
@@ -179,12 +179,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
                 f"solver='full' and dtype='float64', got {self.loss!r}, {self.solver!r} and {self.dtype!r}; for others "
                 "leave sums out"
             )
-        if n_columns > KEPT_COLUMNS:
-            raise ValueError(
-                f"sums={str(self.sums)!r} keeps the Gram matrix of the features for each block, of at most "
-                f"{KEPT_COLUMNS:,} columns; n_features={self.n_features:,} makes {n_columns:,}. Set n_features, or "
-                "leave sums out"
-            )
+        self._check_gram(n_columns, "n_features")
 
     def _learn(self, dataset: Dataset) -> None:
         start = self._start(dataset)

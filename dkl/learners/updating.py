@@ -20,7 +20,7 @@ from dkl.version import __version__
 # as long as those of Dask
 _SOME_TOKEN = 32 * "0"
 # the most whose Gram matrix is one accumulator, of 64 MiB
-KEPT_COLUMNS = 4_094
+_KEPT_COLUMNS = 4_094
 
 
 class Updated:
@@ -91,6 +91,15 @@ class Updated:
         check_columns(self, dataset)
         if self._supervised:
             check_classes(self, dataset)
+
+    def _check_gram(self, n_columns: int, parameter: str) -> None:
+        """Raise ValueError where so many columns, that `parameter` makes, have a Gram matrix too large to be kept."""
+        if n_columns > _KEPT_COLUMNS:
+            raise ValueError(
+                f"sums={str(self.sums)!r} keeps the Gram matrix of the features for each block, of at most "
+                f"{_KEPT_COLUMNS:,} columns; {parameter}={getattr(self, parameter)} makes {n_columns:,}. Set "
+                f"{parameter}, or leave sums out"
+            )
 
     def _kept(self, driver: Any) -> Any:
         """The driver as it is planned, with its sums kept where `sums` says so."""
