@@ -46,10 +46,11 @@ Subscriber = Callable[[Event], None]
 
 
 class StopRequested(Exception):
-    """Raised by a subscriber when a round has advanced: end the rounds, and go on with what they have found.
+    """Raised by a subscriber when a round or a trial has advanced: end them, and go on with what they have found.
 
     The request waits until there is a result: for the end of a round of several passes, for the first step of a
-    solver. A method that has none before its last pass goes on to it.
+    solver, for the first score of `dkl.tune` and `dkl.compare`. A method that has none before its last pass goes on to
+    it.
 
     Parameters
     ----------

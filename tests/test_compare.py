@@ -118,6 +118,17 @@ def test_a_comparison_that_was_broken_off_goes_on(rows: tuple[np.ndarray, np.nda
         small(rows, checkpoint=place, n_features=(10, 40))
 
 
+def test_a_comparison_ends_on_request_with_the_fits_so_far(rows: tuple[np.ndarray, np.ndarray]) -> None:
+    def stop(event: Any) -> None:
+        if event.done >= 2:
+            raise dkl.StopRequested("no time left")
+
+    ended = small(rows, progress=stop)
+    assert scored(ended) == scored(small(rows))[:2]
+    assert ended.message == "no time left after 2 of 4 fits"
+    assert ended.message in repr(ended)
+
+
 def test_a_memory_limit_holds_for_every_fit(rows: tuple[np.ndarray, np.ndarray]) -> None:
     with pytest.raises(RuntimeError, match="MemoryLimitError"):
         small(rows, memory_limit=1_000)

@@ -374,6 +374,39 @@ def test_time_that_is_up_ends_the_search(numbers: tuple[np.ndarray, np.ndarray])
     assert np.isfinite(tuning.trials["score"]).all()
 
 
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_a_search_ends_on_request_with_the_trials_so_far_and_goes_on_later(
+    numbers: tuple[np.ndarray, np.ndarray], tmp_path: Path, parallel: int
+) -> None:
+    def tuned(**given: Any) -> Any:
+        budget = {"n_trials": 6, "n_initial": 3, "folds": 3, "parallel": parallel, "random_state": 0}
+        return dkl.tune(Ridge(), *numbers, space=RANGE, **budget, **given)
+
+    def stop(event: Any) -> None:
+        if event.done >= 2:
+            raise dkl.StopRequested("two are enough")
+
+    with dask.config.set(scheduler="synchronous"):
+        ended, whole = tuned(progress=stop, checkpoint=str(tmp_path)), tuned()
+        assert same(whole, tuned(checkpoint=str(tmp_path)))
+    assert ended.message == "two are enough after 2 trials of 3 folds"
+    kept = whole.trials.loc[ended.trials.index]
+    assert ended.trials.drop(columns="seconds").equals(kept.drop(columns="seconds"))
+    assert ended.best_model_.alpha == ended.best_params_["alpha"]
+
+
+def test_a_request_at_every_event_waits_for_a_score(numbers: tuple[np.ndarray, np.ndarray]) -> None:
+    def always(event: Any) -> None:
+        raise dkl.StopRequested
+
+    moody = dkl.tune(Moody(), *numbers, space=RANGE, n_trials=9, folds=2, random_state=0, progress=always)
+    assert moody.message.startswith("a subscriber ended the trials after")
+    assert np.isfinite(moody.trials["score"]).sum() == 1
+    given = {"n_trials": 9, "folds": 2, "halving": ("max_iter", 1, 9)}
+    halved = dkl.tune(Ridge(), *numbers, space=RANGE, **given, random_state=0, progress=always)
+    assert halved.trials["max_iter"].tolist() == [1]
+
+
 # halving
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from numbers import Integral
@@ -25,10 +25,10 @@ from dkl.learners.tuned import TunedClassifier, TunedRegressor
 from dkl.learners.tuned_learner import TunedLearner
 from dkl.progress import resolve_progress
 from dkl.search.comparison import Compared, Comparison
-from dkl.search.evaluation import Outcome, judged, reads_blocks
+from dkl.search.evaluation import judged, reads_blocks
 from dkl.search.folds import Fold, RowFolds, fold_views
 from dkl.search.loop import Journal
-from dkl.search.running import InTurn, Job
+from dkl.search.running import InTurn, Job, Outcomes
 from dkl.search.trials import Record
 from dkl.search.tuning import quiet, rows_to_search
 from dkl.version import __version__
@@ -96,6 +96,7 @@ def compare(
     checkpoint : str or None
         Folder or URL where every score is kept: a comparison that was broken off goes on.
     progress : bool, callable or None
+        A function that raises `dkl.StopRequested` ends the comparison with the fits so far.
 
     Returns
     -------
@@ -138,7 +139,8 @@ def compare(
         rows=f"{dataset.n_rows:,} rows x {dataset.n_columns:,} columns",
         measure="accuracy" if dataset.task == "classification" else "R^2",
         n_test=float(record.weights.sum()),
-        results=tuple(one.result(record, number) for number, one in enumerate(contestants)),
+        results=tuple(one.result(record, n) for n, one in enumerate(contestants) if not record.missing(n)),
+        message=f"{journal.request} after {len(record.done)} of {len(contestants)} fits" if journal.ended else "",
     )
 
 
@@ -179,7 +181,7 @@ class EachAlone:
     contestants: Sequence[Contestant]
     folds: Sequence[Fold]
 
-    def run(self, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Outcome]]:
+    def run(self, jobs: Sequence[Job], deadline: float) -> Outcomes:
         """See `Runner`."""
         for job in jobs[:1]:
             # the first fit of a process loads compiled code, which is no learner's own time: it is made once more

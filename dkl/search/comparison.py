@@ -55,6 +55,8 @@ class Comparison:
     n_test : float
         The weight of the rows that scores are of.
     results : tuple of Compared
+    message : str
+        Why it was ended before all fits were done; empty where it was not.
 
     Raises
     ------
@@ -74,6 +76,7 @@ class Comparison:
     measure: str
     n_test: float
     results: tuple[Compared, ...]
+    message: str = ""
 
     def __post_init__(self) -> None:
         if not any(np.isfinite(one.score) for one in self.results):
@@ -199,12 +202,17 @@ class Comparison:
     def __repr__(self) -> str:
         head, *rows = self.cells()
         text = _frame(head, rows).to_string(index=False)
-        return "\n".join([f"{self.measure} by number of features, {self.rows}", text, self.advice, *self.errors])
+        return "\n".join([f"{self.measure} by number of features, {self.rows}", text, *self._lines])
 
     def _repr_html_(self) -> str:
         head, *rows = self.cells()
-        lines = "".join(f"<p>{escape(line)}</p>" for line in (self.advice, *self.errors))
+        lines = "".join(f"<p>{escape(line)}</p>" for line in self._lines)
         return _frame(head, rows).to_html(index=False, border=0) + lines
+
+    @property
+    def _lines(self) -> list[str]:
+        """What is said below the table."""
+        return [self.advice, *([self.message] if self.message else []), *self.errors]
 
     def _row(self, learner: str, sizes: Sequence[int | None]) -> list[str]:
         scores = [f"{score:.4f}" if np.isfinite(score) else "" for score in self._by_size(learner, "score", sizes)]

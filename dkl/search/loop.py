@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dkl.events import Event, Kind, Subscriber
+from dkl.events import Event, Kind, StopRequested, Subscriber
 from dkl.search.proposals import Proposer
 from dkl.search.running import Job, Runner
 from dkl.search.trials import Record
@@ -39,9 +39,9 @@ class Budget:
         return wanted if self.n_trials is None else min(wanted, self.n_trials - n_trials)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Journal:
-    """Has trials judged and keeps what comes of them.
+    """Has trials judged and keeps what comes of them, until a subscriber asks for the end.
 
     Parameters
     ----------
@@ -50,12 +50,24 @@ class Journal:
     publish : Subscriber
     total : int
         Trials in all; 0 where it is not known.
+
+    Attributes
+    ----------
+    request : str
+        Why to stop; empty until somebody asks for it.
     """
 
     record: Record
     runner: Runner
     publish: Subscriber
     total: int = 0
+    request: str = field(default="", init=False)
+    _begun: set[int] = field(default_factory=set, init=False)
+
+    @property
+    def ended(self) -> bool:
+        """Whether somebody has asked for the end, and there is a score to end with."""
+        return bool(self.request) and any(np.isfinite(self.record.score(trial)) for trial in self._begun)
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
@@ -69,24 +81,31 @@ class Journal:
             self.tell("finished", **({} if finished else {"failed": True}))
 
     def judge(self, trials: Mapping[int, dict[str, Any]], deadline: float) -> bool:
-        """Fit what is still missing of these trials; False where the time was up before all of them were done."""
+        """Fit what is still missing of these trials; False where there should be no more, or the time was up before."""
+        self._begun |= trials.keys()
         jobs = [Job(trial, fold, chosen) for trial, chosen in trials.items() for fold in self.record.missing(trial)]
-        ended: set[int] = set()
-        for job, outcome in self.runner.run(jobs, deadline):
-            self.record.keep(job.trial, job.fold, outcome)
-            if job.trial not in ended and not self.record.missing(job.trial):
-                ended.add(job.trial)
-                self.tell("advanced", job.trial)
-        return not any(self.record.missing(trial) for trial in trials)
+        told: set[int] = set()
+        with closing(self.runner.run(jobs, deadline)) as outcomes:
+            for job, outcome in outcomes:
+                self.record.keep(job.trial, job.fold, outcome)
+                if job.trial not in told and not self.record.missing(job.trial):
+                    told.add(job.trial)
+                    self.tell("advanced", job.trial)
+                    if self.ended:
+                        break
+        return not self.ended and not any(self.record.missing(trial) for trial in trials)
 
     def tell(self, kind: Kind, trial: int | None = None, **detail: Any) -> None:
         """Publish where the search stands; the score of a trial where it has just been judged."""
         record = self.record
         if trial is not None:
             detail = {"score": record.score(trial), "error": record.error(trial)}
-        done = {number for number, _ in record.outcomes if not record.missing(number)}
+        done = record.done
         best = max((score for number in done if np.isfinite(score := record.score(number))), default=None)
-        self.publish(Event(kind, "trials", len(done), self.total, detail={**detail, "best": best}))
+        try:
+            self.publish(Event(kind, "trials", len(done), self.total, detail={**detail, "best": best}))
+        except StopRequested as request:
+            self.request = str(request) or "a subscriber ended the trials"
 
 
 def search(proposer: Proposer, journal: Journal, budget: Budget, *, parallel: int) -> dict[int, dict[str, Any]]:

@@ -59,7 +59,12 @@ class Tuning:
 
 
 def tuning_of(
-    record: Record, parameters: Mapping[int, Mapping[str, Any]], space: Space, *, resource: str | None = None
+    record: Record,
+    parameters: Mapping[int, Mapping[str, Any]],
+    space: Space,
+    *,
+    resource: str | None = None,
+    ended: str = "",
 ) -> Tuning:
     """The result of a search.
 
@@ -71,6 +76,8 @@ def tuning_of(
     space : Space
     resource : str or None
         The parameter that halving gave more and more of: the best trial is one of those with most of it.
+    ended : str
+        Why the search was ended early; empty where it was not.
 
     Raises
     ------
@@ -95,7 +102,7 @@ def tuning_of(
         trials=table(record, done),
         fold_scores_=np.array([record.scores(trial) for trial in done]),
         space=space,
-        message=message + (f", {failed} failed" if failed else ""),
+        message=(f"{ended} after " if ended else "") + message + (f", {failed} failed" if failed else ""),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,10 +36,13 @@ class Job:
     parameters: dict[str, Any]
 
 
+Outcomes = Generator[tuple[Job, Outcome], None, None]
+
+
 class Runner(Protocol):
     """Judges jobs, in any order, and hands out each outcome as it is there."""
 
-    def run(self, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Outcome]]:
+    def run(self, jobs: Sequence[Job], deadline: float) -> Outcomes:
         """The outcomes; once the clock (`time.monotonic`) is past `deadline`, no further fit is begun."""
         ...
 
@@ -52,7 +55,7 @@ class InTurn:
     folds: Sequence[Fold]
     scoring: Scoring
 
-    def run(self, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Outcome]]:
+    def run(self, jobs: Sequence[Job], deadline: float) -> Outcomes:
         """See `Runner`."""
         failed: set[int] = set()
         with advice_held_back():
@@ -75,7 +78,7 @@ class SideBySide:
     scoring: Scoring
     most: int
 
-    def run(self, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Outcome]]:
+    def run(self, jobs: Sequence[Job], deadline: float) -> Outcomes:
         """See `Runner`."""
         workers = ThreadPoolExecutor(min(self.most, usable_cores()), "dkl-search")
         with advice_held_back(), dask.config.set(scheduler="synchronous"), workers as pool:
@@ -111,7 +114,7 @@ class OnWorkers:
     scoring: Scoring
     client: Any
 
-    def run(self, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Outcome]]:
+    def run(self, jobs: Sequence[Job], deadline: float) -> Outcomes:
         """See `Runner`."""
         from distributed import KilledWorker, as_completed
 

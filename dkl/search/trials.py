@@ -71,6 +71,11 @@ class Record:
         ]
         self.checkpoint.save({}, rows, fingerprint=self.fingerprint, rounds=len(rows))
 
+    @property
+    def done(self) -> set[int]:
+        """The trials that have been judged whole, or have failed."""
+        return {trial for trial, _ in self.outcomes if not self.missing(trial)}
+
     def missing(self, trial: int) -> list[int]:
         """The folds on which a trial is still to be judged; none once it has failed on one."""
         folds = range(self.n_folds)

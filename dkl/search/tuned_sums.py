@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -21,7 +21,7 @@ from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
 from dkl.search.evaluation import Outcome, Scoring, with_parameters
 from dkl.search.folds import RowFolds
-from dkl.search.running import Job
+from dkl.search.running import Job, Outcomes
 from dkl.selection.density import DensityPenalty, MetaSpectrum
 from dkl.selection.tuned_records import FoldSums
 from dkl.selection.tuned_squared import cross_validate
@@ -114,7 +114,7 @@ class OnSums:
         variances = np.array([_variances(one) for one in sums])
         return cls(learner, reference, sums, variances, scale.scale, scoring)
 
-    def run(self, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Outcome]]:
+    def run(self, jobs: Sequence[Job], deadline: float) -> Outcomes:
         """See `Runner`: all folds of a trial are judged together."""
         spectra: dict[str, MetaSpectrum] = {}
         for _, group in groupby(jobs, key=lambda job: job.trial):

@@ -99,6 +99,8 @@ def tune(
         Folder or URL where every outcome is kept: a search that was broken off goes on with the same trials, and a
         finished one goes on where `n_trials` is larger.
     progress : bool, callable or None
+        A function that raises `dkl.StopRequested` ends the search with the trials so far; with a `checkpoint` the next
+        call goes on from there.
 
     Returns
     -------
@@ -234,7 +236,9 @@ class Search:
                 parameters = search(proposer, journal, budget, parallel=self.parallel)
             else:
                 parameters = search_by_halving(proposer, journal, budget, ladder)
-        return tuning_of(journal.record, parameters, space, resource=None if ladder is None else ladder.name)
+        ended = journal.request if journal.ended else ""
+        resource = None if ladder is None else ladder.name
+        return tuning_of(journal.record, parameters, space, resource=resource, ended=ended)
 
     def _journal(self, model: Any, dataset: Dataset) -> Journal:
         folds = RowFolds.of(self.folds, self.random_state)
