@@ -38,6 +38,7 @@ from dkl.learners.rows import check_classes, check_columns, encoded_rows, one_di
 from dkl.learners.saving import Saved
 from dkl.learners.suggesting import advise
 from dkl.learners.updating import Updated
+from dkl.learners.warm_start import has_begun, working_start
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton
 from dkl.linear.penalty import PenaltyChoice, agreed, clear_gain, judging_folds
@@ -70,6 +71,7 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
     _fitted_by: ClassVar[str] = "linear_"
 
     features: Any
+    features_: FeatureLearner
     loss: str
     alpha: float | str
     epochs: int | None
@@ -120,7 +122,11 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
         weights = self._class_weights(dataset)
         self.encoding_ = dataset.encoding
         fingerprint = run_fingerprint(self, dataset)
-        self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
+        if goes_on := has_begun(self.features, getattr(self, "features_", None)):
+            # the rows held out stay the same, and a checkpoint of the last fit does not hold this one
+            fingerprint += " after a fit"
+        else:
+            self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
         if self.features is None:
             advice = advise(dataset, run, self.seed_)
@@ -128,7 +134,8 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
         folds = self._judging_folds(dataset)
         choice, changes = self._piloted_choice(folds, dataset, weights, run)
         withheld = folds[0] if len(folds) == 1 else None
-        self.features_ = self._withholding("features", withheld).set_params(**changes).fit(dataset)
+        last = self.features_ if goes_on and not changes else None
+        self.features_ = self._withholding("features", withheld, last).set_params(**changes).fit(dataset)
         problem = self._problem(self.features_, dataset.classes, dataset.schema.n_targets or 1, weights)
         # features that were drawn saw no target: they are fitted as any drawn ones
         problem = replace(problem, choice=choice, start=None if changes else problem.start)
@@ -195,7 +202,7 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
             raise ValueError(
                 f"{type(self.features_).__name__} keeps no sums of its rows: fit again, or go on with the linear model "
                 "alone by partial_fit; AlignedFeatures, PosteriorFeatures, LandmarkFeatures and LeverageFeatures take "
-                "sums= for it, and MarginFeatures, JointFeatures and PeakFeatures, alone, go on by warm_start=True"
+                "sums= for it, and with warm_start=True MarginFeatures, JointFeatures and PeakFeatures go on at fit"
             )
         if isinstance(dataset, Dataset):
             self._rows(dataset, None, None)
@@ -324,9 +331,11 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
             pilot.set_params(refine=0)
         return pilot
 
-    def _withholding(self, stage: str, fold: HeldOut | None) -> FeatureLearner:
-        """A new learner that does not see the rows of a fold."""
+    def _withholding(self, stage: str, fold: HeldOut | None, last: FeatureLearner | None = None) -> FeatureLearner:
+        """A learner that does not see the rows of a fold: a new one, or one that goes on from the last."""
         learner = self._new_features(stage)
+        if last is not None:
+            learner = copy.copy(last).set_params(**learner.get_params(deep=False))
         learner._withheld = fold
         return learner
 
@@ -362,7 +371,7 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
             seed=self.seed_,
             dtype=features.dtype,
         )
-        return replace(problem, start=_working_model(features, problem.n_models))
+        return replace(problem, start=working_start(features, problem.n_models))
 
     def _run(self, fingerprint: str) -> Run:
         return Run(
@@ -431,13 +440,3 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
 
 def _pilot_stage(fold: HeldOut, changes: dict[str, Any]) -> str:
     return f"plain-{fold.first:g}" if changes else f"{fold.first:g}"
-
-
-def _working_model(features: Any, n_models: int) -> np.ndarray | None:
-    """The linear model that features were learned with, (K, m + 1) with the intercept last, where one fits."""
-    model = getattr(features, "working_model_", None)
-    if model is None:
-        return None
-    coef, intercept = model
-    start = np.concatenate([np.atleast_2d(coef), np.reshape(intercept, (-1, 1))], axis=1)
-    return start if start.shape == (n_models, features.feature_map_.n_features + 1) else None

@@ -49,7 +49,7 @@ class Updated:
         `LandmarkFeatures` stay too, and a random one whose row was dropped still counts among the rows.
 
         What `MarginFeatures`, `JointFeatures`, `PeakFeatures` and tuned hinges learn depends on more than sums: they
-        have ``warm_start=True``, and `fit` reads all rows again.
+        have ``warm_start=True``, alone and inside a machine, and `fit` reads all rows again.
 
         Parameters
         ----------

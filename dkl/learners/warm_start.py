@@ -1,9 +1,11 @@
-"""Whether a fit goes on from the last one: what was found belongs to columns, classes and parameters."""
+"""What a fit starts from: a working model, or the last fit, which belongs to columns, classes and parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.learners.rows import check_classes
@@ -19,6 +21,25 @@ def has_start(learner: Any, dataset: Dataset, what: str) -> bool:
             f"{dataset.n_columns}; set warm_start=False"
         )
     return True
+
+
+def has_begun(features: Any, last: Any) -> bool:
+    """Whether features inside a machine go on, with `warm_start`, from those of its last fit.
+
+    Not from features that were drawn: these are none that a search has found.
+    """
+    is_warm = getattr(features, "warm_start", False) and type(last) is type(features)
+    return is_warm and not getattr(last, "plain_share", None) == 1.0 != features.plain_share
+
+
+def working_start(features: Any, n_models: int) -> np.ndarray | None:
+    """The linear model that features were learned with, (K, m + 1) with the intercept last, where one fits."""
+    model = getattr(features, "working_model_", None)
+    if model is None:
+        return None
+    coef, intercept = model
+    start = np.concatenate([np.atleast_2d(coef), np.reshape(intercept, (-1, 1))], axis=1)
+    return start if start.shape == (n_models, features.feature_map_.n_features + 1) else None
 
 
 def goes_on(learner: Any, dataset: Dataset, parameters: Iterable[str]) -> bool:

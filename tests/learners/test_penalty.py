@@ -20,8 +20,8 @@ from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
 from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
-from dkl.learners.machine import _working_model
 from dkl.learners.random_features import RandomFeatures
+from dkl.learners.warm_start import working_start
 from dkl.linear.penalty import PENALTIES
 from dkl.linear.pieces import HeldOut
 from dkl.model_io import load_model
@@ -184,13 +184,13 @@ def features_of(model: Any, n_features: int) -> Any:
 
 
 def test_a_working_model_is_where_the_steps_start() -> None:
-    found = _working_model(features_of((np.ones((1, 3)), np.array([5.0])), 3), 1)
+    found = working_start(features_of((np.ones((1, 3)), np.array([5.0])), 3), 1)
     np.testing.assert_array_equal(found, [[1.0, 1.0, 1.0, 5.0]])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("coef", "n_models"), [(np.ones((2, 3)), 3), (np.ones((1, 4)), 1)])
 def test_a_working_model_of_another_shape_is_left_aside(coef: np.ndarray, n_models: int) -> None:
-    assert _working_model(features_of((coef, np.zeros(len(coef))), 3), n_models) is None
+    assert working_start(features_of((coef, np.zeros(len(coef))), 3), n_models) is None
 
 
 def test_a_search_reaches_the_parameters_of_the_family() -> None:

@@ -19,6 +19,7 @@ from dkl.learners.joint import JointFeatures
 from dkl.learners.kernel_machines import KernelClassifier
 from dkl.learners.landmarks import LandmarkFeatures
 from dkl.learners.leverage import LeverageFeatures
+from dkl.learners.margin import MarginFeatures
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.tuned import TunedClassifier, TunedRegressor
 from dkl.model_io import load_model
@@ -237,6 +238,29 @@ def test_a_warm_start_comes_to_the_same_optimum_in_fewer_passes(case: str) -> No
         clone(warm).fit(X, LABELS).set_params(family__sigma=2.0, scaling="unit").fit(X, LABELS)
     with pytest.raises(ValueError, match="has the classes"):
         warm.fit(X, NUMBERS > 1e4)
+
+
+@pytest.mark.parametrize("alpha", [1e-4, "auto"])
+def test_features_inside_a_machine_go_on_from_its_last_fit(alpha: Any, tmp_path: Path) -> None:
+    searched = MarginFeatures(n_features=4, features_per_round=2, plain_share=0.0, warm_start=True, **SMALL)
+    alone = clone(searched).fit(X[:190], LABELS[:190]).set_params(n_features=8).fit(X, LABELS)
+    options = {"loss": "squared_hinge", "solver": "newton", "alpha": alpha, "progress": False}
+    machine = KernelClassifier(searched, **options, checkpoint=str(tmp_path / "run")).fit(X[:190], LABELS[:190])
+    more = machine.set_params(features__n_features=8, checkpoint=None).fit(X, LABELS)
+    assert np.array_equal(more.features_.points_, alone.points_)
+    assert more.linear_.coef_.shape == (1, 8)
+    before, seed = more.features_.points_, more.seed_
+    same = more.set_params(random_state=None).fit(X, LABELS)
+    assert np.array_equal(same.features_.points_, before)
+    assert same.seed_ == seed
+
+
+def test_features_that_were_drawn_are_none_to_go_on_from() -> None:
+    options = {"loss": "squared_hinge", "solver": "newton", "alpha": 1e-4, "random_state": 0, "progress": False}
+    drawn = MarginFeatures(n_features=8, plain_share=1.0, warm_start=True, **SMALL)
+    machine = KernelClassifier(drawn, **options).fit(X, LABELS).set_params(features__plain_share=0.0).fit(X, LABELS)
+    anew = KernelClassifier(clone(drawn).set_params(plain_share=0.0), **options).fit(X, LABELS)
+    assert np.array_equal(machine.features_.points_, anew.features_.points_)
 
 
 @pytest.mark.parametrize(
