@@ -74,11 +74,16 @@ class MatrixRows:
         layout = self._layout or RowLayout(X, None, None)
         self._layout = layout
         table = layout.pack(X, None, None)
-        for summary, values in ((self._target, y), (self._weight, weight)):
-            if values is not None:
-                column = pa.chunked_array([_arrow(values)])
-                summary.add(column)
-                table = table.append_column(summary.name, column)
+        columns = {
+            summary.name: pa.chunked_array([_arrow(values)])
+            for summary, values in ((self._target, y), (self._weight, weight))
+            if values is not None
+        }
+        counted = self._weight.add(columns["sample_weight"]) if weight is not None else None
+        if y is not None:
+            self._target.add(columns["y"], counted)
+        for name, column in columns.items():
+            table = table.append_column(name, column)
         return table
 
     def _check_alike(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> None:

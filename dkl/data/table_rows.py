@@ -96,9 +96,11 @@ class TableRows:
         features = table.select(self._features)
         seen = table_statistics(features, categorical=self._choices.categorical, first_row=row)
         self._seen = seen if self._seen is None else self._seen.merge(seen)
-        for summary in (self._target, self._weight, self.split):
-            if summary is not None:
-                summary.add(table.column(summary.name))
+        counted = None if self._weight is None else self._weight.add(table.column(self._weight.name))
+        if self._target is not None:
+            self._target.add(table.column(self._target.name), counted)
+        if self.split is not None:
+            self.split.add(table.column(self.split.name))
 
     def decide(self) -> Schema:
         """The schema of the dataset, once all rows were seen."""

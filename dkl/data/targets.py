@@ -34,13 +34,14 @@ class Target:
     classes: np.ndarray | None
 
     def encode(self, column: pa.ChunkedArray) -> np.ndarray:
-        """int64 codes (positions in `classes`) or float64 values of shape (n,)."""
+        """int64 codes (positions in `classes`) or float64 values of shape (n,); of rows of weight 0 any code."""
         if self.classes is None:
             return numbers(column)
         if self.classes.dtype.kind == "U":
             codes = pc.index_in(texts(column), value_set=pa.array(self.classes.tolist(), pa.string()))
-            return codes.to_numpy().astype(np.int64)
-        return np.searchsorted(self.classes.astype(np.float64), numbers(column)).astype(np.int64)
+            return pc.fill_null(codes, 0).to_numpy().astype(np.int64)
+        codes = np.searchsorted(self.classes.astype(np.float64), numbers(column)).astype(np.int64)
+        return np.minimum(codes, len(self.classes) - 1)
 
 
 class TargetSummary:
@@ -60,8 +61,14 @@ class TargetSummary:
         self._fractional: float | None = None
         self._largest = 0.0
 
-    def add(self, column: pa.ChunkedArray) -> None:
+    def add(self, column: pa.ChunkedArray, counted: np.ndarray | None = None) -> None:
         """Take the next rows.
+
+        Parameters
+        ----------
+        column : ChunkedArray
+        counted : ndarray of shape (n,) or None
+            Which rows have a weight above 0; the others' labels are no classes.
 
         Raises
         ------
@@ -78,9 +85,11 @@ class TargetSummary:
         if kind == "category":
             values = texts(column)
             self._check_there(np.asarray(values.is_null().to_numpy()))
+            values = values if counted is None else values.filter(pa.array(counted))
             self._labels |= set(values.unique().to_pylist())
         else:
-            self._add_numbers(numbers(column))
+            values = self._checked(numbers(column))
+            self._add_numbers(values if counted is None else values[counted])
         self.kind = kind
         self.rows += len(column)
         if len(self._labels) > MAX_CLASSES and kind == "category":
@@ -89,13 +98,16 @@ class TargetSummary:
                 f"column to predict?"
             )
 
-    def _add_numbers(self, values: np.ndarray) -> None:
+    def _checked(self, values: np.ndarray) -> np.ndarray:
         self._check_there(np.isnan(values))
         infinite = np.flatnonzero(np.isinf(values))
         if len(infinite):
             raise ValueError(
                 f"target '{self.name}' is {values[infinite[0]]} in row {self.rows + infinite[0]}; it must be finite"
             )
+        return values
+
+    def _add_numbers(self, values: np.ndarray) -> None:
         fractional = values[values != np.trunc(values)]
         if len(fractional) and self._fractional is None:
             self._fractional = float(fractional[0])
@@ -175,8 +187,8 @@ class WeightSummary:
         self.rows = 0
         self.total = 0.0
 
-    def add(self, column: pa.ChunkedArray) -> None:
-        """Take the next rows.
+    def add(self, column: pa.ChunkedArray) -> np.ndarray:
+        """Take the next rows; which of them count is a bool array (n,).
 
         Raises
         ------
@@ -194,6 +206,7 @@ class WeightSummary:
             )
         self.rows += len(values)
         self.total += float(values.sum())
+        return values > 0
 
     def check(self) -> None:
         """Raise a ValueError when no row counts."""

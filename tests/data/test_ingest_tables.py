@@ -71,6 +71,24 @@ def reference(people, tmp_path_factory) -> Dataset:
     return dkl.ingest(path / "rows.csv", path / "rows.zarr", target="label", weight="times")
 
 
+@pytest.mark.parametrize("labels", [["a", "b", "zebra"], [1, 2, 9], [0.5, 3, 4]], ids=["texts", "numbers", "fraction"])
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_label_of_rows_of_weight_0_alone_is_no_class(tmp_path, labels, archive):
+    y, weight = np.array(labels)[np.arange(30) % 3], np.ones(30)
+    gone = y == y[0 if 0.5 in labels else 2]
+    weight[gone] = 0.0
+    X = np.arange(60.0).reshape(30, 2)
+    if archive:
+        np.savez(tmp_path / "rows.npz", X=X, y=y, sample_weight=weight)
+        ds = dkl.ingest(tmp_path / "rows.npz", tmp_path / "rows.zarr")
+    else:
+        pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y, "w": weight}).to_csv(tmp_path / "rows.csv", index=False)
+        ds = dkl.ingest(tmp_path / "rows.csv", tmp_path / "rows.zarr", target="y", weight="w")
+    np.testing.assert_array_equal(ds.classes, np.unique(y[~gone]))
+    np.testing.assert_array_equal(ds.y.compute(), y[ds.row_id.compute()])
+    assert ds.n_rows == 20
+
+
 def test_rows_are_those_of_the_file_under_their_number(people, reference):
     found = contents(reference)
     rows = people.iloc[found["row_id"]]
