@@ -37,7 +37,7 @@ from dkl.learners.recording import record_rows, recorded
 from dkl.learners.rows import check_classes, check_columns, encoded_rows, one_dimensional, rows_to_fit
 from dkl.learners.saving import Saved
 from dkl.learners.suggesting import advise
-from dkl.learners.updating import Updated
+from dkl.learners.updating import updatable
 from dkl.learners.warm_start import has_begun, working_start
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton
@@ -147,6 +147,8 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
         """Go on with the linear model for one epoch on further rows; the features stay. Only for ``solver="sgd"``.
 
+        `dask_ml.wrappers.Incremental` has copies that are not fitted: an error, since `fit` takes Dask arrays itself.
+
         Parameters
         ----------
         X, y, sample_weight
@@ -163,8 +165,8 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
         """
         if not hasattr(self, "linear_"):
             raise NotFittedError(
-                f"this {type(self).__name__} is not fitted: call fit first; partial_fit goes on with the linear model "
-                "on the features that fit has learned"
+                f"this {type(self).__name__} is not fitted: call fit first, which takes Dask arrays itself, without "
+                "dask_ml's Incremental; partial_fit goes on with the linear model on the features that fit has learned"
             )
         known: Any = getattr(self, "classes_", None)
         if classes is not None and not np.array_equal(np.unique(classes), known):
@@ -198,15 +200,10 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
             If the features keep no sums, or the rows do not suit them.
         """
         check_is_fitted(self)
-        if not isinstance(self.features_, Updated):
-            raise ValueError(
-                f"{type(self.features_).__name__} keeps no sums of its rows: fit again, or go on with the linear model "
-                "alone by partial_fit; AlignedFeatures, PosteriorFeatures, LandmarkFeatures and LeverageFeatures take "
-                "sums= for it, and with warm_start=True MarginFeatures, JointFeatures and PeakFeatures go on at fit"
-            )
+        features = updatable(self.features_, getattr(self.features, "sums", None))
         if isinstance(dataset, Dataset):
             self._rows(dataset, None, None)
-        self.features_.update(dataset)
+        features.update(dataset)
         record_rows(dataset)
         run = self._run("")
         weights = self._class_weights(dataset)

@@ -169,6 +169,15 @@ class TunedLearner(Updated, Certified, FeatureLearner):
                 "none with sums= and update. Set warm_start=False"
             )
 
+    def _without_sums(self) -> str:
+        if self.solver == "adam":
+            return "solver='adam' keeps none; fit all rows again"
+        if self.loss != "squared_error":
+            return (
+                f"loss={self.loss!r} needs more than sums; fit all rows again, with warm_start=True from the last model"
+            )
+        return super()._without_sums()
+
     def _check_sums(self, n_columns: int) -> None:
         """Raise ValueError where sums are to be kept that the model does not depend on alone, or that are too large."""
         if self.sums is None:

@@ -76,13 +76,8 @@ class Updated:
         return self
 
     def _check_update(self, dataset: Dataset) -> None:
-        name = type(self).__name__
         if self.sums is None:
-            warm = ", from where it stands with warm_start=True" if hasattr(self, "warm_start") else ""
-            raise ValueError(
-                f"{name} has no sums of its blocks: fit with sums='folder', or fit all rows again{warm}. A model that "
-                "was loaded is told where they are by set_params(sums='folder')"
-            )
+            raise ValueError(f"{type(self).__name__} has no sums of its blocks: {self._without_sums()}")
         if not isinstance(dataset, Dataset):
             raise ValueError(
                 f"update takes a Dataset in a store, whose blocks are told apart, not {type(dataset).__name__}: append "
@@ -91,6 +86,13 @@ class Updated:
         check_columns(self, dataset)
         if self._supervised:
             check_classes(self, dataset)
+
+    def _without_sums(self) -> str:
+        """What to do where none are kept."""
+        return (
+            "fit with sums='folder', or fit all rows again. A model that was loaded is told where they are by "
+            "set_params(sums='folder'), a machine by features__sums"
+        )
 
     def _check_gram(self, n_columns: int, parameter: str) -> None:
         """Raise ValueError where so many columns, that `parameter` makes, have a Gram matrix too large to be kept."""
@@ -118,6 +120,27 @@ class Updated:
 
     def _weigh(self, dataset: Dataset) -> None:
         raise TypeError(f"{type(self).__name__} does not say how it weighs")
+
+
+def updatable(features: Any, sums: Any) -> Updated:
+    """The features of a machine as those that take new blocks, told where their sums are where `sums` is not None.
+
+    Raises
+    ------
+    ValueError
+        If they keep none.
+    """
+    if not isinstance(features, Updated):
+        more = " with features__warm_start=True to go on from them" if hasattr(features, "warm_start") else ""
+        raise ValueError(
+            f"{type(features).__name__} keeps no sums of its rows: fit again{more}, or go on with the linear model "
+            "alone by partial_fit (solver='sgd'); AlignedFeatures, PosteriorFeatures, LandmarkFeatures and "
+            "LeverageFeatures take sums= for it"
+        )
+    if sums is not None:
+        # a loaded model does not know
+        features.sums = sums
+    return features
 
 
 def kept_sums(store: Any, record: BlockSum, dataset: Dataset, *, device: str) -> KeptSums:

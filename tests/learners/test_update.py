@@ -166,6 +166,9 @@ def test_a_machine_is_updated_with_its_features(tmp_path: Path) -> None:
     more = ds.append(X[150:], LABELS[150:])
     assert machine.update(more) is machine
     assert machine.provenance_.fingerprint == more.fingerprint
+    KernelClassifier(features, **options).fit(ds).save(tmp_path / "model.zarr")
+    loaded = load_model(tmp_path / "model.zarr").set_params(features__sums=str(tmp_path / "sums")).update(more)
+    assert np.array_equal(loaded.linear_.coef_, machine.linear_.coef_)
     whole = KernelClassifier(learner("aligned"), **options).fit(more)
     assert_same(machine.features_, whole.features_)
     assert np.array_equal(machine.linear_.coef_, whole.linear_.coef_)
@@ -240,12 +243,14 @@ def test_a_warm_start_comes_to_the_same_optimum_in_fewer_passes(case: str) -> No
         warm.fit(X, NUMBERS > 1e4)
 
 
+SEARCHED = MarginFeatures(n_features=4, features_per_round=2, plain_share=0.0, warm_start=True, **SMALL)
+
+
 @pytest.mark.parametrize("alpha", [1e-4, "auto"])
 def test_features_inside_a_machine_go_on_from_its_last_fit(alpha: Any, tmp_path: Path) -> None:
-    searched = MarginFeatures(n_features=4, features_per_round=2, plain_share=0.0, warm_start=True, **SMALL)
-    alone = clone(searched).fit(X[:190], LABELS[:190]).set_params(n_features=8).fit(X, LABELS)
+    alone = clone(SEARCHED).fit(X[:190], LABELS[:190]).set_params(n_features=8).fit(X, LABELS)
     options = {"loss": "squared_hinge", "solver": "newton", "alpha": alpha, "progress": False}
-    machine = KernelClassifier(searched, **options, checkpoint=str(tmp_path / "run")).fit(X[:190], LABELS[:190])
+    machine = KernelClassifier(SEARCHED, **options, checkpoint=str(tmp_path / "run")).fit(X[:190], LABELS[:190])
     more = machine.set_params(features__n_features=8, checkpoint=None).fit(X, LABELS)
     assert np.array_equal(more.features_.points_, alone.points_)
     assert more.linear_.coef_.shape == (1, 8)
@@ -274,6 +279,9 @@ def test_features_that_were_drawn_are_none_to_go_on_from() -> None:
         (lambda fitted, ds: LeverageFeatures(sums="sums").fit(ds("wide", X, LABELS)), "at most 4,094"),
         (lambda fitted, ds: TunedClassifier(sums="sums").fit(ds("tuned", X, LABELS)), "loss='squared_error'"),
         (lambda fitted, ds: KernelClassifier("random").fit(X, LABELS).update(X), "RandomFeatures keeps no sums"),
+        (lambda fitted, ds: KernelClassifier(SEARCHED).fit(X, LABELS).update(X), "features__warm_start=True"),
+        (lambda fitted, ds: TunedClassifier(9, epochs=1, solver="adam").fit(X, LABELS).update(X), "fit all rows again"),
+        (lambda fitted, ds: TunedClassifier(9).fit(X, LABELS).update(X), "needs more than sums.*warm_start=True"),
     ],
 )  # fmt: skip
 def test_an_update_that_makes_no_sense_is_refused(tmp_path: Path, call: Any, message: str) -> None:
