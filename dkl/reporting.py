@@ -229,6 +229,8 @@ def _scored(model: Any, name: str, dataset: Dataset) -> dict[str, Any]:
             f"{type(model).__name__} maps rows and predicts nothing, so {name!r} has no score; report a "
             "KernelClassifier or KernelRegressor, or leave data away"
         )
+    if not dataset.n_rows:
+        return {"rows": 0}
     measure = "accuracy" if dataset.task == "classification" else "r2"
     return {measure: float(model.score(dataset)), "rows": dataset.n_rows}
 

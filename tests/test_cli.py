@@ -19,12 +19,13 @@ import pytest
 import zarr
 from click.testing import Result as Run
 from distributed import LocalCluster
+from rich.text import Text
 from typer.testing import CliRunner
 
 import dkl
 from dkl.cli.app import app
 from dkl.cli.cluster import Compute
-from dkl.cli.command import Running
+from dkl.cli.command import Result, Running, _report
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
 from dkl.data.dataset import open_dataset
 from dkl.model_io import load_model
@@ -138,6 +139,12 @@ def test_suggest_gives_reasons_and_the_command_that_fits_what_it_suggests(folder
     given = {"task": "classification", "compute": Compute(), "running": Running()}
     estimator = estimator_from(learner_from(features, seed=0, **given), machine, **given)
     assert settings_of(estimator) == settings_of(dkl.suggest(open_dataset(store)["train"], progress=False).estimator)
+
+
+def test_a_line_that_is_to_be_copied_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "dkl fit " + 30 * "--option value "
+    _report(lambda: Result({}, Text(line)), Running())
+    assert capsys.readouterr().out == f"{line}\n"
 
 
 def settings_of(estimator: Any) -> dict[str, str]:

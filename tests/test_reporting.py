@@ -67,6 +67,15 @@ def test_the_page_says_what_the_fit_read_and_what_the_model_scores(fitted: Any) 
     assert facts["bounds"]["none"] == model.features_.bounds_.why_none
 
 
+def test_a_split_whose_rows_were_all_dropped_has_no_score(tmp_path: Path) -> None:
+    stored = dkl.create_dataset(tmp_path / "rows.zarr", *rows(), rows_a_block=60).split({"train": 0.75, "test": 0.25})
+    emptied = stored.drop(np.flatnonzero(~np.isin(np.arange(240), stored["train"].row_id.compute())))
+    model = dkl.KernelClassifier("random", epochs=1, random_state=0).fit(emptied["train"])
+    assert dkl.report(model, emptied).facts["scores"]["test"] == {"rows": 0}
+    with pytest.raises(ValueError, match="has no rows to score"):
+        model.score(emptied["test"])
+
+
 def test_bounds_are_those_of_the_features() -> None:
     learner = dkl.AlignedFeatures(n_candidates=40, n_features=8, random_state=0).fit(*rows())
     bounds = dkl.report(learner).facts["bounds"]

@@ -130,7 +130,9 @@ def _report(work: Callable[[], Result], running: Running) -> None:
     if running.json:
         typer.echo(json.dumps(result.facts, default=as_json, indent=2))
     else:
-        Console().print(facts_table(result.facts) if result.view is None else result.view)
+        view = facts_table(result.facts) if result.view is None else result.view
+        # texts have lines of their own, of which some are to be copied
+        Console().print(view, soft_wrap=isinstance(view, Text))
 
 
 def _print_failure(error: Exception, running: Running) -> None:

@@ -6,7 +6,6 @@ import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Group
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
@@ -45,7 +44,7 @@ def suggest(
         return Result(facts, Text(repr(found)))
     where = [store, "model.zarr", *([] if split is None else ["--split", split])]
     line = shlex.join(["dkl", "fit", *where, *options])
-    return Result(facts | {"command": line}, Group(Text(repr(found)), Text(f"\n{line}", style="bold")))
+    return Result(facts | {"command": line}, Text.assemble(f"{found!r}\n\n", (line, "bold")))
 
 
 def fit_options(found: Suggestion) -> list[str]:

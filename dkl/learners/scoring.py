@@ -25,7 +25,7 @@ def accuracy(predicted: Any, X: Any, y: Any, sample_weight: Any) -> float:
     Raises
     ------
     ValueError
-        If there is no y to compare with, or one beside a Dataset.
+        If there is no y to compare with, or one beside a Dataset, or a Dataset has no rows.
     """
     y, weight = _targets(X, y, sample_weight)
     if not _is_lazy(predicted, y, weight):
@@ -75,6 +75,8 @@ def _targets(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
         raise ValueError("y or sample_weight was given beside a Dataset, whose own are used; pass the Dataset alone")
     if X.y is None:
         raise ValueError(f"{X!r} has no target to score against")
+    if not X.n_rows:
+        raise ValueError(f"{X!r} has no rows to score")
     return X.y, X.sample_weight
 
 

@@ -287,7 +287,7 @@ def _of_scaling(chosen: Trial, trials: list[Trial], dataset: Dataset, sample: Bl
     measure = "R^2" if dataset.classes is None else "accuracy"
     figures = ", ".join(f"{one.scaling or 'none'} {one.score:.3f}" for one in trials)
     heavy = len(heavy_tailed_columns(sample.X, np.asarray(dataset.passthrough, dtype=bool)))
-    tails = f"; {heavy} columns have heavy tails" if heavy else ""
+    tails = f"; {heavy} column{'s have' if heavy > 1 else ' has'} heavy tails" if heavy else ""
     return f"Scaling: {chosen.scaling or 'none'} ({measure} on the sample: {figures}{tails})."
 
 
