@@ -193,6 +193,8 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
 
     Raises
     ------
+    TypeError
+        If `learner` is of another library, or a class.
     ValueError
         If a parameter of the learner has no meaning, or it learns from targets and there are none.
     MemoryLimitError
@@ -207,6 +209,8 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
     >>> found.n_passes
     2
     """
+    if isinstance(learner, type) or not hasattr(learner, "planned_passes"):
+        raise TypeError(f"learner is {learner!r}; expected a learner or machine of dkl, such as dkl.KernelClassifier()")
     rows = as_dataset(dataset, y, task=getattr(learner, "_task", "auto"))
     if getattr(learner, "_supervised", False):
         check_target(type(learner).__name__, rows)

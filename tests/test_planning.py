@@ -121,6 +121,12 @@ def test_a_plan_refuses_what_fit_would_refuse(dataset: Dataset) -> None:
         plan(RandomFeatures(n_features=1), dataset)
 
 
+@pytest.mark.parametrize("learner", [AlignedFeatures, "aligned"], ids=["class", "name"])
+def test_a_plan_of_no_learner_says_what_one_is(learner: Any) -> None:
+    with pytest.raises(TypeError, match=r"expected a learner or machine of dkl, such as dkl.KernelClassifier\(\)"):
+        plan(learner, np.ones((9, 2)), np.arange(9))
+
+
 @pytest.mark.parametrize("learner", [AlignedFeatures(), TunedClassifier(), KernelRegressor()], ids=str)
 def test_a_plan_of_what_learns_from_targets_needs_them(learner: Any) -> None:
     with pytest.raises(ValueError, match=f"{type(learner).__name__} requires y to be passed"):

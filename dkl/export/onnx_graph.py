@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -51,9 +52,9 @@ def _onnx() -> Any:
 
 def _check_opset(onnx: Any, opset: int) -> None:
     newest = onnx.defs.onnx_opset_version()
-    if not OLDEST_OPSET <= opset <= newest:
+    if not isinstance(opset, Integral) or not OLDEST_OPSET <= opset <= newest:
         raise ValueError(
-            f"opset is {opset}; the graph needs operations of opset {OLDEST_OPSET} or newer, and the installed onnx "
+            f"opset is {opset!r}; the graph needs operations of opset {OLDEST_OPSET} or newer, and the installed onnx "
             f"{onnx.__version__} knows them up to {newest}"
         )
 

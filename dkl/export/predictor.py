@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+from scipy import sparse
 
 from dkl.blocks.activations import ramp
 from dkl.blocks.maps import map_rows
@@ -79,8 +80,8 @@ class Predictor:
 
         Parameters
         ----------
-        x : ndarray of shape (d,) or (n, d), mapping of str to value, or data frame
-            Encoded columns; a mapping is one raw row by the names of its columns, a frame raw rows.
+        x : ndarray of shape (d,) or (n, d), scipy sparse matrix, mapping of str to value, Series, or data frame
+            Encoded columns; a mapping or Series is one raw row by the names of its columns, a frame raw rows.
 
         Raises
         ------
@@ -115,11 +116,13 @@ class Predictor:
 
     def _scores(self, x: Any) -> np.ndarray:
         """Decision values (K,) of a row, or (n, K) of rows."""
-        if self.raw is not None and not isinstance(x, np.ndarray):
+        if self.raw is not None and not (isinstance(x, np.ndarray) or sparse.issparse(x)):
             x = self.raw(x)
-        if np.ndim(x) != 2 or len(x) < _MANY:
-            return self.forms(x)
-        self.forms.check_width(x := np.asarray(x))
+        if not sparse.issparse(x):
+            x = np.asarray(x)
+            if x.ndim != 2 or len(x) < _MANY:
+                return self.forms(x)
+        self.forms.check_width(x)
         check_rows(x)
         return self.scorer(x)
 

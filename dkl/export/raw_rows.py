@@ -52,13 +52,15 @@ class RowEncoder:
             start += len(rule.output_names)
 
     def __call__(self, rows: Any) -> np.ndarray:
-        """The encoded columns of a mapping, (d,), or of a frame, (n, d); other rows as they come.
+        """The encoded columns of a mapping or Series, (d,), or of a frame, (n, d); other rows as they come.
 
         Raises
         ------
         ValueError, TypeError
             As `TableEncoding.transform`.
         """
+        if isinstance(rows, pd.Series):
+            rows = rows.to_dict()
         if isinstance(rows, Mapping):
             found = self._row(rows)
             return self._table(pd.DataFrame([dict(rows)]))[0] if found is None else found

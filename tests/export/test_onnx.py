@@ -121,9 +121,9 @@ def test_a_graph_is_written_to_a_file(tmp_path: Path) -> None:
     assert made.opset_import[0].version == 15
 
 
-@pytest.mark.parametrize("opset", [9, 10_000])
-def test_an_opset_that_does_not_fit_is_an_error(opset: int) -> None:
-    with pytest.raises(ValueError, match=f"opset is {opset}; the graph needs operations of opset 15 or newer"):
+@pytest.mark.parametrize("opset", [9, 10_000, "18"])
+def test_an_opset_that_does_not_fit_is_an_error(opset: Any) -> None:
+    with pytest.raises(ValueError, match=f"opset is {opset!r}; the graph needs operations of opset 15 or newer"):
         classifier().fit(X, TWO).to_onnx(opset=opset)
 
 

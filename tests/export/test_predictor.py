@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
 import dkl
@@ -73,6 +74,7 @@ def test_raw_rows_are_answered_by_the_names_of_their_columns() -> None:
         assert_agree(predictor.decision_function(row), expected[place])
         assert predictor.raw._row(row) is not None
         np.testing.assert_array_equal(predictor.raw(row), model.encoding_.transform(frame[place : place + 1])[0])
+    assert predictor.predict(frame.iloc[7]) == predictor.predict(frame[7:8])[0]
     # what is not plain is left to the table: a count of another type, a category that is a number
     odd = {**row, "weight": Decimal("1.5"), "town": 3}
     assert_agree(predictor.decision_function(odd), model.decision_function(pd.DataFrame([odd]))[0])
@@ -101,6 +103,12 @@ def test_many_rows_have_the_bits_of_the_model_and_one_that_is_not_finite_is_name
     np.testing.assert_array_equal(model.predictor().decision_function(X), model.decision_function(X))
     with pytest.raises(ValueError, match=r"X\[7, 2\]"):
         model.predictor().predict(np.where(np.arange(1200).reshape(300, 4) == 30, np.inf, X))
+
+
+def test_sparse_rows_are_answered_as_the_model_answers_them() -> None:
+    model = classifier(random_features(scaling="unit")).fit(X, TWO)
+    rows = sparse.csr_array(X[:9])
+    np.testing.assert_array_equal(model.predictor().decision_function(rows), model.decision_function(rows))
 
 
 def test_a_predictor_can_be_sent_to_another_process() -> None:
