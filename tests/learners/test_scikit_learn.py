@@ -17,6 +17,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from dkl.features.families import Gaussian, Laplacian
 from dkl.learners.aligned import AlignedFeatures
+from dkl.learners.kernel_machines import KernelClassifier
 from dkl.learners.leverage import LeverageFeatures
 from dkl.learners.margin import MarginFeatures
 from dkl.learners.peaks import PeakFeatures
@@ -110,6 +111,19 @@ def test_dask_ml_maps_in_parallel_and_fits_block_by_block(learner: Any, rows: An
     linear = Incremental(SGDClassifier(random_state=0), shuffle_blocks=False)
     linear.fit(fitted.transform(X), da.from_array((rows[1] == "benign").astype(int), chunks=100), classes=[0, 1])
     assert linear.estimator_.coef_.shape == (1, fitted.feature_map_.n_features)
+
+
+def test_the_wrapper_for_streams_of_dask_ml_is_told_that_fit_takes_dask_arrays(rows: Any) -> None:
+    from dask_ml.wrappers import Incremental
+    from sklearn.exceptions import NotFittedError
+
+    X, y = da.from_array(rows[0], chunks=(100, -1)), da.from_array(rows[1], chunks=100)
+    machine = KernelClassifier("random", epochs=1, random_state=0)
+    with pytest.raises(
+        NotFittedError, match="fit first, which takes Dask arrays itself, without dask_ml's Incremental"
+    ):
+        Incremental(machine).fit(X, y, classes=["benign", "malignant"])
+    assert machine.fit(X, y).classes_.tolist() == ["benign", "malignant"]
 
 
 @every_learner
