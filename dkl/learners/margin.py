@@ -68,6 +68,8 @@ class MarginFeatures(CertifiedMargins, WorkingModel, FeatureLearner):
         it. None is 5 (20 from 200,000 rows on), 0.2 and 0 (the game: those of `PeakFeatures`).
     sparse_share : float
         The share of the chains that live on 1 to 3 columns: main effects and interactions that a person can read.
+        From the 50th frequency on, most of the others live on 10 to 150 columns that go together, where dense rows of
+        300 columns or more have such (pixels, signals), and climb 14 steps.
     plain_share : float or None
         The share of plain random draws among the features of a round. None is 0, and on few rows, where a search
         follows the noise, 0.5: below 5,000 rows at most n/10 are searched for, below 1,500 n/20, and without ascent.

@@ -91,12 +91,16 @@ class FourierGround:
         Its `chains` are a lower bound.
     chains_a_peak : float
         Chains for each point that is asked for.
+    near_room : int
+        Chains live on columns that go together, as `options` say, once no more points than these are missing: the first
+        points do better over all columns.
     """
 
     origin: FeatureMap
     family: Any
     options: SearchOptions
     chains_a_peak: float = 1.0
+    near_room: int = 0
 
     @property
     def columns_a_point(self) -> int:
@@ -138,13 +142,18 @@ class FourierGround:
         room: int | None = None,
         weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        options = replace(self.options, chains=self._chains(count))
+        is_near = room is not None and room <= self.near_room
+        share = self.options.near_share if is_near else 0.0
+        options = replace(self.options, chains=self._chains(count), near_share=share)
         found = search_peaks(X, S, self.family.sigma, options, seed, weight=weight)
         best = distinct_peaks(found.frequencies, found.potentials, count)
         return found.frequencies[best], found.potentials[best]
 
     def search_bytes(self, n_rows: int, count: int) -> int:
-        return climbing_bytes(n_rows, self.origin.n_columns, self._chains(count))
+        d, chains = self.origin.n_columns, self._chains(count)
+        # the rows again, column by column
+        columns = 4 * n_rows * d if self.near_room > 0 and self.options.near_share > 0.0 else 0
+        return climbing_bytes(n_rows, d, chains) + columns
 
     def _chains(self, count: int) -> int:
         return max(self.options.chains, int(np.ceil(self.chains_a_peak * count)))

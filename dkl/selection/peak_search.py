@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from scipy import sparse
 
 from dkl.blocks.ascent import Landscape, landscape
 from dkl.blocks.device import Device, array_module, normal_source, on_host, rows_on
-from dkl.blocks.moments import dense_sums
 from dkl.features.frequencies import stream
+from dkl.selection.chain_columns import column_scales, neighbourhoods
 from dkl.selection.climbing import Judge, Slope, langevin, polished, quasi_newton, row_norms
 
 Method = Literal["langevin", "quasi-newton"]
@@ -35,6 +34,10 @@ class SearchOptions:
         Length of the Langevin noise relative to the step (1 is the paper's rule); 0 climbs without noise.
     sparse_share : float
         Share of the chains that live on a few columns.
+    near_share : float
+        Share of the other chains that live on 10 to 150 columns that go together, of dense rows with that many.
+    near_steps : int
+        Evaluations by each of these, which climb fewer ways.
     polish : int
         Evaluations after that, of plain ascent that only accepts what is higher.
     max_norm : float or None
@@ -59,6 +62,8 @@ class SearchOptions:
     stride: float = 0.1
     noise: float = 0.0
     sparse_share: float = 0.5
+    near_share: float = 0.0
+    near_steps: int = 14
     polish: int = 0
     max_norm: float | None = None
     method: Method = "langevin"
@@ -128,7 +133,8 @@ def search_peaks(
     Returns
     -------
     Peaks
-        First the chains over all columns, then `extra_starts`, then those on a few columns; not yet told apart.
+        First the chains over all columns, then `extra_starts`, those on columns that go together and those on a few;
+        not yet told apart.
 
     References
     ----------
@@ -149,15 +155,14 @@ def search_peaks(
     """
     rows = _Rows.split(rows_on(X, options.device), S, options.held_out, weight)
     few = _few_columns(rows, options, seed)
-    n_dense = options.chains - (0 if few is None else len(few.W))
-    groups = [_all_columns(rows, sigma, options, seed, n_dense, extra_starts), few]
+    near = _near_columns(rows, options, seed, options.chains - _size(few))
+    n_dense = options.chains - _size(few) - _size(near)
+    groups = [_all_columns(rows, sigma, options, seed, n_dense, extra_starts), near, few]
     found = [_climbed(group, options, seed) for group in groups if group is not None]
     frequencies = np.concatenate([_written_out(group, W, X.shape[1]) for group, W, _ in found])
     heights = np.concatenate([v for _, _, v in found])
-    if few is None:
-        return Peaks(frequencies, heights, None)
-    supports = np.ones(frequencies.shape, bool)
-    supports[len(supports) - len(few.W) :] = _support(few, X.shape[1])
+    narrow = near is not None or few is not None
+    supports = np.concatenate([_support(group, X.shape[1]) for group, _, _ in found]) if narrow else None
     return Peaks(frequencies, heights, supports)
 
 
@@ -301,6 +306,7 @@ class _Group:
     n_moving: Any
     scale: Any = 1.0
     columns: np.ndarray | None = None
+    steps: int | None = None
 
     def slope(self, max_norm: float | None) -> Slope:
         """What the chains climb."""
@@ -358,23 +364,23 @@ def _few_columns(rows: _Rows, options: SearchOptions, seed: int) -> _Group | Non
     return _Group(look, judge, xp.asarray(W), 2.0 * options.stride, moving, xp.asarray(scale), columns)
 
 
-def column_scales(X: Any, weight: np.ndarray | None = None) -> np.ndarray:
-    """Standard deviations of the columns of (weighted) rows, (d,), float64; 0 for columns that rounding alone moves."""
-    if isinstance(X, np.ndarray):
-        weight = np.ones(len(X)) if weight is None else np.asarray(weight, dtype=np.float64)
-        mean, square = dense_sums(X, weight) / weight.sum()
-    elif weight is not None:
-        share = array_module(X).asarray(weight / weight.sum())
-        squares = X.multiply(X) if hasattr(X, "multiply") else X * X
-        mean, square = on_host(X.T @ share), on_host(squares.T @ share)
-    elif sparse.issparse(X) or hasattr(X, "toarray"):
-        mean = np.asarray(on_host(X.mean(axis=0)), dtype=np.float64).ravel()
-        square = np.asarray(on_host(X.multiply(X).mean(axis=0)), dtype=np.float64).ravel()
-    else:
-        mean = on_host(X.mean(axis=0, dtype=np.float64))
-        square = on_host((X * X).mean(axis=0, dtype=np.float64))
-    variance = square - mean**2
-    return np.sqrt(np.where(variance > 1e-7 * square, variance, 0.0))
+def _near_columns(rows: _Rows, options: SearchOptions, seed: int, n_others: int) -> _Group | None:
+    """Chains that live on columns that go together, as those over all columns do on all; None where none do."""
+    n_chains = round(options.near_share * n_others)
+    if n_chains == 0 or hasattr(rows.X, "toarray"):
+        return None
+    scales, xp = column_scales(rows.X, rows.weight), array_module(rows.X)
+    columns = neighbourhoods(rows.X, scales, n_chains, seed)
+    if columns is None:
+        return None
+    counts = np.count_nonzero(columns >= 0, axis=1)[:, None]
+    # the distance between two rows in these columns
+    sigma = np.sqrt(2.0 * np.sum(np.where(columns >= 0, scales[columns] ** 2, 0.0), axis=1, keepdims=True))
+    draws = stream(seed, "near starts").standard_normal(columns.shape, dtype=np.float32) * (columns >= 0)
+    W = draws * (np.sqrt(options.start) / sigma).astype(np.float32)
+    scale = xp.asarray((sigma / np.sqrt(counts)).astype(np.float32))
+    look, judge = landscape(rows.X, rows.S, columns=columns), rows.judge(columns)
+    return _Group(look, judge, xp.asarray(W), options.stride, xp.asarray(counts), scale, columns, options.near_steps)
 
 
 def _best_tries(v: Any, tries: int) -> np.ndarray:
@@ -386,13 +392,13 @@ def _best_tries(v: Any, tries: int) -> np.ndarray:
 def _climbed(group: _Group, options: SearchOptions, seed: int) -> tuple[_Group, np.ndarray, np.ndarray]:
     """The group, its best frequencies and their potentials, on the host."""
     slope = group.slope(options.max_norm)
-    start = slope.bounded(group.W * group.scale)
+    start, steps = slope.bounded(group.W * group.scale), group.steps or options.steps
     if options.method == "quasi-newton":
-        quasi_newton(slope, start, options.steps, group.stride)
+        quasi_newton(slope, start, steps, group.stride)
     else:
-        langevin(slope, start, options.steps, group.stride, noise=_noise(group, options, seed))
+        langevin(slope, start, steps, group.stride, noise=_noise(group, options, seed))
     if options.polish:
-        polished(slope, slope.best, options.polish, group.stride / options.steps)
+        polished(slope, slope.best, options.polish, group.stride / steps)
     best = on_host(slope.best / group.scale)
     return group, best.astype(np.float32), on_host(slope.height).astype(np.float64)
 
@@ -418,5 +424,11 @@ def _written_out(group: _Group, W: np.ndarray, width: int) -> np.ndarray:
     return wide
 
 
+def _size(group: _Group | None) -> int:
+    return 0 if group is None else len(group.W)
+
+
 def _support(group: _Group, width: int) -> np.ndarray:
+    if group.columns is None:
+        return np.ones((len(group.W), width), bool)
     return _written_out(group, np.ones(group.W.shape, np.float32), width) > 0

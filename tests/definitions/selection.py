@@ -201,6 +201,17 @@ def column_scales(X: np.ndarray) -> np.ndarray:
     return np.array(scales)
 
 
+def neighbours(X: np.ndarray, column: int) -> list[int]:
+    """All columns, those first whose correlation with one is strongest; that one leads."""
+    scales = column_scales(X)
+    means = [math.fsum(those) / len(those) for those in X.T]
+    strengths = []
+    for other in range(X.shape[1]):
+        products = ((row[column] - means[column]) * (row[other] - means[other]) for row in X)
+        strengths.append(abs(math.fsum(products)) / len(X) / scales[column] / scales[other])
+    return sorted(range(X.shape[1]), key=lambda other: (other != column, -strengths[other]))
+
+
 def distinct_peaks(
     frequencies: np.ndarray, potentials: np.ndarray, k: int, cosine: float = 0.9, length: float = 0.2
 ) -> list[int]:

@@ -186,6 +186,18 @@ def test_no_frequency_is_longer_than_max_norm(plain_share: float) -> None:
     assert np.linalg.norm(dense(bounded.frequencies_), axis=1).max() <= bound * (1 + 1e-5)
 
 
+def test_later_points_live_on_columns_that_go_together_where_there_are_such() -> None:
+    noise = np.random.default_rng(0).standard_normal((5_100, 328)).astype(np.float32)
+    smooth = np.mean([noise[:, j : j + 320] for j in range(8)], axis=0)
+    for X, narrow in ((smooth, True), (noise[:, :320], False)):
+        y = np.sin(X[:, 100:130].sum(axis=1)) + np.cos(3.0 * X[:, 7]) > 0
+        settings = {"plain_share": None, "sparse_share": 0.0, "chains": None, "steps": 2, "family": None}
+        fitted = learner(n_features=120, **settings).fit(X, y)
+        widths = np.count_nonzero(dense(fitted.points_), axis=1)
+        assert np.all(widths[:50] == 320)
+        assert np.any(widths[50:] <= 150) == narrow
+
+
 def test_auto_stops_where_held_out_rows_gain_no_more() -> None:
     X, y = rows()
     y = np.where(np.random.default_rng(1).random(len(y)) < 0.2, "no", y)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dkl.selection import peak_search
+from dkl.selection import chain_columns, peak_search
 from dkl.selection.climbing import Slope, langevin, polished, quasi_newton
 from dkl.selection.peak_search import (
     SearchOptions,
@@ -101,6 +101,56 @@ def test_column_scales_are_standard_deviations_of_dense_and_sparse_rows() -> Non
     repeated = definition.column_scales(np.repeat(X, weight.astype(int), axis=0))
     for stored in (X, sparse.csr_array(X)):
         np.testing.assert_allclose(peak_search.column_scales(stored, weight), repeated, rtol=1e-6)
+
+
+def blurred(n: int = 400, d: int = 320) -> np.ndarray:
+    """Rows whose columns are alike where they are near, as those of pictures are, each with a deviation of its own."""
+    wide = rows(n, d + 8)
+    return np.mean([wide[:, j : j + d] for j in range(8)], axis=0) * np.linspace(1.0, 2.0, d, dtype=np.float32)
+
+
+def test_neighbourhoods_are_a_column_and_those_most_correlated_with_it() -> None:
+    X = blurred()
+    found = chain_columns.neighbourhoods(X, definition.column_scales(X), 60, seed=1)
+    assert found is not None
+    sizes = np.count_nonzero(found >= 0, axis=1)
+    assert chain_columns.NARROWEST <= sizes.min() < 20
+    assert 100 < sizes.max() <= chain_columns.WIDEST
+    for j in (0, 1, 2):
+        np.testing.assert_array_equal(found[j, : sizes[j]], definition.neighbours(X, found[j, 0])[: sizes[j]])
+        assert np.all(found[j, sizes[j] :] == -1)
+
+
+def test_there_are_no_neighbourhoods_among_few_columns_or_unrelated_ones() -> None:
+    few = blurred()
+    few[:, : 320 - 2 * chain_columns.WIDEST + 1] = 3.0
+    for X in (few, rows(400, 320), np.ones((10, 320), np.float32)):
+        assert chain_columns.neighbourhoods(X, peak_search.column_scales(X), 20, seed=1) is None
+    options = SearchOptions(40, 2, sparse_share=0.25, near_share=0.5)
+    stored = sparse.csr_array(blurred(100))
+    for X in (few, stored):
+        found = search_peaks(X, wave(blurred(X.shape[0]), np.eye(320)[2]), 4.0, options, seed=3)
+        assert found.supports is not None
+        assert np.count_nonzero(found.supports.all(axis=1)) == 30
+
+
+def test_near_chains_move_in_their_own_columns_alone_and_climb_there() -> None:
+    X = blurred()
+    s = wave(X, np.where(np.arange(320) < 20, 0.5, 0.0))
+    short, long = (
+        search_peaks(X, s, 25.0, SearchOptions(40, 1, sparse_share=0.25, near_share=0.5, near_steps=steps), seed=3)
+        for steps in (1, 15)
+    )
+    assert long.supports is not None
+    counts = long.supports.sum(axis=1)
+    assert np.all(counts[:15] == 320)
+    assert np.all((counts[15:30] >= chain_columns.NARROWEST) & (counts[15:30] <= chain_columns.WIDEST))
+    assert set(counts[30:]) <= {1, 2, 3}
+    assert not long.frequencies[~long.supports].any()
+    np.testing.assert_array_equal(long.frequencies[:15], short.frequencies[:15])
+    assert np.median(long.potentials[15:30]) > 2.0 * np.median(short.potentials[15:30])
+    expected = block_definitions.potentials(X, s[:, None], long.frequencies[15:30:7])
+    np.testing.assert_allclose(long.potentials[15:30:7], expected, rtol=1e-4)
 
 
 def test_steps_follow_the_scale_of_the_columns() -> None:
