@@ -16,7 +16,7 @@ from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.records import Cost, Record, RowSample
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.learners.rows import check_target
+from dkl.learners.rows import check_target, without_splits
 from dkl.passes.backends import choose_backend
 from dkl.passes.dispatch import Backend
 from dkl.passes.kept_sums import source_of
@@ -214,7 +214,8 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
     rows = as_dataset(dataset, y, task=getattr(learner, "_task", "auto"))
     if getattr(learner, "_supervised", False):
         check_target(type(learner).__name__, rows)
-    kinds = learner.planned_passes(rows)
+    whole = without_splits(rows)
+    kinds = learner.planned_passes(whole)
     backend = choose_backend()
     try:
         slots = Counter(backend.slots())
@@ -238,7 +239,7 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
         slots.total(),
         flops_per_second,
         bytes_per_second,
-        held=_held(learner, rows),
+        held=_held(learner, whole),
         is_cluster=backend.is_cluster,
     )
 

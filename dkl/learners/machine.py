@@ -34,7 +34,7 @@ from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.prediction import Scorer
 from dkl.learners.random_features import RandomFeatures
 from dkl.learners.recording import record_rows, recorded
-from dkl.learners.rows import check_classes, check_columns, encoded_rows, one_dimensional, rows_to_fit
+from dkl.learners.rows import check_classes, check_columns, encoded_rows, one_dimensional, rows_to_fit, without_splits
 from dkl.learners.saving import Saved
 from dkl.learners.suggesting import advise
 from dkl.learners.updating import updatable
@@ -115,8 +115,7 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
         self._check_solver()
         check_device(self.device)
         dataset = rows_to_fit(self, X, one_dimensional(y), sample_weight, supervised=self._supervised, task=self._task)
-        # the views of a store have been warned of once
-        dataset = Dataset(dataset.source, dataset.schema, store=dataset.store, name=dataset.name)
+        dataset = without_splits(dataset)
         self._check_targets(dataset)
         record_rows(dataset)
         weights = self._class_weights(dataset)

@@ -53,6 +53,11 @@ def rows_to_fit(
     return dataset
 
 
+def without_splits(dataset: Dataset) -> Dataset:
+    """All rows of a dataset, where it has been warned of once that its splits are used together."""
+    return Dataset(dataset.source, dataset.schema, store=dataset.store, name=dataset.name)
+
+
 def check_target(asking: str, dataset: Dataset) -> None:
     """Raise ValueError where rows have no target, and what is `asking` needs one."""
     if dataset.task is None:

@@ -14,7 +14,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
 from dkl.learners.checkpoints import digest_of, stage_checkpoint, stored_seed, what_counts
-from dkl.learners.rows import check_target
+from dkl.learners.rows import check_target, without_splits
 from dkl.progress import resolve_progress
 from dkl.search.evaluation import Scoring, fitted_to, reads_blocks, with_parameters
 from dkl.search.folds import Fold, RowFolds, fold_views
@@ -295,8 +295,7 @@ def rows_to_search(asking: str, X: Any, y: Any, sample_weight: Any, task: TaskCh
     """
     dataset = as_dataset(X, y, sample_weight, task=task)
     check_target(asking, dataset)
-    # the views of a store have been warned of once
-    return Dataset(dataset.source, dataset.schema, store=dataset.store, name=dataset.name)
+    return without_splits(dataset)
 
 
 def quiet(model: Any, seed: int) -> Any:
