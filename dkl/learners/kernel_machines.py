@@ -32,7 +32,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     ----------
     features : feature learner, {"margin", "peaks", "aligned", "posterior", "landmarks", "leverage", "random"} or None
         A learner is cloned; a name is the learner with its defaults. None asks the rows for features, as `dkl.suggest`
-        does; the machine's own parameters stay (``dkl.suggest(rows).estimator`` has those that suit them).
+        does; the machine's own parameters stay (``dkl.suggest(rows).estimator`` has those that suit them). A learner
+        with ``warm_start=True`` goes on from the features of the machine's last fit, on the same held-out rows.
     loss : {"hinge", "squared_hinge", "log_loss", "modified_huber"}
     alpha : float or "auto"
         Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
@@ -184,7 +185,8 @@ class KernelRegressor(NumberPredictions, KernelMachine):
     ----------
     features : feature learner, {"margin", "peaks", "aligned", "leverage", "random"} or None
         A learner is cloned; a name is the learner with its defaults. None asks the rows for features, as `dkl.suggest`
-        does; the machine's own parameters stay (``dkl.suggest(rows).estimator`` has those that suit them).
+        does; the machine's own parameters stay (``dkl.suggest(rows).estimator`` has those that suit them). A learner
+        with ``warm_start=True`` goes on from the features of the machine's last fit, on the same held-out rows.
     loss : {"squared_error", "epsilon_insensitive", "huber"}
         "squared_error" is half the square.
     alpha : float or "auto"
