@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -128,6 +128,9 @@ class Workers:
         pid = sorted(self.client.run(os.getpid).values())[random.integers(2)]
         with _at(after, lambda: self._strike(strike, pid)), dask.config.set({"dkl.hung-worker-timeout": 9.0}):
             found = _learned_or_why_not(kind, self.folder, checkpoint)
+        if strike == "hang":  # a fit that could do without it has left it stopped, and the next run would wait for it
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.client.cluster.scale(2)
         self.tally.runs[kind] += 1
         self.tally.struck[f"worker {strike}"] += 1
