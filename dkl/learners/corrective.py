@@ -25,8 +25,8 @@ _SAMPLE_BYTES = 64 << 20
 AUTO_FEATURES, _AUTO_PATIENCE = 2_000, 5
 _CHAINS, _CHAINS_A_CANDIDATE = 20, 2.0
 _STEPS, _STRIDE = 5, 0.2
-# most chains live on columns that go together once there are so many points: on validation rows of MNIST 4 v 9 and of
-# automobiles v trucks 500 features and more gain by it, the first hundred lose
+# most chains live on columns that go together once there are so many points: on rows kept out of the training rows of
+# MNIST 1,000 features gain by it (4 v 9 0.1 %, ten digits 0.4 to 0.6), the first hundred do not
 _NEAR_SHARE, _NEAR_STEPS, _NEAR_FROM = 0.85, 14, 50
 # longer ascents pay where the rows are many
 _LONG_STEPS, _MANY_ROWS = 20, 200_000
