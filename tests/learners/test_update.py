@@ -285,10 +285,10 @@ def test_features_that_were_drawn_are_none_to_go_on_from() -> None:
         (lambda fitted, ds: fitted.update(ds("other", X, NUMBERS > 1e4)), "fit all rows again"),
         (lambda fitted, ds: LeverageFeatures(sums="sums").fit(ds("wide", X, LABELS)), "at most 4,094"),
         (lambda fitted, ds: TunedClassifier(sums="sums").fit(ds("tuned", X, LABELS)), "loss='squared_error'"),
-        (lambda fitted, ds: KernelClassifier("random", epochs=1).fit(X, LABELS).update(X), "RandomFeatures keeps no sums"),
+        (lambda fitted, ds: KernelClassifier("random", epochs=1).fit(X, LABELS).update(X), "Features keeps no sums"),
         (lambda fitted, ds: KernelClassifier(SEARCHED, epochs=1).fit(X, LABELS).update(X), "features__warm_start=True"),
         (lambda fitted, ds: TunedClassifier(9, epochs=1, solver="adam").fit(X, LABELS).update(X), "fit all rows again"),
-        (lambda fitted, ds: TunedClassifier(9, tol=0.5).fit(X, LABELS).update(X), "needs more than sums.*warm_start=True"),
+        (lambda fitted, ds: TunedClassifier(9, tol=0.5).fit(X, LABELS).update(X), "more than sums.*warm_start=True"),
     ],
 )  # fmt: skip
 def test_an_update_that_makes_no_sense_is_refused(tmp_path: Path, kept: Any, call: Any, message: str) -> None:
