@@ -36,6 +36,7 @@ from dkl.learners.random_features import RandomFeatures
 from dkl.learners.tuned import TunedClassifier
 from dkl.linear import array_sgd
 from dkl.passes.devices import computing_device
+from dkl.selection.peak_search import SearchOptions, search_peaks
 from tests.blocks.cuda_sources import played
 from tests.linear.problems import dataset
 
@@ -104,6 +105,18 @@ def test_features_are_those_of_the_cpu(name: str, gpu: str) -> None:
     assert isinstance(found, np.ndarray)
     # peaks are searched in float32
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 if name == "peaks" else 1e-8)
+
+
+def test_a_search_on_columns_that_go_together_is_that_of_the_cpu(gpu: str) -> None:
+    noise = np.random.default_rng(0).normal(size=(100, 320)).astype(np.float32)
+    X = np.mean([noise[:, j : j + 310] for j in range(8)], axis=0)
+    s = np.sign(X[:, 5]) / len(X)
+    found, expected = (
+        search_peaks(X, s, 8.0, SearchOptions(8, 2, near_share=0.5, near_steps=3, device=where), seed=0)  # type: ignore[arg-type]
+        for where in ("gpu", "cpu")
+    )
+    np.testing.assert_allclose(found.frequencies, expected.frequencies, atol=1e-3 * np.abs(expected.frequencies).max())
+    np.testing.assert_allclose(found.potentials, expected.potentials, rtol=1e-3)
 
 
 @pytest.mark.parametrize("storage", [np.asarray, sparse.csr_array])
