@@ -76,7 +76,8 @@ def measured(n_rows: int, n_columns: int) -> Cell:
 
 
 def said(cell: Cell) -> str:
-    return cell.get("error") or f"{format_bytes(cell['bytes'])}, {format_time(cell['time'])}"
+    of = f" of {format_bytes(cell['promised'])}" if "promised" in cell else ""
+    return cell.get("error") or f"{format_bytes(cell['bytes'])}{of}, {format_time(cell['time'])}"
 
 
 def page(
@@ -97,19 +98,21 @@ def page(
     table = markdown(["rows", *(f"{n_columns:,} columns" for n_columns in columns)], lines)
     return f"""# Limits
 
-Memory of a process and time of a fit: {FEATURES} random features and a ridge on them, float32. What `dkl.plan` promises
-for one thread of this machine ({speed / 1e9:.0f} GFLOP/s) before anything runs, and in bold what the fit took above
-imports, from a store, in processor seconds ({measured_when(fits.values())}).
+Memory of a process and time of a fit: {FEATURES} random features and a ridge on them, float32. What `dkl.plan`
+promises, before anything runs, for rows that are made when they are read and one thread of this machine
+({speed / 1e9:.0f} GFLOP/s); and in bold what a fit from a store took above imports, of the memory that was promised for
+that store, and its processor seconds ({measured_when(fits.values())}).
 
 {table}
 
-- Memory follows the columns and the features, and hardly the rows: a process holds a few blocks of at most 65,536.
+- Memory follows the columns and the features, and hardly the rows: a process works on a few blocks of at most 65,536.
 - Seconds promised are those of the arithmetic at the speed of a bare matrix product; cosines, reading, a last pass that
   corrects the rounding of the first and what every fit has to do once come on top{beyond(plans, fits, speed)}.
 - Time follows rows x features x (columns + features), and is divided by the workers. The promise counts the passes that
   every fit makes; it may make more (`dkl.plan` says how many at most).
-- Promised is the memory for rows that are made when they are read. From a store a process holds blocks in flight too,
-  packed and unpacked, and `dkl.plan` says so{stored(plans, fits)}.
+- From a store a process keeps blocks that it has read for the next pass, up to a quarter of its memory and at most
+  512 MiB, and the plan counts them. `memory_limit` bounds all of it, `dask.config.set({{"dkl.cache-bytes": 0}})` keeps
+  none{stored(fits)}.
 - The store holds rows x columns x 4 bytes, less what compression saves; 10^8 rows of 1,000 columns are 400 GB.
 - Newton steps hold features x features numbers, 200 MB at 5,000 features in double precision; above that,
   `solver="sgd"`.
@@ -132,18 +135,10 @@ def beyond(plans: dict[tuple[int, int], Cell], fits: dict[tuple[int, int], Cell]
     return f":\n  fits of {MANY_ROWS:,} rows and more took {min(times):.1f} to {max(times):.1f} times as long"
 
 
-def stored(plans: dict[tuple[int, int], Cell], fits: dict[tuple[int, int], Cell]) -> str:
-    """What the plan of the largest store adds, and how much of such promises fits took."""
-    done = {shape: fit for shape, fit in fits.items() if "promised" in fit}
-    if not done:
-        return ""
-    largest = max(done, key=lambda shape: (shape[0] * shape[1], shape))
-    rises = f"{format_bytes(done[largest]['promised'])} instead of {format_bytes(plans[largest]['bytes'])}"
-    shares = [100 * fit["bytes"] / fit["promised"] for fit in done.values()]
-    return (
-        f":\n  {rises} at {largest[0]:,} rows of {largest[1]:,} columns. "
-        f"Fits took {min(shares):.0f} to {max(shares):.0f} % of that"
-    )
+def stored(fits: dict[tuple[int, int], Cell]) -> str:
+    """How much of the memory that was promised for their stores fits took."""
+    shares = [100 * fit["bytes"] / fit["promised"] for fit in fits.values() if "promised" in fit]
+    return f".\n  Fits took {min(shares):.0f} to {max(shares):.0f} % of what was promised" if shares else ""
 
 
 def main() -> None:
