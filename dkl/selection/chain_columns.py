@@ -15,8 +15,8 @@ NARROWEST, WIDEST = 10, 150
 # rows that correlations are taken over; columns with less than this share of the largest deviation belong to none
 _ROWS = 8_192
 _LEAST_DEVIATION = 0.1
-# the median of the correlations with a column's fourth neighbour: pixels of digits have .7; histograms of gradients have
-# .24, where neighbourhoods gained nothing clear, one-hot columns .13, where they cost accuracy
+# the median of the correlations with a column's fourth neighbour: pixels of digits have .7; histograms of gradients
+# have .24, where neighbourhoods gained nothing clear, one-hot columns .13, where they cost accuracy
 _NEIGHBOUR, _RELATED = 4, 0.4
 
 
