@@ -145,7 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=float, default=1e7, help="the most rows of a fit that is run")
     parser.add_argument(
-        "--numbers", type=float, default=1e8, help="and the most rows x columns, which are written first"
+        "--numbers", type=float, default=1e9, help="and the most rows x columns, which are written first"
     )
     parser.add_argument("--output", type=Path, default=Path("limits"), help="where what was measured is kept")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
