@@ -15,6 +15,7 @@ from dkl.learners.parameters import kept_frequencies
 from dkl.learners.searching import ground_of, rows_within, weight_of
 from dkl.linear.pieces import HeldOut
 from dkl.linear.targets import TargetScale, target_scale
+from dkl.selection.chain_columns import LEAST_COLUMNS
 from dkl.selection.corrective import CorrectiveDriver
 from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState, Schedule
 from dkl.selection.grounds import FourierGround, Ground, PoolGround
@@ -210,7 +211,7 @@ def _ground(learner: Any, dataset: Dataset, scaler: Any) -> Ground:
         stride=max(_STRIDE, _LEAST_STRIDE / np.sqrt(d)) if learner.stride is None else learner.stride,
         noise=0.0 if learner.noise is None else learner.noise,
         sparse_share=learner.sparse_share,
-        near_share=0.0 if _are_few(dataset) else _NEAR_SHARE,
+        near_share=_NEAR_SHARE if _may_have_neighbours(dataset) else 0.0,
         near_steps=max(_NEAR_STEPS, _steps(dataset)) if learner.steps is None else learner.steps,
         max_norm=learner.max_norm,
     )
@@ -219,6 +220,11 @@ def _ground(learner: Any, dataset: Dataset, scaler: Any) -> Ground:
     if not isinstance(ground, FourierGround):
         return ground
     return replace(ground, near_room=max(0, _n_points(learner, ground) - _NEAR_FROM))
+
+
+def _may_have_neighbours(dataset: Dataset) -> bool:
+    """Whether the rows are worth a look at which columns go together, which takes memory."""
+    return not (_are_few(dataset) or dataset.source.is_sparse or dataset.n_columns < LEAST_COLUMNS)
 
 
 def _steps(dataset: Dataset) -> int:

@@ -30,7 +30,7 @@ LARGEST_DEFAULT_CACHE = 512 << 20
 ROW_OBJECT_BYTES = 24
 # arrays come and go in sizes that differ, between blocks that stay in the cache: a process was seen to hold 1.24 times
 # what its arrays and objects hold
-ALLOCATOR_GAPS = 0.1
+ALLOCATOR_GAPS = 0.15
 PIECES_A_THREAD = 3
 
 

@@ -12,6 +12,7 @@ from dkl.blocks.moments import dense_sums
 from dkl.features.frequencies import stream
 
 NARROWEST, WIDEST = 10, 150
+LEAST_COLUMNS = 2 * WIDEST
 # rows that correlations are taken over; columns with less than this share of the largest deviation belong to none
 _ROWS = 8_192
 _LEAST_DEVIATION = 0.1
@@ -55,10 +56,10 @@ def neighbourhoods(X: Any, scales: np.ndarray, count: int, seed: int) -> np.ndar
     -------
     ndarray of shape (count, WIDEST), int64, or None
         The drawn column first, then its neighbours; -1 for no column. Sizes are spread from `NARROWEST` to `WIDEST`,
-        evenly in their logarithm. None where fewer than twice as many columns vary, or they are hardly correlated.
+        evenly in their logarithm. None where fewer than `LEAST_COLUMNS` vary, or they are hardly correlated.
     """
     free = np.flatnonzero(scales >= _LEAST_DEVIATION * scales.max(initial=0.0))
-    if len(free) < 2 * WIDEST or scales[free[0]] == 0.0:
+    if len(free) < LEAST_COLUMNS or scales[free[0]] == 0.0:
         return None
     generator = stream(seed, "neighbourhoods")
     centres = generator.choice(len(free), count)

@@ -125,12 +125,11 @@ class Workers:
         strike, after = str(random.choice(strikes)), random.uniform(0.0, 1.5)
         checkpoint = f"{self.checkpoints}/{kind}-{number}" if self.checkpoints else None
         bring_two_workers(self.client)
-        pid = sorted(self.client.run(os.getpid).values())[random.integers(2)]
+        pid = self._pids()[random.integers(2)]
         with _at(after, lambda: self._strike(strike, pid)), dask.config.set({"dkl.hung-worker-timeout": 9.0}):
             found = _learned_or_why_not(kind, self.folder, checkpoint)
-        if strike == "hang":  # a fit that could do without it has left it stopped, and the next run would wait for it
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        if strike == "hang":
+            self._end(pid)
         self.client.cluster.scale(2)
         self.tally.runs[kind] += 1
         self.tally.struck[f"worker {strike}"] += 1
@@ -141,6 +140,16 @@ class Workers:
         """Computed without workers."""
         with dask.config.set(scheduler="synchronous"):
             return learned(kind, self.folder)
+
+    def _pids(self) -> list[int]:
+        return sorted(nanny.pid for nanny in self.client.cluster.workers.values() if nanny.pid)
+
+    def _end(self, pid: int) -> None:
+        """A fit that could do without a worker has left it stopped, and the next run would wait for it."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        while pid in self._pids():
+            time.sleep(0.05)
 
     def _strike(self, strike: str, pid: int) -> None:
         if strike in ("leave", "join"):

@@ -123,7 +123,7 @@ def test_neighbourhoods_are_a_column_and_those_most_correlated_with_it() -> None
 
 def test_there_are_no_neighbourhoods_among_few_columns_or_unrelated_ones() -> None:
     few = blurred()
-    few[:, : 320 - 2 * chain_columns.WIDEST + 1] = 3.0
+    few[:, : 320 - chain_columns.LEAST_COLUMNS + 1] = 3.0
     for X in (few, rows(400, 320), np.ones((10, 320), np.float32)):
         assert chain_columns.neighbourhoods(X, peak_search.column_scales(X), 20, seed=1) is None
     options = SearchOptions(40, 2, sparse_share=0.25, near_share=0.5)
