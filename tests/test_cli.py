@@ -356,7 +356,7 @@ def test_ctrl_c_ends_a_fit_within_seconds_without_a_traceback(
         os.killpg(run.pid, signal.SIGKILL)
         raise
     assert time.monotonic() - started < 5.0
-    assert run.returncode == 130
+    assert run.returncode == 130, output
     assert "interrupted" in output
     assert "it goes on after the last finished pass" in output
     assert "Traceback" not in output

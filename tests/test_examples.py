@@ -24,7 +24,11 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 @pytest.fixture(autouse=True)
 def siblings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts of the papers import what they share from their own folder, as Python has it for a script."""
+    """Scripts of the papers import what they share from their own folder, as Python has it for a script.
+
+    Pictures that other tests of this process left open are none of theirs.
+    """
+    pyplot.close("all")
     monkeypatch.syspath_prepend(EXAMPLES / "papers")
 
 
