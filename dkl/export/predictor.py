@@ -178,7 +178,7 @@ class Forms:
     def __call__(self, x: Any) -> np.ndarray:
         """Decision values (K,) of a row (d,), or (n, K) of rows (n, d)."""
         self.check_width(x := np.asarray(x))
-        return self._features(x) @ self.coef + self.intercept
+        return _finite(self._features(x) @ self.coef + self.intercept)
 
     def check_width(self, x: np.ndarray) -> None:
         """Raise ValueError for rows of other columns than those of `fit`."""

@@ -28,8 +28,10 @@ def has_begun(features: Any, last: Any) -> bool:
 
     Not from features that were drawn: these are none that a search has found.
     """
-    is_warm = getattr(features, "warm_start", False) and type(last) is type(features)
-    return is_warm and not getattr(last, "plain_share", None) == 1.0 != features.plain_share
+    if not getattr(features, "warm_start", False) or type(last) is not type(features):
+        return False
+    were_drawn = getattr(last, "plain_share", None) == 1.0 and features.plain_share != 1.0
+    return not were_drawn
 
 
 def working_start(features: Any, n_models: int) -> np.ndarray | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -287,6 +288,11 @@ class _Rows:
         climbed = None if weight is None else weight[:n_climbed]
         return cls(X[:n_climbed], S[:n_climbed], (X[n_climbed:], S[n_climbed:]), scale, climbed)
 
+    @cached_property
+    def scales(self) -> np.ndarray:
+        """How far each column varies."""
+        return column_scales(self.X, self.weight)
+
     def judge(self, columns: np.ndarray | None = None) -> Judge | None:
         """W -> potentials on the held-out rows."""
         if self.judges is None:
@@ -344,7 +350,7 @@ def _all_columns(
 def _few_columns(rows: _Rows, options: SearchOptions, seed: int) -> _Group | None:
     """Chains that live on 1 to 3 columns that are not constant; None where there are none."""
     n_chains = round(options.chains * options.sparse_share)
-    scales = column_scales(rows.X, rows.weight) if n_chains else np.zeros(0)
+    scales = rows.scales if n_chains else np.zeros(0)
     free = np.flatnonzero(scales > 0.0)
     if len(free) == 0:
         return None
@@ -369,7 +375,7 @@ def _near_columns(rows: _Rows, options: SearchOptions, seed: int, n_others: int)
     n_chains = round(options.near_share * n_others)
     if n_chains == 0 or hasattr(rows.X, "toarray"):
         return None
-    scales, xp = column_scales(rows.X, rows.weight), array_module(rows.X)
+    scales, xp = rows.scales, array_module(rows.X)
     columns = neighbourhoods(rows.X, scales, n_chains, seed)
     if columns is None:
         return None

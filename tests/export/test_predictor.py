@@ -105,6 +105,13 @@ def test_many_rows_have_the_bits_of_the_model_and_one_that_is_not_finite_is_name
         model.predictor().predict(np.where(np.arange(1200).reshape(300, 4) == 30, np.inf, X))
 
 
+def test_a_row_whose_features_overflow_is_an_error() -> None:
+    learner = dkl.RandomFeatures(dkl.ArcCosine(2), n_features=20, random_state=0)
+    predictor = classifier(learner).fit(X, TWO).predictor()
+    with pytest.raises(ValueError, match="too large for the model"), np.errstate(all="ignore"):
+        predictor.decision_function(1e200 * X[0].astype(np.float64))
+
+
 def test_sparse_rows_are_answered_as_the_model_answers_them() -> None:
     model = classifier(random_features(scaling="unit")).fit(X, TWO)
     rows = sparse.csr_array(X[:9])
