@@ -11,7 +11,7 @@ from scipy import sparse
 
 from dkl.blocks import device
 from dkl.blocks.pair_sums import add_sparse_sums, sparse_row_product
-from dkl.blocks.threads import Crew
+from dkl.blocks.threads import Crew, usable_cores
 from dkl.blocks.tiles import cache_tile, checked_dtype, checked_weights, spans
 from dkl.blocks.turns import ELEMENTWISE, REDUCTION, add_multiple, cos_sin, cos_sin_rows
 
@@ -22,6 +22,8 @@ _TURN = 1.0 / (2.0 * np.pi)
 # pieces' gradients, that exist at once
 _ROWS = 512
 _PIECES = 32
+# shares of the chains on few columns for each core: they differ in their columns, and each is a task to hand out
+_SHARES = 3
 _LEAST_TILES = 2
 # chains that climb at once on sparse rows, whose frequencies and gradients stay in the second cache; they come in
 # multiples, since compiled loops take so many at a time and what is left over one by one
@@ -280,7 +282,8 @@ class _Columns:
         def work(chains: slice) -> None:
             _climb_columns(self.rows, self.S, self.places[chains], turns[chains], (v[chains], gradient[chains]))
 
-        self.crew.map(work, list(spans(len(W), max(1, -(-len(W) // _PIECES)))))
+        # no sum runs over chains: how they are shared changes no bit
+        self.crew.map(work, list(spans(len(W), max(1, -(-len(W) // (_SHARES * usable_cores()))))))
         return v, gradient.astype(self.rows.dtype)
 
 

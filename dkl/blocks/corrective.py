@@ -180,7 +180,7 @@ def _tile_sums(phi: np.ndarray, targets: tuple[np.ndarray, ...], round_: Correct
 def _cross(phi: np.ndarray, used: np.ndarray, new: np.ndarray) -> np.ndarray:
     """sum over rows of used * phi phi_new^T, (width, new)."""
     rows = np.flatnonzero(used)
-    chosen = phi[rows]
+    chosen = phi if len(rows) == len(phi) else phi[rows]
     return chosen.T @ (chosen[:, new] * used[rows, None].astype(phi.dtype))
 
 

@@ -75,7 +75,7 @@ class _Shared:
     def __call__(self, z: np.ndarray, chosen: slice, values: np.ndarray) -> None:
         width = z.shape[1]
         waves = np.empty((len(z), 2 * width), z.dtype)
-        write_waves(z, np.ones(width, z.dtype), 0, waves)
+        write_waves(z, np.ones(width, z.dtype), 0, waves, True)
         values += self.forms[chosen.start](waves, slice(0, values.shape[1]))
 
 

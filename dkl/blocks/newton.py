@@ -11,7 +11,6 @@ import numpy as np
 from scipy.linalg import blas
 
 from dkl.blocks.block import Block
-from dkl.blocks.device import on_host
 from dkl.blocks.maps import map_spans
 from dkl.features.feature_map import FeatureMap
 
@@ -77,17 +76,17 @@ class NewtonOptions:
 
 
 def design_tiles(X: Any, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
-    """Row tiles of the design matrix: mapped rows with a last column of ones."""
-    for rows, mapped in map_spans(X, feature_map, dtype, _DESIGN_ROWS):
-        phi = np.ones((len(mapped), feature_map.n_features + 1), dtype)
-        phi[:, :-1] = on_host(mapped)
-        yield rows, phi
+    """Row tiles of the design matrix: mapped rows with a last column of ones. Each is written over the one before."""
+    room = np.ones((min(_DESIGN_ROWS, X.shape[0]), feature_map.n_features + 1), dtype)
+    for rows, _ in map_spans(X, feature_map, dtype, _DESIGN_ROWS, room):
+        yield rows, room[: rows.stop - rows.start]
 
 
 def mapped_tiles(X: Any, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
-    """Row tiles of mapped rows, of the size that products of their columns want."""
-    for rows, phi in map_spans(X, feature_map, dtype, newton_tile(feature_map.n_features, dtype)):
-        yield rows, on_host(phi)
+    """Row tiles of mapped rows, of the size that products of columns want. Each is written over the one before."""
+    step = newton_tile(feature_map.n_features, dtype)
+    room = np.empty((min(step, X.shape[0]), feature_map.n_features), dtype)
+    yield from map_spans(X, feature_map, dtype, step, room)
 
 
 def newton_tile(n_features: int, dtype: str) -> int:

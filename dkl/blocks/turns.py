@@ -172,12 +172,12 @@ def weighted_sum_of_two(x: np.ndarray, y: np.ndarray, u: float, v: float, w: np.
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def write_waves(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarray) -> None:
-    """Write the features of angles z (n, F) in turns to columns first .. of out; the sines too if there is room."""
+def write_waves(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarray, paired: bool) -> None:
+    """Write the features of angles z (n, F) in turns to columns first .. of out; the sines too if they are `paired`."""
     m, width = len(amplitudes), z.shape[1]
     a = amplitudes[first : first + width]
     for i in range(z.shape[0]):
-        if out.shape[1] == m:
+        if not paired:
             write_cosines(z[i], a, out[i, first : first + width])
         else:
             _write_pairs(z[i], a, out[i, first : first + width], out[i, m + first : m + first + width])

@@ -91,10 +91,9 @@ class SampleReduction:
     def merge(self, left: Block, right: Block) -> Block:
         record = self.record
         if record.n_classes is not None:
-            return self._ordered(stack_rows(left, right))
-        # rows that do not stay are left behind before anything is copied
-        both = zip((left, right), stays_first(left, right, record.k, record.seed, record.round), strict=True)
-        return stack_rows(*(block if stays.all() else block.rows(stays) for block, stays in both))
+            return self._ordered(stack_rows(left, right, np.arange(left.n_rows), np.arange(right.n_rows)))
+        stays = stays_first(left, right, record.k, record.seed, record.round)
+        return stack_rows(left, right, *map(np.flatnonzero, stays))
 
     def finish(self, value: Block | None) -> Block:
         if value is None:
@@ -110,17 +109,24 @@ class SampleReduction:
         return smallest_keys(block, record.k, record.seed, record.round, each_class=record.n_classes is not None)
 
 
-def stack_rows(left: Block, right: Block) -> Block:
-    """The rows of both blocks, one below the other, with the row columns that both have."""
-    X = sparse.vstack([left.X, right.X], format="csr") if sparse.issparse(left.X) else np.concatenate([left.X, right.X])
-    return Block(
-        left.index,
-        X,
-        None if left.y is None or right.y is None else np.concatenate([left.y, right.y]),
-        None if left.weight is None or right.weight is None else np.concatenate([left.weight, right.weight]),
-        np.concatenate([left.row_id, right.row_id]),
-        {name: np.concatenate([left.columns[name], right.columns[name]]) for name in left.columns},
-    )
+def stack_rows(left: Block, right: Block, above: np.ndarray, below: np.ndarray) -> Block:
+    """The rows of two blocks at the positions `above` and `below`, one below the other, with their row columns."""
+
+    def stacked(first: Any, second: Any) -> Any:
+        if first is None or second is None:
+            return None
+        if sparse.issparse(first):
+            return sparse.vstack([first[above], second[below]], format="csr")
+        # rows are wide: each is copied once
+        out = np.empty((len(above) + len(below), *first.shape[1:]), first.dtype)
+        np.take(first, above, axis=0, out=out[: len(above)], mode="clip")
+        np.take(second, below, axis=0, out=out[len(above) :], mode="clip")
+        return out
+
+    columns = {name: stacked(left.columns[name], right.columns[name]) for name in left.columns}
+    parts = ((getattr(left, name), getattr(right, name)) for name in ("X", "y", "weight", "row_id"))
+    X, y, weight, row_id = (stacked(*part) for part in parts)
+    return Block(left.index, X, y, weight, row_id, columns)
 
 
 def reduction(record: BlockSum | RowSample) -> Reduction:

@@ -14,7 +14,7 @@ from dkl.features.frequencies import stream
 NARROWEST, WIDEST = 10, 150
 LEAST_COLUMNS = 2 * WIDEST
 # rows that correlations are taken over; columns with less than this share of the largest deviation belong to none
-_ROWS = 8_192
+_ROWS = 2_048
 _LEAST_DEVIATION = 0.1
 # the median of the correlations with a column's fourth neighbour: pixels of digits have .7; histograms of gradients
 # have .24, where neighbourhoods gained nothing clear, one-hot columns .13, where they cost accuracy

@@ -14,6 +14,7 @@ from dkl.blocks.records import Record, RowSample
 from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState
 from dkl.selection.corrective_round import round_record, sample_record, spread, trimmed, with_gram
 from dkl.selection.peak_search import grown_sample, pair_potentials
+from dkl.selection.positive import systems_at_once
 from dkl.selection.searched_rows import SearchedRows
 from dkl.selection.working_model import WorkingModel, refit
 
@@ -106,7 +107,8 @@ class CorrectiveDriver:
         rows = SearchedRows.most_bytes(problem.most_rows, row_bytes, width - 1, problem.dtype)
         most = max(_most_candidates(problem, size) for size in planned_sizes(problem))
         climb = problem.ground.search_bytes(problem.most_rows, most)
-        return {**rows, "chains that climb": climb, "Gram matrices": 5 * 8 * width * width}
+        solved = systems_at_once(problem.n_models, width)
+        return {**rows, "chains that climb": climb, "Gram matrices": (4 + solved) * 8 * width * width}
 
     def plan(self, problem: CorrectiveProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """Rounds up to half the final size, and the last ones; steps that have to be halved come on top."""

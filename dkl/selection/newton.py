@@ -21,9 +21,8 @@ from dkl.blocks.newton import (
     packed_size,
 )
 from dkl.blocks.records import Accumulator, BlockSum, Cost
-from dkl.blocks.threads import Crew, usable_cores
 from dkl.features.feature_map import FeatureMap
-from dkl.selection.positive import solve_positive
+from dkl.selection.positive import map_systems, solve_positive, systems_at_once
 
 _HESSIAN_BYTES = 1 << 26
 _BACKTRACKS = 8
@@ -245,7 +244,7 @@ class NewtonDriver:
         """Hessians as they were, as they are summed and as they become; those being solved written out."""
         one, system = 8 * packed_size(0, problem.width), 8 * problem.width**2
         packed = min(problem.n_models * one, max(_HESSIAN_BYTES, one))
-        solved = min(problem.n_models, usable_cores()) if system <= _HESSIAN_BYTES else 1
+        solved = systems_at_once(problem.n_models, problem.width)
         return {"Hessians": 3 * packed + 2 * solved * system}
 
     def plan(self, problem: NewtonProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
@@ -402,8 +401,7 @@ def _turn(
         return those, _solve(problem, hessians[system[0]], system[1], gradients[those])
 
     systems = sorted(set(zip(hessian_of.tolist(), alphas.tolist(), strict=True)))
-    at_once = 8 * problem.width**2 <= _HESSIAN_BYTES
-    for those, steps in Crew().map(solved, systems) if at_once else map(solved, systems):
+    for those, steps in map_systems(solved, systems, problem.width):
         state.directions[models[those]] = -steps
         state.slope[models[those]] = -np.einsum("gj,gj->g", gradients[those], steps)
 

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import TypeVar
 
 import numpy as np
+from numba.extending import get_cython_function_address
 from scipy.linalg import lapack
+
+from dkl.blocks.threads import Crew, usable_cores
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# larger systems are solved one after another: as many as there are cores would not fit beside the data
+_AT_ONCE_BYTES = 1 << 26
+
+
+def systems_at_once(count: int, width: int) -> int:
+    """How many of `count` systems `map_systems` has written out at the same time."""
+    return min(count, usable_cores()) if 8 * width**2 <= _AT_ONCE_BYTES else min(count, 1)
+
+
+def map_systems(function: Callable[[T], R], pieces: Iterable[T], width: int) -> list[R]:
+    """`function`, which solves one system of so many unknowns, of each piece: on all cores where they are small."""
+    pieces = list(pieces)
+    if systems_at_once(len(pieces), width) < 2:
+        return [function(piece) for piece in pieces]
+    return Crew().map(function, pieces)
 
 
 def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndarray:
     """The solution of a symmetric positive definite system by Cholesky; one that is not quite gets a growing diagonal.
+
+    Several threads factor at the same time: the interpreter's lock is released.
 
     Parameters
     ----------
@@ -29,7 +56,7 @@ def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndar
     """
     extra = 0.0
     while True:
-        system = form()
+        system = np.asfortranarray(form(), dtype=np.float64)
         diagonal = np.einsum("ii->i", system)
         scale = diagonal.mean()
         if not np.isfinite(scale):
@@ -38,7 +65,24 @@ def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndar
                 "(scaling='standard' of the feature learner), or use dtype='float64'"
             )
         diagonal += extra
-        factor, failed = lapack.dpotrf(system, lower=0, overwrite_a=1)
-        if not failed:
-            return lapack.dpotrs(factor, right, lower=0)[0]
+        if _factored(system):
+            return lapack.dpotrs(system, right, lower=0)[0]
         extra = 10.0 * extra if extra else 1e-9 * scale
+
+
+def _factored(system: np.ndarray) -> bool:
+    """Overwrite the upper triangle of a float64 matrix in Fortran order by its Cholesky factor; False if it has none.
+
+    SciPy's own wrapper of the same routine holds the interpreter's lock.
+    """
+    size, info = ctypes.c_int(len(system)), ctypes.c_int()
+    _dpotrf()(b"U", ctypes.byref(size), system.ctypes.data, ctypes.byref(size), ctypes.byref(info))
+    return info.value == 0
+
+
+@cache
+def _dpotrf() -> Callable[..., None]:
+    integer = ctypes.POINTER(ctypes.c_int)
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_char_p, integer, ctypes.c_void_p, integer, integer)
+    function: Callable[..., None] = signature(get_cython_function_address("scipy.linalg.cython_lapack", "dpotrf"))
+    return function

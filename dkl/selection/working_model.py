@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dkl.blocks.corrective import CorrectiveLoss
-from dkl.selection.positive import solve_positive
+from dkl.selection.positive import map_systems, solve_positive
 
 # the curvature of a model among several is taken as its mean times this on all rows: a bound, nearly, that keeps one
 # Gram matrix for all of them (with 2 to 4 ten classes of digits come as far as with a matrix each)
@@ -75,7 +75,11 @@ def refit(
     ridge[-1] *= _INTERCEPT
     pull = sums["gradient"][:, columns] - ridge * base
     curvatures = _curvatures(model, sums["curvature"], total_weight)
-    steps = [_solve(gram, ridge, curvature, one) for curvature, one in zip(curvatures, pull, strict=True)]
+
+    def solved(model: int) -> np.ndarray:
+        return _solve(gram, ridge, curvatures[model], pull[model])
+
+    steps = map_systems(solved, range(len(pull)), width)
     return base + np.array(steps), base, gram
 
 
