@@ -34,7 +34,7 @@ class SimilarityProduct:
 
     def __init__(self, X: Any, feature_map: FeatureMap, dtype: np.dtype) -> None:
         waves = wave_map(feature_map)
-        self.product = Product(X, waves, dtype, factor=1.0 / (2.0 * np.pi))
+        self.product = Product(X, waves, dtype)
         self.n_similarities, self.dtype = feature_map.n_frequencies, dtype
         self.parts = list(spans(waves.n_frequencies, self.product.step))
         projection, amplitudes = _projection(feature_map), feature_map.amplitudes
@@ -125,7 +125,7 @@ def _projection(feature_map: FeatureMap) -> Similarities:
 def _add_cosines(
     z: np.ndarray, weights: np.ndarray, starts: np.ndarray, begin: int, first: int, out: np.ndarray
 ) -> None:
-    """Add the cosines of angles z (n, F) in turns, frequencies `begin` on, to their similarities, `first` on."""
+    """Add the cosines of angles z (n, F), frequencies `begin` on, to their similarities, `first` on."""
     width = z.shape[1]
     room = np.empty(width, z.dtype)
     for i in range(z.shape[0]):

@@ -11,7 +11,7 @@ from dkl.blocks import device
 from dkl.blocks.activations import activate
 from dkl.blocks.harmonics import HARMONIC_FLOPS, harmonic_maps
 from dkl.blocks.landmarks import SimilarityProduct, similarity_maps, wave_map
-from dkl.blocks.products import Product, turned_product
+from dkl.blocks.products import Product
 from dkl.blocks.records import SINCOS_FLOPS
 from dkl.blocks.tiles import checked_dtype, checked_rows, row_tile, spans
 from dkl.blocks.turns import write_waves
@@ -49,7 +49,7 @@ def map_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndar
         return harmonic_maps(checked_rows(X, feature_map), feature_map, dtype)
     if feature_map.activation == "landmarks":
         return similarity_maps(checked_rows(X, feature_map), feature_map, dtype)
-    product = turned_product(X, feature_map, dtype)
+    product = Product(X, feature_map, dtype)
     return _mapped(product, slice(0, product.tiles.X.shape[0]), feature_map, dtype)
 
 
@@ -69,7 +69,7 @@ def map_spans(
         similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, checked_dtype(dtype))
         yield from ((span, _kept(similarities(span), room)) for span in rows)
         return
-    product = turned_product(X, feature_map, checked_dtype(dtype))
+    product = Product(X, feature_map, checked_dtype(dtype))
     yield from ((span, _mapped(product, span, feature_map, checked_dtype(dtype), room)) for span in rows)
 
 

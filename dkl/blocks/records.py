@@ -98,6 +98,8 @@ class RowSample:
     A row of weight w comes with the key of an exponential race, -log(u)/w, so that weights act as repetitions in
     expectation. The result is a `Block` of at most k rows in ascending order of the key, with the row columns that
     `reads` names. With `n_classes` it is k rows of each of so many classes, of a smaller class all.
+
+    `below` is the engine's: rows of blocks without weights whose key is not below it do not leave their block.
     """
 
     name: str
@@ -106,6 +108,7 @@ class RowSample:
     round: int = 0
     reads: tuple[str, ...] = ()
     n_classes: int | None = None
+    below: float = math.inf
 
     @property
     def most_rows(self) -> int:

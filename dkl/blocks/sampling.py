@@ -8,6 +8,8 @@ from dkl.blocks.block import Block
 
 __all__ = ["hash_rows", "sample_keys", "smallest_keys"]
 
+# to take fewer rows than this share out of a block is cheaper than to hand on all of them
+_WORTHWHILE = 0.5
 _LN2 = float.fromhex("0x1.62e42fefa39efp-1")
 
 
@@ -63,6 +65,16 @@ def smallest_keys(block: Block, k: int, seed: int, round: int = 0, *, each_class
     codes = np.asarray(block.y)[order]
     place = np.arange(len(codes)) - np.searchsorted(codes, codes)
     return block.rows(order[place < k])
+
+
+def sure_key(k: int, n_rows: int) -> float:
+    """A key that at least k of n rows without weights stay below, but for one sample in 1e15; infinite for large k.
+
+    The number of rows below it is binomial with mean m = k + 12 sqrt(k) + 72, and Chernoff's bound on fewer than k is
+    exp(-(m - k)^2 / 2m).
+    """
+    share = (k + 12.0 * np.sqrt(k) + 72.0) / max(n_rows, 1)
+    return float(-np.log1p(-share)) if share < _WORTHWHILE else np.inf
 
 
 def stays_first(left: Block, right: Block, k: int, seed: int, round: int = 0) -> tuple[np.ndarray, np.ndarray]:

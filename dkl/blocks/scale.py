@@ -73,7 +73,17 @@ def scale_dense(X: np.ndarray, scaler: Scaler | None, dtype: np.dtype, *, factor
             return out
         center, factors = linear_part(scaler)
         out = np.empty(X.shape, dtype)
-        return np.multiply(np.subtract(X, center, dtype=np.float64), factors * factor, out=out, casting="same_kind")
+        known = X.dtype.isnative and (X.dtype.kind != "f" or X.dtype.itemsize in (4, 8))
+        _scale_linearly(X if known else X.astype(np.float64), center, factors * factor, out)
+        return out
+
+
+@numba.njit(nogil=True, cache=True)
+def _scale_linearly(X: np.ndarray, center: np.ndarray, factors: np.ndarray, out: np.ndarray) -> None:
+    """out = (X - center) * factors in float64, without a temporary."""
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            out[i, j] = (np.float64(X[i, j]) - center[j]) * factors[j]
 
 
 def is_written_out(scaler: Scaler | None) -> bool:

@@ -14,6 +14,8 @@ ELEMENTWISE = {"contract", "nsz"}
 # Sums over rows of a tile may be reordered into vector lanes.
 REDUCTION = {"contract", "nsz", "reassoc"}
 
+_TURN = 1.0 / (2.0 * np.pi)
+
 # Interpolants in u = r^2 at the Chebyshev nodes of [0, 1/4]: errors 2e-7 (float32) and 1e-17 (float64) before rounding.
 _COS32 = tuple(
     np.float32(c)
@@ -173,7 +175,7 @@ def weighted_sum_of_two(x: np.ndarray, y: np.ndarray, u: float, v: float, w: np.
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def write_waves(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarray, paired: bool) -> None:
-    """Write the features of angles z (n, F) in turns to columns first .. of out; the sines too if they are `paired`."""
+    """Write the features of angles z (n, F), in radians, to columns first .. of out; the sines too if `paired`."""
     m, width = len(amplitudes), z.shape[1]
     a = amplitudes[first : first + width]
     for i in range(z.shape[0]):
@@ -185,15 +187,17 @@ def write_waves(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarr
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def write_cosines(z: np.ndarray, a: np.ndarray, cosines: np.ndarray) -> None:
-    """cosines = a cos(2 pi z)."""
+    """cosines = a cos z."""
+    turn = z.dtype.type(_TURN)
     for j in range(len(z)):
-        c, _ = cos_sin(z[j])
+        c, _ = cos_sin(turn * z[j])
         cosines[j] = a[j] * c
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _write_pairs(z: np.ndarray, a: np.ndarray, cosines: np.ndarray, sines: np.ndarray) -> None:
+    turn = z.dtype.type(_TURN)
     for j in range(len(z)):
-        c, s = cos_sin(z[j])
+        c, s = cos_sin(turn * z[j])
         cosines[j] = a[j] * c
         sines[j] = a[j] * s

@@ -39,6 +39,7 @@ class LightSource:
     def __init__(self, base: BlockSource) -> None:
         self.base = base
         self.n_blocks, self.block_rows, self.place = base.n_blocks, base.block_rows, base.place
+        self.has_weight = base.has_weight
 
     @property
     def block_nbytes(self) -> int:

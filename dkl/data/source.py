@@ -29,6 +29,8 @@ class BlockSource(Protocol):
     n_columns : int
     dtype : numpy dtype of X
     is_sparse : bool
+    has_weight : bool
+        Whether blocks may have weights.
     block_nbytes : int
         Bytes of the largest decoded block, y and weights included.
     read_nbytes : int
@@ -55,6 +57,9 @@ class BlockSource(Protocol):
 
     @property
     def is_sparse(self) -> bool: ...
+
+    @property
+    def has_weight(self) -> bool: ...
 
     @property
     def block_nbytes(self) -> int: ...

@@ -208,8 +208,7 @@ def _waves(z: np.ndarray, n_columns: int) -> np.ndarray:
     """Cosines of angles, for two columns a frequency with their sines behind them; NumPy's take ten times as long."""
     width = z.shape[-1]
     out = np.empty((*z.shape[:-1], n_columns * width))
-    angles, rows = z.reshape(-1, width) / (2.0 * np.pi), out.reshape(-1, n_columns * width)
-    write_waves(angles, np.ones(width), 0, rows, n_columns == 2)
+    write_waves(z.reshape(-1, width), np.ones(width), 0, out.reshape(-1, n_columns * width), n_columns == 2)
     return out
 
 

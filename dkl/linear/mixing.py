@@ -73,7 +73,7 @@ class MixedSource:
         self.n_columns, self.dtype, self.is_sparse = base.n_columns, base.dtype, base.is_sparse
         self.block_nbytes = base.block_nbytes
         self.stored_nbytes = base.stored_nbytes * groups
-        self.place = base.place
+        self.has_weight, self.place = base.has_weight, base.place
         self.fingerprint = f"{base.fingerprint} mixed {groups} {seed}"
         self.block_rows = np.array([self._size(index) for index in range(self.n_blocks)], np.int64)
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dkl.blocks.block import Block
 from dkl.blocks.device import Device
-from dkl.blocks.records import BlockSum, Fold, Record
+from dkl.blocks.records import BlockSum, Fold, Record, RowSample
 from dkl.data.light import LightSource
 from dkl.data.source import BlockSource
 from dkl.events import Subscriber, ignore
 from dkl.passes.dispatch import Job
 from dkl.passes.folding import run_fold
 from dkl.passes.memory import pass_name, result_bytes
-from dkl.passes.reductions import reduction
+from dkl.passes.reductions import narrowed, reduction
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.session import PassStats, Session, open_session
 from dkl.passes.spans import Node, TreeSum, count_nodes, root, span_level, spans
@@ -89,15 +90,37 @@ def run_pass(
     _check_records(records, columns)
     if all(isinstance(record, BlockSum) and record.light for record in records):
         source = LightSource(source)
-    name = pass_name(records)
-    with open_session(
-        name, source, records, publish=publish, memory_limit=memory_limit, device=device, columns=columns
-    ) as session:
-        if isinstance(records[0], Fold):
-            results: tuple[Any, ...] = (run_fold(session, records[0]),)
-        else:
-            results = _run_sums(session, columns)
-    return PassResult(results, session.stats(), _committed(records, columns))
+
+    def passed(records: tuple[Record, ...]) -> tuple[tuple[Any, ...], PassStats]:
+        with open_session(
+            pass_name(records),
+            source,
+            records,
+            publish=publish,
+            memory_limit=memory_limit,
+            device=device,
+            columns=columns,
+        ) as session:
+            if isinstance(records[0], Fold):
+                found: tuple[Any, ...] = (run_fold(session, records[0]),)
+            else:
+                found = _run_sums(session, columns)
+        return found, session.stats()
+
+    fewer = tuple(narrowed(record, source) for record in records)
+    results, stats = passed(fewer)
+    if _is_short(fewer, results, source):
+        results, stats = passed(records)
+    return PassResult(results, stats, _committed(records, columns))
+
+
+def _is_short(records: tuple[Record, ...], results: tuple[Any, ...], source: BlockSource) -> bool:
+    """Whether rows were left aside that a sample lacks: once in 1e15 passes, or where row ids are not unique."""
+    n_rows = int(source.block_rows.sum())
+    return any(
+        isinstance(record, RowSample) and record.below < math.inf and found.n_rows < min(record.k, n_rows)
+        for record, found in zip(records, results, strict=True)
+    )
 
 
 def map_blocks(

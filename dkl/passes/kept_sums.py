@@ -86,7 +86,8 @@ class KeptSource:
     def __init__(self, base: BlockSource, sums: KeptSums, sums_nbytes: int) -> None:
         self.base, self.sums = base, sums
         self.n_blocks, self.block_rows, self.n_columns = base.n_blocks, base.block_rows, base.n_columns
-        self.dtype, self.is_sparse, self.place = base.dtype, base.is_sparse, base.place
+        self.dtype, self.is_sparse, self.has_weight = base.dtype, base.is_sparse, base.has_weight
+        self.place = base.place
         self.block_nbytes = max(base.block_nbytes, sums_nbytes)
         self.read_nbytes = max(base.read_nbytes, _COPIES * sums_nbytes)
         self.stored_nbytes = base.stored_nbytes

@@ -20,6 +20,7 @@ from dkl.blocks.records import BlockSum, Fold, Record, RowSample
 from dkl.data.source import BlockSource
 from dkl.errors import MemoryLimitError
 from dkl.passes.reading import OBJECT_BYTES
+from dkl.passes.reductions import narrowed
 from dkl.passes.spans import root, span_level
 from dkl.passes.work import Limits
 
@@ -151,7 +152,11 @@ def result_bytes(source: BlockSource, record: Record, level: int) -> int:
     if isinstance(record, RowSample):
         longest = int(source.block_rows.max(initial=0))
         row = source.block_nbytes / max(longest, 1) + ROW_OBJECT_BYTES
-        return math.ceil(row * min(record.most_rows, longest << level, int(source.block_rows.sum())))
+        reached = min(longest << level, int(source.block_rows.sum()))
+        sample: Any = narrowed(record, source)
+        # those below a key are binomial in number
+        early = -math.expm1(-sample.below) * reached
+        return math.ceil(row * min(record.most_rows, reached, early + 12.0 * math.sqrt(early) + 72.0))
     return record.state_bytes
 
 

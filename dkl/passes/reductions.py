@@ -9,8 +9,9 @@ import numpy as np
 from scipy import sparse
 
 from dkl.blocks.block import Block
-from dkl.blocks.records import BlockSum, RowSample
-from dkl.blocks.sampling import smallest_keys, stays_first
+from dkl.blocks.records import BlockSum, Record, RowSample
+from dkl.blocks.sampling import sample_keys, smallest_keys, stays_first, sure_key
+from dkl.data.source import BlockSource
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import aligned
 
@@ -25,6 +26,16 @@ class Reduction(Protocol):
     def merge(self, left: Any, right: Any) -> Any: ...
 
     def finish(self, value: Any) -> Any: ...
+
+
+def narrowed(record: Record, source: BlockSource) -> Record:
+    """A sample without the rows that come too late to be among the first, as far as the number of all rows can tell.
+
+    With weights it cannot. Each span then hands on its share of the sample instead of as many rows as all of it.
+    """
+    if not isinstance(record, RowSample) or record.n_classes is not None or source.has_weight:
+        return record
+    return replace(record, below=sure_key(record.k, int(source.block_rows.sum())))
 
 
 class SumReduction:
@@ -102,6 +113,9 @@ class SampleReduction:
 
     def _sample(self, block: Block) -> Block:
         """The rows that come first: all of them, as they are, where there are no more than k."""
+        if block.weight is None and self.record.below < np.inf:
+            keys = sample_keys(block.row_id, None, self.record.seed, self.record.round)
+            block = block.rows(np.flatnonzero(keys < self.record.below))
         return block if self.record.n_classes is None and block.n_rows <= self.record.k else self._ordered(block)
 
     def _ordered(self, block: Block) -> Block:

@@ -59,7 +59,7 @@ class Schedule:
     growth: float = 0.15
     late_growth: float = 0.15
     late: int = 150
-    candidates: float = 2.0
+    candidates: float = 1.5
     rounds: int | None = None
     patience: int | None = None
     tol: float | None = None

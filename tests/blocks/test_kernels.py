@@ -13,7 +13,10 @@ from threadpoolctl import threadpool_limits
 from dkl.bench.kernels import kernel_ratios
 from dkl.blocks.hadamard import LANES, signed_transform
 from dkl.blocks.maps import map_rows
+from dkl.blocks.newton import design_tiles
+from dkl.blocks.scale import scale_dense
 from dkl.blocks.turns import cos_sin_rows
+from dkl.features.scaling import Scaler
 from tests.blocks.cases import DTYPES, FAMILIES, STORAGES, holey_rows, stored, weighted_map
 
 ERROR = {"float32": 1e-6, "float64": 3e-15}
@@ -82,3 +85,31 @@ def test_the_benchmark_measures_every_promise() -> None:
     assert len(found) == 7
     assert all(ratio.value > 0 and ratio.seconds > 0 for ratio in found)
     assert found[-1].kept == (found[-1].value >= 12.0)
+
+
+@pytest.mark.parametrize("kind", ["unit", "standard"])
+@pytest.mark.parametrize("dtype", ["float16", ">f4", "float32", "float64", "uint8", "int64"])
+def test_scaled_rows_are_their_definition_in_float64(kind: str, dtype: str) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.integers(0, 100, (30, 4)).astype(dtype)
+    center, scale = generator.standard_normal(4), generator.random(4) + 0.5
+    scaler = Scaler(kind, center, scale, np.array([False, True, False, False]))
+    shift, divisor = (center, scale) if kind == "standard" else (np.zeros(4), np.full(4, scale[0]))
+    expected = (X.astype(np.float64) - shift) / divisor
+    expected[:, 1] = X[:, 1]
+    for laid_out in (X, np.asfortranarray(X), X[::2]):
+        rows = expected[::2] if len(laid_out) < len(X) else expected
+        found = scale_dense(laid_out, scaler, np.dtype("float64"), factor=0.5)
+        np.testing.assert_allclose(found, 0.5 * rows, rtol=1e-14)
+        assert found.flags.c_contiguous
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tiles_of_the_design_matrix_are_mapped_rows_and_ones(family: str, storage: str) -> None:
+    """More rows than a tile has: what is written over must not be seen again."""
+    X = stored(holey_rows(1_100, 6), storage)
+    feature_map = weighted_map(FAMILIES[family], 20, 6, "float32")
+    for rows, phi in design_tiles(X, feature_map, "float32"):
+        np.testing.assert_array_equal(phi[:, :-1], map_rows(X[rows], feature_map))
+        assert np.all(phi[:, -1] == 1.0)

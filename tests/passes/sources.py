@@ -59,6 +59,7 @@ class Source:
     n_columns: int = COLUMNS
     dtype: np.dtype = field(default_factory=lambda: np.dtype("float32"))
     is_sparse: bool = False
+    has_weight: bool = True
     read_nbytes: int = 0
 
     @property

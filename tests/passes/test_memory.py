@@ -35,7 +35,7 @@ class WideSource(Source):
     n_columns = WIDE
 
     def __init__(self, n_blocks: int) -> None:
-        super().__init__((ROWS,) * n_blocks, own_reader=WideReader(), n_columns=WIDE)
+        super().__init__((ROWS,) * n_blocks, own_reader=WideReader(), n_columns=WIDE, has_weight=False)
 
     @property
     def block_nbytes(self) -> int:
