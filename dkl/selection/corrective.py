@@ -12,7 +12,7 @@ from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.corrective import row_duals
 from dkl.blocks.records import Record, RowSample
 from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState
-from dkl.selection.corrective_round import round_record, sample_record, spread, trimmed, with_gram
+from dkl.selection.corrective_round import most_candidates, round_record, sample_record, spread, trimmed, with_gram
 from dkl.selection.peak_search import grown_sample, pair_potentials
 from dkl.selection.positive import systems_at_once
 from dkl.selection.searched_rows import SearchedRows
@@ -125,7 +125,7 @@ def planned_sizes(problem: CorrectiveProblem) -> list[int]:
     """Points that are there before each round."""
     sizes = [0 if problem.start is None else len(problem.start)]
     while sizes[-1] < problem.n_points:
-        sizes.append(sizes[-1] + problem.schedule.addition(sizes[-1], problem.n_points))
+        sizes.append(sizes[-1] + _addition(problem, sizes[-1], problem.n_points))
     most = problem.schedule.rounds
     return sizes if most is None else sizes[: most + 1]
 
@@ -259,12 +259,20 @@ def _will_search(problem: CorrectiveProblem, state: CorrectiveState) -> bool:
 def _wanted(problem: CorrectiveProblem, state: CorrectiveState) -> tuple[int, int]:
     """Points that the next round searches for, and those that it draws: all that are missing once none is searched."""
     room = state.limit - state.n_points
-    wanted = problem.schedule.addition(state.n_points, state.limit)
+    wanted = _addition(problem, state.n_points, state.limit)
     searched = problem.schedule.searched(wanted, state.n_searched)
     if not problem.ground.draws_plainly:
         return wanted, 0
-    at_once = room if problem.schedule.patience is None else wanted
+    at_once = wanted
+    if problem.schedule.patience is None:
+        at_once = min(room, most_candidates(problem.parts, state.n_points))
     return searched, (wanted - searched if searched else at_once)
+
+
+def _addition(problem: CorrectiveProblem, n_points: int, limit: int) -> int:
+    """Points that a round adds to `n_points`: no more than the Gram columns of all their candidates have room for."""
+    most = most_candidates(problem.parts, n_points) / problem.schedule.candidates
+    return min(problem.schedule.addition(n_points, limit), max(1, int(most)))
 
 
 def _chosen(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> np.ndarray:
@@ -353,7 +361,7 @@ def _planned(problem: CorrectiveProblem, sizes: list[int]) -> list[Record]:
 def _most_candidates(problem: CorrectiveProblem, size: int) -> int:
     """Points that a round may verify beside `size` chosen ones: where none is searched for, all that are missing."""
     schedule, missing = problem.schedule, problem.n_points - size
-    wanted = max(schedule.first, schedule.addition(size, problem.n_points))
+    wanted = max(schedule.first, _addition(problem, size, problem.n_points))
     searched = int(np.ceil(schedule.candidates * wanted))
     draws_all = problem.ground.draws_plainly and (schedule.most_searched is not None or schedule.plain_share == 1.0)
-    return max(searched, missing) if draws_all else searched
+    return max(searched, min(missing, most_candidates(problem.parts, size))) if draws_all else searched

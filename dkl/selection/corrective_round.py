@@ -54,6 +54,12 @@ def round_record(problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum
     return BlockSum("corrective round", corrective_block, accumulators, operands, cost)
 
 
+def most_candidates(parts: int, n_old: int) -> int:
+    """Candidates whose Gram columns, with those of `n_old` points, are within 64 MiB; at least one."""
+    numbers = _PANEL_BYTES / (8 * parts**2)
+    return max(1, int((np.sqrt(n_old**2 + 4.0 * numbers) - n_old) / 2.0) - 1)
+
+
 def column_numbers(parts: int, n_old: int, n_new: int) -> tuple[np.ndarray, np.ndarray]:
     """The columns of `n_old` points and the intercept, and of `n_new` points after them, in the map of both."""
     n = n_old + n_new

@@ -10,14 +10,17 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression, Ridge
 
+import dkl
 from dkl.blocks.corrective import HeldTargets, row_curvatures, row_duals, row_losses
 from dkl.blocks.maps import map_rows
 from dkl.blocks.newton import NewtonTargets
 from dkl.features.families import Gaussian
 from dkl.linear.pieces import HeldOut
 from dkl.passes.states import decode_state, encode_state
+from dkl.selection import corrective_round
 from dkl.selection.corrective import CorrectiveDriver
 from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState, Schedule
+from dkl.selection.corrective_round import most_candidates
 from dkl.selection.grounds import FourierGround, PoolGround
 from dkl.selection.peak_search import SearchOptions
 from tests.selection.play import Table, blocks_of, play
@@ -429,3 +432,34 @@ def test_features_that_are_not_kept_are_formed_again_to_the_same_bits(
     monkeypatch.setattr("dkl.selection.searched_rows._KEPT_BYTES", kept_bytes)
     state = play(CorrectiveDriver(), problem, Table(blocks_of(X, y)))
     np.testing.assert_array_equal(state.coefficients, expected.coefficients)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("n_old", [0, 10, 2_000, 50_000])
+def test_as_many_candidates_as_their_gram_columns_have_room_for(parts: int, n_old: int) -> None:
+    q = most_candidates(parts, n_old)
+
+    def nbytes(candidates: int) -> int:
+        return 8 * (parts * (n_old + candidates) + 1) * parts * candidates
+
+    assert nbytes(q) <= 64 << 20 < nbytes(q + 3)
+
+
+@pytest.mark.parametrize("n_rows", [600, 6_000])
+def test_more_features_than_a_round_has_room_for_take_more_rounds(n_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On few rows most of them are plain draws, which come at once where there is room."""
+    generator = np.random.default_rng(0)
+    X = generator.standard_normal((n_rows, 3))
+    y = X[:, 0] * X[:, 1] > 0.0
+    most: list[int] = []
+    accumulator = corrective_round.Accumulator
+
+    def seen(shape: tuple[int, ...], *rest: str) -> Any:
+        most.append(8 * int(np.prod(shape)))
+        return accumulator(shape, *rest)
+
+    monkeypatch.setattr(corrective_round, "_PANEL_BYTES", 1 << 17)
+    monkeypatch.setattr(corrective_round, "Accumulator", seen)
+    features = dkl.MarginFeatures(n_features=200, random_state=0).fit(X, y)
+    assert features.transform(X[:2]).shape == (2, 200)
+    assert max(most) <= 1 << 17
