@@ -344,7 +344,9 @@ def _planned(problem: CorrectiveProblem, sizes: list[int]) -> list[Record]:
     """The records of the largest of the rounds that begin with so many points, by points nobody searched for."""
     ground = problem.ground
     points = ground.start(sizes[-1], problem.seed)
-    candidates = ground.start(max(_most_candidates(problem, size) for size in sizes), problem.seed)
+    # no round has more of either; of both together, as many as there is room for
+    most = max(_most_candidates(problem, size) for size in sizes)
+    candidates = ground.start(min(most, most_candidates(problem.parts, sizes[-1])), problem.seed)
     width = problem.parts * len(points) + 1
     coefficients = np.zeros((problem.n_models, width))
     state = replace(

@@ -460,6 +460,7 @@ def test_more_features_than_a_round_has_room_for_take_more_rounds(n_rows: int, m
 
     monkeypatch.setattr(corrective_round, "_PANEL_BYTES", 1 << 17)
     monkeypatch.setattr(corrective_round, "Accumulator", seen)
+    dkl.plan(dkl.MarginFeatures(n_features=200), X, y)
     features = dkl.MarginFeatures(n_features=200, random_state=0).fit(X, y)
     assert features.transform(X[:2]).shape == (2, 200)
     assert max(most) <= 1 << 17
