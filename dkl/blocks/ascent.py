@@ -13,23 +13,22 @@ from dkl.blocks import device
 from dkl.blocks.pair_sums import add_sparse_sums, sparse_row_product
 from dkl.blocks.threads import Crew, usable_cores
 from dkl.blocks.tiles import cache_tile, checked_dtype, checked_weights, spans
-from dkl.blocks.turns import ELEMENTWISE, REDUCTION, add_multiple, cos_sin, cos_sin_rows
+from dkl.blocks.turns import ELEMENTWISE, REDUCTION, TURN, add_multiple, cos_sin, cos_sin_rows
 
 __all__ = ["potentials", "potentials_and_gradients"]
 
-_TURN = 1.0 / (2.0 * np.pi)
 # rows of a tile; the most pieces that cores share, and the tiles of the smallest; bytes of the waves, and of the
 # pieces' gradients, that exist at once
 _ROWS = 512
 _PIECES = 32
-# shares of the chains on few columns for each core: they differ in their columns, and each is a task to hand out
-_SHARES = 3
 _LEAST_TILES = 2
 # chains that climb at once on sparse rows, whose frequencies and gradients stay in the second cache; they come in
 # multiples, since compiled loops take so many at a time and what is left over one by one
 _SPARSE_CHAINS, _LANES = 320, 32
 _WAVE_BYTES = 1 << 26
 _GRADIENT_BYTES = 1 << 26
+# shares of the chains on few columns for each core: they differ in their columns, and each is a task to hand out
+_SHARES = 3
 
 
 class Landscape(Protocol):
@@ -277,7 +276,7 @@ class _Columns:
 
     def __call__(self, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         v, gradient = np.empty(len(W)), np.zeros(W.shape)
-        turns = (W * _TURN).astype(self.rows.dtype)
+        turns = (W * TURN).astype(self.rows.dtype)
 
         def work(chains: slice) -> None:
             _climb_columns(self.rows, self.S, self.places[chains], turns[chains], (v[chains], gradient[chains]))
@@ -289,7 +288,7 @@ class _Columns:
 
 def _turns(W: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Frequencies as columns (d, c), in turns."""
-    return np.ascontiguousarray((W * _TURN).T, dtype=dtype)
+    return np.ascontiguousarray((W * TURN).T, dtype=dtype)
 
 
 def _squares(sums: np.ndarray) -> np.ndarray:

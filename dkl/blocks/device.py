@@ -19,6 +19,7 @@ from dkl.blocks.block import Block
 from dkl.blocks.sgd_rule import SGDModels, SGDRule
 from dkl.blocks.sgd_source import GROUP, sgd_source
 from dkl.blocks.tiles import checked_dtype, checked_weights, spans
+from dkl.blocks.turns import TURN
 from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
 
@@ -248,7 +249,7 @@ def left_out_sums(X: Any, s: Any, feature_map: FeatureMap, groups: Sequence[np.n
     W, m = xp.asarray(feature_map.projection.dense(), dtype=dtype), feature_map.n_frequencies
     total = np.zeros((len(groups), 2, m))
     for rows, tile in _tiles(X, feature_map, dtype):
-        turns = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(1.0 / (2.0 * np.pi))
+        turns = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(TURN)
         whole, weights = xp.matmul(turns, W.T), xp.asarray(S[rows], dtype=dtype)
         for sums, columns in zip(total, groups, strict=True):
             chosen = xp.asarray(columns)
@@ -271,7 +272,7 @@ def map_rows(X: Any, feature_map: FeatureMap, dtype: Any) -> Any:
 def _pair_sums(xp: Any, tile: Any, weights: Any, feature_map: FeatureMap) -> np.ndarray:
     """Sums of cosines and sines of a tile, (2, m, K): the product in true float32, and one fused kernel after it."""
     dtype = np.dtype(weights.dtype.name)
-    rows = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(1.0 / (2.0 * np.pi))
+    rows = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(TURN)
     return _sums_of_turns(xp, generic.projected(xp, rows, feature_map.projection, dtype), weights)
 
 

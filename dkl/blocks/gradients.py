@@ -10,12 +10,10 @@ import numpy as np
 from dkl.blocks import device
 from dkl.blocks.products import Product
 from dkl.blocks.tiles import checked_dtype, checked_rows, checked_weights, spans
-from dkl.blocks.turns import ELEMENTWISE, cos_sin_rows
+from dkl.blocks.turns import ELEMENTWISE, TURN, cos_sin_rows
 from dkl.features.feature_map import FeatureMap
 
 __all__ = ["gradient_sums"]
-
-_TURN = 1.0 / (2.0 * np.pi)
 
 
 def gradient_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndarray:
@@ -44,7 +42,7 @@ def gradient_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any = "float32
     if device.is_on_gpu(X):
         return device.gradient_sums(X, S, feature_map, dtype)
     S = checked_weights(S, checked_rows(X, feature_map).shape[0])
-    product = Product(X, feature_map, dtype, factor=_TURN)
+    product = Product(X, feature_map, dtype, factor=TURN)
     total = np.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns))
     plain = np.zeros((2, feature_map.n_frequencies, S.shape[1]))
     for rows, tile in product.tiles:
@@ -55,7 +53,7 @@ def gradient_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any = "float32
             _add(waves, S[rows].astype(dtype), tile, (total[:, chosen], plain[:, chosen]))
     if product.tiles.constant is not None:
         total -= plain[..., None] * product.tiles.constant
-    return total * (feature_map.amplitudes[:, None, None] / _TURN)
+    return total * (feature_map.amplitudes[:, None, None] / TURN)
 
 
 def check_fourier(feature_map: FeatureMap) -> None:

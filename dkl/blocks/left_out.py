@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.blocks import device
 from dkl.blocks.tiles import RowTiles, checked_dtype, checked_rows, checked_weights, even_step, spans
-from dkl.blocks.turns import ELEMENTWISE, add_multiple, add_sums
+from dkl.blocks.turns import ELEMENTWISE, TURN, add_multiple, add_sums
 from dkl.features.feature_map import FeatureMap
 
 __all__ = ["left_out_sums"]
@@ -50,7 +50,7 @@ def left_out_sums(
     total = np.zeros((len(groups), 2, 1, m))
     # an angle beyond the range of float32 is infinite, which the waves make finite
     with np.errstate(over="ignore", invalid="ignore"):
-        for rows, tile in RowTiles(X, feature_map, dtype, factor=1.0 / (2.0 * np.pi), dense=True):
+        for rows, tile in RowTiles(X, feature_map, dtype, factor=TURN, dense=True):
             own = np.ascontiguousarray(weights[:, rows])
             if len(tile) == 1:
                 # one row alone would be a matrix-vector product, whose bits depend on where it lies in memory

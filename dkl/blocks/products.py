@@ -65,11 +65,6 @@ class Product:
         return z
 
 
-def turned_product(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> Product:
-    """The product whose angles are in turns where features are Fourier's, as their waves are computed."""
-    return Product(X, feature_map, dtype, factor=1.0 / (2.0 * np.pi) if feature_map.is_fourier else 1.0)
-
-
 def _former(projection: Projection, dtype: np.dtype, *, sparse: bool) -> Callable[[Any, slice], np.ndarray]:
     if isinstance(projection, StructuredProjection):
         return _Structured(projection, dtype)

@@ -13,7 +13,7 @@ from scipy import sparse
 from dkl.blocks.device import rows_on
 from dkl.blocks.gradients import check_fourier
 from dkl.blocks.tiles import RowTiles, checked_dtype, spans
-from dkl.blocks.turns import ELEMENTWISE, cos_sin_rows
+from dkl.blocks.turns import ELEMENTWISE, TURN, cos_sin_rows
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, Projection, SparseProjection
 
@@ -24,7 +24,6 @@ RefinedLoss = Literal["squared_hinge", "log_loss", "squared_error"]
 # of Adam (Kingma & Ba 2015)
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
 
-_TURN = 1.0 / (2.0 * np.pi)
 # frequencies of which W, and the gradient in all its columns, exist at once
 _FREQUENCIES = 512
 
@@ -99,7 +98,7 @@ class Expansion:
 def scaled_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> ScaledRows:
     """Raw rows as `expansion_gradient` takes them; sparse rows stay sparse where their scaling has a sparse form."""
     X = rows_on(X, "cpu")
-    tiles = RowTiles(X, feature_map, checked_dtype(dtype), factor=_TURN)
+    tiles = RowTiles(X, feature_map, checked_dtype(dtype), factor=TURN)
     parts = [tile for _, tile in tiles]
     X = sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
     constant = None if tiles.constant is None else tiles.constant.astype(dtype)
@@ -218,7 +217,7 @@ def _waves_of(rows: ScaledRows, feature_map: FeatureMap, entries: np.ndarray) ->
     """(n, 2 m): the cosines of all angles, then their sines, whichever of them are features."""
     m = feature_map.n_frequencies
     waves = np.empty((rows.n_rows, 2 * m), entries.dtype)
-    phases = np.zeros(m) if feature_map.phases is None else feature_map.phases * _TURN
+    phases = np.zeros(m) if feature_map.phases is None else feature_map.phases * TURN
     for chosen in spans(m, _FREQUENCIES):
         W = _formed(feature_map.projection, entries, chosen)
         shift = phases[chosen] if rows.constant is None else phases[chosen] - W @ rows.constant
@@ -233,7 +232,7 @@ def _entry_gradient(rows: ScaledRows, feature_map: FeatureMap, waves: np.ndarray
     turn = -waves[:, m:] * pull[:, :m]
     if feature_map.columns_a_frequency == 2:
         turn += waves[:, :m] * pull[:, m:]
-    turn *= waves.dtype.type(1.0 / _TURN)
+    turn *= waves.dtype.type(1.0 / TURN)
     parts = []
     for chosen in spans(m, _FREQUENCIES):
         own = turn[:, chosen]

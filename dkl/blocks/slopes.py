@@ -9,9 +9,9 @@ import numpy as np
 
 from dkl.blocks import device
 from dkl.blocks.activations import ramp
-from dkl.blocks.products import turned_product
+from dkl.blocks.products import Product
 from dkl.blocks.tiles import checked_dtype, checked_rows, checked_weights, spans
-from dkl.blocks.turns import ELEMENTWISE, cos_sin
+from dkl.blocks.turns import ELEMENTWISE, TURN, cos_sin
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection, formed
 
@@ -49,7 +49,7 @@ def squared_slopes(X: Any, s: Any, feature_map: FeatureMap, coef: np.ndarray, dt
     if device.is_on_gpu(X):
         return device.squared_slopes(X, s, feature_map, coef, dtype)
     weights = checked_weights(s, checked_rows(X, feature_map).shape[0])[:, 0]
-    product = turned_product(X, feature_map, dtype)
+    product = Product(X, feature_map, dtype, factor=TURN if feature_map.is_fourier else 1.0)
     outer = _outer(feature_map, coef, dtype)
     W = formed(feature_map.projection).astype(dtype, copy=False)
     total = np.zeros((feature_map.n_columns, len(coef)))

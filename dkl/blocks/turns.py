@@ -14,7 +14,8 @@ ELEMENTWISE = {"contract", "nsz"}
 # Sums over rows of a tile may be reordered into vector lanes.
 REDUCTION = {"contract", "nsz", "reassoc"}
 
-_TURN = 1.0 / (2.0 * np.pi)
+# a radian, in turns
+TURN = 1.0 / (2.0 * np.pi)
 
 # Interpolants in u = r^2 at the Chebyshev nodes of [0, 1/4]: errors 2e-7 (float32) and 1e-17 (float64) before rounding.
 _COS32 = tuple(
@@ -188,7 +189,7 @@ def write_waves(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarr
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def write_cosines(z: np.ndarray, a: np.ndarray, cosines: np.ndarray) -> None:
     """cosines = a cos z."""
-    turn = z.dtype.type(_TURN)
+    turn = z.dtype.type(TURN)
     for j in range(len(z)):
         c, _ = cos_sin(turn * z[j])
         cosines[j] = a[j] * c
@@ -196,7 +197,7 @@ def write_cosines(z: np.ndarray, a: np.ndarray, cosines: np.ndarray) -> None:
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _write_pairs(z: np.ndarray, a: np.ndarray, cosines: np.ndarray, sines: np.ndarray) -> None:
-    turn = z.dtype.type(_TURN)
+    turn = z.dtype.type(TURN)
     for j in range(len(z)):
         c, s = cos_sin(turn * z[j])
         cosines[j] = a[j] * c
