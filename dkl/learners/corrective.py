@@ -38,6 +38,8 @@ _FEW_ROWS, _VERY_FEW_ROWS = 5_000, 1_500
 _FEW_A_COLUMN, _VERY_FEW_A_COLUMN = 500, 150
 _LEAST_STRIDE, _LOW_DIMENSION = 1.4, 10
 _FEW_SHARE, _VERY_FEW_SHARE = 1 / 10, 1 / 20
+# a number says more about a row than a label: on few rows of it the search may go on for longer
+_NUMBERS_SHARE = 3 / 10
 _STARTS = 200
 # what a late round adds for several classes, which find as much in fewer and larger rounds; a single model does not
 _LATE_GROWTH = 0.35
@@ -183,13 +185,19 @@ def _are_very_few(dataset: Dataset) -> bool:
     return dataset.total_weight < min(_VERY_FEW_ROWS, _VERY_FEW_A_COLUMN * dataset.n_columns)
 
 
+def _searched_share(dataset: Dataset) -> float:
+    """Of few rows, how many features are searched for at most, as a share of the rows."""
+    if dataset.classes is None:
+        return _NUMBERS_SHARE
+    return _VERY_FEW_SHARE if _are_very_few(dataset) else _FEW_SHARE
+
+
 def _schedule(learner: Any, ground: Ground, dataset: Dataset, n_models: int) -> Schedule:
     few = _are_few(dataset)
     share = (0.5 if few else 0.0) if learner.plain_share is None else learner.plain_share
     schedule = Schedule(rounds=learner.rounds, patience=learner.patience, tol=learner.tol, plain_share=share)
     if few and learner.plain_share is None:
-        part = _VERY_FEW_SHARE if _are_very_few(dataset) else _FEW_SHARE
-        schedule = replace(schedule, most_searched=max(1, int(part * dataset.total_weight)))
+        schedule = replace(schedule, most_searched=max(1, int(_searched_share(dataset) * dataset.total_weight)))
     if learner.n_features == "auto" and learner.patience is None:
         schedule = replace(schedule, patience=_AUTO_PATIENCE)
     if learner._withheld is not None and schedule.patience is None:

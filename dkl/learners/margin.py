@@ -61,7 +61,7 @@ class MarginFeatures(CertifiedMargins, WorkingModel, FeatureLearner):
     validation_fraction : float
         The share of the rows held out for `patience` and ``n_features="auto"``.
     chains : int or None
-        Points that climb at once; None is 4 for each point that a round adds, at least
+        Points that climb at once; None is 3 for each point that a round adds, at least
         20 (the game: 100).
     steps, stride, noise : int, float, float or None
         Of the climb: steps, the length of the first one times sqrt(d)/sigma, and that of the Langevin noise relative to
@@ -72,8 +72,9 @@ class MarginFeatures(CertifiedMargins, WorkingModel, FeatureLearner):
         300 columns or more have such (pixels, signals), and climb 14 steps.
     plain_share : float or None
         The share of plain random draws among the features of a round. None is 0, and on few rows, where a search
-        follows the noise, 0.5: below 5,000 rows at most n/10 are searched for, below 1,500 n/20, and without ascent.
-        There a machine with alpha="auto" draws all of them (1.0) unless a search gains on held-out rows.
+        follows the noise, 0.5: below 5,000 rows at most n/10 are searched for, below 1,500 n/20, and without ascent
+        (of rows with numbers 3n/10). There a machine with alpha="auto" draws all of them (1.0) unless a search gains
+        on held-out rows.
     search_rows : int or None
         Rows of the sample; None is 10,000 or a 20th of all, and more where the verified potentials fall behind the
         sampled ones.
