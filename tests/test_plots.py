@@ -222,6 +222,16 @@ def test_a_comparison_has_bands_and_lines_of_reference() -> None:
     assert (band[:, 1].min(), band[:, 1].max()) == (pytest.approx(0.79), pytest.approx(0.92))
 
 
+@pytest.mark.parametrize(("learners", "beside"), [(3, False), (8, True)])
+def test_the_names_of_many_learners_stand_beside_their_lines(learners: int, beside: bool) -> None:
+    scores = {f"learner {number}": [0.1 * number, 0.9 - 0.1 * number] for number in range(learners)}
+    drawn = ComparisonDisplay([10, 20], {"one": scores, "two": scores}).plot()
+    drawn.figure_.canvas.draw()
+    names, panel = drawn.axes_[-1].get_legend().get_window_extent(), drawn.axes_[-1].get_window_extent()
+    assert (names.x0 >= panel.x1) == beside
+    assert names.x1 <= drawn.figure_.bbox.x1
+
+
 def displays(rows: tuple[np.ndarray, np.ndarray], machine: dkl.KernelClassifier) -> dict[str, Any]:
     sphere, labels = sphere_checkerboard(50)
     return {

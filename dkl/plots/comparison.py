@@ -11,6 +11,9 @@ import numpy as np
 
 from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
 
+# names that find room between the lines of a panel; more stand beside the last one
+_MOST_INSIDE = 5
+
 
 @dataclass(frozen=True)
 class ComparisonDisplay(Display):
@@ -78,8 +81,8 @@ class ComparisonDisplay(Display):
         self._draw_legends(axes)
 
     def _draw_legends(self, axes: Sequence[Any]) -> None:
-        if self.seconds:
-            lines = axes[0].get_legend_handles_labels()
+        lines = axes[0].get_legend_handles_labels()
+        if self.seconds or (len(lines[0]) > _MOST_INSIDE and not self.references):
             axes[-1].legend(*lines, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
             return
         for panel in axes if self.references else axes[-1:]:
