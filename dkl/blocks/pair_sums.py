@@ -11,7 +11,7 @@ import numpy as np
 from dkl.blocks.few_entries import FewEntries, has_few_entries
 from dkl.blocks.hadamard import HadamardPlan, structured_sums
 from dkl.blocks.tiles import RowTiles, even_step, spans
-from dkl.blocks.turns import ELEMENTWISE, add_multiple, add_sums, cos_sin_rows, weighted_sum_of_two
+from dkl.blocks.turns import ELEMENTWISE, TURN, add_multiple, add_sums, cos_sin_rows, weighted_sum_of_two
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection, StructuredProjection, formed
 
@@ -32,7 +32,7 @@ def pair_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *
     """
     projection = feature_map.projection
     structured = isinstance(projection, StructuredProjection)
-    tiles = RowTiles(X, feature_map, dtype, factor=multiple / (2.0 * np.pi), dense=structured)
+    tiles = RowTiles(X, feature_map, dtype, factor=multiple * TURN, dense=structured)
     total = np.zeros((2, S.shape[1], feature_map.n_frequencies))
     add_tile = _kernel(feature_map, dtype, sparse=tiles.sparse and not tiles.written_out)
     # a row beyond the range of float32 is infinite and its angles undefined, which `cos_sin` makes finite
