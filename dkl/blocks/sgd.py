@@ -90,7 +90,8 @@ def _in_order(
         step = _pulls(xp, (Y[i, :], score, x), rule, eta)
         if step is None:
             continue
-        step = step * S[i, :]
+        # a slope may take no notice of a score that has overflown: the coefficients shall show it
+        step = xp.where(xp.isnan(score), score, step * S[i, :])
         coef = coef * max(0.0, 1.0 - eta * l2) + xp.asarray(step, dtype=X.dtype)[:, None] * x[None, :]
         b = b + rule.intercept_rate * step
         if 0 < rule.average <= clock:

@@ -87,6 +87,7 @@ extern "C" __global__ void sgd_rows(
             const bool passed_over = PASSES_OVER && square == 0;
             RULE
             step *= S[(size_t)i * K + k];
+            if (p != p) step = p; // a slope may take no notice of a score that has overflown: the coefficients shall
             if (passed_over) step = 0;
             shrink = passed_over ? 1 : fmax(0.0, 1 - eta * l2);
             share = AVERAGED && !passed_over && first_averaged <= clock ? 1 / (clock - first_averaged + 1) : 0;

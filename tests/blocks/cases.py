@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Family, Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
@@ -94,3 +96,21 @@ def weighted_map(family: Family, m: int, d: int, dtype: str, scaling: str | None
     """A drawn map with unequal amplitudes and a scaler."""
     drawn = family.draw(m, d, 7, dtype)
     return replace(drawn, amplitudes=np.linspace(0.5, 1.5, m), scaler=scaler(scaling, d))
+
+
+@cache
+def blas_treats_rows_alike() -> bool:
+    """Whether a row of a float32 product has the same bits wherever it stands: not in OpenBLAS on AVX2."""
+    rng = np.random.default_rng(0)
+    W, row = (rng.normal(size=shape).astype(np.float32) for shape in ((32, 100), (1, 100)))
+    with threadpool_limits(1):
+        products = np.dot(np.ascontiguousarray(np.broadcast_to(row, (528, 100))), W.T)
+    return bool((products == products[0]).all())
+
+
+def assert_same_rows(actual: Any, desired: Any, *, atol: float) -> None:
+    """To the bit; within `atol`, if there is one, where BLAS rounds a float32 row by its place in the product."""
+    if atol == 0.0 or blas_treats_rows_alike():
+        np.testing.assert_array_equal(actual, desired)
+    else:
+        np.testing.assert_allclose(actual, desired, rtol=0, atol=atol)

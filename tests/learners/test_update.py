@@ -236,7 +236,7 @@ def test_a_warm_start_comes_to_the_same_optimum_in_fewer_passes(case: str) -> No
     anew = clone(BEGUN[case]).fit(X, LABELS)
     warm = clone(BEGUN[case]).set_params(warm_start=True).fit(X[:190], LABELS[:190]).fit(X, LABELS)
     assert np.isin(warm.frequencies_, getattr(anew, "candidates_", anew.frequencies_)).all()
-    assert abs(warm.objective_ - anew.objective_) <= warm.duality_gap_ + anew.duality_gap_
+    assert abs(warm.objective_ - anew.objective_) <= warm.duality_gap_ + anew.duality_gap_ + 1e-15 * anew.objective_
     assert len(warm.stats_) < len(anew.stats_)
     with pytest.raises(ValueError, match="since then these have changed: family, scaling"):
         clone(warm).fit(X, LABELS).set_params(family__sigma=2.0, scaling="unit").fit(X, LABELS)

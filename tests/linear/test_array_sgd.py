@@ -82,6 +82,7 @@ def test_on_numpys_rows_they_are_scikit_learn() -> None:
         ({"y": ["z"] * 120}, r"y\[0\] is np.str_\('z'\), which is not among the classes \['a', 'b'\]"),
         ({"X": np.ones((120, 9))}, "X has 9 features, but the model has 4"),
         ({"X": np.full((120, 4), 1e308)}, "overflow in steps on 120 rows; scale the rows"),
+        ({"X": np.full((120, 4), np.inf)}, "overflow in steps on 120 rows; scale the rows"),  # scores are not numbers
     ],
 )
 def test_errors_say_what_is_wrong(change: dict[str, Any], message: str) -> None:
