@@ -51,7 +51,7 @@ class HarmonicTerms:
     def n_nodes(self) -> int:
         return len(self.parent)
 
-    @property
+    @cached_property
     def n_rows(self) -> int:
         """Rows of the table."""
         return 1 + 2 * self.azimuth + int(self.chains[:, 2].sum())

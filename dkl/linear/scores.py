@@ -13,7 +13,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.linear.pieces import piece_rows
 
 # BLAS takes other kernels for few rows, one column and ragged edges, and their last bits differ. Products of one shape
-# only make the scores of a row the same whichever rows come with it (in float32 without AVX-512 within rounding:
+# only make the scores of a row the same whichever rows come with it (in float32 on AVX2 within rounding:
 # `dkl.blocks.products`).
 _TILE = 256
 _EDGE = 16
