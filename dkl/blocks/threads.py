@@ -4,10 +4,11 @@ how many cores there are."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dkl.blocks.blas import one_blas_thread
 
@@ -24,19 +25,48 @@ def usable_cores() -> int:
 class Crew:
     """As many threads as there are cores, for functions that release the interpreter's lock; one BLAS thread each.
 
-    All crews of a process share their threads, which wait for the next piece of work.
+    The caller is one of them; all crews of a process share the others. Each takes the next piece when it is free, so
+    that a thread that wakes late, or is at work elsewhere, holds nobody up.
     """
 
     def map(self, function: Callable[[T], R], pieces: Iterable[T]) -> list[R]:
         """`function` of each piece, in their order; an error of one is raised."""
         pieces = list(pieces)
+        helpers = min(usable_cores(), len(pieces)) - 1
         with one_blas_thread():
-            if usable_cores() == 1 or len(pieces) < 2:
-                return [function(piece) for piece in pieces]
-            return list(_threads(os.getpid()).map(function, pieces))
+            return [function(piece) for piece in pieces] if helpers < 1 else _shared(function, pieces, helpers)
+
+
+def _shared(function: Callable[[T], R], pieces: Sequence[T], helpers: int) -> list[R]:
+    results: list[Any] = [None] * len(pieces)
+    waiting = deque(range(len(pieces)))
+
+    def work() -> None:
+        try:
+            while True:
+                try:
+                    place = waiting.popleft()
+                except IndexError:
+                    return
+                results[place] = function(pieces[place])
+        finally:
+            # all are taken, or one failed and nobody needs the others
+            waiting.clear()
+
+    pool = _threads(os.getpid())
+    helping = [pool.submit(work) for _ in range(helpers)]
+    try:
+        work()
+    finally:
+        # whoever has not begun has nothing left to do
+        begun = [helper for helper in helping if not helper.cancel()]
+        wait(begun)
+    for helper in begun:
+        helper.result()
+    return results
 
 
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
     """Those of this process: a forked one has none of its parent's."""
-    return ThreadPoolExecutor(usable_cores(), thread_name_prefix="dkl")
+    return ThreadPoolExecutor(max(1, usable_cores() - 1), thread_name_prefix="dkl")

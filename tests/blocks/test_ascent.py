@@ -130,16 +130,6 @@ def test_weights_of_another_number_of_rows_are_refused() -> None:
         potentials_and_gradients(X, S[:-1], W)
 
 
-def test_an_error_in_one_piece_of_work_is_raised() -> None:
-    def work(piece: int) -> int:
-        if piece == 3:
-            raise ValueError("piece 3")
-        return piece
-
-    with pytest.raises(ValueError, match="piece 3"):
-        threads.Crew().map(work, range(8))
-
-
 @pytest.mark.parametrize("columns", [None, COLUMNS])
 def test_the_arithmetic_of_a_gpu_is_the_same(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On NumPy arrays where there is no GPU: its operations are those of CuPy."""
