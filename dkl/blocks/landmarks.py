@@ -14,11 +14,6 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import SharedLandmarkProjection, Similarities
 
 
-def similarity_maps(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
-    """The similarities of each row with amplitudes, of shape (n, n_L) in C order."""
-    return SimilarityProduct(X, feature_map, dtype)(slice(0, X.shape[0]))
-
-
 def similarity_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
     """sum_i S[i, k] psi_l(x_i)^power with amplitudes: float64 of shape (1, n_L, K)."""
     total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from dkl.blocks import device
 from dkl.blocks.activations import activate
 from dkl.blocks.harmonics import HARMONIC_FLOPS, harmonic_maps
-from dkl.blocks.landmarks import SimilarityProduct, similarity_maps, wave_map
+from dkl.blocks.landmarks import SimilarityProduct, wave_map
 from dkl.blocks.products import Product
 from dkl.blocks.records import SINCOS_FLOPS
 from dkl.blocks.tiles import checked_dtype, checked_rows, row_tile, spans
@@ -42,15 +42,8 @@ def map_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndar
     ValueError, TypeError
         As `dkl.blocks.sums.feature_sums`.
     """
-    dtype = checked_dtype(dtype)
-    if device.is_on_gpu(X):
-        return device.map_rows(X, feature_map, dtype)
-    if feature_map.activation == "harmonics":
-        return harmonic_maps(checked_rows(X, feature_map), feature_map, dtype)
-    if feature_map.activation == "landmarks":
-        return similarity_maps(checked_rows(X, feature_map), feature_map, dtype)
-    product = Product(X, feature_map, dtype)
-    return _mapped(product, slice(0, product.tiles.X.shape[0]), feature_map, dtype)
+    mapped = row_mapper(X, feature_map, dtype)
+    return mapped(slice(0, np.shape(X)[0]))
 
 
 def map_spans(
@@ -61,16 +54,26 @@ def map_spans(
     With `room`, an array of `step` rows and at least as many columns as there are features, each span is written over
     the one before: memory that is fresh for each costs a fifth of the time of a map.
     """
-    rows = spans(X.shape[0], step)
-    if device.is_on_gpu(X) or feature_map.activation == "harmonics":
-        yield from ((span, _kept(map_rows(X[span], feature_map, dtype), room)) for span in rows)
-        return
+    mapped = row_mapper(X, feature_map, dtype)
+    yield from ((rows, mapped(rows, room)) for rows in spans(X.shape[0], step))
+
+
+def row_mapper(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> Callable[..., Any]:
+    """``(span of rows, room=None) -> map_rows`` of them, in `room` if there is one.
+
+    What the map alone decides is prepared once for all spans, which threads may share.
+    """
+    dtype = checked_dtype(dtype)
+    if device.is_on_gpu(X):
+        return lambda rows, room=None: _kept(device.map_rows(X[rows], feature_map, dtype), room)
+    if feature_map.activation == "harmonics":
+        X = checked_rows(X, feature_map)
+        return lambda rows, room=None: _kept(harmonic_maps(X[rows], feature_map, dtype), room)
     if feature_map.activation == "landmarks":
-        similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, checked_dtype(dtype))
-        yield from ((span, _kept(similarities(span), room)) for span in rows)
-        return
-    product = Product(X, feature_map, checked_dtype(dtype))
-    yield from ((span, _mapped(product, span, feature_map, checked_dtype(dtype), room)) for span in rows)
+        similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, dtype)
+        return lambda rows, room=None: _kept(similarities(rows), room)
+    product = Product(X, feature_map, dtype)
+    return lambda rows, room=None: _mapped(product, rows, feature_map, dtype, room)
 
 
 def _kept(mapped: Any, room: np.ndarray | None) -> Any:

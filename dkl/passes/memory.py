@@ -195,6 +195,8 @@ def fit_limits(
     for tasks, waiting in choices:
         bare = held_bytes(source, records, Limits(tasks, waiting, 0), in_driver=in_driver, allowed=allowed)
         if bare.fits:
+            if not cache:
+                return bare
             room = math.floor((allowed - bare.total) / (1.0 + ALLOCATOR_GAPS))
             limits = Limits(tasks, waiting, min(cache, room))
             return held_bytes(source, records, limits, in_driver=in_driver, allowed=allowed)

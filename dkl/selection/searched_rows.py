@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from dkl.blocks.block import Block
-from dkl.blocks.maps import map_spans
+from dkl.blocks.maps import row_mapper
 from dkl.blocks.records import RowSample
 from dkl.blocks.scale import scale_rows
 from dkl.blocks.threads import Crew
@@ -18,8 +17,6 @@ from dkl.blocks.tiles import spans
 from dkl.features.feature_map import FeatureMap
 
 _TILE_ROWS = 1024
-# sparse tiles that a core cuts and maps at a time: to cut one takes as long as to map it
-_SPARSE_TILES = 8
 # features of the rows are kept up to this size, else formed again in each round
 _KEPT_BYTES = 256 << 20
 
@@ -92,12 +89,13 @@ class SearchedRows:
         nbytes = X.shape[0] * feature_map.n_features * dtype.itemsize
         keeps = is_next and self._kept_bytes + nbytes <= _KEPT_BYTES
 
-        def of_tiles(rows: slice) -> list[tuple[np.ndarray | None, np.ndarray]]:
-            mapped = map_spans(X[rows], feature_map, dtype, _TILE_ROWS)
-            return [(tile if keeps else None, tile @ weights) for _, tile in mapped]
+        mapped = row_mapper(X, feature_map, dtype)
 
-        pieces = spans(X.shape[0], _TILE_ROWS * (_SPARSE_TILES if sparse.issparse(X) else 1))
-        tiles, products = zip(*chain.from_iterable(Crew().map(of_tiles, pieces)), strict=True)
+        def of_tile(rows: slice) -> tuple[np.ndarray | None, np.ndarray]:
+            tile = mapped(rows)
+            return (tile if keeps else None), tile @ weights
+
+        tiles, products = zip(*Crew().map(of_tile, spans(X.shape[0], _TILE_ROWS)), strict=True)
         if keeps:
             self._features.append(list(tiles))
         return np.concatenate(products)
