@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from scipy.linalg import blas
 
 from dkl.blocks.block import Block
-from dkl.blocks.newton import NewtonTargets, design_tiles
+from dkl.blocks.newton import NewtonTargets, design_tiles, signed_products
 from dkl.features.feature_map import FeatureMap
 
 __all__ = ["corrective_sums", "dual_values", "row_curvatures", "row_duals", "row_losses"]
 
 CorrectiveLoss = Literal["squared_hinge", "log_loss", "squared_error"]
+
+# rows at most whose change of the Gram matrix is formed at once
+_CHANGED_ROWS = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,14 +140,15 @@ def corrective_sums(
         with curvature, or all. "change_0", ...: what has to be added to the Gram matrix of the old columns.
     """
     sums: dict[str, np.ndarray] = {}
+    change = _GramChange(round_)
     for rows, phi in design_tiles(X, feature_map, round_.dtype):
-        tile = _tile_sums(phi, tuple(part[rows] for part in targets), round_)
+        tile = _tile_sums(phi, tuple(part[rows] for part in targets), round_, change)
         for name, value in tile.items():
             if name in sums:
                 sums[name] += value
             else:
                 sums[name] = np.array(value, dtype=np.float64)
-    return sums
+    return {**sums, **change.sums()}
 
 
 def corrective_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -153,7 +156,9 @@ def corrective_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.
     return corrective_sums(block.X, operands["targets"](block), operands["feature_map"], operands["round"])
 
 
-def _tile_sums(phi: np.ndarray, targets: tuple[np.ndarray, ...], round_: CorrectiveRound) -> dict[str, np.ndarray]:
+def _tile_sums(
+    phi: np.ndarray, targets: tuple[np.ndarray, ...], round_: CorrectiveRound, change: _GramChange
+) -> dict[str, np.ndarray]:
     y, weight, held = targets
     scores = (phi @ round_.coefficients.T.astype(phi.dtype)).astype(np.float64)
     losses = row_losses(scores, y, round_.loss)
@@ -173,7 +178,7 @@ def _tile_sums(phi: np.ndarray, targets: tuple[np.ndarray, ...], round_: Correct
     }
     used = weight * curvatures[:, 0] if round_.active else weight
     sums["cross"] = _cross(phi, used, round_.new)
-    sums.update(_changes(phi, y, weight, used, round_))
+    change.add(phi, y, weight, used)
     return sums
 
 
@@ -184,25 +189,46 @@ def _cross(phi: np.ndarray, used: np.ndarray, new: np.ndarray) -> np.ndarray:
     return chosen.T @ (chosen[:, new] * used[rows, None].astype(phi.dtype))
 
 
-def _changes(
-    phi: np.ndarray, y: np.ndarray, weight: np.ndarray, used: np.ndarray, round_: CorrectiveRound
-) -> dict[str, np.ndarray]:
-    """The change of the Gram matrix of the old columns since `previous`: rows that came in, less those that went."""
-    if not round_.panels:
-        return {}
-    before = np.zeros_like(used)
-    if round_.previous is not None:
-        scores = phi @ round_.previous.T.astype(phi.dtype)
-        before = weight * row_curvatures(scores.astype(np.float64), y, round_.loss)[:, 0]
-    change = used - before
-    came, went = (_signed_panels(phi, np.maximum(0.0, part), round_) for part in (change, -change))
-    return {f"change_{j}": came[j] - went[j] for j in range(len(round_.panels))}
+class _GramChange:
+    """The change of the Gram matrix of the old columns since `previous`: rows that came in, less those that went.
 
+    Few rows of a tile have changed, and every product is as large as the matrix: rows of several tiles share one.
+    """
 
-def _signed_panels(phi: np.ndarray, weight: np.ndarray, round_: CorrectiveRound) -> list[np.ndarray]:
-    rows = np.flatnonzero(weight)
-    chosen = phi[rows][:, round_.old] * np.sqrt(weight[rows]).astype(phi.dtype)[:, None]
-    if len(round_.panels) == 1:
-        rank_k = blas.ssyrk if phi.dtype == np.float32 else blas.dsyrk
-        return [rank_k(1.0, chosen.T).astype(np.float64)] if len(rows) else [np.zeros((len(round_.old),) * 2)]
-    return [(chosen[:, start:stop].T @ chosen[:, start:]).astype(np.float64) for start, stop in round_.panels]
+    def __init__(self, round_: CorrectiveRound) -> None:
+        self._round, n = round_, len(round_.old)
+        self._totals = [np.zeros((stop - start, n - start)) for start, stop in round_.panels]
+        self._rows: list[np.ndarray] = []
+        self._weights: list[np.ndarray] = []
+
+    def add(self, phi: np.ndarray, y: np.ndarray, weight: np.ndarray, used: np.ndarray) -> None:
+        """Take the rows of a tile of which another weight is `used` than before."""
+        if not self._totals:
+            return
+        before = np.zeros_like(used)
+        if self._round.previous is not None:
+            scores = phi @ self._round.previous.T.astype(phi.dtype)
+            before = weight * row_curvatures(scores.astype(np.float64), y, self._round.loss)[:, 0]
+        rows = np.flatnonzero(used - before)
+        if sum(map(len, self._weights)) + len(rows) > _CHANGED_ROWS:
+            self._multiply()
+        if len(rows):
+            self._rows.append(phi[rows][:, self._round.old])
+            self._weights.append((used - before)[rows])
+
+    def sums(self) -> dict[str, np.ndarray]:
+        """A panel of the matrix each: "change_0", ..."""
+        self._multiply()
+        return {f"change_{j}": total for j, total in enumerate(self._totals)}
+
+    def _multiply(self) -> None:
+        if not self._rows:
+            return
+        phi, weight = np.concatenate(self._rows), np.concatenate(self._weights)
+        self._rows, self._weights = [], []
+        if len(self._totals) == 1:
+            self._totals[0] += signed_products(phi, weight, upper=True)
+            return
+        weighted = phi * weight.astype(phi.dtype)[:, None]
+        for total, (start, stop) in zip(self._totals, self._round.panels, strict=True):
+            total += weighted[:, start:stop].T @ phi[:, start:]

@@ -188,7 +188,7 @@ def add_hessian(phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], o
     start, stop = columns
     m = phi.shape[1]
     if start == 0 and stop > m:
-        _add_packed(_signed_products(phi, weight), start, out)
+        _add_packed(signed_products(phi, weight), start, out)
     elif start < m:
         weighted = phi if np.all(weight == 1.0) else phi * weight.astype(phi.dtype)[:, None]
         _add_packed(weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)], start, out)
@@ -198,8 +198,8 @@ def add_hessian(phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], o
         out[-1] += weight.sum()
 
 
-def _signed_products(phi: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The upper triangle of phi^T diag(weight) phi (in rows): half the work of a product of two matrices."""
+def signed_products(phi: np.ndarray, weight: np.ndarray, *, upper: bool = False) -> np.ndarray:
+    """The lower or the upper triangle of phi^T diag(weight) phi: half the work of a product of two matrices."""
     rank_k = blas.ssyrk if phi.dtype == np.float32 else blas.dsyrk
     products = np.zeros((phi.shape[1],) * 2, phi.dtype, order="F")
     for sign in (1.0, -1.0):
@@ -208,7 +208,7 @@ def _signed_products(phi: np.ndarray, weight: np.ndarray) -> np.ndarray:
             size = sign * weight[rows]
             chosen = phi if len(rows) == len(phi) else phi[rows]
             chosen = chosen if np.all(size == 1.0) else chosen * np.sqrt(size).astype(phi.dtype)[:, None]
-            products = rank_k(sign, chosen.T, beta=1.0, c=products, overwrite_c=1)
+            products = rank_k(sign, chosen.T, beta=1.0, c=products, overwrite_c=1, lower=upper)
     return products.T
 
 

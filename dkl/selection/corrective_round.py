@@ -48,7 +48,9 @@ def round_record(problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum
     def cost(rows: int, columns: int) -> Cost:
         mapping = feature_map.n_frequencies * (2.0 * columns + SINCOS_FLOPS)
         products = 4.0 * K * width + 2.0 * width * len(new) + (len(old) ** 2 if panels else 0)
-        return Cost(rows * (mapping + products), 4 * 1024 * 6 * width)
+        itemsize = np.dtype(problem.dtype).itemsize
+        product = max(((stop - start) * (len(old) - start) for start, stop in panels), default=0)
+        return Cost(rows * (mapping + products), itemsize * (6 * 1024 * width + product))
 
     operands = {"feature_map": feature_map, "round": round_, "targets": problem.targets}
     return BlockSum("corrective round", corrective_block, accumulators, operands, cost)
