@@ -209,12 +209,13 @@ class _GramChange:
         if self._round.previous is not None:
             scores = phi @ self._round.previous.T.astype(phi.dtype)
             before = weight * row_curvatures(scores.astype(np.float64), y, self._round.loss)[:, 0]
-        rows = np.flatnonzero(used - before)
+        change = used - before
+        rows = np.flatnonzero(change)
         if sum(map(len, self._weights)) + len(rows) > _CHANGED_ROWS:
             self._multiply()
         if len(rows):
             self._rows.append(phi[rows][:, self._round.old])
-            self._weights.append((used - before)[rows])
+            self._weights.append(change[rows])
 
     def sums(self) -> dict[str, np.ndarray]:
         """A panel of the matrix each: "change_0", ..."""
