@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_solve
+
+from dkl.selection.cholesky import factorise
 
 _MOST_STEPS = 60
 # of the way to the nearest bound
@@ -116,11 +118,9 @@ def scaled_factor(A: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, bool]:
         scaled *= root
         diagonal = np.einsum("ii->i", scaled)
         diagonal += 1.0 + added * diagonal.max()
-        try:
-            # the transpose of a symmetric matrix in C order is one that LAPACK factorises in place
-            return cho_factor(scaled.T, lower=True, overwrite_a=True, check_finite=False)
-        except np.linalg.LinAlgError:
-            continue
+        # the transpose of a symmetric matrix in C order is the same matrix in the order of LAPACK
+        if factorise(scaled.T):
+            return scaled.T, False
     raise FloatingPointError("the quadratic is not convex: its matrix has eigenvalues far below zero")
 
 

@@ -14,9 +14,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from scipy import sparse
-from scipy.linalg import lapack, solve_triangular
+from scipy.linalg import lapack
 
-from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.block import Block
 from dkl.blocks.device import on_host
 from dkl.blocks.leverage import gram_block
@@ -27,6 +26,7 @@ from dkl.blocks.threads import Crew, usable_cores
 from dkl.blocks.tiles import spans
 from dkl.features.feature_map import FeatureMap
 from dkl.selection.choice import Choice, choose_blocks
+from dkl.selection.cholesky import factorise, inverse_bytes, inverse_diagonal, solve_factor
 from dkl.selection.driver import Driver
 
 _PANEL_BYTES = 1 << 26
@@ -142,9 +142,10 @@ class GramDriver:
         return Leverage(scores.reshape(problem.candidates.columns_a_frequency, -1).sum(axis=0))
 
     def held(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
-        """The packed panels, the same as one, and the matrix written out."""
+        """The packed panels, the same as one, and the matrix written out, with columns of its inverse."""
         columns = problem.candidates.n_features
-        return {"Gram matrix of the candidates": 16 * packed_size(0, columns + 1) + 8 * columns**2}
+        matrix = 8 * columns**2 + inverse_bytes(columns)
+        return {"Gram matrix of the candidates": 16 * packed_size(0, columns + 1) + matrix}
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,11 +231,8 @@ def scores_of_gram(packed: np.ndarray, size: int, mu: float) -> np.ndarray:
     ----------
     Sun, Gilbert & Tewari 2018, section 3, step 4; Bach 2017, section 4.2.
     """
-    with one_blas_thread():
-        system, _ = lapack.dtpttr(size, packed)
-        factor = cholesky(system, mu)
-        inverse, _ = lapack.dtrtri(factor, overwrite_c=1)
-        return np.clip(1.0 - mu * np.einsum("jk,jk->j", inverse, inverse), 0.0, 1.0)
+    system, _ = lapack.dtpttr(size, packed)
+    return np.clip(1.0 - mu * inverse_diagonal(cholesky(system, mu)), 0.0, 1.0)
 
 
 def scores_of_rows(
@@ -273,7 +271,8 @@ def scores_of_rows(
     factor = cholesky(_kernel(features, parts, X.shape[0]), mu)
 
     def of_part(part: slice) -> np.ndarray:
-        solved = solve_triangular(factor, features(part), trans="T", overwrite_b=True, check_finite=False)
+        solved = np.asfortranarray(features(part))
+        solve_factor(factor, solved, transposed=True)
         return np.einsum("ij,ij->j", solved, solved).reshape(candidates.columns_a_frequency, -1)
 
     return np.concatenate(Crew().map(of_part, parts), axis=1)
@@ -306,14 +305,12 @@ def cholesky(system: np.ndarray, mu: float) -> np.ndarray:
             "the products of the features are not finite: the rows are too large. Scale them (scaling='standard')"
         )
     np.einsum("ii->i", system)[:] += mu
-    with one_blas_thread():
-        factor, failed = lapack.dpotrf(system, overwrite_a=1)
-    if failed:
+    if not factorise(system):
         raise ValueError(
             f"mu is {mu!r}, which is lost in rounding beside the Gram matrix of the features (its trace is "
             f"{trace:.3g}); give a larger one, or use dtype='float64'"
         )
-    return factor
+    return system
 
 
 def resample(scores: np.ndarray, groups: np.ndarray, n_kept: int, seed: int, *, weighted: bool = True) -> Choice:

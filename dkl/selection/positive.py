@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import TypeVar
 
 import numpy as np
-from numba.extending import get_cython_function_address
 from scipy.linalg import lapack
 
 from dkl.blocks.threads import Crew, usable_cores
+from dkl.selection.cholesky import factorise
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,8 +33,6 @@ def map_systems(function: Callable[[T], R], pieces: Iterable[T], width: int) -> 
 
 def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndarray:
     """The solution of a symmetric positive definite system by Cholesky; one that is not quite gets a growing diagonal.
-
-    Several threads factor at the same time: the interpreter's lock is released.
 
     Parameters
     ----------
@@ -65,24 +61,6 @@ def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndar
                 "(scaling='standard' of the feature learner), or use dtype='float64'"
             )
         diagonal += extra
-        if _factored(system):
+        if factorise(system):
             return lapack.dpotrs(system, right, lower=0)[0]
         extra = 10.0 * extra if extra else 1e-9 * scale
-
-
-def _factored(system: np.ndarray) -> bool:
-    """Overwrite the upper triangle of a float64 matrix in Fortran order by its Cholesky factor; False if it has none.
-
-    SciPy's own wrapper of the same routine holds the interpreter's lock.
-    """
-    size, info = ctypes.c_int(len(system)), ctypes.c_int()
-    _dpotrf()(b"U", ctypes.byref(size), system.ctypes.data, ctypes.byref(size), ctypes.byref(info))
-    return info.value == 0
-
-
-@cache
-def _dpotrf() -> Callable[..., None]:
-    integer = ctypes.POINTER(ctypes.c_int)
-    signature = ctypes.CFUNCTYPE(None, ctypes.c_char_p, integer, ctypes.c_void_p, integer, integer)
-    function: Callable[..., None] = signature(get_cython_function_address("scipy.linalg.cython_lapack", "dpotrf"))
-    return function

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.linalg import blas, lapack, solve_triangular
 
+from dkl.selection.cholesky import factorise
+
 # of the mean of the diagonal: what rounding needs where lam alone leaves a matrix indefinite
 _JITTER = 1e-15
 
@@ -143,8 +145,8 @@ def _cholesky(M: Any, lam: float) -> np.ndarray:
         raise ValueError("the density or the sums of the mapped rows are not finite: give a larger Lam or lam")
     jitter = 0.0
     while True:
-        factor, failed = lapack.dpotrf(M, lower=0, clean=0)
-        if not failed:
+        factor = np.array(M, order="F")
+        if factorise(factor):
             return factor
         more = max(_JITTER, 10.0 * jitter)
         diagonal += (more - jitter) * float(diagonal.mean())
