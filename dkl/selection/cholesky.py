@@ -49,8 +49,8 @@ def factorise(matrix: np.ndarray) -> bool:
     return True
 
 
-def solve_factor(R: np.ndarray, B: np.ndarray, *, transposed: bool = False) -> None:
-    """Overwrite B by R^-1 B, or R^-T B; the interpreter's lock is released meanwhile.
+def solve_factor(R: np.ndarray, B: np.ndarray) -> None:
+    """Overwrite B by R^-T B; the interpreter's lock is released meanwhile.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def solve_factor(R: np.ndarray, B: np.ndarray, *, transposed: bool = False) -> N
         Upper triangular; what is below the diagonal is not read.
     B : ndarray of shape (m, r), float64, Fortran order
     """
-    _lapack("dtrtrs", b"U", b"T" if transposed else b"N", b"N", *B.shape, R, _leading(R), B, _leading(B))
+    _lapack("dtrtrs", b"U", b"T", b"N", *B.shape, R, _leading(R), B, _leading(B))
 
 
 def inverse_diagonal(R: np.ndarray) -> np.ndarray:
@@ -74,17 +74,13 @@ def inverse_diagonal(R: np.ndarray) -> np.ndarray:
     ndarray of shape (m,)
     """
 
-    def squares(columns: slice) -> np.ndarray:
-        inverse = np.zeros((columns.stop, columns.stop - columns.start), order="F")
-        np.fill_diagonal(inverse[columns], 1.0)
-        solve_factor(R[: columns.stop, : columns.stop], inverse)
-        return np.einsum("ij,ij->i", inverse, inverse)
+    def lengths(columns: slice) -> np.ndarray:
+        # of columns of R^-T, which are 0 above the diagonal
+        inverse = np.eye(len(R) - columns.start, columns.stop - columns.start, order="F")
+        solve_factor(R[columns.start :, columns.start :], inverse)
+        return np.einsum("ij,ij->j", inverse, inverse)
 
-    parts = list(spans(len(R), _COLUMNS))
-    total = np.zeros(len(R))
-    for columns, part in zip(parts, Crew().map(squares, parts), strict=True):
-        total[: columns.stop] += part
-    return total
+    return np.concatenate(Crew().map(lengths, spans(len(R), _COLUMNS)))
 
 
 def inverse_bytes(size: int) -> int:
@@ -96,7 +92,7 @@ def _eliminate(matrix: np.ndarray, tile: slice, later: list[slice]) -> None:
     """The rows of R beside a tile that has its factor, and what they take from the tiles to come."""
 
     def solve(right: slice) -> None:
-        solve_factor(matrix[tile, tile], matrix[tile, right], transposed=True)
+        solve_factor(matrix[tile, tile], matrix[tile, right])
 
     def subtract(pair: tuple[slice, slice]) -> None:
         above, right = pair

@@ -272,7 +272,7 @@ def scores_of_rows(
 
     def of_part(part: slice) -> np.ndarray:
         solved = np.asfortranarray(features(part))
-        solve_factor(factor, solved, transposed=True)
+        solve_factor(factor, solved)
         return np.einsum("ij,ij->j", solved, solved).reshape(candidates.columns_a_frequency, -1)
 
     return np.concatenate(Crew().map(of_part, parts), axis=1)

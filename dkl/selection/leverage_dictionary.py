@@ -83,9 +83,14 @@ class DictionaryDriver:
             return _begun(problem, results)
         panels = _panels(problem)[state.panel :][: len(results)]
         with one_blas_thread():
+            # the sum is complete after the first sweep
+            factor = cholesky(np.array(state.outer, order="F"), problem.mu) if state.sweep else None
             for panel, result in zip(panels, results, strict=True):
                 coordinates = state.basis.T @ result["cross"] / state.total
-                state = (_measured if state.sweep == 0 else _scored)(problem, state, panel, coordinates)
+                if factor is None:
+                    state = _measured(state, panel, coordinates)
+                else:
+                    state = _scored(state, panel, coordinates, factor)
         ended = state.panel + len(results) == len(_panels(problem))
         return replace(state, sweep=state.sweep + ended, panel=0 if ended else state.panel + len(results))
 
@@ -150,9 +155,7 @@ def _begun(problem: LeverageProblem, results: Sequence[Any]) -> DictionaryState:
     return DictionaryState(basis, squares / total, total, np.zeros((basis.shape[1],) * 2), empty)
 
 
-def _measured(
-    problem: LeverageProblem, state: DictionaryState, panel: slice, coordinates: np.ndarray
-) -> DictionaryState:
+def _measured(state: DictionaryState, panel: slice, coordinates: np.ndarray) -> DictionaryState:
     """First sweep: the outer product of the coordinates, and what of each feature lies outside the span."""
     squares = state.squares.copy()
     inside = np.einsum("ij,ij->j", coordinates, coordinates).reshape(len(squares), -1)
@@ -160,10 +163,9 @@ def _measured(
     return replace(state, squares=squares, outer=state.outer + coordinates @ coordinates.T)
 
 
-def _scored(problem: LeverageProblem, state: DictionaryState, panel: slice, coordinates: np.ndarray) -> DictionaryState:
+def _scored(state: DictionaryState, panel: slice, coordinates: np.ndarray, factor: np.ndarray) -> DictionaryState:
     """Second sweep: diag(B^T (B B^T + mu I)^-1 B) of the coordinates B."""
     scores = state.scores.copy()
-    factor = cholesky(np.array(state.outer, order="F"), problem.mu)
     solved = solve_triangular(factor, coordinates, trans="T", check_finite=False)
     scores[:, panel] = np.einsum("ij,ij->j", solved, solved).reshape(len(scores), -1)
     return replace(state, scores=scores)
