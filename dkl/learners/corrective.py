@@ -17,7 +17,7 @@ from dkl.linear.pieces import HeldOut
 from dkl.linear.targets import TargetScale, target_scale
 from dkl.selection.chain_columns import LEAST_COLUMNS
 from dkl.selection.corrective import CorrectiveDriver
-from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState, Schedule
+from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState, Schedule, with_whole_losses
 from dkl.selection.grounds import FourierGround, Ground, PoolGround
 from dkl.selection.peak_search import SearchOptions
 
@@ -45,6 +45,8 @@ _STARTS = 200
 _LATE_GROWTH = 0.35
 _ENOUGH_ROWS = 10_000
 _C = 0.0125
+# C multiplies the whole square of an error, as in `LinearSVR`, which is twice the loss of that name
+_C_OF = {"squared_error": 2.0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +124,8 @@ def corrective_problem(
     )
     most = max(1_000, min(MOST_SAMPLED, rows_within(_SAMPLE_BYTES, dataset.source)))
     first = learner.search_rows or min(max(FIRST_SAMPLE, int(SAMPLED_SHARE * dataset.n_rows)), most)
-    ridge = 1.0 / (2.0 * (_C if learner.C is None else learner.C))
+    loss = _loss(learner, dataset)
+    ridge = 1.0 / (_C_OF.get(loss, 1.0) * (_C if learner.C is None else learner.C))
     # heavy while features are looked for, since that keeps them diverse; on few rows too heavy to predict with
     light = ridge * (min(1.0, total / _ENOUGH_ROWS) if learner.C is None else 1.0)
     return CorrectiveProblem(
@@ -131,7 +134,7 @@ def corrective_problem(
         n_models=n_models,
         n_points=_n_points(learner, ground),
         total_weight=total * (1.0 - (0.0 if held_out is None else held_out.share)),
-        loss=_loss(learner, dataset),
+        loss=loss,
         ridge=light if learner.n_features == "auto" else ridge,
         last_ridge=light,
         schedule=_schedule(learner, ground, dataset, n_models),
@@ -243,6 +246,7 @@ def _steps(dataset: Dataset) -> int:
 
 
 def _result(problem: CorrectiveProblem, state: CorrectiveState, scale: TargetScale | None) -> CorrectiveResult:
+    state = with_whole_losses(problem, state)
     points = state.points
     first, place, counts = _repeats(points, problem.ground)
     found = state.coefficients[:, :-1].reshape(problem.n_models, problem.parts, -1)[:, :, : len(points)]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.blas import one_blas_thread
-from dkl.blocks.corrective import row_duals
+from dkl.blocks.losses import loss_of
 from dkl.blocks.records import Record, RowSample
-from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState
+from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState, with_whole_losses
 from dkl.selection.corrective_round import most_candidates, round_record, sample_record, spread, trimmed, with_gram
 from dkl.selection.peak_search import grown_sample, pair_potentials
 from dkl.selection.positive import systems_at_once
@@ -56,6 +56,7 @@ class CorrectiveDriver:
             sample_rows=problem.sample_rows,
             kept=len(points),
             limit=max(problem.n_points, len(points)),
+            halved=False,
         )
 
     def request(self, problem: CorrectiveProblem, state: CorrectiveState) -> Sequence[Record] | None:
@@ -74,7 +75,7 @@ class CorrectiveDriver:
             sums, sample = results[0], sample_record(problem, state)
             if len(results) > 1:
                 self._rows.keep(sample, results[1])
-            state = replace(state, passes=state.passes + 1)
+            state = replace(with_whole_losses(problem, state), passes=state.passes + 1)
             state = with_gram(problem, state, sums)
             if _went_up(problem, state, sums):
                 return replace(state, coefficients=(state.base + state.coefficients) / 2.0)
@@ -330,7 +331,7 @@ def sample_duals(
         state.searches[on_these, 2],
         problem.dtype,
     )
-    duals = row_duals(scores + state.coefficients[:, -1], targets, problem.loss)
+    duals = -loss_of(problem.loss).slope(targets, scores + state.coefficients[:, -1])
     repeats = rows.repeats * (weight / sample.weights)
     S = duals * repeats[:, None]
     pulling = np.flatnonzero(np.any(S != 0.0, axis=1))
