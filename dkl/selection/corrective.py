@@ -79,12 +79,13 @@ class CorrectiveDriver:
             state = with_gram(problem, state, sums)
             if _went_up(problem, state, sums):
                 return replace(state, coefficients=(state.base + state.coefficients) / 2.0)
+            settled = state.is_full and _has_settled(problem, state, sums)
             state = _noted(problem, state, sums)
-            if ended := _ending(problem, state):
+            if ended := _ending(problem, state, settled):
                 before, state = state, trimmed(problem, state, ended)
                 if state.n_points < before.n_points:
                     return state
-            elif state.is_full and state.settled >= problem.schedule.settling:
+            elif settled:
                 return replace(state, message=_message(state))
             return _searched(problem, _extended(problem, state, sums), self._rows, sample)
 
@@ -140,6 +141,19 @@ def _went_up(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str,
     return bool(np.sum(sums["loss"]) + _penalty(state.coefficients, ridge) > before * (1.0 + 1e-6))
 
 
+def _has_settled(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> bool:
+    """Whether the working model on all points is final: all its steps are taken, or the last gained too little."""
+    schedule = problem.schedule
+    if state.settled >= schedule.settling:
+        return True
+    if schedule.least_gain == 0.0 or state.settled == 0:
+        return False
+    ridge = problem.ridge_of(state.is_full) * max(1, state.n_points)
+    before = state.base_loss + _penalty(state.base, ridge)
+    gain = before - float(np.sum(sums["loss"])) - _penalty(state.coefficients, ridge)
+    return gain <= schedule.least_gain * before
+
+
 def _penalty(coefficients: np.ndarray, ridge: float) -> float:
     return 0.5 * ridge * float(np.sum(coefficients[:, :-1] ** 2))
 
@@ -185,12 +199,12 @@ def _potentials(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[s
     return squares.reshape(problem.parts, -1).sum(axis=0)
 
 
-def _ending(problem: CorrectiveProblem, state: CorrectiveState) -> str:
-    """Why no more points are looked for; empty if they are."""
+def _ending(problem: CorrectiveProblem, state: CorrectiveState, settled: bool) -> str:
+    """Why no more points are looked for; empty if they are. `settled` is whether all are there and the model stands."""
     schedule, rounds = problem.schedule, len(state.history)
     if state.is_full:
         is_best = state.ended or schedule.patience is None or state.kept == state.n_points
-        return "" if is_best or state.settled < schedule.settling else "held-out rows were best served by fewer"
+        return "" if is_best or not settled else "held-out rows were best served by fewer"
     gap = state.history[-1, HISTORY.index("duality_gap")]
     if schedule.tol is not None and state.n_points and gap <= schedule.tol:
         return f"the estimated duality gap fell to {gap:.1e}"

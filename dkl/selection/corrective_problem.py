@@ -44,7 +44,9 @@ class Schedule:
     tol : float or None
         Stop at this duality gap, relative to the objective.
     settling : int
-        Newton steps after the last feature was added.
+        Newton steps after the last feature was added, at most.
+    least_gain : float
+        They end once a step has lowered the objective by no more than this share of it; 0 takes them all.
     sample_rounds : int
         Passes that search on the same rows.
     plain_share : float
@@ -64,6 +66,7 @@ class Schedule:
     patience: int | None = None
     tol: float | None = None
     settling: int = 2
+    least_gain: float = 0.0
     sample_rounds: int = 4
     plain_share: float = 0.0
     most_searched: int | None = None
