@@ -9,10 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from dkl.blocks.block import Block
+from dkl.blocks.losses import loss_of
 from dkl.blocks.newton import NewtonTargets, design_tiles, signed_products
 from dkl.features.feature_map import FeatureMap
 
-__all__ = ["corrective_sums", "dual_values", "row_curvatures", "row_duals", "row_losses"]
+__all__ = ["corrective_sums", "gram_weights"]
 
 CorrectiveLoss = Literal["squared_hinge", "log_loss", "squared_error"]
 
@@ -27,13 +28,14 @@ class CorrectiveRound:
     Parameters
     ----------
     loss : {"squared_hinge", "log_loss", "squared_error"}
-        ``max(0, 1 - y f)^2 / 2``, ``log(1 + exp(-y f))`` and ``(y - f)^2 / 2``.
+        As `dkl.blocks.losses` defines them.
     coefficients : ndarray of shape (K, width), float64
         The intercept last; 0 for the candidates.
     old, new : ndarray of int64
         The columns of the working model, intercept included, and those of the candidates.
     active : bool
-        Gram sums run over the rows with curvature (of the one model), else over all rows.
+        Gram sums weigh the rows by their curvature (of the one model), as a share of the loss's largest; else each row
+        counts in full.
     previous : ndarray of shape (1, width) or None
         The model at whose active rows the Gram matrix of the old columns is known; None if it is not.
     panels : tuple of (int, int)
@@ -75,43 +77,13 @@ class HeldTargets:
         return targets, weight * ~mask, weight * mask
 
 
-def row_losses(scores: np.ndarray, targets: np.ndarray, loss: CorrectiveLoss) -> np.ndarray:
-    """The loss of each row and model, (n, K)."""
-    if loss == "squared_hinge":
-        return 0.5 * np.maximum(0.0, 1.0 - targets * scores) ** 2
-    if loss == "log_loss":
-        return np.logaddexp(0.0, -targets * scores)
-    return 0.5 * (targets - scores) ** 2
+def gram_weights(scores: np.ndarray, targets: np.ndarray, weight: np.ndarray, loss: CorrectiveLoss) -> np.ndarray:
+    """What each row counts in the Gram sums of the one model that follows curvature, (n,).
 
-
-def row_duals(scores: np.ndarray, targets: np.ndarray, loss: CorrectiveLoss) -> np.ndarray:
-    """s = -loss'(f) of each row and model, (n, K): y max(0, 1 - y f), y sigmoid(-y f), or y - f."""
-    if loss == "squared_hinge":
-        return targets * np.maximum(0.0, 1.0 - targets * scores)
-    if loss == "log_loss":
-        return targets * np.exp(-np.logaddexp(0.0, targets * scores))
-    return targets - scores
-
-
-def dual_values(duals: np.ndarray, targets: np.ndarray, loss: CorrectiveLoss) -> np.ndarray:
-    """-loss*(-s) of each row and model, (n, K): what it adds to the dual objective.
-
-    |s| - s^2/2, the entropy of |s|, or y s - s^2/2.
+    That is its weight times its curvature as a share of the loss's largest.
     """
-    if loss == "log_loss":
-        share = np.clip(np.abs(duals), np.finfo(np.float64).tiny, 1.0)
-        return -share * np.log(share) - (1.0 - share) * np.log1p(-np.minimum(share, 1.0 - 1e-16))
-    return targets * duals - 0.5 * duals**2
-
-
-def row_curvatures(scores: np.ndarray, targets: np.ndarray, loss: CorrectiveLoss) -> np.ndarray:
-    """loss''(f) of each row and model, (n, K): 1 below the margin, p (1 - p), or 1."""
-    if loss == "squared_hinge":
-        return (targets * scores < 1.0).astype(np.float64)
-    if loss == "log_loss":
-        share = np.exp(-np.logaddexp(0.0, targets * scores))
-        return share * (1.0 - share)
-    return np.ones_like(scores)
+    table = loss_of(loss)
+    return weight * (table.curvature(targets, scores)[:, 0] / table.largest_curvature)
 
 
 def corrective_sums(
@@ -134,10 +106,11 @@ def corrective_sums(
     Returns
     -------
     dict of ndarray
-        "gradient" (K, width): sum s phi. "loss", "dual", "curvature", "absolutes", "squares", "support" (K,): of the
-        loss, `dual_values`, `row_curvatures`, |s|, s^2 and rows with s != 0. "held_out" (2,): loss of the rows held
-        out, summed over models, and their weight. "cross" (width, new): Gram columns of the candidates over the rows
-        with curvature, or all. "change_0", ...: what has to be added to the Gram matrix of the old columns.
+        With s minus the slope of a row's loss, its dual weight: "gradient" (K, width): sum s phi. "loss", "dual",
+        "curvature", "absolutes", "squares", "support" (K,): of the loss, of minus its conjugate, of its curvature, of
+        |s|, s^2 and rows with s != 0. "held_out" (2,): loss of the rows held out, summed over models, and their weight.
+        "cross" (width, new): Gram columns of the candidates, by `gram_weights` or the rows' weights. "change_0", ...:
+        what has to be added to the Gram matrix of the old columns.
     """
     sums: dict[str, np.ndarray] = {}
     change = _GramChange(round_)
@@ -161,22 +134,22 @@ def _tile_sums(
 ) -> dict[str, np.ndarray]:
     y, weight, held = targets
     scores = (phi @ round_.coefficients.T.astype(phi.dtype)).astype(np.float64)
-    losses = row_losses(scores, y, round_.loss)
-    duals = row_duals(scores, y, round_.loss)
-    curvatures = row_curvatures(scores, y, round_.loss)
+    loss = loss_of(round_.loss)
+    losses, slopes = loss.value(y, scores), loss.slope(y, scores)
+    duals = -slopes
     pull = weight[:, None] * duals
     sums = {
         "gradient": (pull.T.astype(phi.dtype) @ phi).astype(np.float64),
         "loss": weight @ losses,
-        "dual": weight @ dual_values(duals, y, round_.loss),
-        "curvature": weight @ curvatures,
+        "dual": -(weight @ loss.conjugate(y, slopes)),
+        "curvature": weight @ loss.curvature(y, scores),
         "absolutes": np.abs(pull).sum(axis=0),
         # a row of weight w is w rows, each of which meets itself
         "squares": weight @ duals**2,
         "support": weight @ (duals != 0.0),
         "held_out": np.array([(held @ losses).sum(), held.sum()]),
     }
-    used = weight * curvatures[:, 0] if round_.active else weight
+    used = gram_weights(scores, y, weight, round_.loss) if round_.active else weight
     sums["cross"] = _cross(phi, used, round_.new)
     change.add(phi, y, weight, used)
     return sums
@@ -208,7 +181,7 @@ class _GramChange:
         before = np.zeros_like(used)
         if self._round.previous is not None:
             scores = phi @ self._round.previous.T.astype(phi.dtype)
-            before = weight * row_curvatures(scores.astype(np.float64), y, self._round.loss)[:, 0]
+            before = gram_weights(scores.astype(np.float64), y, weight, self._round.loss)
         change = used - before
         rows = np.flatnonzero(change)
         if sum(map(len, self._weights)) + len(rows) > _CHANGED_ROWS:

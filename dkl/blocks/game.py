@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from dkl.blocks.block import Block
 from dkl.blocks.device import on_host
+from dkl.blocks.losses import HINGES
 from dkl.blocks.maps import map_rows
 from dkl.blocks.sums import feature_sums
 from dkl.features.feature_map import FeatureMap
 
 __all__ = ["breakpoint_sums", "feasible", "primal_losses", "row_scores"]
+
+GameLoss = Literal["hinge", "squared_hinge"]
 
 _TILE_ROWS = 2048
 
@@ -164,7 +167,7 @@ def row_scores(X: Any, feature_map: FeatureMap, coefficients: np.ndarray, dtype:
 
 
 def primal_losses(
-    scores: np.ndarray, signs: np.ndarray, weight: np.ndarray, trials: Trials, *, squared: bool
+    scores: np.ndarray, signs: np.ndarray, weight: np.ndarray, trials: Trials, *, loss: GameLoss
 ) -> np.ndarray:
     """Hinge losses of f = scale * score + intercept for every scale and intercept that is tried, summed over rows.
 
@@ -173,8 +176,7 @@ def primal_losses(
     scores, signs : ndarray of shape (n, K)
     weight : ndarray of shape (n,)
     trials : Trials
-    squared : bool
-        max(0, 1 - y f)^2 in place of max(0, 1 - y f).
+    loss : {"hinge", "squared_hinge"}
 
     Returns
     -------
@@ -186,8 +188,8 @@ def primal_losses(
         for s, scale in enumerate(trials.scales):
             margin = signs[:, k] * scores[:, k] * scale
             for b in range(B):
-                slack = np.maximum(1.0 - margin - signs[:, k] * trials.intercepts[k, b], 0.0)
-                losses[k, s, b] = weight @ (slack * slack if squared else slack)
+                slack = 1.0 - margin - signs[:, k] * trials.intercepts[k, b]
+                losses[k, s, b] = weight @ HINGES[loss].of_slack(slack)
     return losses
 
 
@@ -312,7 +314,7 @@ def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     """The margins of a machine on all features become the next column to be projected; and the machine's losses.
 
     Operands: "targets", "upper", "feature_map", "coefficients", "smoothed" (Smoothed), "edges", "trials" (Trials),
-    "squared", "dtype".
+    "loss", "dtype".
     """
     signs, weight, _ = operands["targets"](block)
     scores = row_scores(block.X, operands["feature_map"], operands["coefficients"], operands["dtype"])
@@ -321,7 +323,7 @@ def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     values = smoothed.keep * block.columns["hat"] + smoothed.size * (1.0 - signs * scores)
     return {
         "dual": values,
-        "losses": primal_losses(scores, signs, weight, trials, squared=operands["squared"]),
+        "losses": primal_losses(scores, signs, weight, trials, loss=operands["loss"]),
         "errors": np.array(weight @ _wrong(scores + trials.intercepts[:, 0], signs)),
         **breakpoint_sums(values, signs, weight, operands["upper"], operands["edges"]),
     }
@@ -348,7 +350,7 @@ def sum_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
 def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The dual step of a round on the rows of a block, the means over rounds, and how good their primal machine is.
 
-    Operands: "targets", "feasible", "step" (DualStep), "edges", "trials" (Trials), "squared".
+    Operands: "targets", "feasible", "step" (DualStep), "edges", "trials" (Trials), "loss".
     """
     signs, weight, held = operands["targets"](block)
     step: DualStep = operands["step"]
@@ -363,17 +365,12 @@ def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
         "dual": values,
         "mean": mean,
         "score": total,
-        "losses": primal_losses(total, signs, weight, trials, squared=operands["squared"]),
+        "losses": primal_losses(total, signs, weight, trials, loss=operands["loss"]),
         "errors": np.array([weight @ _wrong(first, signs), held @ _wrong(first, signs), held.sum()]),
-        "held": _held_loss(first, signs, held, squared=operands["squared"]),
+        "held": np.array(held @ HINGES[operands["loss"]].value(signs, first).sum(axis=1)),
         "gradient": weight @ np.square(1.0 - signs * scores - step.ridge * alpha).sum(axis=1, keepdims=True),
         **breakpoint_sums(values, signs, weight, operands["feasible"].upper, operands["edges"]),
     }
-
-
-def _held_loss(scores: np.ndarray, signs: np.ndarray, held: np.ndarray, *, squared: bool) -> np.ndarray:
-    slack = np.maximum(1.0 - signs * scores, 0.0)
-    return np.array(held @ (slack * slack if squared else slack).sum(axis=1))
 
 
 def _wrong(scores: np.ndarray, signs: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.block import Block
+from dkl.blocks.losses import loss_of
 from dkl.blocks.newton import mapped_tiles
 
 
@@ -59,5 +60,7 @@ def candidate_losses(phi: np.ndarray, targets: np.ndarray, models: np.ndarray, *
     flat = models.reshape(-1, width)
     scores = (phi @ flat[:, :-1].T.astype(phi.dtype) + flat[:, -1]).reshape(len(phi), v, K, c)
     known = targets[:, None, :, None]
-    slack = np.maximum(0.0, 1.0 - known * scores) if classes else scores - known
-    return np.mean(slack**2, axis=2).transpose(1, 0, 2)
+    # one minus the whole square of an error of standardised targets is the share of their variance that is explained
+    name, factor = ("squared_hinge", 1.0) if classes else ("squared_error", 2.0)
+    losses = factor * loss_of(name).value(known, scores)
+    return np.mean(losses, axis=2).transpose(1, 0, 2)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numba
 import numpy as np
@@ -12,6 +11,7 @@ from scipy import sparse
 
 from dkl.blocks.device import rows_on
 from dkl.blocks.gradients import check_fourier
+from dkl.blocks.losses import loss_of
 from dkl.blocks.tiles import RowTiles, checked_dtype, spans
 from dkl.blocks.turns import ELEMENTWISE, TURN, cos_sin_rows
 from dkl.features.feature_map import FeatureMap
@@ -20,6 +20,8 @@ from dkl.features.projections import DenseProjection, Projection, SparseProjecti
 __all__ = ["adam_update", "expansion_gradient"]
 
 RefinedLoss = Literal["squared_hinge", "log_loss", "squared_error"]
+# those that have a gradient everywhere, which the descent follows
+REFINED_LOSSES: tuple[RefinedLoss, ...] = get_args(RefinedLoss)
 
 # of Adam (Kingma & Ba 2015)
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
@@ -125,14 +127,14 @@ def expansion_gradient(
     rows : ScaledRows
         n of them, n at least 1.
     targets : ndarray of shape (n, K)
-        -1 and +1 for "squared_hinge" (``max(0, 1 - y f)^2``) and "log_loss" (``log(1 + exp(-y f))``), any numbers for
-        "squared_error" (``(y - f)^2 / 2``).
+        -1 and +1 for "squared_hinge" and "log_loss", any numbers for "squared_error".
     weight : ndarray of shape (n,) or None
         s; None is 1 each.
     feature_map : FeatureMap
         For where the entries of sparse frequencies are, phases and amplitudes; its own frequencies are not looked at.
     expansion : Expansion
     loss : {"squared_hinge", "log_loss", "squared_error"}
+        As `dkl.blocks.losses` defines them.
     alpha : float
 
     Returns
@@ -144,7 +146,7 @@ def expansion_gradient(
     amplitudes = np.tile(feature_map.amplitudes.astype(waves.dtype), feature_map.columns_a_frequency)
     features = waves[:, : len(amplitudes)] * amplitudes
     scores = features @ expansion.coef.T + expansion.intercept
-    losses, slope = LOSSES[loss](targets, scores)
+    losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
     share = np.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
     slope = (slope * share[:, None]).astype(waves.dtype)
     penalty = 0.5 * alpha * float(np.sum(expansion.coef.astype(np.float64) ** 2))
@@ -175,28 +177,6 @@ def adam_update(
     shares = dtype(1.0 - _FIRST_DECAY), dtype(1.0 - _SECOND_DECAY)
     scales = dtype(1.0 / mean), dtype(1.0 / square)
     _adam(values, moments, gradient, rates, shares, scales, dtype(_EPSILON))
-
-
-def _squared_hinge(y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    slack = np.maximum(0.0, 1.0 - y * f)
-    return (slack**2).sum(axis=1), -2.0 * y * slack
-
-
-def _log_loss(y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    margin = y * f
-    return np.logaddexp(0.0, -margin).sum(axis=1), -y * np.exp(-np.logaddexp(0.0, margin))
-
-
-def _squared_error(y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    error = f - y
-    return 0.5 * (error**2).sum(axis=1), error
-
-
-LOSSES: dict[str, Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
-    "squared_hinge": _squared_hinge,
-    "log_loss": _log_loss,
-    "squared_error": _squared_error,
-}
 
 
 def _entries(projection: Projection) -> np.ndarray:

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dkl.blocks import device
+from dkl.blocks.losses import loss_of
 from dkl.blocks.sgd_rule import SGDModels, SGDRule
 
 __all__ = ["sgd_rows"]
 
 # what scikit-learn clips slopes to
 _STEEPEST = 1e12
-# beyond this exp overflows, and the slope is 0 in either precision
-_LARGE_MARGIN = 700.0
-
-# the derivative in the score p, of targets y (-1 or 1 for classes), by scikit-learn's names
-_SLOPES: dict[str, Callable[..., Any]] = {
-    "hinge": lambda xp, y, p, epsilon: xp.where(y * p <= 1, -y, 0 * y),
-    "perceptron": lambda xp, y, p, epsilon: xp.where(y * p <= 0, -y, 0 * y),
-    "squared_hinge": lambda xp, y, p, epsilon: xp.where(y * p < 1, -2 * y * (1 - y * p), 0 * y),
-    "modified_huber": lambda xp, y, p, epsilon: xp.where(
-        y * p < -1, -4 * y, xp.where(y * p < 1, 2 * (p * y - 1) * y, 0 * y)
-    ),
-    "log_loss": lambda xp, y, p, epsilon: -y / (1 + xp.exp(xp.clip(y * p, -_LARGE_MARGIN, _LARGE_MARGIN))),
-    "squared_error": lambda xp, y, p, epsilon: p - y,
-    "huber": lambda xp, y, p, epsilon: xp.clip(p - y, -epsilon, epsilon),
-    "epsilon_insensitive": lambda xp, y, p, epsilon: xp.where(xp.abs(p - y) > epsilon, xp.sign(p - y), 0 * y),
-    "squared_epsilon_insensitive": lambda xp, y, p, epsilon: 2 * (p - y - xp.clip(p - y, -epsilon, epsilon)),
-}
 
 
 def sgd_rows(X: Any, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule: SGDRule) -> SGDModels:
@@ -110,7 +93,7 @@ def _pulls(xp: Any, row: tuple[Any, Any, Any], rule: SGDRule, eta: float) -> Any
     """What each model takes of a row (y, score, x) of weight 1; None where a passive rule passes over it."""
     y, score, x = row
     if not rule.is_passive:
-        return -eta * xp.clip(_SLOPES[rule.loss](xp, y, score, rule.epsilon), -_STEEPEST, _STEEPEST)
+        return -eta * xp.clip(loss_of(rule.loss, rule.epsilon).slope(y, score), -_STEEPEST, _STEEPEST)
     square = float(xp.sum(xp.asarray(x, dtype=xp.float64) ** 2))
     if rule.learning_rate == "pa1" and square == 0.0:
         return None

@@ -9,6 +9,7 @@ from dkl.blocks.sgd_rule import SGDRule
 # the square of GROUP threads share the coefficients of a model
 GROUP = 16
 
+# in C, what `slope` of `dkl.blocks.losses` is in Python; a test compares the two
 _SLOPES = {
     "hinge": "y * p <= 1 ? -y : 0",
     "perceptron": "y * p <= 0 ? -y : 0",

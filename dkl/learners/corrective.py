@@ -17,7 +17,7 @@ from dkl.linear.pieces import HeldOut
 from dkl.linear.targets import TargetScale, target_scale
 from dkl.selection.chain_columns import LEAST_COLUMNS
 from dkl.selection.corrective import CorrectiveDriver
-from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState, Schedule
+from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState, Schedule, with_whole_losses
 from dkl.selection.grounds import FourierGround, Ground, PoolGround
 from dkl.selection.peak_search import SearchOptions
 
@@ -44,7 +44,12 @@ _STARTS = 200
 # what a late round adds for several classes, which find as much in fewer and larger rounds; a single model does not
 _LATE_GROWTH = 0.35
 _ENOUGH_ROWS = 10_000
+# every row has curvature under the log loss, of which steps know a bound only: they are shorter than Newton's, and the
+# last ones come to the model of `LogisticRegression` by about a fifth of the way each
+_LOG_STEPS, _LOG_GAIN = 30, 1e-7
 _C = 0.0125
+# C multiplies the whole square of an error, as in `LinearSVR`, which is twice the loss of that name
+_C_OF = {"squared_error": 2.0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +127,8 @@ def corrective_problem(
     )
     most = max(1_000, min(MOST_SAMPLED, rows_within(_SAMPLE_BYTES, dataset.source)))
     first = learner.search_rows or min(max(FIRST_SAMPLE, int(SAMPLED_SHARE * dataset.n_rows)), most)
-    ridge = 1.0 / (2.0 * (_C if learner.C is None else learner.C))
+    loss = _loss(learner, dataset)
+    ridge = 1.0 / (_C_OF.get(loss, 1.0) * (_C if learner.C is None else learner.C))
     # heavy while features are looked for, since that keeps them diverse; on few rows too heavy to predict with
     light = ridge * (min(1.0, total / _ENOUGH_ROWS) if learner.C is None else 1.0)
     return CorrectiveProblem(
@@ -131,10 +137,10 @@ def corrective_problem(
         n_models=n_models,
         n_points=_n_points(learner, ground),
         total_weight=total * (1.0 - (0.0 if held_out is None else held_out.share)),
-        loss=_loss(learner, dataset),
+        loss=loss,
         ridge=light if learner.n_features == "auto" else ridge,
         last_ridge=light,
-        schedule=_schedule(learner, ground, dataset, n_models),
+        schedule=_schedule(learner, ground, dataset, n_models, loss),
         sample_rows=first,
         most_rows=max(first, most),
         seed=learner.seed_,
@@ -192,10 +198,12 @@ def _searched_share(dataset: Dataset) -> float:
     return _VERY_FEW_SHARE if _are_very_few(dataset) else _FEW_SHARE
 
 
-def _schedule(learner: Any, ground: Ground, dataset: Dataset, n_models: int) -> Schedule:
+def _schedule(learner: Any, ground: Ground, dataset: Dataset, n_models: int, loss: CorrectiveLoss) -> Schedule:
     few = _are_few(dataset)
     share = (0.5 if few else 0.0) if learner.plain_share is None else learner.plain_share
     schedule = Schedule(rounds=learner.rounds, patience=learner.patience, tol=learner.tol, plain_share=share)
+    if loss == "log_loss":
+        schedule = replace(schedule, settling=_LOG_STEPS, least_gain=_LOG_GAIN)
     if few and learner.plain_share is None:
         schedule = replace(schedule, most_searched=max(1, int(_searched_share(dataset) * dataset.total_weight)))
     if learner.n_features == "auto" and learner.patience is None:
@@ -243,6 +251,7 @@ def _steps(dataset: Dataset) -> int:
 
 
 def _result(problem: CorrectiveProblem, state: CorrectiveState, scale: TargetScale | None) -> CorrectiveResult:
+    state = with_whole_losses(problem, state)
     points = state.points
     first, place, counts = _repeats(points, problem.ground)
     found = state.coefficients[:, :-1].reshape(problem.n_models, problem.parts, -1)[:, :, : len(points)]

@@ -68,7 +68,8 @@ class JointFeatures(Certified, WorkingModel, PoolLearner):
     k : float
         Order of the divergence, >= 2.
     C : float
-        How much the losses count against the ridge, as in `sklearn.svm.SVC`.
+        How much the losses count against the ridge, as in `sklearn.svm.SVC` and `LinearSVC`. Of "squared_error" half
+        the squares count: `Ridge` has ``alpha = 1/C`` there.
     loss : {"hinge", "squared_hinge", "squared_error"} or None
         One class against the rest, all with the same weights of candidates; for numbers half the squared error, of
         targets in units of their deviation. None is "hinge" for classes.

@@ -47,8 +47,11 @@ class MarginFeatures(CertifiedMargins, WorkingModel, FeatureLearner):
     loss : {"squared_hinge", "log_loss", "squared_error", "hinge"} or None
         None is "squared_hinge" for classes ("hinge" in the game) and "squared_error" for numbers.
     C : float or None
-        Of the machine ``|u|^2/2 + C sum loss`` on features scaled by 1/sqrt(m), as `LinearSVC` has it. None is 1/80 for
-        rounds, where a heavy penalty keeps features diverse, and 1 for the game.
+        Of the machine ``|u|^2/2 + C sum loss`` on the features that `transform` returns, with a free intercept: what
+        `LinearSVC`, `LogisticRegression` and, for the game, `SVC` mean by C. Of "squared_error" the sum is that of the
+        squares of the errors, as in ``LinearSVR(loss="squared_epsilon_insensitive")``, of targets in units of their
+        deviation: `Ridge` has ``alpha = 1/(2C)`` there. None is 1 for the game, and for rounds 1/80, where a heavy
+        penalty keeps features diverse; once all are found on n rows, fewer than 10,000, the last model has 125/n.
     rounds : int or None
         At most so many; None is as many as the features take.
     features_per_round : int or None

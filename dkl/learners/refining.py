@@ -71,7 +71,7 @@ def _problem(learner: Any, dataset: Dataset, feature_map: FeatureMap) -> LinearP
     return LinearProblem(
         feature_map,
         loss,
-        alpha="auto" if loss in NEWTON_LOSSES else 1.0 / (_C * dataset.n_rows),
+        alpha="auto" if loss in NEWTON_LOSSES else 1.0 / (_C * dataset.total_weight),
         classes=dataset.classes,
         n_targets=dataset.schema.n_targets or 1,
         held_out=HeldOut(learner.validation_fraction, learner.seed_),

@@ -12,7 +12,7 @@ import numpy as np
 from dkl.blocks.block import Block
 from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Fold, Record
 from dkl.blocks.refinement import (
-    LOSSES,
+    REFINED_LOSSES,
     Expansion,
     RefinedLoss,
     ScaledRows,
@@ -69,8 +69,10 @@ class Refinement:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if self.loss not in LOSSES:
-            raise ValueError(f"loss={self.loss!r} cannot be refined; the losses with a gradient are {sorted(LOSSES)}")
+        if self.loss not in REFINED_LOSSES:
+            raise ValueError(
+                f"loss={self.loss!r} cannot be refined; the losses with a gradient are {sorted(REFINED_LOSSES)}"
+            )
 
 
 @dataclass(frozen=True, eq=False)

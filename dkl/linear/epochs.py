@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.block import Block
+from dkl.blocks.losses import loss_of
 from dkl.blocks.maps import mapping_flops
 from dkl.blocks.records import Accumulator, BlockSum, Cost, Fold, Record
 from dkl.features.feature_map import FeatureMap
-from dkl.linear.losses import row_losses
 from dkl.linear.pieces import HeldOut, RowTargets, piece_rows, shuffled_piece
 from dkl.linear.scores import decision_values, scoring_cost
 from dkl.linear.sgd import SGDState
@@ -78,7 +78,7 @@ class Stopping:
     Parameters
     ----------
     loss : str
-        See `dkl.linear.losses.row_losses`.
+        See `dkl.blocks.losses.loss_of`.
     patience : int
         Epochs without a lower loss.
     epsilon : float
@@ -182,11 +182,10 @@ def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     scores = decision_values(
         rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
     )
-    targets = operands["targets"]
-    y = rows.y if targets.classes is not None and operands["loss"] != "squared_error" else targets.signed(rows)
+    targets, loss = operands["targets"], loss_of(operands["loss"], operands["epsilon"])
     weight = targets.weights(rows)
     weight = np.ones(rows.n_rows) if weight is None else weight
-    losses = row_losses(scores, np.asarray(y), loss=operands["loss"], epsilon=operands["epsilon"])
+    losses = loss.value(targets.signed(rows), scores).sum(axis=1)
     return {"loss": np.array([weight @ losses]), "weight": np.array([weight.sum()])}
 
 

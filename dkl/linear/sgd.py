@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
+from dkl.blocks.losses import loss_of
 from dkl.blocks.tiles import spans
 from dkl.linear.array_sgd import is_foreign, take_steps
 from dkl.linear.pieces import Piece
@@ -21,7 +22,8 @@ REGRESSION_LOSSES = ("squared_error", "epsilon_insensitive", "huber")
 # measured on MNIST and adult. Losses that curve are stable only while eta * curvature * weight * (length^2 + 1) < 2 for
 # every row, the one for the intercept.
 _FIRST_STEP = {"epsilon_insensitive": 1.0}
-_CURVATURE = {"squared_hinge": 2.0, "modified_huber": 2.0, "squared_error": 1.0, "huber": 1.0}
+# The log loss curves too little for that to matter.
+_LEAST_CURVATURE = 1.0
 _POWER = 0.75
 _DECAY = 0.2
 # iterates late in the run count more: polynomial-decay averaging (Shamir & Zhang 2013, section 4)
@@ -86,8 +88,9 @@ def step_schedule(loss: str, *, alpha: float, square_length: float, largest: flo
         The largest ``weight * (squared length + 1)`` of a row, where the mean weight is 1.
     """
     first_step = _FIRST_STEP.get(loss, 4.0) / (square_length or 1.0)
-    if loss in _CURVATURE:
-        first_step = 1.0 / (_CURVATURE[loss] * largest)
+    curvature = loss_of(loss).largest_curvature
+    if curvature >= _LEAST_CURVATURE:
+        first_step = 1.0 / (curvature * largest)
     clock = max(1.0, np.floor(_DECAY / (alpha * first_step)))
     return Schedule(float(first_step * clock**_POWER), float(clock))
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.device import on_host
-from dkl.blocks.refinement import LOSSES, adam_update
+from dkl.blocks.losses import loss_of
+from dkl.blocks.refinement import adam_update
 from dkl.blocks.tiles import spans
 from dkl.linear.pieces import Piece, signs
 from dkl.selection.density import DensityPenalty
@@ -150,7 +151,7 @@ def tuned_gradient(
     penalty : DensityPenalty
     """
     scores = phi @ model.coef.T.astype(phi.dtype) + model.intercept
-    losses, slope = SLOPES[loss](targets, scores)
+    losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
     share = np.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
     slope = slope * share[:, None]
     pulled = (slope.T.astype(phi.dtype) @ phi).astype(np.float64)
@@ -211,11 +212,3 @@ def _begun(trace: np.ndarray, epoch: int) -> np.ndarray:
     """A copy of the trace with a line for this epoch."""
     missing = np.zeros((max(0, epoch + 1 - len(trace)), 2))
     return np.concatenate([trace, missing])
-
-
-def _hinge(y: np.ndarray, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    slack = np.maximum(0.0, 1.0 - y * f)
-    return slack.sum(axis=1), np.where(slack > 0.0, -y, 0.0)
-
-
-SLOPES = {"hinge": _hinge, **{loss: LOSSES[loss] for loss in ("squared_error", "squared_hinge")}}

@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.block import Block
+from dkl.blocks.losses import loss_of
 from dkl.blocks.newton import NewtonTargets, design_tiles
 from dkl.blocks.records import Accumulator, BlockSum, Cost
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.scores import scoring_cost
-from dkl.linear.tuned_descent import SLOPES, TunedModel
+from dkl.linear.tuned_descent import TunedModel
 from dkl.selection.density import DensityPenalty
 from dkl.selection.tuned_problem import TunedLoss
 from dkl.selection.tuned_solution import TunedSolution, largest, ridge_value, squared_weights
 
 # of the hinge's slope, spread over a width: at the optimum rows at the kink have a share of it
 _WIDTHS = (0.0, 0.03, 0.1, 0.3, 1.0)
-# the conjugate of a loss is this times the square of the dual, less its product with the target
-_CONJUGATE = {"squared_error": 0.5, "squared_hinge": 0.25, "hinge": 0.0}
 
 
 def judging_record(
@@ -57,7 +56,7 @@ def judging_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     for rows, phi in design_tiles(block.X, operands["feature_map"], operands["dtype"]):
         wide, y, s = phi.astype(np.float64), values[rows], weight[rows]
         scores = wide[:, :-1] @ model.coef.T + model.intercept
-        total["loss"] += s @ SLOPES[loss](y, scores)[0]
+        total["loss"] += s @ loss_of(loss).value(y, scores).sum(axis=1)
         for name, value in _dual_sums(wide, y, s[:, None], scores, loss).items():
             total[name] += value
     return total
@@ -85,7 +84,8 @@ def judged(
     mass, linear, squares, pulls = (sums[name] / weight for name in ("mass", "linear", "squares", "pulls"))
     scale = np.divide(mass.min(axis=1, keepdims=True), mass, out=np.zeros_like(mass), where=mass > 0.0)
     feasible = np.einsum("wsk,wskj->wkj", scale, pulls[..., :-1])
-    data = np.sum(scale * linear - _CONJUGATE[loss] * scale**2 * squares, axis=(1, 2))
+    # minus the conjugates at the scaled duals, summed over the rows
+    data = np.sum(scale * linear - loss_of(loss).conjugate_square * scale**2 * squares, axis=(1, 2))
     bounds = [
         value + penalty.conjugate(squared_weights(c, u) / (2.0 * lam)).value
         for value, c in zip(data, feasible, strict=True)
@@ -129,7 +129,8 @@ def _dual_sums(
     """Of rows with a last column of ones: sums by spread and by sign, each of shape (spreads, 2, K) and "pulls"."""
     found: dict[str, list[np.ndarray]] = {"mass": [], "linear": [], "squares": [], "pulls": []}
     for width in _widths(loss):
-        slope = SLOPES[loss](y, scores)[1] if width == 0.0 else -y * np.clip((1.0 - y * scores) / width, 0.0, 1.0)
+        spread = None if width == 0.0 else -y * np.clip((1.0 - y * scores) / width, 0.0, 1.0)
+        slope = loss_of(loss).slope(y, scores) if spread is None else spread
         sides = np.stack([np.maximum(-slope, 0.0), np.minimum(-slope, 0.0)])
         found["mass"].append(np.abs(sides * s).sum(axis=1))
         found["linear"].append((sides * s * y).sum(axis=1))

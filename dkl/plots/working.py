@@ -8,6 +8,7 @@ import numpy as np
 from scipy import sparse
 from scipy.spatial import cKDTree
 
+from dkl.blocks.losses import loss_of
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
@@ -55,7 +56,7 @@ def working_dual(model: Any, X: np.ndarray, y: np.ndarray, *, reweighted: bool =
     Returns
     -------
     ndarray of shape (n, K), float64
-        K is 1 for two classes and for numbers. Classes: ``y max(0, 1 - y f)``, the dual of the squared hinge.
+        K is 1 for two classes and for numbers. Classes: ``y max(0, 1 - y f)``, half the dual of the squared hinge.
     """
     machine = getattr(model, "machine_", model)
     classes = getattr(machine, "classes_", getattr(model, "classes_", None))
@@ -64,7 +65,8 @@ def working_dual(model: Any, X: np.ndarray, y: np.ndarray, *, reweighted: bool =
         return signs
     if hasattr(machine, "decision_function"):
         decision = np.asarray(machine.decision_function(X)).reshape(signs.shape)
-        return signs * np.maximum(0.0, 1.0 - signs * decision)
+        # half of it: a picture shows the weights of the rows, whose scale says nothing
+        return -0.5 * loss_of("squared_hinge").slope(signs, decision)
     if classes is None and hasattr(machine, "predict"):
         return y[:, None] - np.asarray(machine.predict(X)).reshape(len(y), 1)
     return signs

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.blas import one_blas_thread
-from dkl.blocks.corrective import row_duals
+from dkl.blocks.losses import loss_of
 from dkl.blocks.records import Record, RowSample
-from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState
+from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState, with_whole_losses
 from dkl.selection.corrective_round import most_candidates, round_record, sample_record, spread, trimmed, with_gram
 from dkl.selection.peak_search import grown_sample, pair_potentials
 from dkl.selection.positive import systems_at_once
@@ -56,6 +56,7 @@ class CorrectiveDriver:
             sample_rows=problem.sample_rows,
             kept=len(points),
             limit=max(problem.n_points, len(points)),
+            halved=False,
         )
 
     def request(self, problem: CorrectiveProblem, state: CorrectiveState) -> Sequence[Record] | None:
@@ -74,16 +75,17 @@ class CorrectiveDriver:
             sums, sample = results[0], sample_record(problem, state)
             if len(results) > 1:
                 self._rows.keep(sample, results[1])
-            state = replace(state, passes=state.passes + 1)
+            state = replace(with_whole_losses(problem, state), passes=state.passes + 1)
             state = with_gram(problem, state, sums)
             if _went_up(problem, state, sums):
                 return replace(state, coefficients=(state.base + state.coefficients) / 2.0)
+            settled = state.is_full and _has_settled(problem, state, sums)
             state = _noted(problem, state, sums)
-            if ended := _ending(problem, state):
+            if ended := _ending(problem, state, settled):
                 before, state = state, trimmed(problem, state, ended)
                 if state.n_points < before.n_points:
                     return state
-            elif state.is_full and state.settled >= problem.schedule.settling:
+            elif settled:
                 return replace(state, message=_message(state))
             return _searched(problem, _extended(problem, state, sums), self._rows, sample)
 
@@ -139,6 +141,19 @@ def _went_up(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str,
     return bool(np.sum(sums["loss"]) + _penalty(state.coefficients, ridge) > before * (1.0 + 1e-6))
 
 
+def _has_settled(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> bool:
+    """Whether the working model on all points is final: all its steps are taken, or the last gained too little."""
+    schedule = problem.schedule
+    if state.settled >= schedule.settling:
+        return True
+    if schedule.least_gain == 0.0 or state.settled == 0:
+        return False
+    ridge = problem.ridge_of(state.is_full) * max(1, state.n_points)
+    before = state.base_loss + _penalty(state.base, ridge)
+    gain = before - float(np.sum(sums["loss"])) - _penalty(state.coefficients, ridge)
+    return gain <= schedule.least_gain * before
+
+
 def _penalty(coefficients: np.ndarray, ridge: float) -> float:
     return 0.5 * ridge * float(np.sum(coefficients[:, :-1] ** 2))
 
@@ -184,12 +199,12 @@ def _potentials(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[s
     return squares.reshape(problem.parts, -1).sum(axis=0)
 
 
-def _ending(problem: CorrectiveProblem, state: CorrectiveState) -> str:
-    """Why no more points are looked for; empty if they are."""
+def _ending(problem: CorrectiveProblem, state: CorrectiveState, settled: bool) -> str:
+    """Why no more points are looked for; empty if they are. `settled` is whether all are there and the model stands."""
     schedule, rounds = problem.schedule, len(state.history)
     if state.is_full:
         is_best = state.ended or schedule.patience is None or state.kept == state.n_points
-        return "" if is_best or state.settled < schedule.settling else "held-out rows were best served by fewer"
+        return "" if is_best or not settled else "held-out rows were best served by fewer"
     gap = state.history[-1, HISTORY.index("duality_gap")]
     if schedule.tol is not None and state.n_points and gap <= schedule.tol:
         return f"the estimated duality gap fell to {gap:.1e}"
@@ -330,7 +345,7 @@ def sample_duals(
         state.searches[on_these, 2],
         problem.dtype,
     )
-    duals = row_duals(scores + state.coefficients[:, -1], targets, problem.loss)
+    duals = -loss_of(problem.loss).slope(targets, scores + state.coefficients[:, -1])
     repeats = rows.repeats * (weight / sample.weights)
     S = duals * repeats[:, None]
     pulling = np.flatnonzero(np.any(S != 0.0, axis=1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,7 +44,9 @@ class Schedule:
     tol : float or None
         Stop at this duality gap, relative to the objective.
     settling : int
-        Newton steps after the last feature was added.
+        Newton steps after the last feature was added, at most.
+    least_gain : float
+        They end once a step has lowered the objective by no more than this share of it; 0 takes them all.
     sample_rounds : int
         Passes that search on the same rows.
     plain_share : float
@@ -64,6 +66,7 @@ class Schedule:
     patience: int | None = None
     tol: float | None = None
     settling: int = 2
+    least_gain: float = 0.0
     sample_rounds: int = 4
     plain_share: float = 0.0
     most_searched: int | None = None
@@ -84,7 +87,8 @@ class Schedule:
 class CorrectiveProblem:
     """Find features, and the best linear model on them, together.
 
-    The working model minimises ``ridge D/2 |w|^2 + sum_i loss(y_i, w.phi(x_i) + b)`` over D unscaled points.
+    The working model minimises ``ridge D/2 |w|^2 + sum_i loss(y_i, w.phi(x_i) + b)`` over D unscaled points, with the
+    losses of `dkl.blocks.losses`.
 
     Parameters
     ----------
@@ -117,7 +121,7 @@ class CorrectiveProblem:
     n_points: int
     total_weight: float
     loss: CorrectiveLoss = "squared_hinge"
-    ridge: float = 40.0
+    ridge: float = 80.0
     last_ridge: float | None = None
     schedule: Schedule = Schedule()
     sample_rows: int = 10_000
@@ -159,7 +163,7 @@ class CorrectiveState:
     base_loss : float
         The loss there; infinite where there is none.
     gram : ndarray of shape (parts m + 1, parts m + 1)
-        Of the rows with curvature at `gram_at`, or of all rows.
+        Of the rows weighed by their curvature at `gram_at`, as a share of the largest, or of all rows in full.
     gram_at : ndarray of shape (1, parts m + 1), or (0, 0)
         The model whose rows these are; (0, 0) where `gram` is not known.
     history : ndarray of shape (rounds, len(HISTORY))
@@ -178,6 +182,9 @@ class CorrectiveState:
         Why the search for points ended; empty before.
     message : str
         How it all ended; empty before.
+    halved : bool
+        Whether `base_loss` and the history have half the squared hinge, as in checkpoints of a dkl that wrote none of
+        this: `with_whole_losses` doubles them.
     """
 
     points: np.ndarray
@@ -199,6 +206,7 @@ class CorrectiveState:
     limit: int = -1
     ended: str = ""
     message: str = ""
+    halved: bool = True
 
     @property
     def n_points(self) -> int:
@@ -208,3 +216,14 @@ class CorrectiveState:
     def is_full(self) -> bool:
         """Whether all points are there, and the working model only settles."""
         return len(self.points) >= self.limit
+
+
+def with_whole_losses(problem: CorrectiveProblem, state: CorrectiveState) -> CorrectiveState:
+    """A state of a checkpoint whose squared hinges count half, with whole ones; any other as it is."""
+    if not state.halved:
+        return state
+    if problem.loss != "squared_hinge":
+        return replace(state, halved=False)
+    history = state.history.copy()
+    history[:, [HISTORY.index("loss"), HISTORY.index("held_out_loss")]] *= 2.0
+    return replace(state, history=history, base_loss=2.0 * state.base_loss, halved=False)

@@ -256,7 +256,7 @@ def _score_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
         "smoothed": _smoothed(problem, state),
         "edges": state.edges,
         "trials": intercept_trials(state.intercepts, state.spread),
-        "squared": problem.rules.loss == "squared_hinge",
+        "loss": problem.rules.loss,
         "dtype": problem.dtype,
     }
     accumulators = {

@@ -12,6 +12,7 @@ import numpy as np
 from dkl.blocks.game import (
     DualStep,
     Feasible,
+    GameLoss,
     GameTargets,
     Trials,
     balance_block,
@@ -20,12 +21,12 @@ from dkl.blocks.game import (
     step_block,
     verify_block,
 )
+from dkl.blocks.losses import loss_of
 from dkl.blocks.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, RowSample
 from dkl.features.feature_map import FeatureMap
 from dkl.selection.grounds import Ground
 from dkl.selection.projection import N_EDGES, Projection
 
-GameLoss = Literal["hinge", "squared_hinge"]
 Phase = Literal["open", "resume", "project", "verify", "step", "done"]
 
 N_SCALES, N_INTERCEPTS = 5, 9
@@ -72,7 +73,9 @@ class GameRules:
     @property
     def curvature(self) -> float:
         """C': the squared hinge's dual takes |alpha|^2 / (2 C') off; infinite for the hinge."""
-        return 2.0 * self.C if self.loss == "squared_hinge" else np.inf
+        # the conjugate of C times the loss, at slope -alpha, has conjugate_square alpha^2 / C
+        square = loss_of(self.loss).conjugate_square
+        return self.C / (2.0 * square) if square else np.inf
 
     @property
     def ridge(self) -> float:
@@ -313,7 +316,7 @@ def step_record(problem: GameProblem, state: GameState) -> BlockSum:
         "step": dual_step(problem, state),
         "edges": state.edges,
         "trials": trials_of(state),
-        "squared": problem.rules.loss == "squared_hinge",
+        "loss": problem.rules.loss,
     }
     accumulators = {
         "losses": Accumulator((K, N_SCALES, N_INTERCEPTS)),

@@ -20,7 +20,7 @@ from dkl.blocks.records import Accumulator, BlockSum, Cost, Record
 from dkl.features.feature_map import FeatureMap
 from dkl.selection.joint_problem import JointProblem, JointState
 from dkl.selection.tuned import TunedDriver
-from dkl.selection.tuned_margin import margin_start, share_of_sides
+from dkl.selection.tuned_margin import margin_start, share_of_sides, square_of_duals
 from dkl.selection.tuned_records import TunedCost
 from dkl.selection.tuned_solution import ridge_value, squared_weights
 
@@ -176,7 +176,7 @@ def _judged(problem: JointProblem, state: JointState, sums: Mapping[str, np.ndar
         data = float(losses.sum() - 0.5 * np.sum(mass[0] ** 2))
         linear = float(np.sum(duals[:, state.columns(pool.n_frequencies, pool.columns_a_frequency)] * coef))
         return _Judged(data + ridge, data + linear + best.value, squares, best.density)
-    conjugate = float(np.sum(mix**2 * losses)) if problem.loss == "squared_hinge" else 0.0
+    conjugate = square_of_duals(mix, losses, problem.loss)
     dual = 2.0 * float(mass.min(axis=0).sum()) - conjugate + best.value
     return _Judged(float(losses.sum()) + ridge, dual, squares, best.density)
 

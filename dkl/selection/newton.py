@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import lapack
 
+from dkl.blocks.losses import loss_of
 from dkl.blocks.maps import mapping_flops
 from dkl.blocks.newton import (
     NewtonLoss,
@@ -409,7 +410,7 @@ def _turn(
 def _solve(problem: NewtonProblem, packed: np.ndarray, alpha: float, gradients: np.ndarray) -> np.ndarray:
     """(H/N + alpha I)^-1 of each gradient."""
     # times N over the loss's curvature, which saves a copy of the sums
-    scale = problem.total_weight / (2.0 if problem.loss == "squared_hinge" else 1.0)
+    scale = problem.total_weight / loss_of(problem.loss).largest_curvature
 
     def system() -> np.ndarray:
         matrix, _ = lapack.dtpttr(problem.width, packed)

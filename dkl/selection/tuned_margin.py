@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import lapack
 
+from dkl.blocks.losses import loss_of
 from dkl.blocks.newton import Trial
 from dkl.blocks.records import BlockSum
 from dkl.blocks.sampling import row_fractions
@@ -178,7 +179,7 @@ def _judged(problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndar
     # duals of each side, scaled so that they sum to zero
     least, scale = mass.min(axis=0), share_of_sides(mass)
     duals = np.einsum("sk,skj->jk", scale, pulls[:, :, :-1])
-    conjugate = 0.0 if problem.loss == "hinge" else float(np.sum(scale**2 * loss))
+    conjugate = square_of_duals(scale, loss, problem.loss)
     coef = state.coefficients[:, :-1]
     data_gap = float(loss.sum() - 2.0 * least.sum() + np.sum(duals.T * coef)) + conjugate
     u = state.density[0] if problem.shared else state.density
@@ -200,6 +201,20 @@ def _judged(problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndar
 def share_of_sides(mass: np.ndarray) -> np.ndarray:
     """What scales the dual weights of both sides, whose sums are `mass` (2, K), to the smaller of the two."""
     return np.where(mass > 0.0, mass.min(axis=0) / np.where(mass > 0.0, mass, 1.0), 0.0)
+
+
+def square_of_duals(scale: np.ndarray, losses: np.ndarray, loss: str) -> float:
+    """What the conjugates of a hinge loss have of the squares of the dual weights, which are `scale` times its slopes.
+
+    Of a square, the square's part of the conjugate at a slope is the loss itself; a loss of straight lines has none.
+
+    Parameters
+    ----------
+    scale, losses : ndarray of shape (2, K)
+        For the rows with target -1 and +1; `losses` are their sums.
+    loss : {"hinge", "squared_hinge"}
+    """
+    return float(np.sum(scale**2 * losses)) if loss_of(loss).conjugate_square else 0.0
 
 
 def _on_all_rows(state: TunedState) -> TunedState:

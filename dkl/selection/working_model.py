@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dkl.blocks.corrective import CorrectiveLoss
+from dkl.blocks.losses import loss_of
 from dkl.selection.positive import map_systems, solve_positive
 
 # the curvature of a model among several is taken as its mean times this on all rows: a bound, nearly, that keeps one
 # Gram matrix for all of them (with 2 to 4 ten classes of digits come as far as with a matrix each)
 _CURVATURE_MARGIN = 3.0
-_LARGEST_CURVATURE = {"squared_hinge": 1.0, "log_loss": 0.25, "squared_error": 1.0}
 # the intercept is free but for rounding
 _INTERCEPT = 1e-6
 
@@ -27,7 +27,7 @@ class WorkingModel:
     coefficients : ndarray of shape (K, parts m + 1)
         Intercept last.
     gram : ndarray of shape (parts m + 1, parts m + 1)
-        Over the rows with curvature (`active`) or all rows.
+        Of the rows weighed by their curvature, as a share of the loss's largest (`active`), or of all rows in full.
     loss : {"squared_hinge", "log_loss", "squared_error"}
     active : bool
     ridge : float
@@ -74,10 +74,12 @@ def refit(
     ridge = np.full(width, model.ridge * max(1, n_old + len(chosen)))
     ridge[-1] *= _INTERCEPT
     pull = sums["gradient"][:, columns] - ridge * base
-    curvatures = _curvatures(model, sums["curvature"], total_weight)
+    # the system and its right side over the loss's largest curvature, which the Gram matrix is without
+    largest = loss_of(model.loss).largest_curvature
+    shares = _curvature_shares(model, sums["curvature"] / largest, total_weight)
 
     def solved(model: int) -> np.ndarray:
-        return _solve(gram, ridge, curvatures[model], pull[model])
+        return _solve(gram, ridge / largest, shares[model], pull[model] / largest)
 
     steps = map_systems(solved, range(len(pull)), width)
     return base + np.array(steps), base, gram
@@ -108,19 +110,22 @@ def _gram(
     return gram
 
 
-def _curvatures(model: WorkingModel, curvature: np.ndarray, total_weight: float) -> np.ndarray:
-    """What each model's Hessian is as a multiple of the Gram matrix."""
+def _curvature_shares(model: WorkingModel, curvature: np.ndarray, total_weight: float) -> np.ndarray:
+    """What each model's Hessian is as a multiple of the Gram matrix and the loss's largest curvature.
+
+    `curvature` (K,) is summed over the rows, as a share of the largest too.
+    """
     if model.active or model.loss == "squared_error":
         return np.ones(len(curvature))
-    return np.minimum(_LARGEST_CURVATURE[model.loss], _CURVATURE_MARGIN * curvature / total_weight)
+    return np.minimum(1.0, _CURVATURE_MARGIN * curvature / total_weight)
 
 
-def _solve(gram: np.ndarray, ridge: np.ndarray, curvature: float, pull: np.ndarray) -> np.ndarray:
-    """(curvature gram + diag(ridge))^-1 pull."""
+def _solve(gram: np.ndarray, ridge: np.ndarray, share: float, pull: np.ndarray) -> np.ndarray:
+    """(share gram + diag(ridge))^-1 pull."""
 
     def system() -> np.ndarray:
         # symmetric: its transpose is the same matrix in the order that LAPACK works in
-        matrix = (curvature * gram).T
+        matrix = (share * gram).T
         np.einsum("ii->i", matrix)[...] += ridge
         return matrix
 

@@ -26,7 +26,7 @@ from tests.blocks.cases import (
     weighted_map,
 )
 from tests.definitions import blocks as definitions
-from tests.definitions import corrective, explain, game, leverage, tuned
+from tests.definitions import corrective, explain, game, leverage, losses, tuned
 
 N, D_IN, M = 23, 5, 9
 
@@ -36,7 +36,7 @@ def test_every_public_function_has_its_definition() -> None:
     for module in pkgutil.iter_modules(dkl.blocks.__path__, "dkl.blocks."):
         names |= set(getattr(importlib.import_module(module.name), "__all__", ()))
     assert {"feature_sums", "feature_squares", "gradient_sums", "map_rows", "scale_rows"} <= names
-    parts = (definitions, leverage, game, corrective, tuned, explain)
+    parts = (definitions, leverage, game, corrective, tuned, explain, losses)
     defined = set().union(*(vars(part) for part in parts))
     assert sorted(names - defined) == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dkl.blocks.game import GameTargets, Trials, breakpoint_sums, feasible, primal_losses, row_scores
+from dkl.blocks.game import GameLoss, GameTargets, Trials, breakpoint_sums, feasible, primal_losses, row_scores
 from dkl.features.families import Gaussian
 from tests.blocks.cases import STORAGES, holey_rows, stored
 from tests.definitions import game as definitions
@@ -61,12 +61,12 @@ def test_row_scores_are_their_definition(storage: str) -> None:
     np.testing.assert_allclose(found, definitions.row_scores(X, feature_map, coefficients), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("squared", [False, True])
-def test_primal_losses_are_their_definition(squared: bool) -> None:
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_primal_losses_are_their_definition(loss: GameLoss) -> None:
     values, signs, weight = dual_block()
     trials = Trials(np.array([1.0, 0.5, 2.0]), np.array([[0.0, 0.3], [-0.4, 1.0]]))
-    found = primal_losses(values, signs, weight, trials, squared=squared)
-    expected = definitions.primal_losses(values, signs, weight, trials, squared=squared)
+    found = primal_losses(values, signs, weight, trials, loss=loss)
+    expected = definitions.primal_losses(values, signs, weight, trials, loss=loss)
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 

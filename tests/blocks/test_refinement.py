@@ -10,10 +10,11 @@ import pytest
 from scipy.optimize import approx_fprime
 
 from dkl.blocks.maps import map_rows
-from dkl.blocks.refinement import LOSSES, Expansion, adam_update, expansion_gradient, scaled_rows
+from dkl.blocks.refinement import REFINED_LOSSES, Expansion, adam_update, expansion_gradient, scaled_rows
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, SparseProjection
 from tests.blocks.cases import SCALINGS, STORAGES, holey_rows, scaler, stored
+from tests.definitions import losses
 from tests.definitions import refinement as definitions
 
 N, D_IN, M, K = 17, 5, 7, 3
@@ -48,7 +49,7 @@ def sparse_form(feature_map: FeatureMap) -> FeatureMap:
 
 
 @pytest.mark.parametrize("pairing", ["cos-sin", "cos"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", REFINED_LOSSES)
 def test_the_gradient_is_its_definition(loss: Any, pairing: str) -> None:
     feature_map = pair_map(pairing)
     X, weight, expansion = holey_rows(N, D_IN), np.random.default_rng(5).random(N), model(feature_map)
@@ -63,7 +64,7 @@ def test_the_gradient_is_its_definition(loss: Any, pairing: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["dense", "sparse"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", REFINED_LOSSES)
 def test_the_gradient_is_the_slope_of_the_loss_on_mapped_rows(loss: Any, form: str) -> None:
     """Finite differences of a loss that is computed from `map_rows`, and knows nothing of the code under test."""
     feature_map = pair_map(scaling="standard")
@@ -78,8 +79,8 @@ def test_the_gradient_is_the_slope_of_the_loss_on_mapped_rows(loss: Any, form: s
     def objective(values: np.ndarray) -> float:
         at = split(values)
         scores = map_rows(X, at.apply_to(feature_map), "float64") @ at.coef.T + at.intercept
-        losses = [definitions.loss_and_slope(y, f, loss)[0] for y, f in zip(targets.flat, scores.flat, strict=True)]
-        return sum(losses) / N + 0.05 * float(np.sum(at.coef**2))
+        values = [losses.value(y, f, loss) for y, f in zip(targets.flat, scores.flat, strict=True)]
+        return sum(values) / N + 0.05 * float(np.sum(at.coef**2))
 
     values = np.concatenate([start.entries.ravel(), start.coef.ravel(), start.intercept])
     rows = scaled_rows(X, feature_map, "float64")

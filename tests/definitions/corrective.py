@@ -1,4 +1,4 @@
-"""What a corrective round reads off rows: losses written out, slopes by differences, conjugates by search, loops."""
+"""What a corrective round reads off rows, in loops."""
 
 from __future__ import annotations
 
@@ -6,51 +6,16 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
+from tests.definitions import losses
 from tests.definitions.blocks import map_rows
 
 
-def loss_of(f: float, y: float, loss: str) -> float:
-    if loss == "squared_hinge":
-        return max(0.0, 1.0 - y * f) ** 2 / 2.0
-    if loss == "log_loss":
-        return math.log(1.0 + math.exp(-y * f))
-    return (y - f) ** 2 / 2.0
-
-
-def each(function: Any, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    pairs = zip(scores.ravel(), targets.ravel(), strict=True)
-    return np.array([function(float(f), float(y)) for f, y in pairs]).reshape(scores.shape)
-
-
-def row_losses(scores: np.ndarray, targets: np.ndarray, loss: str) -> np.ndarray:
-    return each(lambda f, y: loss_of(f, y, loss), scores, targets)
-
-
-def row_duals(scores: np.ndarray, targets: np.ndarray, loss: str, step: float = 1e-6) -> np.ndarray:
-    """Minus the slope of the loss, by central differences."""
-    return each(lambda f, y: (loss_of(f - step, y, loss) - loss_of(f + step, y, loss)) / (2 * step), scores, targets)
-
-
-def row_curvatures(scores: np.ndarray, targets: np.ndarray, loss: str, step: float = 1e-4) -> np.ndarray:
-    """The second difference of the loss; the score must not be within a step of a kink."""
-
-    def second(f: float, y: float) -> float:
-        return (loss_of(f - step, y, loss) - 2 * loss_of(f, y, loss) + loss_of(f + step, y, loss)) / step**2
-
-    return each(second, scores, targets)
-
-
-def dual_values(duals: np.ndarray, targets: np.ndarray, loss: str) -> np.ndarray:
-    """The minimum over f of loss(f) + s f, which is -loss*(-s), by a search."""
-
-    def lowest(s: float, y: float) -> float:
-        bounds = (-40.0, 40.0)
-        found = minimize_scalar(lambda f: loss_of(f, y, loss) + s * f, bounds=bounds, options={"xatol": 1e-10})
-        return float(found.fun)
-
-    return each(lowest, duals, targets)
+def gram_weights(scores: np.ndarray, targets: np.ndarray, weight: np.ndarray, loss: str) -> np.ndarray:
+    """Weights of rows times the curvature of the first model, which is 1 where the loss curves the most."""
+    largest = {"squared_hinge": 2.0, "log_loss": 0.25, "squared_error": 1.0}[loss]
+    rows = zip(scores, targets, weight, strict=True)
+    return np.array([w * losses.curvature(float(y[0]), float(f[0]), loss) / largest for f, y, w in rows])
 
 
 def corrective_sums(X: Any, targets: tuple[np.ndarray, ...], feature_map: Any, round_: Any) -> dict[str, Any]:
@@ -66,8 +31,8 @@ def corrective_sums(X: Any, targets: tuple[np.ndarray, ...], feature_map: Any, r
         curved = np.zeros(K)
         for k in range(K):
             f, t = math.fsum(round_.coefficients[k] * phi), float(y[i, k])
-            value = loss_of(f, t, round_.loss)
-            dual, curved[k] = slope_and_curvature(f, t, round_.loss)
+            value, curved[k] = losses.value(t, f, round_.loss), losses.curvature(t, f, round_.loss)
+            dual = -losses.slope(t, f, round_.loss)
             sums["held_out"][0] += held[i] * value
             sums["loss"][k] += weight[i] * value
             # what Fenchel's inequality leaves of the loss, with equality at the slope
@@ -78,21 +43,11 @@ def corrective_sums(X: Any, targets: tuple[np.ndarray, ...], feature_map: Any, r
             sums["squares"][k] += weight[i] * dual**2
             sums["support"][k] += weight[i] * (dual != 0.0)
             sums["gradient"][k] += weight[i] * dual * phi
-        now = curved[0] if round_.active else 1.0
+        # only the squared hinge of one model follows curvature, in units of its largest
+        now = curved[0] / 2.0 if round_.active else 1.0
         sums["cross"] += weight[i] * now * np.outer(phi, phi[round_.new])
         before = 0.0
         if round_.previous is not None:
-            f = math.fsum(round_.previous[0] * phi)
-            before = slope_and_curvature(f, float(y[i, 0]), round_.loss)[1]
+            before = losses.curvature(float(y[i, 0]), math.fsum(round_.previous[0] * phi), round_.loss) / 2.0
         sums["change"] += weight[i] * (now - before) * np.outer(phi[round_.old], phi[round_.old])
     return sums
-
-
-def slope_and_curvature(f: float, y: float, loss: str) -> tuple[float, float]:
-    """-loss'(f) and loss''(f)."""
-    if loss == "squared_hinge":
-        return (y * (1.0 - y * f), 1.0) if y * f < 1.0 else (0.0, 0.0)
-    if loss == "log_loss":
-        share = 1.0 / (1.0 + math.exp(y * f))
-        return y * share, share * (1.0 - share)
-    return y - f, 1.0

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from dkl.blocks.game import Trials
 from dkl.features.feature_map import FeatureMap
-from tests.definitions import blocks
+from tests.definitions import blocks, losses
 
 
 def feasible(
@@ -62,17 +62,16 @@ def row_scores(X: Any, feature_map: FeatureMap, coefficients: np.ndarray, dtype:
 
 
 def primal_losses(
-    scores: np.ndarray, signs: np.ndarray, weight: np.ndarray, trials: Trials, *, squared: bool
+    scores: np.ndarray, signs: np.ndarray, weight: np.ndarray, trials: Trials, *, loss: str
 ) -> np.ndarray:
     n, K = scores.shape
-    losses = np.zeros((K, len(trials.scales), trials.intercepts.shape[1]))
+    total = np.zeros((K, len(trials.scales), trials.intercepts.shape[1]))
     for k in range(K):
         for s, scale in enumerate(trials.scales):
             for b, intercept in enumerate(trials.intercepts[k]):
                 for i in range(n):
-                    slack = max(0.0, 1.0 - signs[i, k] * (scale * scores[i, k] + intercept))
-                    losses[k, s, b] += weight[i] * (slack**2 if squared else slack)
-    return losses
+                    total[k, s, b] += weight[i] * losses.value(signs[i, k], scale * scores[i, k] + intercept, loss)
+    return total
 
 
 def project_dual(values: np.ndarray, signs: np.ndarray, weight: np.ndarray, upper: float) -> np.ndarray:

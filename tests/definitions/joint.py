@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, NonlinearConstraint, minimize
 
-from tests.definitions.tuned import row_loss
+from tests.definitions import losses
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -38,7 +38,7 @@ def joint_objective(rows: Rows, model: tuple[np.ndarray, np.ndarray, np.ndarray]
     (phi, targets, weight), (coef, intercept, q) = rows, model
     total = 0.0
     for i, k in itertools.product(range(len(phi)), range(len(coef))):
-        total += weight[i] * row_loss(targets[i, k], float(phi[i] @ coef[k] + intercept[k]), loss) / weight.sum()
+        total += weight[i] * losses.value(targets[i, k], float(phi[i] @ coef[k] + intercept[k]), loss) / weight.sum()
     for k, j in itertools.product(range(len(coef)), range(coef.shape[1])):
         if coef[k, j] != 0.0:
             total += 0.5 * lam * coef[k, j] ** 2 / q[j % len(q)]
@@ -109,7 +109,7 @@ def pricing_sums(
             side = int(y > 0)
             columns = (weight[i] * size * y * (side == 0), weight[i] * size * y * (side == 1))
             out["mass"][side, k] += weight[i] * size
-        out["loss"][side, k] += weight[i] * row_loss(y, score, loss)
+        out["loss"][side, k] += weight[i] * losses.value(y, score, loss)
         for place in (0, 1):
             out["pool"][:, k, place] += columns[place] * pool[i]
     return out

@@ -8,37 +8,24 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
 
-
-def loss(target: float, score: float, name: str) -> float:
-    """The loss of one row of the two that Newton steps solve."""
-    return max(0.0, 1.0 - target * score) ** 2 if name == "squared_hinge" else 0.5 * (target - score) ** 2
-
-
-def loss_slope(target: float, score: float, name: str) -> float:
-    """Its derivative by the score."""
-    return -2.0 * target * max(0.0, 1.0 - target * score) if name == "squared_hinge" else score - target
-
-
-def loss_curvature(target: float, score: float, name: str) -> float:
-    """Its second derivative, one-sided at the kink."""
-    return (2.0 if target * score < 1.0 else 0.0) if name == "squared_hinge" else 1.0
+from tests.definitions import losses
 
 
 def loss_sums(phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial: Any, name: str) -> Any:
     """Loss at every step, gradient at the first, and which rows have curvature there."""
     models, steps = trial.steps.shape
-    losses, gradient = np.zeros((models, steps)), np.zeros(trial.coefficients.shape)
+    total, gradient = np.zeros((models, steps)), np.zeros(trial.coefficients.shape)
     active = np.zeros(targets.shape, bool)
     weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, targets.shape)
     for i, row in enumerate(phi.astype(float)):
         for k in range(models):
             for t in range(steps):
                 score = row @ (trial.coefficients[k] + trial.steps[k, t] * trial.directions[k])
-                losses[k, t] += weight[i, k] * loss(targets[i, k], score, name)
+                total[k, t] += weight[i, k] * losses.value(targets[i, k], score, name)
             score = row @ (trial.coefficients[k] + trial.steps[k, 0] * trial.directions[k])
-            gradient[k] += weight[i, k] * loss_slope(targets[i, k], score, name) * row
-            active[i, k] = loss_curvature(targets[i, k], score, name) > 0.0
-    return losses, gradient, active
+            gradient[k] += weight[i, k] * losses.slope(targets[i, k], score, name) * row
+            active[i, k] = losses.curvature(targets[i, k], score, name) > 0.0
+    return total, gradient, active
 
 
 def hessian_sum(phi: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -63,8 +50,8 @@ def linear_optimum(phi: np.ndarray, target: np.ndarray, weight: np.ndarray, alph
     def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
         scores = phi @ w[:-1] + w[-1]
         rows = range(len(phi))
-        value = sum(weight[i] * loss(target[i], scores[i], name) for i in rows) / weight.sum()
-        pull = np.array([weight[i] * loss_slope(target[i], scores[i], name) for i in rows]) / weight.sum()
+        value = sum(weight[i] * losses.value(target[i], scores[i], name) for i in rows) / weight.sum()
+        pull = np.array([weight[i] * losses.slope(target[i], scores[i], name) for i in rows]) / weight.sum()
         gradient = np.append(phi.T @ pull + alpha * w[:-1], pull.sum())
         return value + 0.5 * alpha * w[:-1] @ w[:-1], gradient
 
@@ -101,29 +88,6 @@ def best_multiplier(scores: np.ndarray, codes: np.ndarray, weight: np.ndarray) -
         return float((1.0 - doubt) * sums["label"][0] + doubt * sums["uniform"][0])
 
     return float(np.exp(minimize_scalar(objective, bounds=(-13.0, 13.0), method="bounded", options={"xatol": 1e-9}).x))
-
-
-def row_losses(scores: np.ndarray, y: np.ndarray, *, name: str, epsilon: float) -> np.ndarray:
-    """The loss of each row by scikit-learn's names, summed over the models."""
-    total = np.zeros(len(scores))
-    for i, row in enumerate(scores):
-        for k, score in enumerate(row):
-            if name in ("squared_error", "epsilon_insensitive", "huber"):
-                error = abs(float(np.atleast_1d(y[i])[k]) - score)
-                total[i] += {
-                    "squared_error": 0.5 * error**2,
-                    "epsilon_insensitive": max(0.0, error - epsilon),
-                    "huber": 0.5 * error**2 if error <= epsilon else epsilon * (error - 0.5 * epsilon),
-                }[name]
-            else:
-                z = score if y[i] == (1 if len(row) == 1 else k) else -score
-                total[i] += {
-                    "hinge": max(0.0, 1.0 - z),
-                    "squared_hinge": max(0.0, 1.0 - z) ** 2,
-                    "log_loss": math.log1p(math.exp(-z)),
-                    "modified_huber": max(0.0, 1.0 - z) ** 2 if z >= -1.0 else -4.0 * z,
-                }[name]
-    return total
 
 
 def held_out_scores(phi: np.ndarray, y: np.ndarray, weight: np.ndarray, candidates: Any, state: Any) -> Any:

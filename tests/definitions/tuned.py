@@ -9,13 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, minimize
 
-
-def row_loss(target: float, score: float, loss: str) -> float:
-    """The loss of one row and output."""
-    if loss == "squared_error":
-        return 0.5 * (target - score) ** 2
-    slack = max(0.0, 1.0 - target * score)
-    return slack**2 if loss == "squared_hinge" else slack
+from tests.definitions import losses
 
 
 def smoothed_hinge(slack: float, width: float, prior: float) -> float:
@@ -108,7 +102,7 @@ def tuned_objective(
     total = 0.0
     for i, k in itertools.product(range(len(phi)), range(len(coef))):
         score = float(phi[i] @ coef[k] + intercept[k])
-        total += weight[i] * row_loss(targets[i, k], score, figures["loss"]) / weight.sum()
+        total += weight[i] * losses.value(targets[i, k], score, figures["loss"]) / weight.sum()
     for k, j in itertools.product(range(len(coef)), range(coef.shape[1])):
         total += 0.5 * figures["lam"] * coef[k, j] ** 2 / density[j % D]
     e = density - figures["center"]

@@ -13,12 +13,10 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, centred, uncentred
 from dkl.linear.fitting import LinearProblem, Run, default_epochs, fit_by_epochs, mixed_source, summarise_rows
-from dkl.linear.losses import row_losses
 from dkl.linear.mixing import MixedSource
 from dkl.linear.pieces import HeldOut, RowTargets, piece_rows, shuffled_piece
 from dkl.linear.scores import decision_values
 from dkl.linear.sgd import (
-    CLASSIFICATION_LOSSES,
     REGRESSION_LOSSES,
     SGDState,
     default_estimator,
@@ -26,7 +24,7 @@ from dkl.linear.sgd import (
     sgd_step,
     step_schedule,
 )
-from tests.definitions import linear as definition
+from tests.definitions import losses
 from tests.linear.problems import blocks_of, dataset, feature_map, play, rows
 
 PHI = feature_map(4, 40)
@@ -56,16 +54,6 @@ def accuracy(state: EpochState, X: np.ndarray, codes: np.ndarray) -> float:
     coef, intercept = uncentred(SGDState(**state.result), np.zeros(PHI.n_features))
     scores = decision_values(X, PHI, coef, intercept)
     return float(np.mean((scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)) == codes))
-
-
-@pytest.mark.parametrize("loss", [*CLASSIFICATION_LOSSES, *REGRESSION_LOSSES])
-def test_losses_are_their_definitions(loss: str) -> None:
-    generator = np.random.default_rng(0)
-    for K in (1, 3):
-        scores = 2.0 * generator.normal(size=(30, K))
-        y = generator.normal(size=(30, K)) if loss in REGRESSION_LOSSES else generator.integers(0, max(2, K), 30)
-        expected = definition.row_losses(scores, y, name=loss, epsilon=0.3)
-        np.testing.assert_allclose(row_losses(scores, y, loss=loss, epsilon=0.3), expected, rtol=1e-12)
 
 
 def test_pieces_hold_every_row_that_is_not_held_out_once_in_another_order_each_epoch() -> None:
@@ -149,7 +137,7 @@ def test_held_out_losses_are_means_over_the_held_out_rows() -> None:
     kept = held_out.mask(np.arange(500))
     coef, intercept = uncentred(SGDState(**state.model), problem.center)
     scores = decision_values(X[kept], PHI, coef, intercept)
-    expected = definition.row_losses(scores, codes[kept], name="hinge", epsilon=0.1).mean()
+    expected = losses.loss_of("hinge").value(np.where(codes[kept] == 1, 1.0, -1.0), scores[:, 0]).mean()
     assert state.losses == pytest.approx((expected,), rel=1e-6)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dkl.blocks.block import Block
+from dkl.blocks.losses import loss_of
 from dkl.blocks.refinement import Expansion, expansion_gradient, scaled_rows
 from dkl.data.memory import ArraySource
 from dkl.events import Event
@@ -18,9 +19,8 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
 from dkl.linear.descent import RefineDriver, Refinement, RefineProblem, adam_step, refine_piece
 from dkl.linear.fitting import LinearProblem, Run
-from dkl.linear.losses import row_losses
 from dkl.linear.newton import fit_by_newton
-from dkl.linear.pieces import HeldOut, RowTargets
+from dkl.linear.pieces import HeldOut, RowTargets, signs
 from dkl.linear.refinement import Refined, fit_and_refine, refine_features
 from dkl.linear.scores import decision_values
 from dkl.passes.checkpoint import Checkpoint
@@ -67,7 +67,7 @@ def held_out_loss(result: Refined, loss: str, n_classes: int) -> float:
     X, codes = rows(1000, n_classes)
     out = HELD_OUT.mask(np.arange(1000))
     scores = decision_values(X[out], result.feature_map, result.coef, result.intercept)
-    return float(row_losses(scores, codes[out], loss=loss).mean())
+    return float(loss_of(loss).value(signs(codes[out], n_classes), scores).sum(axis=1).mean())
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "log_loss"])
@@ -255,14 +255,15 @@ def test_a_fit_without_the_held_out_rows_comes_first(loss: str) -> None:
     out = HELD_OUT.mask(np.arange(1000))
     scores = decision_values(X[out], result.feature_map, result.coef, result.intercept)
     scale = y[~out].std() if is_error else 1.0
-    losses = row_losses(scores / scale, y[out] / scale, loss=loss)
+    targets = (y[out] / scale)[:, None] if is_error else signs(y[out], 2)
+    losses = loss_of(loss).value(targets, scores / scale)
     np.testing.assert_allclose(losses.mean(), min(losses_of(result)), rtol=1e-4)
     if loss != "log_loss":
         first = fit_by_newton(problem, source, Run()).model
         scores = decision_values(
             X[out], problem.feature_map, np.atleast_2d(first.coef_), np.atleast_1d(first.intercept_)
         )
-        losses = row_losses(scores / scale, y[out] / scale, loss=loss)
+        losses = loss_of(loss).value(targets, scores / scale)
         np.testing.assert_allclose(losses.mean(), losses_of(result)[0], rtol=1e-4)
 
 

@@ -11,7 +11,8 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import dkl
-from dkl.blocks.corrective import HeldTargets, row_curvatures, row_duals, row_losses
+from dkl.blocks.corrective import HeldTargets, gram_weights
+from dkl.blocks.losses import loss_of
 from dkl.blocks.maps import map_rows
 from dkl.blocks.newton import NewtonTargets
 from dkl.features.families import Gaussian
@@ -19,7 +20,7 @@ from dkl.linear.pieces import HeldOut
 from dkl.passes.states import decode_state, encode_state
 from dkl.selection import corrective_round
 from dkl.selection.corrective import CorrectiveDriver
-from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState, Schedule
+from dkl.selection.corrective_problem import HISTORY, CorrectiveProblem, CorrectiveState, Schedule, with_whole_losses
 from dkl.selection.corrective_round import most_candidates
 from dkl.selection.grounds import FourierGround, PoolGround
 from dkl.selection.peak_search import SearchOptions
@@ -82,8 +83,8 @@ def optimum(Z: np.ndarray, y: np.ndarray, weight: np.ndarray, ridge: float, loss
 
     def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
         w, f = values[:-1], Z @ values[:-1] + values[-1]
-        pull = weight * row_duals(f, y, loss)
-        value = ridge / 2 * w @ w + weight @ row_losses(f, y, loss)
+        pull = -weight * loss_of(loss).slope(y, f)
+        value = ridge / 2 * w @ w + weight @ loss_of(loss).value(y, f)
         return float(value), np.append(ridge * w - Z.T @ pull, -pull.sum())
 
     options = {"maxiter": 20_000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-9}
@@ -116,7 +117,7 @@ def test_a_settled_working_model_is_the_optimum_of_a_general_solver(case: str) -
     for k in range(K):
         expected, best = optimum(Z, targets[:, k], weight, penalty_of(problem, state), loss)
         w, b = state.coefficients[k, :-1], state.coefficients[k, -1]
-        found = penalty_of(problem, state) / 2 * w @ w + weight @ row_losses(Z @ w + b, targets[:, k], loss)
+        found = penalty_of(problem, state) / 2 * w @ w + weight @ loss_of(loss).value(targets[:, k], Z @ w + b)
         assert found <= best * (1 + 1e-5)
         np.testing.assert_allclose(Z @ w + b, Z @ expected[:-1] + expected[-1], rtol=0, atol=2e-3)
 
@@ -180,7 +181,7 @@ def test_the_gram_matrix_kept_from_round_to_round_is_the_one_from_scratch(case: 
         Z = np.column_stack([design(problem, state, X), np.ones(N)])
         curved = np.ones(N)
         if problem.active:
-            curved = row_curvatures(Z @ state.gram_at[0], signs_of(problem, y)[:, 0], loss)
+            curved = gram_weights(Z @ state.gram_at.T, signs_of(problem, y), np.ones(N), loss)
         expected = (Z * (weight * ~held * curved)[:, None]).T @ Z
         np.testing.assert_allclose(state.gram, expected, rtol=0, atol=1e-8)
         compared += 0 < curved.sum() < N
@@ -205,8 +206,52 @@ def test_a_step_that_went_up_is_halved(loss: Any) -> None:
     Z, signs = design(problem, halved, X), signs_of(problem, y)[:, 0]
     w = halved.coefficients[0]
     best = optimum(Z, signs, np.ones(N), penalty_of(problem, halved), loss)[1]
-    found = penalty_of(problem, halved) / 2 * w[:-1] @ w[:-1] + row_losses(Z @ w[:-1] + w[-1], signs, loss).sum()
+    found = penalty_of(problem, halved) / 2 * w[:-1] @ w[:-1] + loss_of(loss).value(signs, Z @ w[:-1] + w[-1]).sum()
     assert found <= best * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "log_loss"])
+def test_a_checkpoint_of_halved_squared_hinges_goes_on_to_the_same_bits(loss: Any) -> None:
+    """Earlier states have no field `halved`, and losses by half the square."""
+    X, y = rows()
+    problem, table, driver = (
+        problem_of(loss=loss, held=HeldOut(0.2, 0).mask),
+        Table(blocks_of(X, y)),
+        CorrectiveDriver(),
+    )
+    state = driver.init(problem)
+    while len(state.history) < 4:
+        state = driver.step(problem, state, table.run(driver.request(problem, state) or ()))
+    arrays, values = encode_state(state)
+    assert values.pop("halved") is False
+    if loss == "squared_hinge":
+        arrays["history"] = arrays["history"].copy()
+        arrays["history"][:, [HISTORY.index(name) for name in ("loss", "held_out_loss")]] /= 2.0
+        values["base_loss"] /= 2.0
+    earlier = decode_state(CorrectiveState, arrays, values)
+    ends = []
+    for each in (state, earlier):
+        while records := driver.request(problem, each):
+            each = driver.step(problem, each, table.run(records))
+        ends.append(each)
+    for name in ("points", "coefficients", "history"):
+        np.testing.assert_array_equal(getattr(ends[1], name), getattr(ends[0], name))
+    finished = decode_state(CorrectiveState, arrays, {**values, "message": "done"})
+    np.testing.assert_array_equal(with_whole_losses(problem, finished).history, state.history)
+
+
+def test_steps_that_gain_little_end_the_settling_of_the_last_model() -> None:
+    X, y = rows()
+    ends = []
+    for gain in (0.0, 1e-6):
+        problem = problem_of(loss="log_loss", schedule=Schedule(settling=40, least_gain=gain))
+        ends.append(play(CorrectiveDriver(), problem, Table(blocks_of(X, y))))
+    (whole, short), Z = ends, np.column_stack([design(problem, ends[0], X), np.ones(N)])
+    np.testing.assert_array_equal(short.points, whole.points)
+    assert whole.settled == 40
+    assert 2 <= short.settled < 40
+    scores = [Z @ state.coefficients[0] for state in ends]
+    np.testing.assert_allclose(scores[1], scores[0], rtol=0, atol=1e-2 * np.abs(scores[0]).max())
 
 
 def test_a_round_adds_a_share_of_what_is_there_which_may_be_larger_late() -> None:
@@ -243,7 +288,8 @@ def test_the_history_says_what_the_evaluated_models_were() -> None:
     while records := driver.request(problem, state):
         before, state = state, driver.step(problem, state, table.run(records))
         f = design(problem, before, X) @ before.coefficients[0, :-1] + before.coefficients[0, -1]
-        losses, duals = (of(f, signs_of(problem, y)[:, 0], "squared_hinge") for of in (row_losses, row_duals))
+        loss, signs = loss_of("squared_hinge"), signs_of(problem, y)[:, 0]
+        losses, duals = loss.value(signs, f), -loss.slope(signs, f)
         said = dict(zip(HISTORY, state.history[-1], strict=True))
         assert said["n_features"] == 2 * before.n_points
         assert said["loss"] == pytest.approx((weight * ~held) @ losses / 100.0)
@@ -265,7 +311,7 @@ def test_chosen_points_are_the_best_of_the_verified_candidates() -> None:
         if not len(added) or state.message:
             continue
         f = design(problem, before, X) @ before.coefficients[0, :-1] + before.coefficients[0, -1]
-        s = row_duals(f, signs_of(problem, y)[:, 0], "squared_hinge")
+        s = -loss_of("squared_hinge").slope(signs_of(problem, y)[:, 0], f)
         v = np.abs(s @ np.exp(1j * X @ before.candidates.T)) ** 2
         best = problem.ground.distinct(before.candidates, v, len(added))
         np.testing.assert_array_equal(added, before.candidates[best])
@@ -275,7 +321,7 @@ def test_rounds_end_where_held_out_rows_gain_nothing_and_keep_the_best_round() -
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((N, D_IN)), rng.integers(0, 2, N)
     y = np.where(X[:, 0] > 0, 1, y)
-    problem = problem_of(held=HeldOut(0.3, 0).mask, n_points=60, ridge=0.3, schedule=Schedule(patience=3, settling=20))
+    problem = problem_of(held=HeldOut(0.3, 0).mask, n_points=60, ridge=0.6, schedule=Schedule(patience=3, settling=20))
     state = play(CorrectiveDriver(), problem, Table(blocks_of(X, y)))
     assert state.message.startswith("no lower loss on held-out rows in 3 rounds")
     losses, sizes = line(state, "held_out_loss"), line(state, "n_features") / 2
@@ -291,7 +337,7 @@ def test_rounds_end_where_held_out_rows_gain_nothing_and_keep_the_best_round() -
     best = optimum(Z, signs, kept.astype(float), penalty_of(problem, state), "squared_hinge")[1]
     w = state.coefficients[0]
     found = penalty_of(problem, state) / 2 * w[:-1] @ w[:-1]
-    found += kept @ row_losses(Z @ w[:-1] + w[-1], signs, "squared_hinge")
+    found += kept @ loss_of("squared_hinge").value(signs, Z @ w[:-1] + w[-1])
     assert found <= best * (1 + 1e-3)
 
 
@@ -305,7 +351,7 @@ def test_rounds_end_where_held_out_rows_gain_nothing_and_keep_the_best_round() -
 )
 def test_rounds_end_for_the_reason_that_is_given(schedule: Schedule, message: str) -> None:
     X, y = rows()
-    problem = problem_of(schedule=schedule, n_points=40, ridge=20.0)
+    problem = problem_of(schedule=schedule, n_points=40, ridge=40.0)
     state = play(CorrectiveDriver(), problem, Table(blocks_of(X, y)))
     assert state.message.startswith(message)
     assert state.n_points > 0
@@ -354,7 +400,7 @@ def test_the_plan_covers_what_runs(name: str, ground: str) -> None:
     y = np.where(np.random.default_rng(0).random(N) < 0.4, 1 - y, y)
     held = HeldOut(0.2, 0).mask if name.startswith("patien") else None
     grounds: dict[str, Any] = {"fourier": fourier(), "pool": pool()}
-    problem = problem_of(schedule=SCHEDULES[name], held=held, ground=grounds[ground], ridge=40.0, n_points=11)
+    problem = problem_of(schedule=SCHEDULES[name], held=held, ground=grounds[ground], ridge=80.0, n_points=11)
     driver, table = CorrectiveDriver(), Table(blocks_of(X, y))
     state, most = driver.init(problem), 0.0
     while records := driver.request(problem, state):
