@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import os
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,13 +68,44 @@ class InputFile:
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """The bytes of the file, decompressed."""
-        with self._fs.open(self._path, "rb") as raw:
+        """The bytes of the file, decompressed.
+
+        Raises
+        ------
+        ValueError
+            Where the bytes are read: they are not of the compression that the suffix tells, or end early.
+        """
+        with self._fs.open(self._path, "rb") as raw, self._damage_named():
             if self.compression is None:
                 yield raw
-            else:
-                with compr[self.compression](raw, mode="rb") as stream:
-                    yield stream
+                return
+            if self.compression == "zip":
+                self._check_one_member(raw)
+            with compr[self.compression](raw, mode="rb") as stream:
+                yield stream
+
+    @contextmanager
+    def _damage_named(self) -> Iterator[None]:
+        """Errors of the decompressing libraries as one that names the file; other errors pass."""
+        try:
+            yield
+        except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, OSError) as error:
+            # an error of the file system has a number or a kind, one of a decompressing library has neither
+            if isinstance(error, OSError) and (
+                self.compression is None or error.errno is not None or type(error) not in (OSError, gzip.BadGzipFile)
+            ):
+                raise
+            kind = f"not whole {self.compression} data" if self.compression else "damaged"
+            otherwise = f"; if it is not compressed, rename it without '{PurePosixPath(self.name).suffix}'"
+            raise ValueError(
+                f"'{self.name}' is {kind}: {error}. Write or copy the file again{otherwise if self.compression else ''}"
+            ) from error
+
+    def _check_one_member(self, raw: IO[bytes]) -> None:
+        members = [name for name in zipfile.ZipFile(raw).namelist() if not name.endswith("/")]
+        if len(members) != 1:
+            raise ValueError(f"'{self.name}' holds {len(members)} files, of which one would be read: unpack it first")
+        raw.seek(0)
 
 
 def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[str, Any] | None) -> list[InputFile]:
