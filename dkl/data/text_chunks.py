@@ -31,7 +31,7 @@ def text_chunks(
 ) -> Iterator[bytes]:
     """The text of a stream in pieces of about `chunk_bytes` that end with a row.
 
-    A byte order mark and blank lines at the beginning are left out.
+    A byte order mark at the beginning is left out, and so are blank lines there when values may be quoted.
 
     Parameters
     ----------
@@ -58,7 +58,8 @@ def text_chunks(
         data = rest + data
         if at_start:
             _check_kind(data, name)
-            text = data.removeprefix(_BYTE_ORDER_MARK).lstrip(b"\r\n")
+            text = data.removeprefix(_BYTE_ORDER_MARK)
+            text = text if quotes is None else text.lstrip(b"\r\n")
             line += _line_ends(data[: len(data) - len(text)])
             data, at_start = text, not text
         if quotes is None:
