@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -68,10 +69,15 @@ def as_table(frame: Any) -> pa.Table:
         Two columns have one name.
     """
     names = [str(name) for name in getattr(frame, "columns" if hasattr(frame, "iloc") else "column_names", ())]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = repeated(names)
     if twice:
         raise ValueError(f"column names must differ; found more than once: {twice}")
     return _to_arrow(frame)
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """The names that are there more than once, sorted."""
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def _to_arrow(frame: Any) -> pa.Table:

@@ -64,9 +64,9 @@ class LibsvmFormat:
         if self.zero_based == "auto" and 0 < lowest <= highest < (self.n_columns or 0):
             raise ValueError(
                 f"the files hold indices from {lowest} to {highest} and n_columns={self.n_columns}, so the first "
-                "column may be called 0 or 1; say which, as the files of the training rows have it "
-                "(ds.schema.first_index, 'first index' in dkl info): format=dkl.LibsvmFormat(n_columns=..., zero_based=True or False), in the "
-                "shell --zero-based or --one-based"
+                "column may be 0 or 1; say which, as the files of the training rows have it (ds.schema.first_index, "
+                "'first index' in dkl info): format=dkl.LibsvmFormat(n_columns=..., zero_based=...), in the shell "
+                "--zero-based or --one-based"
             )
         base = int(lowest > 0) if self.zero_based == "auto" else int(not self.zero_based)
         if lowest < base:

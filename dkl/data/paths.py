@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from typing import IO, Any, Literal
 
 from fsspec.compression import compr
 from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import infer_compression
 
 FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
@@ -60,6 +62,14 @@ class InputFile:
         """The suffix that tells the format: that of ``part.csv.gz`` is ``.csv``."""
         path = PurePosixPath(self.name)
         return (PurePosixPath(path.stem) if self.compression else path).suffix.lower()
+
+    @property
+    def identity(self) -> Any:
+        """Equal for two names of one file, also where one is a link or a relative path."""
+        if not isinstance(self._fs, LocalFileSystem):
+            return self._fs, self._path
+        found = os.stat(self._path)
+        return (found.st_dev, found.st_ino) if found.st_ino else os.path.realpath(self._path)
 
     @property
     def unpacked_size(self) -> int:
@@ -109,7 +119,12 @@ class InputFile:
 
 
 def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[str, Any] | None) -> list[InputFile]:
-    """The files that `paths` name, globs and folders expanded and sorted.
+    """The files that `paths` name, globs and folders expanded and sorted; each file once, under its first name.
+
+    Warns
+    -----
+    UserWarning
+        A file is named more than once: by overlapping globs, through a link, or by a relative and an absolute path.
 
     Raises
     ------
@@ -125,7 +140,21 @@ def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[st
     for file in files:
         if not file.size:
             raise ValueError(f"'{file.name}' is empty (0 bytes); leave it out or write it again")
-    return files
+    return _each_once(files)
+
+
+def _each_once(files: list[InputFile]) -> list[InputFile]:
+    first: dict[Any, InputFile] = {}
+    again = [file for file in files if first.setdefault(file.identity, file) is not file]
+    if again:
+        named = ", ".join(f"'{file.name}' (as '{first[file.identity].name}')" for file in again[:5])
+        warnings.warn(
+            f"{len(again)} of the input files are there already under the same or another name, and are read once: "
+            f"{named}{', ...' if len(again) > 5 else ''}",
+            UserWarning,
+            stacklevel=4,
+        )
+    return list(first.values())
 
 
 def _expand(path: str, storage_options: dict[str, Any]) -> list[InputFile]:

@@ -110,7 +110,8 @@ def table_statistics(table: pa.Table, *, categorical: Collection[str] = (), firs
         A number is infinite; the message has the column and the row.
     """
     check_kinds(table.schema.remove_metadata())
-    seen = [_column(name, table.column(name), categorical, first_row) for name in table.column_names]
+    chosen = set(categorical)
+    seen = [_column(name, table.column(name), chosen, first_row) for name in table.column_names]
     return TableStatistics(tuple(seen), table.num_rows)
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from dkl.data.checks import spoken_names
-from dkl.data.columns import check_kinds, plain_type
+from dkl.data.columns import check_kinds, plain_type, repeated
 from dkl.data.paths import InputFile
 from dkl.errors import located
 
@@ -66,28 +66,34 @@ def common_schema(probes: list[Probe], *, drop: Collection[str], as_text: Collec
     absent = sorted(set(drop) - set(names))
     if absent:
         raise ValueError(f"drop names columns that are not there: {absent}; the columns are {spoken_names(names)}")
-    names = [name for name in names if name not in drop]
+    names, texts = _without(names, drop), set(as_text)
     _check_named(names, probes[0])
     for probe in probes:
         with located(f"'{probe.file.name}'"):
-            check_kinds(pa.schema([probe.schema.field(name) for name in names]), as_text=as_text)
-    return pa.schema([(name, _common_type(name, probes, name in as_text)) for name in names])
+            check_kinds(pa.schema([probe.schema.field(name) for name in names]), as_text=texts)
+    return pa.schema([(name, _common_type(name, probes, name in texts)) for name in names])
 
 
 def _check_names(probe: Probe, first: Probe) -> None:
     names = probe.schema.names
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = repeated(names)
     if twice:
         raise ValueError(f"'{probe.file.name}' has several columns named {twice}; rename them")
     for description, columns in (
-        ("lacks the columns", [name for name in first.schema.names if name not in names]),
-        ("has columns of its own:", [name for name in names if name not in first.schema.names]),
+        ("lacks the columns", _without(first.schema.names, names)),
+        ("has columns of its own:", _without(names, first.schema.names)),
     ):
         if columns:
             raise ValueError(
                 f"'{probe.file.name}' {description} {spoken_names(columns)}, unlike '{first.file.name}' with "
                 f"{spoken_names(first.schema.names)}; all files need the same columns (their order is free)"
             )
+
+
+def _without(names: list[str], others: Collection[str]) -> list[str]:
+    """The names that are not among the others, in their order."""
+    known = set(others)
+    return [name for name in names if name not in known]
 
 
 def _check_named(names: list[str], first: Probe) -> None:

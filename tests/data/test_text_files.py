@@ -6,13 +6,17 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import re
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pytest
@@ -21,7 +25,10 @@ from hypothesis import strategies as st
 
 import dkl
 from dkl.data.csv_files import CsvFormat
+from dkl.data.formats import Buffers, open_rows
+from dkl.data.frames import encode_frame
 from dkl.data.ingest import plan_ingest, read_tables
+from dkl.data.paths import find_files
 from dkl.data.quoted_text import QuotedText, QuoteRules
 from dkl.data.table_rows import TableChoices
 from dkl.data.text_chunks import text_chunks
@@ -231,3 +238,71 @@ def test_a_malformed_number_far_down_is_refused_whole(tmp_path, value):
 def test_a_delimiter_is_one_character(delimiter):
     with pytest.raises(ValueError, match=r"delimiter is .*expected one ASCII character"):
         CsvFormat(delimiter=delimiter)
+
+
+def named_twice(folder: Path) -> list[Any]:
+    """Ways to name two files more than once."""
+    (folder / "link.csv").symlink_to(folder / "a.csv")
+    os.link(folder / "b.csv", folder / "hard.csv")
+    relative = os.path.relpath(folder / "a.csv")
+    return [
+        [folder / "a.csv", folder / "a.csv", folder / "b.csv"],
+        [folder / "?.csv", folder / "a*.csv"],
+        [folder / "a.csv", folder / "b.csv", folder / "link.csv", folder / "hard.csv"],
+        [relative, folder / "?.csv", f"file://{folder}/b.csv"],
+        [folder, folder / "." / "a.csv", folder / ".." / folder.name / "b.csv"],
+    ]
+
+
+def test_a_file_that_is_named_twice_is_read_once_with_a_warning(tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    written(folder / "a.csv", ROWS[:600])
+    written(folder / "b.csv", ROWS[600:])
+    for paths in named_twice(folder):
+        with pytest.warns(
+            UserWarning, match=r"[12346] of the input files are there already .*read once: '.*csv' \(as '"
+        ):
+            ds = dkl.ingest(paths, tmp_path / "rows.zarr", target="y", shuffle=False, overwrite=True)
+        np.testing.assert_array_equal(ds.X.compute()[:, 0], np.arange(1000))
+        with pytest.warns(UserWarning, match="read once"):
+            assert sum(table.num_rows for table in read_tables(paths)) == 1000
+
+
+def test_a_file_behind_a_url_that_is_named_twice_is_read_once(tmp_path):
+    with fsspec.open(f"memory://{tmp_path.name}/a.csv", "wb") as stream:
+        stream.write(CSV)
+    paths = [f"memory://{tmp_path.name}/a.csv", f"memory://{tmp_path.name}/*.csv"]
+    with pytest.warns(UserWarning, match="read once"):
+        assert dkl.ingest(paths, tmp_path / "rows.zarr", target="y").n_rows == 1000
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """CPU seconds of this process, the less of two runs."""
+    taken = []
+    for _ in range(2):
+        started = time.process_time()
+        work()
+        taken.append(time.process_time() - started)
+    return min(taken)
+
+
+def test_work_grows_with_the_columns_and_not_with_their_square(tmp_path):
+    def ingest_and_encode(n_columns: int) -> Callable[[], Any]:
+        frame = pd.DataFrame(np.zeros((3, n_columns))).add_prefix("column_").assign(y=["a", "b", "a"])
+        path = tmp_path / f"{n_columns}.csv"
+        frame.to_csv(path, index=False)
+        chosen = TableChoices(target="y", drop=frame.columns[:10])
+
+        def work() -> None:
+            rows = open_rows(find_files([path], None), None, chosen, Buffers(threads=1))
+            for table, _ in rows.tables():
+                assert table.num_rows == 3
+            rows.decide()
+            encode_frame(frame.drop(columns="y"))
+
+        return work
+
+    few, many = ingest_and_encode(750), ingest_and_encode(6_000)
+    # 8 times the columns: 8 times the work, and 64 times where each column looks at all others
+    assert seconds(many) < 24 * seconds(few)
