@@ -118,8 +118,13 @@ def test_rows_whose_columns_are_shifted_are_refused_by_the_model(tmp_path):
     shifted = dkl.ingest(test_path, tmp_path / "shifted.zarr", format=LibsvmFormat(n_columns=8, zero_based=False))
     with pytest.raises(ValueError, match=r"counting columns from 1, .* fitted on rows read as counting from 0"):
         model.score(shifted)
+    with pytest.raises(ValueError, match=r"counting columns from 1, .*LibsvmFormat\(zero_based=True\)"):
+        train.append(shifted)
     right = dkl.ingest(test_path, tmp_path / "right.zarr", format=LibsvmFormat(n_columns=8, zero_based=True))
     assert model.score(right) > 0.9
+    assert train.append(right).schema.first_index == 0
+    model.save(tmp_path / "model")
+    assert dkl.load_model(tmp_path / "model").first_index_ == 0
     model.fit(train.X.compute(), train.y.compute())
     assert not hasattr(model, "first_index_")
 

@@ -399,3 +399,9 @@ def test_little_more_is_read_once_something_is_wrong(tmp_path, monkeypatch):
             tmp_path / "rows.csv", tmp_path / "rows.zarr", target="z", progress=lambda event: read.append(event.rows)
         )
     assert 0 < sum(read) < 200_000
+
+
+def test_a_label_with_a_nul_character_is_refused(tmp_path):
+    # numpy takes "a" and "a\0" for one text
+    pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": ["a", "a\0", "b"]}).to_parquet(tmp_path / "rows.parquet")
+    assert "target 'y' holds a NUL character in the label 'a\\x00'" in refusal(tmp_path / "rows.parquet")
