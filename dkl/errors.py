@@ -22,6 +22,66 @@ class ClusterError(RuntimeError):
     """The Dask cluster lost what a pass needs (all workers, the scheduler) and did not recover in time."""
 
 
+class Problems:
+    """What is wrong with some input, collected so that one error lists it all.
+
+    >>> problems = Problems()
+    >>> for name in ("age", "town"):
+    ...     with problems.collected():
+    ...         raise ValueError(f"column '{name}' holds no value")
+    >>> problems.raise_all()
+    Traceback (most recent call last):
+    ...
+    ValueError: column 'age' holds no value
+    column 'town' holds no value
+    """
+
+    MOST = 10
+    """So many are listed; the others are counted."""
+
+    def __init__(self) -> None:
+        self._errors: list[Exception] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
+    def add(self, error: ValueError | TypeError) -> None:
+        """Take one problem, or several as lines of one message."""
+        self._errors.append(error)
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Take the ValueError or TypeError that ends the block."""
+        try:
+            yield
+        except (ValueError, TypeError) as error:
+            self.add(error)
+
+    def raise_all(self, remark: str = "") -> None:
+        """Raise the one error as it came, or one that lists all of them; nothing when there is none.
+
+        Parameters
+        ----------
+        remark : str
+            A last line for the list.
+        """
+        if not self._errors:
+            return
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        lines = [line for error in self._errors for line in _with_place(error)]
+        shown = lines[: self.MOST] + ([f"and {len(lines) - self.MOST} more"] if len(lines) > self.MOST else [])
+        kind = TypeError if all(isinstance(error, TypeError) for error in self._errors) else ValueError
+        raise kind("\n".join([*shown, *([remark] if remark else [])])) from self._errors[0]
+
+
+def _with_place(error: Exception) -> list[str]:
+    """The lines of a message, the last with the notes of the error."""
+    *lines, last = str(error).split("\n")
+    notes = ", ".join(getattr(error, "__notes__", ()))
+    return [*lines, f"{last} ({notes})" if notes else last]
+
+
 @contextmanager
 def located(place: str) -> Iterator[None]:
     """Add `place` to an exception that passes through, once: the innermost place stays.

@@ -6,6 +6,7 @@ Each case is a line of the table: what is attempted in an empty folder, the type
 
 from __future__ import annotations
 
+import gzip
 import os
 import tempfile
 from collections.abc import Callable
@@ -95,6 +96,11 @@ def stored(folder: Path) -> Any:
 TABLE = "a,b,y\n1,2,no\n2,3,yes\n3,4,no\n"
 MANY_NAMES = "name,y\n" + "".join(f"person {i},{'yes' if i % 2 else 'no'}\n" for i in range(3_000))
 INPUTS = {"input.csv", "rows.what"}
+
+
+def ingest_bytes(folder: Path, data: bytes) -> Any:
+    (folder / "input.csv").write_bytes(data)
+    return dkl.ingest(folder / "input.csv", folder / "rows.zarr", target="y")
 
 
 def named(folder: Path, name: str, columns: str) -> Any:
@@ -273,6 +279,78 @@ FILES = [
     ),
     Case("names in too many kinds", lambda f: ingest(f, MANY_NAMES, target="y"), ValueError, ("name", "drop")),
     Case("a suffix that tells nothing", lambda f: ingest_renamed(f, "rows.what"), ValueError, ("rows.what", "format")),
+    Case(
+        "a quote that is never closed",
+        lambda f: ingest(f, TABLE + '4,5,"no\n5,6,yes\n', target="y"),
+        ValueError,
+        ("input.csv", "line 5", "never closed"),
+    ),
+    Case(
+        "two quotes that take the rows between for one value",
+        lambda f: ingest(f, TABLE + '4,5,"no\n5,6,yes\n6,7,"no\n', target="y"),
+        ValueError,
+        ("input.csv", "line 5", "closing quote"),
+    ),
+    Case(
+        "a quoted value of many lines",
+        lambda f: ingest(f, TABLE + '4,5,"' + "a line\n" * 10_000 + '"\n', target="y"),
+        ValueError,
+        ("input.csv", "line 5", "65536 bytes", "longest_text"),
+    ),
+    Case("a NUL byte in the text", lambda f: ingest(f, TABLE + "4,\0,no\n", target="y"), ValueError, ("line 5", "NUL")),
+    Case("a NUL byte in a column name", lambda f: ingest(f, "a\0" + TABLE[1:], target="y"), ValueError, ("NUL",)),
+    Case(
+        "a NUL byte in a name of a frame",
+        lambda f: create(f, frame(**{"c\0": 1.0}), Y),
+        ValueError,
+        ("NUL", "'c\\x00'", "rename"),
+    ),
+    Case("blank lines alone", lambda f: ingest(f, "\n\n\n", target="y"), ValueError, ("input.csv", "blank")),
+    Case(
+        "gzip data under another name",
+        lambda f: ingest_bytes(f, gzip.compress(TABLE.encode())),
+        ValueError,
+        ("input.csv", "gzip", ".gz"),
+    ),
+    Case("Latin-1 in the header", lambda f: ingest_bytes(f, b"\xe4" + TABLE.encode()), ValueError, ("0xe4", "UTF-8")),
+    Case("UTF-16 text", lambda f: ingest_bytes(f, TABLE.encode("utf-16")), ValueError, ("UTF-16", "UTF-8")),
+    Case(
+        "a number beyond float64",
+        lambda f: ingest(f, TABLE + "1e999,5,no\n", target="y"),
+        ValueError,
+        ("column 'a'", "inf", "row 3"),
+    ),
+    Case(
+        "a target beyond float64",
+        lambda f: ingest(f, "a,y\n1,0.5\n2,1e999\n", target="y"),
+        ValueError,
+        ("target 'y'", "inf", "row 1"),
+    ),
+    Case(
+        "several things that are wrong with a table",
+        lambda f: ingest(f, TABLE + "inf,,\n", target="y", drop=["z"]),
+        ValueError,
+        ("drop", "'z'", "column 'a' is inf in row 3", "target 'y' is missing"),
+    ),
+    Case(
+        "several things that are wrong with a frame",
+        lambda f: create(f, frame(c=np.inf, d=pd.Timestamp("2026-11-22")), np.r_[np.nan, np.ones(59)]),
+        ValueError,
+        ("'c' is inf in row 0", "'d' holds dates", "y[0]"),
+    ),
+    Case(
+        "two numbers in one of libsvm text",
+        lambda f: ingest(f, "0 1:1\n1 1:2+3\n", format="libsvm"),
+        ValueError,
+        ("input.csv", "line 2", "1:2+3"),
+    ),
+    Case(
+        "libsvm text that may count from 0 or from 1",
+        lambda f: ingest(f, "0 1:1\n1 2:1\n", format=dkl.LibsvmFormat(n_columns=9)),
+        ValueError,
+        ("n_columns=9", "zero_based", "--one-based"),
+    ),
+    Case("a delimiter of two characters", lambda f: dkl.CsvFormat(delimiter="||"), ValueError, ("delimiter", "'||'")),
 ]
 
 PARAMETERS = [

@@ -20,6 +20,7 @@ import zarr
 from click.testing import Result as Run
 from distributed import LocalCluster
 from rich.text import Text
+from sklearn.datasets import dump_svmlight_file
 from typer.testing import CliRunner
 
 import dkl
@@ -376,6 +377,40 @@ def test_a_format_can_be_said_where_the_suffix_does_not_tell(folder: Path, tmp_p
     (tmp_path / "rows.txt").write_bytes((folder / "labels.csv").read_bytes())
     options = ("--target", "label", "--format", "csv")
     assert facts_of("ingest", tmp_path / "rows.txt", tmp_path / "rows.zarr", *options)["rows"] == 900
+
+
+@pytest.mark.parametrize("zero_based", [True, False])
+def test_libsvm_text_is_predicted_by_the_base_that_the_model_knows(tmp_path: Path, zero_based: bool) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.integers(0, 2, (300, 8)).astype(float)
+    y = X[:, 3].astype(int)
+    X[200:, [0, 7]] = 0
+    for name, rows in (("train.svm", slice(200)), ("new.svm", slice(200, None))):
+        dump_svmlight_file(X[rows], y[rows], str(tmp_path / name), zero_based=zero_based)
+    new, store, model = tmp_path / "new.svm", tmp_path / "train.zarr", tmp_path / "train.model"
+    run = dkl_command("ingest", tmp_path / "train.svm", store)
+    assert f"first index {int(not zero_based)}" in " ".join(run.stdout.replace("│", " ").split()), run.stdout
+    assert dkl_command("fit", store, model, *SMALL).exit_code == 0
+    assert facts_of("predict", model, new, tmp_path / "p.parquet")["rows"] == 100
+    assert (pd.read_parquet(tmp_path / "p.parquet")["prediction"] == y[200:]).mean() > 0.95
+    base = "--zero-based" if zero_based else "--one-based"
+    other = "--one-based" if zero_based else "--zero-based"
+    refused = dkl_command("predict", model, new, tmp_path / "q.parquet", other)
+    assert refused.exit_code == 1
+    assert "shifted by one" in refused.output
+    # a test file without the first and the last column leaves its base open
+    refused = dkl_command("ingest", new, tmp_path / "new.zarr", "--n-columns", 8)
+    assert refused.exit_code == 1
+    assert "--zero-based or --one-based" in " ".join(refused.output.split())
+    assert facts_of("ingest", new, tmp_path / "new.zarr", "--n-columns", 8, base, "--split", "")["columns"] == 8
+    assert facts_of("score", model, tmp_path / "new.zarr")["accuracy"] > 0.95
+    # a model of rows from elsewhere does not know
+    other_model = dkl.KernelClassifier(features=dkl.RandomFeatures(n_features=20), random_state=0).fit(X, y)
+    other_model.save(tmp_path / "other.model")
+    refused = dkl_command("predict", tmp_path / "other.model", new, tmp_path / "q.parquet")
+    assert "say --zero-based or --one-based" in " ".join(refused.output.split())
+    assert dkl_command("predict", tmp_path / "other.model", new, tmp_path / "q.parquet", base).exit_code == 0
+    assert dkl_command("ingest", tmp_path / "p.parquet", tmp_path / "p.zarr", base).exit_code == 2
 
 
 def test_a_prediction_that_fails_half_way_leaves_nothing(folder: Path, tmp_path: Path) -> None:

@@ -15,6 +15,12 @@ from dkl.cli.command import Result, Running, command, facts_table
 from dkl.cli.outputs import refuse_existing
 
 FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
+ZeroBased = Annotated[
+    bool | None,
+    typer.Option(
+        "--zero-based/--one-based", help="libsvm: whether the first column is called 0 or 1.", show_default=False
+    ),
+]
 Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
 
 
@@ -64,6 +70,28 @@ class ColumnOptions:
         return {**vars(self), "drop": tuple(self.drop or ()), "categorical": tuple(self.categorical or ())}
 
 
+@dataclass(frozen=True)
+class TextOptions:
+    """How the files are written."""
+
+    format: Annotated[FileFormat | None, typer.Option(help="Of files whose suffix does not tell it.")] = None
+    n_columns: Annotated[
+        int | None, typer.Option(min=1, help="libsvm: columns of a row (default: the highest index).")
+    ] = None
+    zero_based: ZeroBased = None
+
+    def chosen(self, sources: list[str]) -> Any:
+        """As `dkl.ingest` takes it."""
+        if self.n_columns is None and self.zero_based is None:
+            return self.format
+        from dkl.data.libsvm_files import LibsvmFormat
+        from dkl.data.paths import file_format, find_files
+
+        if (self.format or file_format(find_files(sources, None), None)) != "libsvm":
+            raise typer.BadParameter("--n-columns, --zero-based and --one-based are for libsvm text")
+        return LibsvmFormat(self.n_columns, "auto" if self.zero_based is None else self.zero_based)
+
+
 def ingest(
     files: Annotated[
         list[str],
@@ -72,12 +100,12 @@ def ingest(
         ),
     ],
     columns: ColumnOptions,
+    text: TextOptions,
     running: Running,
     *,
     split: Annotated[str, typer.Option(help="Shares of named splits; '' for none.")] = "train=0.8,test=0.2",
     shuffle: Annotated[bool, typer.Option(help="Put the rows in a random order on disk.")] = True,
     seed: Annotated[int, typer.Option(help="Of the order and of the splits.")] = 0,
-    format: Annotated[FileFormat | None, typer.Option(help="Of files whose suffix does not tell it.")] = None,
     memory_limit: Annotated[
         str | None, typer.Option(callback=checked_bytes, help="Bytes that ingest may take, for example '500 MB'.")
     ] = None,
@@ -94,7 +122,7 @@ def ingest(
     *sources, store = files
     shares = parse_splits(split)
     if plan:
-        return _plan_of(sources, columns, running, format)
+        return _plan_of(sources, columns, running, text.chosen(sources))
     from dkl.data.ingest import ingest as ingest_files
 
     refuse_existing(store, overwrite)
@@ -106,7 +134,7 @@ def ingest(
         splits=shares or None,
         shuffle=shuffle,
         seed=seed,
-        format=format,
+        format=text.chosen(sources),
         memory_limit=memory_limit,
         overwrite=overwrite,
         progress=running.progress,
@@ -114,7 +142,7 @@ def ingest(
     return description_of(dataset, seconds=round(time.perf_counter() - started, 3))
 
 
-def _plan_of(sources: list[str], columns: ColumnOptions, running: Running, format: FileFormat | None) -> Result:
+def _plan_of(sources: list[str], columns: ColumnOptions, running: Running, format: Any) -> Result:
     from dkl.data.ingest import plan_ingest
     from dkl.data.table_rows import TableChoices
 

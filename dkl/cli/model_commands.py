@@ -14,6 +14,7 @@ from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
+from dkl.cli.data_commands import ZeroBased
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
 from dkl.cli.outputs import refuse_existing
 from dkl.progress import Tally, listening
@@ -164,20 +165,23 @@ def score(
 
 def predict(
     model: Model,
-    data: Annotated[str, typer.Argument(help="A store, or CSV or Parquet files with raw rows.", show_default=False)],
+    data: Annotated[
+        str, typer.Argument(help="A store, or CSV, Parquet or libsvm files with raw rows.", show_default=False)
+    ],
     output: Annotated[str, typer.Argument(help="predictions.parquet, .csv or .zarr.", show_default=False)],
     compute: Compute,
     running: Running,
     *,
     split: Annotated[str | None, typer.Option(help="Rows of the store to predict (default: all).")] = None,
     proba: Annotated[bool, typer.Option("--proba", help="Write the probability of each class too.")] = False,
+    zero_based: ZeroBased = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there.")] = False,
 ) -> Result:
     """Predict for the rows of a store or of files, out of core, and write Parquet, CSV or a zarr group.
 
     Each prediction carries the row_id of its row: its number in the files (ingest shuffles).
     """
-    from dkl.cli.predictions import open_writer, predict_store, predict_tables
+    from dkl.cli.predictions import open_writer, predict_files, predict_store
     from dkl.data.reading import is_store
     from dkl.model_io import load_model
 
@@ -190,7 +194,7 @@ def predict(
         if data.rstrip("/").endswith(".zarr") or is_store(data):
             parts = predict_store(estimator, chosen_split(data, split, ""), proba=proba, compute=compute)
         else:
-            parts = predict_tables(estimator, data, proba=proba)
+            parts = predict_files(estimator, data, proba=proba, zero_based=zero_based)
         with open_writer(output, overwrite=overwrite) as writer:
             for part in parts:
                 writer.write(part)

@@ -49,19 +49,50 @@ def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
     return _columns(operands["estimator"], block.X, block.row_id, proba=operands["proba"])
 
 
-def predict_tables(estimator: Any, path: str, *, proba: bool) -> Iterator[Part]:
-    """The predictions of raw rows in CSV or Parquet files, a few thousand rows at a time."""
+def predict_files(estimator: Any, path: str, *, proba: bool, zero_based: bool | None) -> Iterator[Part]:
+    """The predictions of raw rows in CSV, Parquet or libsvm files, a few thousand rows at a time."""
+    from dkl.data.paths import file_format, find_files
+
+    is_libsvm = file_format(find_files(path, None), None) == "libsvm"
+    start = 0
+    for X in _libsvm_rows(estimator, path, zero_based) if is_libsvm else _table_rows(estimator, path):
+        yield _columns(estimator, X, np.arange(start, start + X.shape[0]), proba=proba)
+        start += X.shape[0]
+
+
+def _table_rows(estimator: Any, path: str) -> Iterator[Any]:
     from dkl.data.ingest import read_tables
 
     encoding = getattr(estimator, "encoding_", None)
     start = 0
     for table in read_tables(path, encoding=encoding):
         if encoding is None:
-            X = np.column_stack([column.to_numpy() for column in table.columns])
+            yield np.column_stack([column.to_numpy() for column in table.columns])
         else:
-            X = encoding.transform(table, first_row=start)
-        yield _columns(estimator, X, np.arange(start, start + table.num_rows), proba=proba)
+            yield encoding.transform(table, first_row=start)
         start += table.num_rows
+
+
+def _libsvm_rows(estimator: Any, path: str, zero_based: bool | None) -> Iterator[Any]:
+    """CSR rows whose columns are called as in the text that the model was fitted on, or as the user says."""
+    from dkl.data.libsvm_files import libsvm_batches
+    from dkl.data.paths import find_files
+
+    if getattr(estimator, "encoding_", None) is not None:
+        raise ValueError(f"{path!r} is libsvm text, and the model was fitted on a table; give it CSV or Parquet files")
+    first_index = getattr(estimator, "first_index_", None)
+    if zero_based is None and first_index is None:
+        raise ValueError(
+            f"the model was not fitted on libsvm text, so whether {path!r} calls the first column 0 or 1 is not known; "
+            "say --zero-based or --one-based"
+        )
+    if zero_based is not None and first_index not in (None, int(not zero_based)):
+        raise ValueError(
+            f"the model was fitted on libsvm text that calls the first column {first_index}; leave out "
+            f"--{'zero' if zero_based else 'one'}-based, or columns would be shifted by one"
+        )
+    is_zero_based = first_index == 0 if zero_based is None else zero_based
+    yield from libsvm_batches(find_files(path, None), estimator.n_features_in_, zero_based=is_zero_based)
 
 
 def _columns(estimator: Any, X: Any, row_id: np.ndarray, *, proba: bool) -> Part:

@@ -143,6 +143,13 @@ def _check_columns(dataset: Dataset, rows: Dataset) -> None:
         kinds = {True: "sparse", False: "dense"}
         has, needs = kinds[rows.source.is_sparse], kinds[dataset.source.is_sparse]
         raise ValueError(f"X is {has} and the rows of {dataset.source.place} are {needs}; pass {needs} rows")
+    bases = rows.schema.first_index, dataset.schema.first_index
+    if None not in bases and bases[0] != bases[1]:
+        raise ValueError(
+            f"the new rows were read from libsvm text as counting columns from {bases[0]}, those of "
+            f"{dataset.source.place} as counting from {bases[1]}, so their columns would be shifted by one; ingest the "
+            f"new rows with format=dkl.LibsvmFormat(zero_based={bases[1] == 0})"
+        )
     if None not in (rows.column_names, dataset.column_names) and rows.column_names != dataset.column_names:
         raise ValueError(
             f"the columns {rows.column_names} are not those of {dataset.source.place}: {dataset.column_names}"

@@ -15,6 +15,7 @@ from dkl.data.labels import ALL_WEIGHTLESS, TaskChoice, as_targets, target_codes
 from dkl.data.lazy import is_lazy, lazy_dataset
 from dkl.data.memory import ArraySource
 from dkl.data.schema import Schema
+from dkl.errors import Problems
 
 
 def as_dataset(
@@ -57,7 +58,15 @@ def as_dataset(
         return _pass_through(X, y, sample_weight, task)
     if not is_frame(X):
         return _of_arrays(X, y, sample_weight, task=task, classes=classes)
-    rows, encoding = encode_frame(X)
+    problems = Problems()
+    with problems.collected():
+        rows, encoding = encode_frame(X)
+    if problems and not is_lazy(X) and not is_lazy(y) and not is_lazy(sample_weight):
+        with problems.collected():
+            weight = checked_weight(sample_weight, len(X))
+            if y is not None:
+                target_codes(as_targets(y, len(X)), task, classes, weight)
+    problems.raise_all()
     dataset = _of_arrays(rows, y, sample_weight, task=task, classes=classes)
     names, passthrough = list(encoding.column_names), encoding.passthrough
     schema = replace(dataset.schema, encoding=encoding, column_names=names, passthrough=passthrough)

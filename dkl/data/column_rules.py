@@ -91,8 +91,15 @@ def decide_rule(seen: ColumnStatistics, missing: Missing) -> ColumnRule:
     Raises
     ------
     ValueError
-        A column of high cardinality, without any value, with missing values under "error", or beyond float32.
+        A column of high cardinality, without any value, with missing values under "error", with an infinite value, or
+        beyond float32.
     """
+    if seen.infinite is not None:
+        row, value = seen.infinite
+        raise ValueError(
+            f"column '{seen.name}' is {value} in row {row}; numbers must be finite: correct it, or leave it empty so "
+            f"that it counts as missing"
+        )
     if seen.kind == "empty" or seen.missing == seen.rows:
         raise ValueError(f"column '{seen.name}' holds no value in {seen.rows} rows; leave it out: drop=['{seen.name}']")
     if missing == "error" and seen.missing:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from dkl.data.checks import spoken_names
 
 ColumnKind = Literal["number", "boolean", "category", "empty"]
 """A column of type "empty" held no value yet and goes with any other kind."""
@@ -54,7 +57,8 @@ def check_kinds(schema: pa.Schema, *, as_text: Collection[str] = ()) -> None:
         if field.name not in as_text or not pa.types.is_temporal(field.type)
     ]
     if problems:
-        raise TypeError("; ".join(problems))
+        more = [f"and {len(problems) - 10} more columns"] if len(problems) > 10 else []
+        raise TypeError("; ".join(problems[:10] + more))
 
 
 def as_table(frame: Any) -> pa.Table:
@@ -68,10 +72,23 @@ def as_table(frame: Any) -> pa.Table:
         Two columns have one name.
     """
     names = [str(name) for name in getattr(frame, "columns" if hasattr(frame, "iloc") else "column_names", ())]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = repeated(names)
     if twice:
         raise ValueError(f"column names must differ; found more than once: {twice}")
+    check_names_hold_no_nul(names)
     return _to_arrow(frame)
+
+
+def check_names_hold_no_nul(names: Iterable[str]) -> None:
+    """Raise a ValueError for a name with a NUL character, which other programs take for its end."""
+    wrong = [name for name in names if "\0" in name]
+    if wrong:
+        raise ValueError(f"column names hold a NUL character: {spoken_names(wrong)}; rename them")
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """The names that are there more than once, sorted."""
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def _to_arrow(frame: Any) -> pa.Table:

@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.csv
 
 from dkl.data.columns import plain_type
 from dkl.data.paths import InputFile
+from dkl.data.quoted_text import LONGEST_TEXT, QuotedText, QuoteRules
 from dkl.data.tables import Probe
 from dkl.data.text_chunks import in_order, text_chunks
 
@@ -33,6 +36,9 @@ class CsvFormat:
         Texts that mean "missing": the empty one, ``"NA"``, ``"NaN"``, ``"null"`` and their like.
     chunk_bytes, threads : int
         Text that one thread parses at a time; up to one chunk more than threads is in memory.
+    longest_text : int
+        Bytes that a quoted value with line ends may have; a longer one is refused, since a quote that was left open
+        takes the rows after it for one value.
     """
 
     delimiter: str | None = None
@@ -40,34 +46,38 @@ class CsvFormat:
     null_values: Sequence[str] = NULL_VALUES
     chunk_bytes: int = 4 * 2**20
     threads: int = 2
+    longest_text: int = LONGEST_TEXT
+
+    def __post_init__(self) -> None:
+        if self.delimiter is not None and not (len(self.delimiter) == 1 and self.delimiter.isascii()):
+            raise ValueError(f"delimiter is {self.delimiter!r}; expected one ASCII character, such as ';' or '\\t'")
 
     def probe(self, file: InputFile) -> Probe:
         """The columns of a file and the types that its first megabyte suggests."""
         with file.open() as stream:
-            head = stream.read(_PROBE_BYTES)
-        text = head if len(head) < _PROBE_BYTES else head[: head.rfind(b"\n") + 1] or head
-        try:
-            table = self._parse(file, text, self.column_names, None)
-        except pa.ArrowInvalid as error:
-            raise ValueError(_explained(error, file, 0, self.column_names)) from error
+            names, chunks = self._header_and_rows(file, stream, _PROBE_BYTES)
+            text = next(chunks, b"")
         if self.column_names is None:
-            _check_header(file, table.column_names)
-        if not table.num_rows:
+            _check_header(file, names)
+        if not text:
             raise ValueError(f"'{file.name}' has a header line and no rows")
+        try:
+            table = self._parse(file, text, names, None)
+        except pa.ArrowInvalid as error:
+            raise ValueError(_explained(error, file, 0, names)) from error
         staged_bytes = sum(_plain_bytes(column) for column in table.columns) / len(text) * file.unpacked_size
         return Probe(file, table.schema, int(staged_bytes))
 
     def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
         """Tables in the order of the file, and how many bytes of the file each covers."""
         with file.open() as stream, ThreadPoolExecutor(self.threads) as pool:
-            names = self.column_names or self._header(file, stream.readline())
+            names, chunks = self._header_and_rows(file, stream, self.chunk_bytes)
             packed = file.size / file.unpacked_size
 
             def parse(chunk: bytes) -> tuple[pa.Table, int]:
                 return self._parse(file, chunk, names, schema), int(len(chunk) * packed)
 
             rows = 0
-            chunks = text_chunks(stream, self.chunk_bytes, quoted=True)
             try:
                 for table, n_bytes in in_order(pool, parse, chunks, self.threads + 1):
                     rows += table.num_rows
@@ -75,16 +85,41 @@ class CsvFormat:
             except pa.ArrowInvalid as error:
                 raise ValueError(_explained(error, file, rows, names)) from error
 
+    def _header_and_rows(
+        self, file: InputFile, stream: IO[bytes], chunk_bytes: int
+    ) -> tuple[list[str], Iterator[bytes]]:
+        """The names of the columns, and the text of the rows in pieces of whole rows that are not empty."""
+        rules = QuoteRules(self._delimiter(file).encode(), self.longest_text)
+        chunks = text_chunks(stream, chunk_bytes, name=file.name, quotes=rules)
+        first = next(chunks, b"")
+        if not first:
+            raise ValueError(f"'{file.name}' is empty: all of its lines are blank; leave it out or write it again")
+        if self.column_names is not None:
+            names, start = list(self.column_names), 0
+        else:
+            start = QuotedText(first, rules).first_row_end() or len(first)
+            names = self._header(file, first[:start])
+        return names, (chunk for chunk in chain([first[start:]], chunks) if chunk.strip(b"\r\n"))
+
     def _header(self, file: InputFile, line: bytes) -> list[str]:
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"the header of '{file.name}' holds a byte that is not UTF-8 text, {line[error.start]:#04x} after "
+                f"{line[: error.start].decode()[-20:]!r}; save the file as UTF-8 (iconv -f latin1 -t utf-8)"
+            ) from error
         return self._parse(file, line, None, None).column_names
 
+    def _delimiter(self, file: InputFile) -> str:
+        return self.delimiter or ("\t" if file.suffix == ".tsv" else ",")
+
     def _parse(self, file: InputFile, text: bytes, names: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
-        delimiter = self.delimiter or ("\t" if file.suffix == ".tsv" else ",")
         return pyarrow.csv.read_csv(
             pa.BufferReader(text),
             # one thread and one block a call: rows are counted in its errors, and calls run side by side
             read_options=pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1),
-            parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=self._delimiter(file), newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=schema,
                 include_columns=None if schema is None else schema.names,
@@ -115,12 +150,11 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names: Sequence[str] | None) -> str:
+def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names: Sequence[str]) -> str:
     """A parser's complaint with the file, the row counted from its first one, the column's name and what to do."""
     text = str(error)
     found = re.search(r"Row #(\d+): ", text)
-    # without names the parser took the header for row 1
-    row = f", row {rows_before + int(found[1]) - (not names)} after the header" if found else ""
+    row = f", row {rows_before + int(found[1])} after the header" if found else ""
     place = f"'{file.name}'{row}"
     if ragged := re.search(r"Expected (\d+) columns, got (\d+)", text):
         return (
@@ -128,9 +162,14 @@ def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names:
             f"first (is the delimiter right, are texts with delimiters quoted?)"
         )
     column = re.search(r"CSV column #(\d+)", text)
-    if column and names:
+    if column:
         name = names[int(column[1])]
-        value = text.split("invalid value ")[-1] if "invalid value" in text else "bytes that are not UTF-8"
+        if "UTF8" in text:
+            return (
+                f"{place}: column '{name}' holds bytes that are not UTF-8 text; save the file as UTF-8 "
+                f"(iconv -f latin1 -t utf-8), or leave the column out (drop=['{name}'])"
+            )
+        value = text.split("invalid value ")[-1]
         return (
             f"{place}: column '{name}' holds {value}, and other rows hold another type; correct it, add the text to "
             f"format=CsvFormat(null_values=...) if it means missing, take the values as names "

@@ -16,8 +16,9 @@ from scipy import sparse
 
 from dkl.data.checks import spoken_names
 from dkl.data.column_rules import ColumnRule, Missing, decide_rule
-from dkl.data.columns import as_table, column_kind, numbers, texts, why_unusable
+from dkl.data.columns import as_table, check_kinds, column_kind, numbers, texts, why_unusable
 from dkl.data.statistics import TableStatistics, merged, table_statistics
+from dkl.errors import Problems
 
 Layout = Literal["auto", "dense", "sparse"]
 
@@ -95,30 +96,40 @@ class TableEncoding:
         ------
         ValueError
             A column is missing or unknown, a number is infinite, missing where none was missing before, or no number; a
-            category is unknown and ``unknown="error"``.
+            category is unknown and ``unknown="error"``. All that is wrong is listed.
         TypeError
             A column holds dates, lists or bytes.
         """
         table = as_table(frame)
-        self._check_names(table.column_names)
-        values = [_encode(rule, table.column(rule.name), self.unknown, first_row) for rule in self.rules]
+        problems, values = Problems(), []
+        with problems.collected():
+            self._check_names(table.column_names)
+        there = set(table.column_names)
+        for rule in self.rules:
+            with problems.collected():
+                if rule.name in there:
+                    values.append(_encode(rule, table.column(rule.name), self.unknown, first_row))
+        problems.raise_all()
         assemble = _sparse_rows if self.is_sparse else _dense_rows
         return assemble(values, self.rules, table.num_rows, self.n_columns)
 
     def _check_names(self, names: list[str]) -> None:
         known = [rule.name for rule in self.rules]
+        problems = []
         absent = sorted(set(known) - set(names))
         if absent:
-            raise ValueError(
+            problems.append(
                 f"the table lacks the columns {spoken_names(absent)}; expected {spoken_names(known)}, "
                 f"got {spoken_names(names)}"
             )
         extra = sorted(set(names) - set(known) - set(self.ignored))
         if extra:
-            raise ValueError(
+            problems.append(
                 f"the table has columns that were not there before: {spoken_names(extra)}; leave them out "
                 f"(known: {spoken_names(known)})"
             )
+        if problems:
+            raise ValueError("\n".join(problems))
 
     def describe(self) -> str:
         """The rules, a line for neighbouring columns that share one, and the layout that follows."""
@@ -163,17 +174,27 @@ def learn_encoding(
     """
     names = set(ignored)
     parts: list[TableStatistics] = []
-    row = 0
+    row, problems = 0, Problems()
     for table in map(as_table, frames):
         features = table.select([name for name in table.column_names if name not in names])
+        if not row:
+            with problems.collected():
+                check_kinds(features.schema.remove_metadata())
+            names |= {field.name for field in features.schema if column_kind(field.type) is None}
+            features = features.select([name for name in features.column_names if name not in names])
         seen = table_statistics(features, categorical=categorical, first_row=row)
         parts = [merged([*parts, seen])]
         row += table.num_rows
     if not row:
         raise ValueError("the table has no rows")
-    return decide_encoding(
-        parts[0], categorical=categorical, missing=missing, unknown=unknown, layout=layout, ignored=ignored
-    )
+    if problems and not parts[0].columns:
+        problems.raise_all()
+    with problems.collected():
+        encoding = decide_encoding(
+            parts[0], categorical=categorical, missing=missing, unknown=unknown, layout=layout, ignored=ignored
+        )
+    problems.raise_all()
+    return encoding
 
 
 def decide_encoding(
@@ -201,14 +222,11 @@ def decide_encoding(
         )
     if not seen.columns:
         raise ValueError("no column is left to learn from")
-    rules, problems = [], []
+    rules, problems = [], Problems()
     for column in seen.columns:
-        try:
+        with problems.collected():
             rules.append(decide_rule(column, missing))
-        except ValueError as error:
-            problems.append(str(error))
-    if problems:
-        raise ValueError("\n".join(problems))
+    problems.raise_all()
     is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(*_width_and_density(rules, seen)))
     return TableEncoding(tuple(rules), is_sparse, unknown, tuple(ignored))
 

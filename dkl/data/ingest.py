@@ -249,7 +249,15 @@ def described(schema: Schema) -> str:
         target = schema.task or "no target"
     if schema.encoding is not None:
         return f"{target}\n{schema.encoding.describe()}"
-    return f"{target}\n{schema.n_columns} {'CSR' if schema.is_sparse else 'dense'} columns of {schema.dtype}"
+    columns = f"{schema.n_columns} {'CSR' if schema.is_sparse else 'dense'} columns of {schema.dtype}"
+    if schema.first_index == 0:
+        return f"{target}\n{columns}; the text counts columns from 0"
+    if schema.first_index == 1:
+        return (
+            f"{target}\n{columns}; the text counts columns from 1 (if it counts from 0: "
+            "format=dkl.LibsvmFormat(zero_based=True), in the shell --zero-based)"
+        )
+    return f"{target}\n{columns}"
 
 
 class _Counted:

@@ -13,9 +13,11 @@ import pyarrow as pa
 import pyarrow.csv
 from scipy import sparse
 
+from dkl.data.checks import check_rows
 from dkl.data.paths import InputFile
 from dkl.data.shuffle import Batch
 from dkl.data.text_chunks import in_order, text_chunks
+from dkl.errors import located
 
 MAX_WIDTH = 2**31 - 1
 """The width of rows whose number of columns is not known yet."""
@@ -23,7 +25,9 @@ MAX_WIDTH = 2**31 - 1
 _LABEL = -1
 # every token goes on a line of its own, "index,value", and a label as "-1,label": then one CSV parser reads it all
 _TOKENS = bytes.maketrans(b" \t:", b"\n\n,")
-_DROPPED = b"+\r"
+_DIGITS = rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?i:nan|inf|infinity)"
+_NUMBER = re.compile(_DIGITS)
+_PAIR = re.compile(rb"([+-]?[0-9]+):(?:" + _DIGITS + rb")")
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class LibsvmFormat:
     n_columns : int or None
         Columns of a row; None is the highest index found.
     zero_based : bool or "auto"
-        Whether the first column is called 0; "auto" says so when an index 0 occurs in any file.
+        Whether the first column is called 0. "auto": it is when an index 0 occurs in any file, else it is called 1;
+        where `n_columns` is given and the indices leave both open, that is an error.
     chunk_bytes, threads : int
         Text that one thread parses at a time; up to one chunk more than threads is in memory.
     """
@@ -53,8 +58,16 @@ class LibsvmFormat:
         Raises
         ------
         ValueError
-            More columns than `n_columns`, an index 0 although the first column is called 1, or no column at all.
+            More columns than `n_columns`, an index 0 although the first column is called 1, no column at all, or
+            indices that may start at 0 or at 1 where `n_columns` says that there are columns without a value.
         """
+        if self.zero_based == "auto" and 0 < lowest <= highest < (self.n_columns or 0):
+            raise ValueError(
+                f"the files hold indices from {lowest} to {highest} and n_columns={self.n_columns}, so the first "
+                "column may be 0 or 1; say which, as the files of the training rows have it (ds.schema.first_index, "
+                "'first index' in dkl info): format=dkl.LibsvmFormat(n_columns=..., zero_based=...), in the shell "
+                "--zero-based or --one-based"
+            )
         base = int(lowest > 0) if self.zero_based == "auto" else int(not self.zero_based)
         if lowest < base:
             raise ValueError("the files hold an index 0, and zero_based=False says that the first column is called 1")
@@ -72,21 +85,50 @@ class LibsvmFormat:
     def read(self, file: InputFile) -> Iterator[tuple[Batch, int]]:
         """Batches (CSR rows of width `MAX_WIDTH`, labels, None), and how many bytes of the file each covers."""
         packed = file.size / file.unpacked_size
-        rows = 0
         with file.open() as stream, ThreadPoolExecutor(self.threads) as pool:
 
-            def parse(chunk: bytes) -> tuple[Batch, int]:
-                return libsvm_rows(chunk), int(len(chunk) * packed)
+            def parse(numbered: tuple[bytes, int]) -> tuple[Batch, int]:
+                chunk, line = numbered
+                try:
+                    return libsvm_rows(chunk), int(len(chunk) * packed)
+                except ValueError as error:
+                    raise ValueError(f"'{file.name}', {_first_fault(chunk, line) or error}") from error
 
-            try:
-                for batch, n_bytes in in_order(pool, parse, text_chunks(stream, self.chunk_bytes), self.threads + 1):
-                    rows += batch[0].shape[0]
-                    yield batch, n_bytes
-            except pa.ArrowInvalid as error:
-                raise ValueError(
-                    f"'{file.name}', after row {rows}: expected lines of numbers, 'label index:value index:value ...', "
-                    f"and found: {error}"
-                ) from error
+            chunks = _numbered(text_chunks(stream, self.chunk_bytes, name=file.name))
+            yield from in_order(pool, parse, chunks, self.threads + 1)
+
+
+def _numbered(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Each chunk with the number of its first line."""
+    line = 1
+    for chunk in chunks:
+        yield chunk, line
+        line += chunk.count(b"\n")
+
+
+def libsvm_batches(files: list[InputFile], n_columns: int, *, zero_based: bool) -> Iterator[sparse.csr_array]:
+    """The rows of files, whose labels are passed over, as CSR rows of `n_columns` columns, in order.
+
+    Raises
+    ------
+    ValueError
+        An index is beyond the columns, or a value is not finite; the message has the file and the row.
+    """
+    base, first_row = int(not zero_based), 0
+    for file in files:
+        for (X, _, _), _ in LibsvmFormat().read(file):
+            with located(f"'{file.name}'"):
+                strange = np.flatnonzero((X.indices < base) | (X.indices - base >= n_columns))
+                if len(strange):
+                    row = first_row + int(np.searchsorted(X.indptr, strange[0], side="right")) - 1
+                    raise ValueError(
+                        f"row {row} has the index {X.indices[strange[0]]}, and the {n_columns} columns of fit are "
+                        f"counted from {base} to {n_columns - 1 + base}"
+                    )
+                rows = sparse.csr_array((X.data, X.indices - base, X.indptr), shape=(X.shape[0], n_columns))
+                check_rows(rows, first_row=first_row)
+            yield rows
+            first_row += X.shape[0]
 
 
 def libsvm_rows(text: bytes) -> Batch:
@@ -94,25 +136,55 @@ def libsvm_rows(text: bytes) -> Batch:
 
     Raises
     ------
-    pyarrow.ArrowInvalid
-        A token is not ``index:value``.
     ValueError
-        Indices of a row do not ascend, or are negative.
+        A token is not ``index:value`` with a whole number and a number, or the indices of a row do not ascend from 0
+        on.
     """
     if b"#" in text:
         text = re.sub(rb"#[^\n]*", b"", text)
     if b"qid:" in text:
         text = re.sub(rb"\bqid:\S+", b"", text)
+    if b"+" in text:
+        # the parser knows no leading plus sign; any other is not part of a number, and stays to be refused
+        text = re.sub(rb"(?<![^\s:])\+(?=[0-9.])", b"", text)
     lines = [b"-1:" + line for line in map(bytes.strip, text.split(b"\n")) if line]
     if not lines:
         return sparse.csr_array((0, MAX_WIDTH), dtype=np.float32), np.empty(0), None
-    indices, values = _parse_tokens(b"\n".join(lines).translate(_TOKENS, _DROPPED))
+    if b"x" in text or b"X" in text:
+        raise ValueError("a hexadecimal number")
+    indices, values = _parse_tokens(b"\n".join(lines).translate(_TOKENS))
     starts = np.flatnonzero(indices == _LABEL)
-    _check_indices(indices, starts, lines)
+    wrong = np.flatnonzero(np.diff(indices) <= 0) + 1
+    if (indices[wrong] != _LABEL).any() or len(starts) != len(lines) or indices.max() >= MAX_WIDTH:
+        raise ValueError("indices that do not ascend")
     kept = indices != _LABEL
     indptr = np.append(starts - np.arange(len(starts)), kept.sum()).astype(np.int32)
-    X = sparse.csr_array((values[kept].astype(np.float32), indices[kept], indptr), shape=(len(starts), MAX_WIDTH))
-    return X, values[starts], None
+    with np.errstate(over="ignore"):
+        data = values[kept].astype(np.float32)
+    return sparse.csr_array((data, indices[kept], indptr), shape=(len(starts), MAX_WIDTH)), values[starts], None
+
+
+def _first_fault(text: bytes, first_line: int) -> str | None:
+    """The first line of libsvm text that is not well formed, its number and what is wrong with it."""
+    for number, raw in enumerate(text.split(b"\n"), first_line):
+        tokens = re.sub(rb"\bqid:\S+", b"", raw.partition(b"#")[0]).split()
+        last, shown = -1, raw[:80].decode(errors="replace")
+        for place, token in enumerate(tokens):
+            found = (_PAIR if place else _NUMBER).fullmatch(token)
+            if found is None:
+                what = "an index:value pair" if place else "the label"
+                return (
+                    f"line {number}: expected lines of numbers, 'label index:value index:value ...', and found "
+                    f"'{token[:40].decode(errors='replace')}' in the place of {what}"
+                )
+            index = int(found[1]) if place else -1
+            if place and not last < index < MAX_WIDTH:
+                return (
+                    f"line {number}: indices must ascend within a line from 0 or 1 to at most {MAX_WIDTH - 1}; found "
+                    f"{index} in {shown!r}"
+                )
+            last = index
+    return None
 
 
 def _parse_tokens(text: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -127,13 +199,3 @@ def _parse_tokens(text: bytes) -> tuple[np.ndarray, np.ndarray]:
         ),
     )
     return tokens.column("index").to_numpy(), tokens.column("value").to_numpy()
-
-
-def _check_indices(indices: np.ndarray, starts: np.ndarray, lines: list[bytes]) -> None:
-    wrong = np.flatnonzero(np.diff(indices) <= 0) + 1
-    wrong = wrong[indices[wrong] != _LABEL]
-    if len(wrong) or len(starts) != len(lines):
-        row = int(np.searchsorted(starts, wrong[0], side="right")) - 1 if len(wrong) else 0
-        raise ValueError(
-            f"indices of libsvm text must ascend within a line and be at least 0; found {lines[row][3:83].decode()!r}"
-        )

@@ -113,6 +113,7 @@ class MatrixRows:
             task=target.task if target else None,
             classes=target.classes if target else None,
             has_weight=has_weight,
+            first_index=self._base if isinstance(self._reader, LibsvmFormat) else None,
         )
         self._decided = schema, target
         return schema

@@ -65,7 +65,7 @@ class NumberPacking:
 
     def pack(self, table: pa.Table) -> pa.Table:
         """The same rows with their numbers packed."""
-        packed = table.drop_columns([name for name in table.column_names if name in self._packed])
+        packed = table.select([name for name in table.column_names if name not in self._packed])
         for key, names in self._names.items():
             if names:
                 rows = np.empty((table.num_rows, len(names)), self._types[key])

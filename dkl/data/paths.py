@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import os
+import warnings
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +16,7 @@ from typing import IO, Any, Literal
 
 from fsspec.compression import compr
 from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import infer_compression
 
 FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
@@ -58,23 +64,67 @@ class InputFile:
         return (PurePosixPath(path.stem) if self.compression else path).suffix.lower()
 
     @property
+    def identity(self) -> Any:
+        """Equal for two names of one file, also where one is a link or a relative path."""
+        if not isinstance(self._fs, LocalFileSystem):
+            return self._fs, self._path
+        found = os.stat(self._path)
+        return (found.st_dev, found.st_ino) if found.st_ino else os.path.realpath(self._path)
+
+    @property
     def unpacked_size(self) -> int:
         """About how many bytes the file holds decompressed."""
         return self.size if self.compression is None else _COMPRESSION_RATIO * self.size
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """The bytes of the file, decompressed."""
-        with self._fs.open(self._path, "rb") as raw:
+        """The bytes of the file, decompressed.
+
+        Raises
+        ------
+        ValueError
+            Where the bytes are read: they are not of the compression that the suffix tells, or end early.
+        """
+        with self._fs.open(self._path, "rb") as raw, self._damage_named():
             if self.compression is None:
                 yield raw
-            else:
-                with compr[self.compression](raw, mode="rb") as stream:
-                    yield stream
+                return
+            if self.compression == "zip":
+                self._check_one_member(raw)
+            with compr[self.compression](raw, mode="rb") as stream:
+                yield stream
+
+    @contextmanager
+    def _damage_named(self) -> Iterator[None]:
+        """Errors of the decompressing libraries as one that names the file; other errors pass."""
+        try:
+            yield
+        except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, OSError) as error:
+            # an error of the file system has a number or a kind, one of a decompressing library has neither
+            if isinstance(error, OSError) and (
+                self.compression is None or error.errno is not None or type(error) not in (OSError, gzip.BadGzipFile)
+            ):
+                raise
+            kind = f"not whole {self.compression} data" if self.compression else "damaged"
+            otherwise = f"; if it is not compressed, rename it without '{PurePosixPath(self.name).suffix}'"
+            raise ValueError(
+                f"'{self.name}' is {kind}: {error}. Write or copy the file again{otherwise if self.compression else ''}"
+            ) from error
+
+    def _check_one_member(self, raw: IO[bytes]) -> None:
+        members = [name for name in zipfile.ZipFile(raw).namelist() if not name.endswith("/")]
+        if len(members) != 1:
+            raise ValueError(f"'{self.name}' holds {len(members)} files, of which one would be read: unpack it first")
+        raw.seek(0)
 
 
 def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[str, Any] | None) -> list[InputFile]:
-    """The files that `paths` name, globs and folders expanded and sorted.
+    """The files that `paths` name, globs and folders expanded and sorted; each file once, under its first name.
+
+    Warns
+    -----
+    UserWarning
+        A file is named more than once: by overlapping globs, through a link, or by a relative and an absolute path.
 
     Raises
     ------
@@ -90,7 +140,21 @@ def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[st
     for file in files:
         if not file.size:
             raise ValueError(f"'{file.name}' is empty (0 bytes); leave it out or write it again")
-    return files
+    return _each_once(files)
+
+
+def _each_once(files: list[InputFile]) -> list[InputFile]:
+    first: dict[Any, InputFile] = {}
+    again = [file for file in files if first.setdefault(file.identity, file) is not file]
+    if again:
+        named = ", ".join(f"'{file.name}' (as '{first[file.identity].name}')" for file in again[:5])
+        warnings.warn(
+            f"{len(again)} of the input files are there already under the same or another name, and are read once: "
+            f"{named}{', ...' if len(again) > 5 else ''}",
+            UserWarning,
+            stacklevel=4,
+        )
+    return list(first.values())
 
 
 def _expand(path: str, storage_options: dict[str, Any]) -> list[InputFile]:

@@ -40,6 +40,8 @@ class Schema:
         Where the rows came from: anything that JSON can hold.
     shuffle_seed : int or None
         The seed of the order of the rows, where they were shuffled.
+    first_index : {0, 1} or None
+        What the libsvm text that the rows were read from calls the first column; None for rows from elsewhere.
     """
 
     n_columns: int
@@ -54,6 +56,7 @@ class Schema:
     has_weight: bool = False
     provenance: Mapping[str, Any] = field(default_factory=dict)
     shuffle_seed: int | None = None
+    first_index: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", np.dtype(self.dtype).newbyteorder("="))
@@ -75,6 +78,7 @@ class Schema:
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON values; `from_json` is the inverse."""
         classes = None if self.classes is None else {"dtype": self.classes.dtype.str, "values": self.classes.tolist()}
+        read = {} if self.first_index is None else {"first_index": self.first_index}
         return {
             "n_columns": self.n_columns,
             "dtype": self.dtype.str,
@@ -88,6 +92,7 @@ class Schema:
             "has_weight": self.has_weight,
             "provenance": dict(self.provenance),
             "shuffle_seed": self.shuffle_seed,
+            **read,
         }
 
     @classmethod

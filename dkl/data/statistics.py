@@ -28,6 +28,8 @@ class ColumnStatistics:
         Of the values that are there (numbers and booleans).
     categories : mapping of str to int, or None
         How often each text was seen; None once there were more than `max_categories`, or for numbers.
+    infinite : (int, float) or None
+        The first row that holds an infinite value, and that value.
     """
 
     name: str
@@ -39,6 +41,7 @@ class ColumnStatistics:
     maximum: float = -math.inf
     categories: Mapping[str, int] | None = None
     max_categories: int = MAX_CATEGORIES
+    infinite: tuple[int, float] | None = None
 
     @property
     def mean(self) -> float:
@@ -68,6 +71,7 @@ class ColumnStatistics:
             minimum=min(self.minimum, other.minimum),
             maximum=max(self.maximum, other.maximum),
             categories=self._merged_categories(other),
+            infinite=self.infinite or other.infinite,
         )
 
     def _merged_categories(self, other: ColumnStatistics) -> dict[str, int] | None:
@@ -106,11 +110,10 @@ def table_statistics(table: pa.Table, *, categorical: Collection[str] = (), firs
     ------
     TypeError
         Columns hold dates, lists or bytes; all of them are listed.
-    ValueError
-        A number is infinite; the message has the column and the row.
     """
     check_kinds(table.schema.remove_metadata())
-    seen = [_column(name, table.column(name), categorical, first_row) for name in table.column_names]
+    chosen = set(categorical)
+    seen = [_column(name, table.column(name), chosen, first_row) for name in table.column_names]
     return TableStatistics(tuple(seen), table.num_rows)
 
 
@@ -141,15 +144,13 @@ def _category(name: str, column: pa.ChunkedArray, limit: int) -> ColumnStatistic
 
 
 def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> ColumnStatistics:
-    there = values[~np.isnan(values)]
-    missing = len(values) - len(there)
-    if not len(there):
-        return ColumnStatistics(name, kind, len(values), missing)
-    low, high = float(there.min()), float(there.max())
-    if math.isinf(low) or math.isinf(high):
+    there = values[np.isfinite(values)]
+    missing = int(np.isnan(values).sum())
+    infinite = None
+    if len(there) + missing < len(values):
         row = int(np.flatnonzero(np.isinf(values))[0])
-        raise ValueError(
-            f"column '{name}' is {values[row]} in row {first_row + row}; numbers must be finite: correct it, or leave "
-            f"it empty so that it counts as missing"
-        )
-    return ColumnStatistics(name, kind, len(values), missing, float(there.sum()), low, high)
+        infinite = first_row + row, float(values[row])
+    if not len(there):
+        return ColumnStatistics(name, kind, len(values), missing, infinite=infinite)
+    total, low, high = float(there.sum()), float(there.min()), float(there.max())
+    return ColumnStatistics(name, kind, len(values), missing, total, low, high, infinite=infinite)

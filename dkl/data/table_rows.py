@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from dkl.data.checks import spoken_names
-from dkl.data.column_rules import Missing
+from dkl.data.column_rules import Missing, decide_rule
 from dkl.data.encoding import Layout, TableEncoding, decide_encoding
 from dkl.data.packing import NumberPacking
 from dkl.data.paths import InputFile
 from dkl.data.schema import Schema, Task
 from dkl.data.shuffle import NumberedBatch
 from dkl.data.staging import ROW
-from dkl.data.statistics import TableStatistics, table_statistics
+from dkl.data.statistics import ColumnStatistics, TableStatistics, table_statistics
 from dkl.data.tables import TableFormat, common_schema, file_tables
 from dkl.data.targets import SplitColumn, Target, TargetSummary, WeightSummary
+from dkl.errors import Problems
+
+_FURTHER_BYTES = 64 * 2**20
+"""Once something is wrong, so many bytes of further rows are looked at for what else is."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,13 @@ class TableRows:
 
     def __init__(self, files: list[InputFile], reader: TableFormat, choices: TableChoices) -> None:
         probes = [reader.probe(file) for file in files]
-        _check_roles(probes[0].schema.names, choices)
+        self._problems = Problems()
+        choices = _possible(choices, probes[0].schema.names, self._problems)
         as_text = [name for name in (*choices.categorical, choices.split) if name and name != choices.weight]
-        self._schema = common_schema(probes, drop=choices.drop, as_text=as_text)
+        self._schema = common_schema(probes, drop=choices.drop, as_text=as_text, further=self._problems)
+        if self._problems:
+            # rows are read on for what else is wrong, without the columns that cannot be read
+            choices = _possible(choices, self._schema.names, Problems())
         self._files, self._reader, self._choices = files, reader, choices
         self._packing = NumberPacking(self._schema)
         self.staged_bytes = sum(probe.staged_bytes for probe in probes)
@@ -78,6 +86,8 @@ class TableRows:
         self._target = TargetSummary(choices.target) if choices.target else None
         self._weight = WeightSummary(choices.weight) if choices.weight else None
         self.split = SplitColumn(choices.split) if choices.split else None
+        self._refused: set[str] = set()
+        self._cut_short = False
         self._decided: tuple[TableEncoding, Target | None] | None = None
 
     @property
@@ -85,31 +95,78 @@ class TableRows:
         return [name for name in self._schema.names if name not in self._choices.beside]
 
     def tables(self) -> Iterator[tuple[pa.Table, int]]:
-        """All rows as they are to be staged, with the bytes of input that each table accounts for."""
-        row = 0
-        for table, n_bytes in file_tables(self._files, self._reader, self._schema):
-            self._look_at(table, row)
-            row += table.num_rows
-            yield self._packing.pack(table), n_bytes
+        """All rows as they are to be staged, with the bytes of input that each table accounts for.
+
+        Where something is wrong, some more rows are read for what else is; `decide` raises one error for all of it.
+        """
+        row = further = 0
+        try:
+            for table, n_bytes in file_tables(self._files, self._reader, self._schema):
+                self._look_at(table, row)
+                row += table.num_rows
+                yield self._packing.pack(table), n_bytes
+                if self._problems or self._infinite:
+                    further += table.nbytes
+                    if further > _FURTHER_BYTES:
+                        self._cut_short = True
+                        return
+        except (ValueError, TypeError) as error:
+            self._problems.add(error)
+            self._cut_short = True
+            self.decide()
+
+    @property
+    def _infinite(self) -> list[ColumnStatistics]:
+        return [] if self._seen is None else [column for column in self._seen.columns if column.infinite is not None]
 
     def _look_at(self, table: pa.Table, row: int) -> None:
         features = table.select(self._features)
         seen = table_statistics(features, categorical=self._choices.categorical, first_row=row)
         self._seen = seen if self._seen is None else self._seen.merge(seen)
-        counted = None if self._weight is None else self._weight.add(table.column(self._weight.name))
-        if self._target is not None:
-            self._target.add(table.column(self._target.name), counted)
-        if self.split is not None:
-            self.split.add(table.column(self.split.name))
+        counted = None
+        for summary in (self._weight, self._target, self.split):
+            if summary is None or summary.name in self._refused:
+                continue
+            self._refused.add(summary.name)
+            with self._problems.collected():
+                column = table.column(summary.name)
+                if isinstance(summary, WeightSummary):
+                    counted = summary.add(column)
+                elif isinstance(summary, TargetSummary):
+                    summary.add(column, counted)
+                else:
+                    summary.add(column)
+                # a column is looked at up to the first thing that is wrong with it
+                self._refused.remove(summary.name)
 
     def decide(self) -> Schema:
-        """The schema of the dataset, once all rows were seen."""
+        """The schema of the dataset, once all rows were seen.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Something is wrong with the columns or with values in them; all of it is listed.
+        """
+        problems = self._problems
+        if self._cut_short:
+            # of columns that were read in part no more is certain than what their values have shown
+            for column in self._infinite:
+                with problems.collected():
+                    decide_rule(column, self._choices.missing)
+            problems.raise_all("the files were not read further")
         if self._seen is None:
             raise ValueError(f"the input has no rows: {[file.name for file in self._files]}")
-        if self._weight is not None:
-            self._weight.check()
-        target = self._target.decide(self._choices.task) if self._target is not None else None
-        encoding = self._encoding(self._seen)
+        target = None
+        if self._weight is not None and self._weight.name not in self._refused:
+            with problems.collected():
+                self._weight.check()
+        if self._target is not None and self._target.name not in self._refused:
+            with problems.collected():
+                target = self._target.decide(self._choices.task)
+        if self._seen.columns or not problems:
+            with problems.collected():
+                encoding = self._encoding(self._seen)
+        problems.raise_all()
         self._decided = encoding, target
         return Schema(
             n_columns=encoding.n_columns,
@@ -150,15 +207,24 @@ class TableRows:
         return X, y, weight, table.column(ROW).to_numpy()
 
 
-def _check_roles(names: list[str], choices: TableChoices) -> None:
+def _possible(choices: TableChoices, names: list[str], problems: Problems) -> TableChoices:
+    """The choices without what names no column, or one that is taken, which goes to `problems`."""
+    there, found = set(names), spoken_names(names)
+    kept: dict[str, Any] = {}
     for role in ("target", "weight", "split"):
         name = getattr(choices, role)
-        if name is not None and name not in names:
-            raise ValueError(f"{role}='{name}' is no column; the columns are {spoken_names(names)}")
-        if name is not None and name in choices.drop:
-            raise ValueError(f"{role}='{name}' is also in drop")
+        if name is not None and name not in there:
+            problems.add(ValueError(f"{role}='{name}' is no column; the columns are {found}"))
+            kept[role] = None
+        elif name is not None and name in choices.drop:
+            problems.add(ValueError(f"{role}='{name}' is also in drop"))
+            kept[role] = None
     if len(set(choices.beside)) < len(choices.beside):
-        raise ValueError(f"target, weight and split are different columns; got {choices.beside}")
-    absent = sorted(set(choices.categorical) - set(names))
-    if absent:
-        raise ValueError(f"categorical names columns that are not there: {absent}; the columns are {names}")
+        problems.add(ValueError(f"target, weight and split are different columns; got {choices.beside}"))
+        kept |= {"weight": None, "split": None}
+    for what in ("drop", "categorical"):
+        given = getattr(choices, what)
+        if absent := sorted(set(given) - there):
+            problems.add(ValueError(f"{what} names columns that are not there: {absent}; the columns are {found}"))
+            kept[what] = [name for name in given if name in there]
+    return replace(choices, **kept) if kept else choices

@@ -9,9 +9,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from dkl.data.checks import spoken_names
-from dkl.data.columns import check_kinds, plain_type
+from dkl.data.columns import check_kinds, check_names_hold_no_nul, column_kind, plain_type, repeated
 from dkl.data.paths import InputFile
-from dkl.errors import located
+from dkl.errors import Problems, located
 
 _PIECE_BYTES = 4 * 2**20
 
@@ -43,7 +43,9 @@ class TableFormat(Protocol):
         ...
 
 
-def common_schema(probes: list[Probe], *, drop: Collection[str], as_text: Collection[str]) -> pa.Schema:
+def common_schema(
+    probes: list[Probe], *, drop: Collection[str], as_text: Collection[str], further: Problems | None = None
+) -> pa.Schema:
     """The schema that all files are read with: the first one's columns, in types that hold the values of all files.
 
     Parameters
@@ -52,42 +54,61 @@ def common_schema(probes: list[Probe], *, drop: Collection[str], as_text: Collec
         Columns that are not read.
     as_text : collection of str
         Columns whose values are names, whatever their type.
+    further : Problems or None
+        Takes what is wrong with single columns, which are then left out, so that the rows can be looked at for more.
 
     Raises
     ------
     ValueError
-        A file lacks a column, has one more, names one twice or not at all; `drop` names a column that is not there.
+        A file lacks a column, has one more, names one twice or not at all.
     TypeError
         A column is of one kind in one file and of another in another, or holds dates, lists or bytes.
     """
+    problems = Problems()
     for probe in probes:
-        _check_names(probe, probes[0])
-    names = probes[0].schema.names
-    absent = sorted(set(drop) - set(names))
-    if absent:
-        raise ValueError(f"drop names columns that are not there: {absent}; the columns are {spoken_names(names)}")
-    names = [name for name in names if name not in drop]
-    _check_named(names, probes[0])
+        with problems.collected():
+            _check_names(probe, probes[0])
+    problems.raise_all()
+    names, texts = _without(probes[0].schema.names, drop), set(as_text)
+    problems = Problems() if further is None else further
+    with problems.collected():
+        _check_named(names, probes[0])
     for probe in probes:
-        with located(f"'{probe.file.name}'"):
-            check_kinds(pa.schema([probe.schema.field(name) for name in names]), as_text=as_text)
-    return pa.schema([(name, _common_type(name, probes, name in as_text)) for name in names])
+        with problems.collected(), located(f"'{probe.file.name}'"):
+            check_kinds(pa.schema([probe.schema.field(name) for name in names]), as_text=texts)
+    fields = []
+    for name in names:
+        types = [probe.schema.field(name).type for probe in probes]
+        if all(column_kind(dtype) or (name in texts and pa.types.is_temporal(dtype)) for dtype in types):
+            with problems.collected():
+                fields.append((name, _common_type(name, probes, name in texts)))
+    if further is None or not fields:
+        problems.raise_all()
+    return pa.schema(fields)
 
 
 def _check_names(probe: Probe, first: Probe) -> None:
     names = probe.schema.names
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = repeated(names)
     if twice:
         raise ValueError(f"'{probe.file.name}' has several columns named {twice}; rename them")
+    with located(f"'{probe.file.name}'"):
+        check_names_hold_no_nul(names)
     for description, columns in (
-        ("lacks the columns", [name for name in first.schema.names if name not in names]),
-        ("has columns of its own:", [name for name in names if name not in first.schema.names]),
+        ("lacks the columns", _without(first.schema.names, names)),
+        ("has columns of its own:", _without(names, first.schema.names)),
     ):
         if columns:
             raise ValueError(
                 f"'{probe.file.name}' {description} {spoken_names(columns)}, unlike '{first.file.name}' with "
                 f"{spoken_names(first.schema.names)}; all files need the same columns (their order is free)"
             )
+
+
+def _without(names: list[str], others: Collection[str]) -> list[str]:
+    """The names that are not among the others, in their order."""
+    known = set(others)
+    return [name for name in names if name not in known]
 
 
 def _check_named(names: list[str], first: Probe) -> None:

@@ -86,7 +86,10 @@ class TargetSummary:
             values = texts(column)
             self._check_there(np.asarray(values.is_null().to_numpy()))
             values = values if counted is None else values.filter(pa.array(counted))
-            self._labels |= set(values.unique().to_pylist())
+            found = set(values.unique().to_pylist())
+            if wrong := sorted(label for label in found if "\0" in label):
+                raise ValueError(f"target '{self.name}' holds a NUL character in the label {wrong[0]!r}; remove it")
+            self._labels |= found
         else:
             values = self._checked(numbers(column))
             self._add_numbers(values if counted is None else values[counted])

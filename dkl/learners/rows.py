@@ -26,6 +26,8 @@ def rows_to_fit(
 ) -> Dataset:
     """The rows as a Dataset; records `n_features_in_` and, where there are names, `feature_names_in_`.
 
+    Rows that were read from libsvm text leave `first_index_`: what that text calls the first column, 0 or 1.
+
     Parameters
     ----------
     estimator : BaseEstimator
@@ -50,6 +52,9 @@ def rows_to_fit(
     estimator.n_features_in_ = dataset.n_columns
     if not _is_plain(X):
         _record_names(estimator, dataset)
+    vars(estimator).pop("first_index_", None)
+    if dataset.schema.first_index is not None:
+        estimator.first_index_ = dataset.schema.first_index
     return dataset
 
 
@@ -149,9 +154,18 @@ def check_columns(estimator: Any, dataset: Dataset) -> None:
     Raises
     ------
     ValueError
-        If there are more or fewer, or both have names, and these differ or come in another order.
+        If there are more or fewer, or both have names, and these differ or come in another order, or both were read
+        from libsvm text, once with the first column called 0 and once with it called 1.
     """
     _check_width(estimator, dataset.n_columns, estimator.n_features_in_)
+    fitted, read = getattr(estimator, "first_index_", None), dataset.schema.first_index
+    if fitted is not None and read is not None and fitted != read:
+        raise ValueError(
+            f"{dataset.source.place} was read from libsvm text as counting columns from {read}, but "
+            f"{type(estimator).__name__} was fitted on rows read as counting from {fitted}, so all columns would be "
+            f"shifted by one; ingest one of them again with format=dkl.LibsvmFormat(zero_based=...), in the shell "
+            "--zero-based or --one-based"
+        )
     encoding = getattr(estimator, "encoding_", None)
     known = getattr(estimator, "feature_names_in_", None) if encoding is None else encoding.column_names
     given = dataset.column_names

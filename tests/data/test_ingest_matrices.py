@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from scipy import sparse
 from sklearn.datasets import dump_svmlight_file, load_breast_cancer, load_svmlight_file
 
 import dkl
+from dkl.data.ingest import plan_ingest
 from dkl.data.libsvm_files import MAX_WIDTH, LibsvmFormat, libsvm_rows
 from dkl.data.npz_files import NpzFormat
 
@@ -78,12 +80,53 @@ def test_width_and_base_are_those_of_all_files(tmp_path):
     found, targets = rows_in_order(dkl.ingest(tmp_path / "*.svm*", tmp_path / "rows.zarr"))
     np.testing.assert_array_equal(found, X)
     np.testing.assert_array_equal(targets, y)
-    # index 0 does not occur in the first file: alone it would be taken to start at 1
+    # index 0 does not occur in the first file: alone it is taken to start at 1, and that is said
     alone = dkl.ingest(tmp_path / "a.svm", tmp_path / "alone.zarr")
-    assert alone.n_columns == 2
+    assert (alone.n_columns, alone.schema.first_index) == (2, 1)
+    assert alone.describe().facts["first index"] == 1
+    assert "counts columns from 1" in plan_ingest(tmp_path / "a.svm").describe()
+    assert "counts columns from 0" in plan_ingest(tmp_path / "*.svm*").describe()
+    with pytest.raises(ValueError, match=r"from 1 to 2 and n_columns=6, .* 0 or 1; .*zero_based=.*--zero-based"):
+        dkl.ingest(tmp_path / "a.svm", tmp_path / "open.zarr", format=LibsvmFormat(n_columns=6))
+    # only one base leaves room for the highest index
+    assert dkl.ingest(tmp_path / "a.svm", tmp_path / "two.zarr", format=LibsvmFormat(n_columns=2)).n_columns == 2
     chosen = LibsvmFormat(n_columns=6, zero_based=True)
     found, _ = rows_in_order(dkl.ingest(tmp_path / "a.svm", tmp_path / "chosen.zarr", format=chosen))
     np.testing.assert_array_equal(found, X[:2])
+
+
+def columns_apart(folder: Path) -> tuple[Path, Path]:
+    """Training rows with all columns from 0 on, test rows without a value in the first, and these test rows."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (300, 8)).astype(np.float64)
+    y = X[:, 3].astype(int)
+    test = X[200:].copy()
+    test[:, 0] = 0
+    train_path = write_libsvm(folder / "train.svm", X[:200], y[:200], zero_based=True)
+    return train_path, write_libsvm(folder / "test.svm", test, y[200:], zero_based=True)
+
+
+def test_rows_whose_columns_are_shifted_are_refused_by_the_model(tmp_path):
+    train_path, test_path = columns_apart(tmp_path)
+    train = dkl.ingest(train_path, tmp_path / "train.zarr")
+    model = dkl.KernelClassifier(features=dkl.RandomFeatures(n_features=100), random_state=0).fit(train)
+    assert (train.schema.first_index, model.first_index_) == (0, 0)
+    guessed = dkl.ingest(test_path, tmp_path / "guessed.zarr")
+    assert guessed.schema.first_index == 1
+    with pytest.raises(ValueError, match=r"features, but|shifted by one"):
+        model.score(guessed)
+    shifted = dkl.ingest(test_path, tmp_path / "shifted.zarr", format=LibsvmFormat(n_columns=8, zero_based=False))
+    with pytest.raises(ValueError, match=r"counting columns from 1, .* fitted on rows read as counting from 0"):
+        model.score(shifted)
+    with pytest.raises(ValueError, match=r"counting columns from 1, .*LibsvmFormat\(zero_based=True\)"):
+        train.append(shifted)
+    right = dkl.ingest(test_path, tmp_path / "right.zarr", format=LibsvmFormat(n_columns=8, zero_based=True))
+    assert model.score(right) > 0.9
+    assert train.append(right).schema.first_index == 0
+    model.save(tmp_path / "model")
+    assert dkl.load_model(tmp_path / "model").first_index_ == 0
+    model.fit(train.X.compute(), train.y.compute())
+    assert not hasattr(model, "first_index_")
 
 
 def test_libsvm_rows_are_sparse_when_that_pays(tmp_path):
@@ -95,16 +138,31 @@ def test_libsvm_rows_are_sparse_when_that_pays(tmp_path):
     assert not dense.source.is_sparse
 
 
+MALFORMED = ["1e5e", "0x10", "1_000", "--1", "2:3", "", "1-2", "1+2", "++1", "1.2.3", "1e", "e5", "one", ".", "1f"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 1:2 1:3\n", "must ascend within a line .*'1 1:2 1:3'"),
-        ("0 1:2\n1 5:1 2:1\n", "must ascend within a line .*'1 5:1 2:1'"),
+        ("1 1:2 1:3\n", "line 1: indices must ascend within a line .*'1 1:2 1:3'"),
+        ("0 1:2\n1 5:1 2:1\n", "line 2: indices must ascend within a line .*'1 5:1 2:1'"),
         ("1 -2:3\n", "must ascend"),
         ("1 -1:3 2:1\n", "must ascend"),
-        ("1 1:2\nyes 1:3\n", "rows.svm', after row 0: expected lines of numbers, 'label index:value index:value ...'"),
-        ("1 1:2 3\n", "expected lines of numbers"),
-        ("1,2 1:3\n", "expected lines of numbers"),
+        ("1 2147483647:3\n", "at most 2147483646; found 2147483647"),
+        ("1 99999999999:3\n", "at most 2147483646; found 99999999999"),
+        ("1 1:2\nyes 1:3\n", "rows.svm', line 2: expected lines of numbers, .* found 'yes' in the place of the label"),
+        ("1 1:2 3\n", "expected lines of numbers.*found '3' in the place of an index:value pair"),
+        ("1,2 1:3\n", "found '1,2' in the place of the label"),
+        ("# note\n\n0 1:1\n1 1:2+3\n", "line 4: .*found '1:2\\+3'"),
+        *((f"0 1:1\n1 1:{value}\n", f"line 2: .*found '1:{re.escape(value)}'") for value in MALFORMED),
+        *((f"0 1:1\n{value} 1:1\n", f"line 2: .*found '{re.escape(value)}'") for value in MALFORMED if value),
+        ("1 :2\n", "found ':2'"),
+        ("1 0x10:2\n", "found '0x10:2'"),
+        ("1 1: 2\n", "found '1:'"),
+        ("1 1 :2\n", "found '1' in the place of an index:value pair"),
+        ("1:2 3:4\n", "found '1:2' in the place of the label"),
+        ("1 1:1e39\n0 1:1\n", r"X\[0, 1\] is inf"),
+        ("1e999 1:1\n0 1:1\n", "target 'y' is inf in row 0"),
         ("1 1:nan\n0 1:1\n", r"X\[0, 1\] is NaN"),
         ("nan 1:1\n0 1:1\n", r"target 'y' is missing \(NaN\) in row 0"),
         ("1\n0\n", "no index:value pair"),

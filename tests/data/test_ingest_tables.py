@@ -22,6 +22,7 @@ from dkl.data.formats import Buffers, open_rows
 from dkl.data.ingest import plan_ingest, read_tables
 from dkl.data.packing import NumberPacking
 from dkl.data.paths import find_files
+from dkl.data.quoted_text import QuoteRules
 from dkl.data.staging import Stage, shuffle_keys
 from dkl.data.table_rows import TableChoices
 from dkl.data.text_chunks import text_chunks
@@ -177,13 +178,13 @@ def test_small_chunks_and_buffers_change_nothing(people, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 5, 40, 1000])
+@pytest.mark.parametrize("chunk_bytes", [1, 5, 17, 40, 1000])
 def test_chunks_end_with_lines_and_not_inside_quotes(tmp_path, chunk_bytes):
     lines = [b"1,plain\n", b'2,"a\nb"\n', b'3,"say ""hi""\n\n"\n', b"4,x\n", b"5,no end"]
     path = tmp_path / "x"
     path.write_bytes(b"".join(lines))
     with path.open("rb") as stream:
-        chunks = list(text_chunks(stream, chunk_bytes, quoted=True))
+        chunks = list(text_chunks(stream, chunk_bytes, quotes=QuoteRules()))
     assert b"".join(chunks) == b"".join(lines)
     ends = np.cumsum([len(line) for line in lines])
     assert set(np.cumsum([len(chunk) for chunk in chunks])) <= set(ends)
@@ -193,7 +194,7 @@ def test_an_odd_quote_does_not_swallow_the_file(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b'1,5" pipe\n' + b"2,x\n" * 5000)
     with path.open("rb") as stream:
-        assert max(map(len, text_chunks(stream, 100, quoted=True))) < 4300
+        assert max(map(len, text_chunks(stream, 100, quotes=QuoteRules()))) <= 100
 
 
 def test_shuffle_is_seeded_and_can_be_left_out(people, tmp_path):

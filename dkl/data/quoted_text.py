@@ -1,0 +1,133 @@
+"""Where the quoted values of delimited text begin and end, by the rules of the parser that reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+LONGEST_TEXT = 2**16
+"""A quoted value that holds line ends and more bytes than this is taken for a quote that was left open."""
+
+_QUOTE, _LINE_FEED, _CARRIAGE_RETURN = b'"\n\r'
+
+
+@dataclass(frozen=True)
+class QuoteRules:
+    """How values are quoted, and how long one that holds line ends may be.
+
+    Parameters
+    ----------
+    delimiter : bytes
+        One byte.
+    longest_text : int
+        Bytes.
+    """
+
+    delimiter: bytes = b","
+    longest_text: int = LONGEST_TEXT
+
+
+class QuotedText:
+    """A piece of delimited text that begins with a row, and the quoted values in it.
+
+    A quote opens a value only where the value begins; within it two quotes stand for one, and the next single quote
+    closes it. Any other quote is a character. These are the rules of pyarrow's parser, so text that is cut by them is
+    read as the whole would be.
+
+    Parameters
+    ----------
+    data : bytes
+    rules : QuoteRules
+    """
+
+    def __init__(self, data: bytes, rules: QuoteRules) -> None:
+        self._data, self._rules = data, rules
+        self._opens, self._closes = _quoted_values(data, rules.delimiter[0])
+
+    def first_row_end(self) -> int:
+        """After the first line end that is not quoted; 0 when there is none."""
+        start = 0
+        for place in range(len(self._opens) + 1):
+            stop = self._opens[place] if place < len(self._opens) else len(self._data)
+            ends = [found for found in (self._data.find(end, start, stop) for end in (b"\n", b"\r")) if found >= 0]
+            if ends:
+                end = min(ends) + 1
+                return end + (self._data[end - 1 : end + 1] == b"\r\n")
+            start = self._closes[place] if place < len(self._opens) else start
+        return 0
+
+    def last_row_end(self) -> int:
+        """After the last line end that is not quoted; 0 when there is none."""
+        # a carriage return at the very end may be half of a line end
+        stop = len(self._data) - self._data.endswith(b"\r")
+        for place in range(len(self._opens) - 1, -2, -1):
+            start = self._closes[place] + 1 if place >= 0 else 0
+            end = max(self._data.rfind(b"\n", start, stop), self._data.rfind(b"\r", start, stop))
+            if end >= 0:
+                return end + 1
+            stop = self._opens[place] if place >= 0 else 0
+        return 0
+
+    def fault(self, *, at_end: bool) -> tuple[int, str] | None:
+        """The first quoted value with line ends that cannot be meant, as its position and what is wrong with it.
+
+        Parameters
+        ----------
+        at_end : bool
+            No text follows, so a value that is open now has no end.
+        """
+        length = len(self._data)
+        long = self._closes - self._opens > self._rules.longest_text
+        after = np.frombuffer(self._data, np.uint8)[np.minimum(self._closes + 1, length - 1)]
+        well_closed = np.isin(after, [self._rules.delimiter[0], _LINE_FEED, _CARRIAGE_RETURN])
+        well_closed |= self._closes + 1 >= length
+        for place in np.flatnonzero(long | ~well_closed).tolist():
+            opened, closed = int(self._opens[place]), int(self._closes[place])
+            if self._data.find(b"\n", opened, closed) < 0 and self._data.find(b"\r", opened, closed) < 0:
+                continue
+            if not well_closed[place]:
+                return opened, (
+                    "the quoted value that begins here holds line ends, and text follows its closing quote, as if the "
+                    f"quote of a later value had closed it. {_REMEDY}"
+                )
+            limit = self._rules.longest_text
+            return opened, (
+                f"the quoted value that begins here holds line ends and is longer than {limit} bytes, as if its "
+                f"closing quote were missing. {_REMEDY}; where texts are that long, pass "
+                f"format=dkl.CsvFormat(longest_text={16 * limit})"
+            )
+        if at_end and length in self._closes[-1:]:
+            return int(self._opens[-1]), (
+                f"the quote that opens here is never closed, and the text ends inside its value. {_REMEDY}"
+            )
+        return None
+
+
+_REMEDY = 'Remove the quote or close it; a quote within a quoted value is written twice ("")'
+
+
+def _quoted_values(data: bytes, delimiter: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the quotes that open values and of those that close them; a value without an end closes at the end.
+
+    Quotes come in runs. A run of even length changes nothing: an empty value, or quotes that stand for one within a
+    value. A run of odd length closes an open value; where a value begins, it opens one, and elsewhere it is text. So
+    the state after a run is the parity of the odd runs at beginnings of values since the last odd run elsewhere.
+    """
+    if b'"' not in data:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    text = np.frombuffer(data, np.uint8)
+    quotes = np.flatnonzero(text == _QUOTE)
+    begins = np.flatnonzero(np.diff(quotes, prepend=-2) != 1)
+    lengths = np.diff(begins, append=len(quotes))
+    begins, lengths = begins[lengths % 2 == 1], lengths[lengths % 2 == 1]
+    first = quotes[begins]
+    last = first + lengths - 1
+    before = text[np.maximum(first - 1, 0)]
+    may_open = (first == 0) | (before == delimiter) | (before == _LINE_FEED) | (before == _CARRIAGE_RETURN)
+    count = np.cumsum(may_open)
+    at_last_other = np.maximum.accumulate(np.where(may_open, 0, count))
+    is_open = (count - at_last_other) % 2 == 1
+    was_open = np.concatenate([[False], is_open[:-1]])
+    opens, closes = first[is_open & ~was_open], last[was_open & ~is_open]
+    return opens, np.append(closes, np.full(len(opens) - len(closes), len(data)))
