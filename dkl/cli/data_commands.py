@@ -31,13 +31,14 @@ def register(app: typer.Typer) -> None:
 
 def parse_splits(text: str) -> dict[str, float]:
     """``train=0.8,test=0.2`` as names and shares; nothing for ``''``."""
-    if not text.strip():
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
         return {}
     from dkl.data.splits import by_fractions
 
     shares: dict[str, float] = {}
     try:
-        for part in text.split(","):
+        for part in parts:
             name, _, share = (piece.strip() for piece in part.partition("="))
             if name in shares:
                 raise ValueError(f"two splits are named {name!r}")

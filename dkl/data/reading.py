@@ -222,7 +222,7 @@ class Reading:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, Exception) or isinstance(error, StoreReplacedError | MemoryError | Warning):
+        if not isinstance(error, Exception) or isinstance(error, StoreReplacedError | MemoryError):
             return
         self._check_still_there(error)
         if isinstance(error, StoreError):

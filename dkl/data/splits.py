@@ -174,7 +174,7 @@ def split_rule(given: Any, n_rows: int, *, seed: int, n_classes: int | None) -> 
     if not isinstance(given, Mapping):
         return by_values(given, n_rows)
     check_names(given)
-    if all(isinstance(share, int | float | np.number) for share in given.values()):
+    if all(isinstance(share, int | float | np.number | str | None) for share in given.values()):
         return by_fractions(given, seed=seed, n_classes=n_classes)
     return by_rows(given, n_rows)
 
@@ -218,6 +218,9 @@ def by_fractions(fractions: Mapping[str, float], *, seed: int, n_classes: int | 
         A fraction outside (0, 1], or a sum above 1.
     """
     check_names(fractions)
+    for name, given in fractions.items():
+        if isinstance(given, bool) or not isinstance(given, int | float | np.number):
+            raise TypeError(f"the fraction of split {name!r} is {given!r}; expected a number above 0 and at most 1")
     names, shares = tuple(fractions), np.array([float(f) for f in fractions.values()])
     for name, share in zip(names, shares, strict=True):
         if not 0 < share <= 1:

@@ -96,6 +96,8 @@ def check_group(location: Location) -> None:
         node = json.loads(text)
     except ValueError as error:
         raise CorruptChunkError(f"the metadata of the group {location.place} is damaged: {error}") from error
+    if not isinstance(node, dict):
+        raise CorruptChunkError(f"the metadata of the group {location.place} is not what was written: {node}")
     wanted = {"zarr_format": 3, "node_type": "group"}
     found = {name: value for name, value in node.items() if name not in ("attributes", "consolidated_metadata")}
     if found != wanted or "attributes" not in node or node.get("consolidated_metadata") is not None:

@@ -60,6 +60,7 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
         if version is not None and version != len(records):
             raise StoreError(f"{location.place} has no version {version}; its newest is {len(records)}")
         source: StoreSource | VersionSource = base
+        left_out: list[str] = []
         for number, (place, facts) in enumerate(records, start=1):
             if facts["after"] != source.token:
                 raise CorruptChunkError(
@@ -67,7 +68,10 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
                     + _remedy(location, number)
                 )
             whole = source if isinstance(source, VersionSource) else VersionSource(source)
-            splits = _known_splits(splits, facts["splits"], location, number)
+            if number == 1:
+                _check_recorded(facts["splits"], splits, location)
+            left_out += [n for n, split in splits.items() if facts["splits"].get(n, {}).get("digest") != split.digest]
+            splits = {name: split for name, split in splits.items() if name not in left_out}
             if facts["kind"] == "dataset":
                 part = StoreSource(OpenStore(place))
                 splits = {name: _joined(split, part, facts["splits"][name]["joins"]) for name, split in splits.items()}
@@ -77,6 +81,13 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
                 splits = {name: _thinned(split, dropped, name) for name, split in splits.items()}
                 source = whole.without(dropped, number, facts["token"])
         location.check_token(base.token)
+    if left_out:
+        warnings.warn(
+            f"the splits {', '.join(map(repr, left_out))} of {location.place} were made for version 0 after a later "
+            "version was: this version does not have them; split it by itself",
+            UserWarning,
+            stacklevel=4,
+        )
     return source, splits
 
 
@@ -192,8 +203,11 @@ def check_note(location: Location) -> None:
     CorruptChunkError
     """
     place = location.child(VERSIONS)
-    node = json.loads(place.read("zarr.json") or b"{}")
-    if node.get("attributes") and not _is_whole(place.read_marker() or {}):
+    try:
+        node = json.loads(place.read("zarr.json") or b"{}")
+    except ValueError as error:
+        raise CorruptChunkError(f"the metadata of the group {place.place} is damaged: {error}") from error
+    if isinstance(node, dict) and node.get("attributes") and not _is_whole(place.read_marker() or {}):
         raise CorruptChunkError(f"the note of the newest version in {place.place} is not what was written")
 
 
@@ -201,27 +215,15 @@ def _is_whole(note: Mapping[str, Any]) -> bool:
     return json_digest({name: value for name, value in note.items() if name != "digest"}) == note.get("digest")
 
 
-def _known_splits(
-    splits: dict[str, SplitSet], recorded: Mapping[str, Any], location: Location, number: int
-) -> dict[str, SplitSet]:
-    """The sets of splits that a version was made with."""
-    lost = sorted(set(recorded) - set(splits)) if number == 1 else []
+def _check_recorded(recorded: Mapping[str, Any], splits: Mapping[str, SplitSet], location: Location) -> None:
+    """Refuse a store that has lost sets of splits which its versions were made with."""
+    lost = sorted(set(recorded) - set(splits))
     if lost:
         raise CorruptChunkError(
             f"the splits {', '.join(map(repr, lost))} of {location.place}, which its versions refer to, are missing. "
             f"Restore the folder '{location.given}/splits/{lost[0]}' from a copy, or split as it was done before: "
             f"dkl.open_dataset({location.given!r}, version=0).split(..., name={lost[0]!r}, overwrite=True)"
         )
-    known = {n: split for n, split in splits.items() if n in recorded and recorded[n]["digest"] == split.digest}
-    if len(known) < len(splits):
-        lost = sorted(set(splits) - set(known))
-        warnings.warn(
-            f"the splits {', '.join(map(repr, lost))} of {location.place} were made for version 0 after a later "
-            "version was: this version does not have them; split it by itself",
-            UserWarning,
-            stacklevel=5,
-        )
-    return known
 
 
 def _joined(split: SplitSet, part: StoreSource, name: str | None) -> SplitSet:
