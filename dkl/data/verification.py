@@ -41,7 +41,7 @@ def _version_checks(location: Location) -> Iterator[Callable[[], Any]]:
     """The versions of a store, all of them: one that is lost is missed whichever of the others was opened."""
     yield partial(open_version, location)
     folder = location.child(VERSIONS)
-    if not folder.exists():
+    if not _is_used(folder):
         return
     yield partial(check_group, folder)
     yield partial(check_note, location)
@@ -72,7 +72,7 @@ def _store_checks(store: OpenStore) -> Iterator[Callable[[], Any]]:
         for name in array_names(store.schema):
             yield partial(store.values, name, index)
     folder = location.child(FOLDER)
-    if folder.exists():
+    if _is_used(folder):
         yield partial(check_group, folder)
     for name in folder.folders():
         yield partial(check_group, folder.child(name))
@@ -80,6 +80,11 @@ def _store_checks(store: OpenStore) -> Iterator[Callable[[], Any]]:
         token = (folder.child(name).read_marker() or {}).get("token", "")
         for index in blocks:
             yield partial(store.codes, column_of(name, token), index)
+
+
+def _is_used(folder: Location) -> bool:
+    """Whether anything is kept in a group; a writer that was killed may leave a folder with nothing that is seen."""
+    return bool(folder.folders()) or folder.read("zarr.json") is not None
 
 
 def check_group(location: Location) -> None:
