@@ -14,6 +14,10 @@ class CorruptChunkError(StoreError):
     """A chunk of a store does not hold the bytes that were written there."""
 
 
+class StoreReplacedError(StoreError):
+    """A store was moved, deleted or replaced since it was opened; opening it again shows what is there now."""
+
+
 class MemoryLimitError(MemoryError):
     """A computation cannot be kept below the memory it was allowed; the message holds the sum."""
 

@@ -454,7 +454,44 @@ FITS = [
     ),
 ]
 
-CASES = [*ROWS, *STORES, *FILES, *PARAMETERS, *FITS]
+
+def split_by(given: Any, **options: Any) -> Callable[[Path], Any]:
+    return lambda folder: stored(folder).split(given, **options)
+
+
+SPLITS = [
+    Case("a split without a name", split_by({"": 0.5, "b": 0.5}), ValueError, ("''", "name a split", "'train'")),
+    Case("a split named by a blank", split_by({" ": 0.5}), ValueError, ("' '", "name a split")),
+    Case("a split with a slash", split_by({"a/b": 0.5}), ValueError, ("'a/b'", "no '/'")),
+    Case("a split with a NUL", split_by({"a\0b": 0.5}), ValueError, ("x00", "NUL")),
+    Case("a split named by a tuple", split_by({("a", 1): 0.5}), TypeError, ("('a', 1)", "name a split")),
+    Case("a split named by None", split_by({None: 0.5}), TypeError, ("None", "name a split")),
+    Case("two splits of one name", split_by({"1": 0.5, 1: 0.5}), ValueError, ("two splits", "'1'")),
+    Case("a split of fraction 0", split_by({"a": 0.0}), ValueError, ("fraction 0", "'a'", "above 0")),
+    Case("a split of a fraction below 0", split_by({"a": -0.5}), ValueError, ("-0.5", "'a'", "above 0")),
+    Case("a split of fraction NaN", split_by({"a": float("nan")}), ValueError, ("nan", "'a'", "above 0")),
+    Case("a split of an infinite fraction", split_by({"a": float("inf")}), ValueError, ("inf", "'a'")),
+    Case("a split of a fraction by a word", split_by({"a": "half"}), TypeError, ("'half'", "'a'", "number")),
+    Case("a split of no fraction", split_by({"a": None}), TypeError, ("None", "'a'", "number")),
+    Case("a split of a truth value", split_by({"a": True}), TypeError, ("True", "'a'", "number")),
+    Case("no split at all", split_by({}), ValueError, ("no split", "'train': 0.8")),
+    Case("too many splits", split_by({f"s{i}": 0.001 for i in range(300)}), ValueError, ("300", "254")),
+    Case("a set of splits with a slash", split_by({"a": 0.5}, name="x/y"), ValueError, ("'x/y'", "set of splits")),
+    Case("a set of splits with a NUL", split_by({"a": 0.5}, name="x\0"), ValueError, ("x00", "set of splits")),
+    Case("a set of splits named by a number", split_by({"a": 0.5}, name=3), ValueError, ("3", "set of splits")),
+    Case(
+        "a split without a name at ingest",
+        lambda f: ingest(f, TABLE, target="y", splits={"": 0.5, "b": 0.5}),
+        ValueError,
+        ("''", "name a split"),
+    ),
+    Case("a store with a NUL", lambda f: dkl.create_dataset(f"{f}/a\0b", X, Y), ValueError, ("x00", "NUL")),
+    Case("an open of a NUL", lambda f: dkl.open_dataset(f"{f}/a\0b"), ValueError, ("x00", "NUL")),
+    Case("a store without a name", lambda f: dkl.create_dataset("", X, Y), ValueError, ("''", "empty")),
+    Case("a store of bytes", lambda f: dkl.create_dataset(b"rows.zarr", X, Y), TypeError, ("bytes", "path or a URL")),
+]
+
+CASES = [*ROWS, *STORES, *FILES, *PARAMETERS, *FITS, *SPLITS]
 
 
 def listing(folder: Path) -> set[str]:

@@ -36,16 +36,24 @@ def register(app: typer.Typer) -> None:
 
 
 def parse_splits(text: str) -> dict[str, float]:
-    """``train=0.8,test=0.2`` as names and shares."""
-    shares = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, _, share = part.partition("=")
-        try:
-            shares[name.strip()] = float(share)
-        except ValueError:
-            raise typer.BadParameter(
-                f"--split takes NAME=SHARE,NAME=SHARE such as train=0.8,test=0.2, not {text!r}"
-            ) from None
+    """``train=0.8,test=0.2`` as names and shares; nothing for ``''``."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        return {}
+    from dkl.data.splits import by_fractions
+
+    shares: dict[str, float] = {}
+    try:
+        for part in parts:
+            name, _, share = (piece.strip() for piece in part.partition("="))
+            if name in shares:
+                raise ValueError(f"two splits are named {name!r}")
+            shares[name] = float(share)
+        by_fractions(shares, seed=0, n_classes=None)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"--split takes NAME=SHARE,NAME=SHARE such as train=0.8,test=0.2, not {text!r}: {error}"
+        ) from None
     return shares
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from dkl.blocks.block import Block
 from dkl.data.coerce import as_dataset
+from dkl.data.commit import Home
 from dkl.data.create import blocks_in_order, write_all
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.frames import encoded_by, is_frame
@@ -20,8 +21,7 @@ from dkl.data.labels import shown_classes
 from dkl.data.location import Location
 from dkl.data.store import DatasetWriter
 from dkl.data.stored import StoreSource
-from dkl.data.stored_splits import ensure_group
-from dkl.data.version_files import FOLDER, drop_record, version_facts, version_place, write_drop
+from dkl.data.version_files import check_newest, drop_record, note_newest, version_facts, version_place, write_drop
 from dkl.data.versions import VersionSource
 from dkl.events import Subscriber
 
@@ -44,7 +44,7 @@ def append_rows(
         )
     origin = {"from": rows.source.place, "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **rows.schema.provenance}
     number = source.version + 1
-    with _next_version(source) as place:
+    with _next_version(source) as (home, place):
         writer = DatasetWriter(
             place.url,
             replace(dataset.schema, provenance=origin),
@@ -52,6 +52,7 @@ def append_rows(
             storage_options=place.options,
             rows_a_block=source.stored_block_rows if source.n_blocks > 1 else None,
             further=version_facts(source.token, dataset.split_sets, joins),
+            home=home,
         )
         with writer:
             write_all(writer, _numbered(blocks_in_order(rows), number), rows.n_rows, publish)
@@ -68,8 +69,8 @@ def drop_rows(dataset: Dataset, rows: Any, blocks: Any) -> Dataset:
     if sum(int(lost.sum()) for lost in gone.values()) == dataset.n_rows:
         raise ValueError(f"all {dataset.n_rows} rows of {source.place} would go; a dataset has at least one")
     splits = {name: split for name, split in dataset.split_sets.items() if split.column is not None}
-    with _next_version(source) as place:
-        write_drop(place, drop_record(source, splits, gone), version_facts(source.token, splits, {}))
+    with _next_version(source) as (home, place):
+        write_drop(home, place, drop_record(source, splits, gone), version_facts(source.token, splits, {}))
     return open_dataset(source.location.url, source.version + 1, **source.location.options)
 
 
@@ -82,17 +83,20 @@ def _whole_source(dataset: Dataset) -> StoreSource | VersionSource:
 
 
 @contextmanager
-def _next_version(source: StoreSource | VersionSource) -> Iterator[Location]:
-    """Where the next version goes; whoever comes second is told."""
-    location = source.location
-    ensure_group(location.child(FOLDER))
+def _next_version(source: StoreSource | VersionSource) -> Iterator[tuple[Home, Location]]:
+    """The store as it was opened, and where its next version goes; whoever comes second is told."""
+    location, number = source.location, source.version + 1
+    home = Home(location, (source.parts[0] if isinstance(source, VersionSource) else source).token)
+    home.check()
     try:
-        yield version_place(location, source.version + 1)
+        check_newest(location, home.token, source.version)
+        yield home, version_place(location, number)
     except FileExistsError as error:
         raise FileExistsError(
             f"{location.place} has a newer version than {source.version}, which this dataset is; nothing was changed. "
             "Open it again: dkl.open_dataset(store)"
         ) from error
+    note_newest(location, home.token, number)
 
 
 def _joined_splits(dataset: Dataset, split: str | Sequence[str] | None) -> dict[str, str | None]:

@@ -19,9 +19,13 @@ from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.labels import TaskChoice
 from dkl.data.location import Location
 from dkl.data.memory import ArraySource
+from dkl.data.selected import SelectedSource
 from dkl.data.shuffle import shuffled_batches
 from dkl.data.staging import shuffle_keys
 from dkl.data.store import DatasetWriter
+from dkl.data.stored import StoreSource
+from dkl.data.version_files import newest_version
+from dkl.data.versions import VersionSource
 from dkl.events import Event, Subscriber, ignore
 
 _DASK_BLOCKS_AT_ONCE = 2
@@ -102,6 +106,8 @@ def create_dataset(
     """
     refuse_existing(store, storage_options, overwrite=overwrite)
     dataset = as_dataset(X, y, sample_weight, task=task, classes=classes)
+    if overwrite:
+        check_own_rows(dataset, Location.of(store, storage_options))
     schema = dataset.schema
     names = schema.column_names if column_names is None else list(column_names)
     schema = replace(
@@ -133,7 +139,31 @@ def refuse_existing(
     ------
     FileExistsError
     """
-    check_replaceable(Location.of(store, storage_options), overwrite=overwrite)
+    check_replaceable(Location.of(store, storage_options), overwrite=overwrite, kind="dataset")
+
+
+def check_own_rows(dataset: Dataset, target: Location) -> None:
+    """Refuse to replace a store by rows of its own that are not all that it holds by now.
+
+    Raises
+    ------
+    StoreReplacedError, FileExistsError
+        The dataset is not the newest version of the store any more.
+    ValueError
+        The store is behind a URL, where it is deleted before its rows could be read.
+    """
+    source = dataset.source.base if isinstance(dataset.source, SelectedSource) else dataset.source
+    if not isinstance(source, StoreSource | VersionSource) or source.location.key != target.key:
+        return
+    token = (source.parts[0] if isinstance(source, VersionSource) else source).token
+    target.check_token(token)
+    if newest_version(target, token) > source.version:
+        raise FileExistsError(
+            f"{target.place} has a newer version than {source.version}, which these rows are; replacing it would lose "
+            "what was appended or dropped since. Open it again, or write to another store"
+        )
+    if not target.is_local:
+        raise ValueError(f"{target.place} cannot be replaced by its own rows; write them to another store")
 
 
 def write_all(writer: DatasetWriter, blocks: Iterator[Block], n_rows: int, publish: Subscriber) -> None:

@@ -227,7 +227,7 @@ class Dataset:
         )
 
     def _check_new_splits(self, name: str, overwrite: bool) -> None:
-        if not name or "/" in name or name.startswith("."):
+        if not isinstance(name, str) or not name or "/" in name or "\0" in name or name.startswith("."):
             raise ValueError(f"{name!r} cannot name a set of splits; expected a word such as 'split'")
         if name in self.split_sets and not overwrite:
             raise FileExistsError(

@@ -130,7 +130,7 @@ def ingest(
     choices = TableChoices(target, weight, drop, task, categorical, missing, unknown, layout, column)
     buffers = Buffers.within(None if memory_limit is None else parse_bytes(memory_limit))
     location = Location.of(store, storage_options)
-    check_replaceable(location, overwrite=overwrite)
+    check_replaceable(location, overwrite=overwrite, kind="dataset")
     files = find_files(paths, source_options)
     job = _Job(
         open_rows(files, format, choices, buffers),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ import fsspec
 import google_crc32c
 import zarr
 from zarr.storage import FsspecStore, LocalStore
+
+from dkl.errors import CorruptChunkError, StoreReplacedError
 
 MARKER = "dkl"
 
@@ -43,10 +46,17 @@ class Location:
         ------
         TypeError
             `store` is no path, or storage options were given for a local one.
+        ValueError
+            `store` is empty or has a NUL character, which no file system allows.
         """
-        if not isinstance(store, str | os.PathLike):
+        if not isinstance(store, str | os.PathLike) or not isinstance(os.fspath(store), str):
             raise TypeError(f"a store is named by a path or a URL, not by {type(store).__name__}")
         given = os.fspath(store)
+        if not given or "\0" in given:
+            fault = "has a NUL character, which no path can hold" if given else "is empty"
+            raise ValueError(
+                f"{given!r} cannot name a store: it {fault}; expected a path such as 'rows.zarr', or a URL"
+            )
         path = given.removeprefix("file://") if given.startswith("file://") else given
         if "://" in path:
             return cls(path.rstrip("/"), given, dict(options or {}))
@@ -82,6 +92,11 @@ class Location:
         """A folder inside this one."""
         return Location("/".join([self.url, *names]), "/".join([self.given, *names]), self.options)
 
+    @property
+    def parent(self) -> Location:
+        """The folder that holds this one."""
+        return Location(self.url.rpartition("/")[0], self.given.rpartition("/")[0], self.options)
+
     def store(self, *, read_only: bool) -> LocalStore | FsspecStore:
         """A zarr store on this folder."""
         if self.is_local:
@@ -114,6 +129,33 @@ class Location:
         attributes = node.get("attributes") if isinstance(node, dict) else None
         marker = attributes.get(MARKER) if isinstance(attributes, dict) else None
         return marker if isinstance(marker, dict) else None
+
+    def check_token(self, token: str) -> None:
+        """Refuse to go on unless the store whose writer had `token` is still here.
+
+        Raises
+        ------
+        StoreReplacedError
+            It was moved, deleted or replaced.
+        CorruptChunkError
+            It is here, and its metadata is not.
+        """
+        try:
+            marker = self.read_marker()
+        except ValueError as error:
+            raise CorruptChunkError(f"the metadata of {self.place} is damaged: {error}") from error
+        if marker is None:
+            if self.path.exists() if self.is_local else self.exists():
+                raise CorruptChunkError(f"the metadata of {self.place} is missing or damaged, its file 'zarr.json'")
+            raise StoreReplacedError(
+                f"{self.place} is not found any more: it was moved, deleted or replaced since it was opened. Open it "
+                "again where it is now: dkl.open_dataset(store)"
+            )
+        if marker.get("token") != token:
+            raise StoreReplacedError(
+                f"{self.place} was replaced by another store since it was opened. Open it again: "
+                "dkl.open_dataset(store)"
+            )
 
     def read(self, name: str) -> bytes | None:
         """The bytes of one small file here, or None when it is absent."""
@@ -151,6 +193,17 @@ class Location:
             names = [e["name"].rstrip("/").rpartition("/")[2] for e in listed if e["type"] == "directory"]
         return [name for name in names if not name.startswith(".")]
 
+    def files(self) -> list[str]:
+        """Paths of all files below this folder, links to folders among them."""
+        if not self.is_local:
+            fs, path = self._fs()
+            return sorted(name[len(path) :].strip("/") for name in fs.find(path))
+        found = []
+        for parent, folders, names in os.walk(self.path):
+            links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+            found += [os.path.relpath(os.path.join(parent, name), self.path) for name in [*names, *links]]
+        return sorted(name.replace(os.sep, "/") for name in found)
+
     def stored_nbytes(self) -> int:
         """Bytes of all files here."""
         if self.is_local:
@@ -158,11 +211,35 @@ class Location:
         fs, path = self._fs()
         return int(fs.du(path))
 
-    def delete(self) -> None:
-        """Remove everything here (behind a URL; local folders are renamed first, see `dkl.data.commit`)."""
+    def delete(self, *, keep_marker: bool = False) -> None:
+        """Remove everything here (behind a URL; local folders are renamed first, see `dkl.data.commit`).
+
+        The marker goes last, so that what is left after a kill still says what it is; or it stays.
+        """
         fs, path = self._fs()
-        if fs.exists(path):
+        if not fs.exists(path):
+            return
+        for entry in fs.ls(path, detail=False):
+            if entry.rstrip("/").rpartition("/")[2] != "zarr.json":
+                fs.rm(entry, recursive=True)
+        if not keep_marker:
             fs.rm(path, recursive=True)
+
+    def write_marker(self, marker: Mapping[str, Any]) -> None:
+        """Keep `marker` in the attributes of the zarr group here, which need not be there yet; at once."""
+        node = {"attributes": {MARKER: dict(marker)}, "zarr_format": 3, "node_type": "group"}
+        text = json.dumps(node, indent=2).encode()
+        if not self.is_local:
+            fs, path = self._fs()
+            fs.pipe_file(f"{path}/zarr.json", text)
+            return
+        # as zarr names a file that it has begun
+        begun = self.path / f"zarr.{uuid.uuid4().hex}.partial"
+        try:
+            begun.write_bytes(text)
+            os.replace(begun, self.path / "zarr.json")
+        finally:
+            begun.unlink(missing_ok=True)
 
     def _fs(self) -> tuple[Any, str]:
         fs, path = fsspec.core.url_to_fs(self.url, **self.options)

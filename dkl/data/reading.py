@@ -22,7 +22,7 @@ from dkl.data.manifest import Manifest, node_names
 from dkl.data.rows import PARTS, drop_weightless
 from dkl.data.schema import Schema
 from dkl.data.stored_splits import StoredCodeReader
-from dkl.errors import CorruptChunkError, StoreError, located
+from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError, located
 
 FORMAT = 1
 """The version of the layout that this release writes; it reads this one and older ones."""
@@ -95,20 +95,21 @@ class OpenStore:
         self.facts = read_facts(location)
         self.token: str = self.facts["token"]
         self.rows_a_block: int = self.facts["rows_a_block"]
-        with self._damage("the metadata"):
+        with self.reading("the metadata"):
             self.schema = Schema.from_json(self.facts["schema"])
             self.group = location.group(read_only=True)
             self.manifest = Manifest.read(self.group, self.facts["manifest"])
         self._arrays: dict[str, zarr.Array] = {}
         self._codes: dict[str, StoredCodeReader] = {}
 
-    def _damage(self, what: str) -> _Damage:
-        return _Damage(f"{what} of {self.location.place}")
+    def reading(self, what: str) -> Reading:
+        """What is read inside is not what was written, or is not there any more, where reading it fails."""
+        return Reading(f"{what} of {self.location.place}", self.location, self.token)
 
     def array(self, name: str) -> zarr.Array:
         """One array, compared with what was written."""
         if name not in self._arrays:
-            with self._damage(f"the metadata of '{name}'"):
+            with self.reading(f"the metadata of '{name}'"):
                 array: Any = self.group[stored_path(name)]
                 wanted = self.facts["arrays"][name]
                 found = {"dtype": array.dtype.str, "shape": list(array.shape), "chunks": list(array.chunks)}
@@ -127,7 +128,7 @@ class OpenStore:
         """
         array = self.array(name)
         start, stop = self._range(name, index)
-        with self._damage(f"block {index} of '{name}'"):
+        with self.reading(f"block {index} of '{name}'"):
             values = read_rows(array, start, stop)
             if block_digest(index, values) != self.manifest.digests[name][index]:
                 raise ValueError("its digest is not the one in the manifest: a chunk is missing, damaged or misplaced")
@@ -169,7 +170,7 @@ class OpenStore:
         ------
         CorruptChunkError
         """
-        with self._damage("the metadata of the arrays"):
+        with self.reading("the metadata of the arrays"):
             if self.location.nodes_digest(node_names(self.schema, self.manifest)) != self.facts["nodes"]:
                 raise ValueError("a file 'zarr.json' is not what was written")
 
@@ -180,7 +181,7 @@ class OpenStore:
         ------
         CorruptChunkError
         """
-        with self._damage("the layout of 'X'"):
+        with self.reading("the layout of 'X'"):
             last = int(np.asarray(self.array("X/indptr")[-1:])[0])
             shape = self.group["X"].attrs["shape"]
             entries = 0 if self.manifest.entries is None else int(self.manifest.entries[-1])
@@ -188,10 +189,10 @@ class OpenStore:
                 raise ValueError(f"its last pointer is {last} for {entries} entries, its shape {shape}")
 
     def codes(self, name: str, index: int) -> np.ndarray:
-        """The split codes of the stored rows of a block, checked."""
-        with self._damage(f"block {index} of '{name}'"):
+        """The split codes of the stored rows of a block, checked; `name` is that of `stored_splits.column_of`."""
+        with self.reading(f"block {index} of '{name.rpartition('#')[0]}'"):
             if name not in self._codes:
-                self._codes[name] = StoredCodeReader(self.location.child(*name.split("/")), self.rows_a_block)
+                self._codes[name] = StoredCodeReader(self.location, name, self.rows_a_block)
             return self._codes[name].codes(index, int(self.manifest.stored_rows[index]))
 
 
@@ -208,22 +209,37 @@ def stored_path(name: str) -> str:
     return STORED_NAMES.get(name, name)
 
 
-class _Damage:
-    """Turns whatever decoding raises into a CorruptChunkError; failures of the disk or the network keep their type."""
+class Reading:
+    """Turns whatever decoding raises into a CorruptChunkError; failures of the disk or the network keep their type.
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    Where the store was moved, deleted or replaced meanwhile, that is said instead.
+    """
+
+    def __init__(self, what: str, location: Location, token: str) -> None:
+        self.what, self.location, self.token = what, location, token
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, Exception) or isinstance(error, CorruptChunkError | MemoryError):
+        if not isinstance(error, Exception) or isinstance(error, StoreReplacedError | MemoryError):
+            return
+        self._check_still_there(error)
+        if isinstance(error, StoreError):
             return
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             error.add_note(f"at {self.what}")
             return
         raise CorruptChunkError(f"{self.what} cannot be read: {error}") from error
+
+    def _check_still_there(self, error: Exception) -> None:
+        try:
+            self.location.check_token(self.token)
+        except StoreReplacedError as gone:
+            raise gone from error
+        except (StoreError, OSError):
+            # damaged or out of reach itself: then what was read is to be named
+            return
 
 
 _open: OrderedDict[tuple[Any, str], OpenStore] = OrderedDict()
@@ -235,7 +251,7 @@ def opened(location: Location, token: str) -> OpenStore:
 
     Raises
     ------
-    StoreError
+    StoreReplacedError
         Another dataset is there now.
     """
     key = (location.key, token)
@@ -250,7 +266,10 @@ def opened(location: Location, token: str) -> OpenStore:
 def keep_open(store: OpenStore, token: str) -> OpenStore:
     """Remember an opened store for the readers of this process."""
     if store.token != token:
-        raise StoreError(f"{store.location.place} was replaced by another dataset since it was opened; open it again")
+        raise StoreReplacedError(
+            f"{store.location.place} was replaced by another dataset since it was opened. Open it again: "
+            "dkl.open_dataset(store)"
+        )
     with _lock:
         _open[(store.location.key, token)] = store
         while len(_open) > _MOST_OPEN:
@@ -278,8 +297,10 @@ class StoreReader:
         ------
         CorruptChunkError
             A chunk is not what was written; it is named.
+        StoreReplacedError
+            The store was moved, deleted or replaced since it was opened.
         StoreError
-            The store was replaced since it was opened, or cannot be seen from here.
+            It cannot be seen from here.
         """
         location = self.location
         with located(f"block {ticket} of {location.place}"):

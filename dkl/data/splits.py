@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,11 +173,37 @@ def split_rule(given: Any, n_rows: int, *, seed: int, n_classes: int | None) -> 
     """
     if not isinstance(given, Mapping):
         return by_values(given, n_rows)
-    if not given:
-        raise ValueError("no split was named; expected a mapping such as {'train': 0.8, 'test': 0.2}")
-    if all(isinstance(share, int | float | np.number) for share in given.values()):
+    check_names(given)
+    if all(isinstance(share, int | float | np.number | str | None) for share in given.values()):
         return by_fractions(given, seed=seed, n_classes=n_classes)
     return by_rows(given, n_rows)
+
+
+def check_names(names: Iterable[Any]) -> None:
+    """Refuse names that splits cannot have.
+
+    Raises
+    ------
+    TypeError, ValueError
+        No name at all, one that is no text (or number), is empty, has a slash or a NUL, or more than codes can tell.
+    """
+    names = list(names)
+    for name in names:
+        if not isinstance(name, str | int) or isinstance(name, bool):
+            raise TypeError(f"{name!r} cannot name a split; expected a word such as 'train'")
+        if isinstance(name, str) and (not name.strip() or "/" in name or "\0" in name):
+            raise ValueError(
+                f"{name!r} cannot name a split: a name is not empty and has no '/' and no NUL; expected a word such as "
+                "'train'"
+            )
+    if not names:
+        raise ValueError("no split was named; expected a mapping such as {'train': 0.8, 'test': 0.2}")
+    if len(names) > NO_SPLIT - 1:
+        raise ValueError(f"{len(names)} splits were named; a set of splits has at most {NO_SPLIT - 1}")
+    texts = [str(name) for name in names]
+    for name in texts:
+        if texts.count(name) > 1:
+            raise ValueError(f"two splits are named {name!r}; each needs a name of its own")
 
 
 def by_fractions(fractions: Mapping[str, float], *, seed: int, n_classes: int | None) -> tuple[tuple[str, ...], Assign]:
@@ -191,6 +217,10 @@ def by_fractions(fractions: Mapping[str, float], *, seed: int, n_classes: int | 
     ValueError
         A fraction outside (0, 1], or a sum above 1.
     """
+    check_names(fractions)
+    for name, given in fractions.items():
+        if isinstance(given, bool) or not isinstance(given, int | float | np.number):
+            raise TypeError(f"the fraction of split {name!r} is {given!r}; expected a number above 0 and at most 1")
     names, shares = tuple(fractions), np.array([float(f) for f in fractions.values()])
     for name, share in zip(names, shares, strict=True):
         if not 0 < share <= 1:

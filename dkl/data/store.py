@@ -15,7 +15,7 @@ from dkl.blocks.block import Block
 from dkl.data.block_arrays import BlockArrays
 from dkl.data.blocking import block_rows, sparse_row_bytes
 from dkl.data.checks import as_rows, check_rows, checked_weight
-from dkl.data.commit import Staging, staged
+from dkl.data.commit import Home, Staging, check_replaceable, staged
 from dkl.data.digests import json_digest
 from dkl.data.labels import check_targets
 from dkl.data.location import Location
@@ -45,6 +45,8 @@ class DatasetWriter:
         None follows the rule of `dkl.data.blocking`.
     further : mapping or None
         JSON values to keep with the metadata.
+    home : Home or None
+        The store that these rows are added to, where they are a version of one.
 
     Raises
     ------
@@ -75,6 +77,7 @@ class DatasetWriter:
         storage_options: Mapping[str, Any] | None = None,
         rows_a_block: int | None = None,
         further: Mapping[str, Any] | None = None,
+        home: Home | None = None,
     ) -> None:
         self.location = Location.of(store, storage_options)
         self.schema = schema
@@ -82,6 +85,7 @@ class DatasetWriter:
         self.rows_written = 0
         self._overwrite = overwrite
         self._further = dict(further or {})
+        self._home = home
         self._rows_a_block = rows_a_block or (None if schema.is_sparse else self._dense_rule())
         self._pending: list[Block] = []
         self._buffered = 0
@@ -94,7 +98,8 @@ class DatasetWriter:
         return block_rows(self.schema.n_columns * self.schema.dtype.itemsize, self.n_rows)
 
     def __enter__(self) -> Self:
-        self._staging = self._exit.enter_context(staged(self.location, overwrite=self._overwrite))
+        check_replaceable(self.location, overwrite=self._overwrite, kind="dataset")
+        self._staging = self._exit.enter_context(staged(self.location, overwrite=self._overwrite, home=self._home))
         return self
 
     def __exit__(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dkl.blocks.block import Block
+from dkl.data.commit import Home
 from dkl.data.counts import RowCounts
 from dkl.data.location import Location
 from dkl.data.reading import OpenStore, StoreReader, keep_open, opened
@@ -121,7 +122,8 @@ class StoreSource:
         codes = code_blocks(split, weights)
         chunk, shards = self._facts["rows_a_block"], self._facts["arrays"]["row_id"]["shards"]
         shard = 1 if shards is None else shards[0] // chunk
-        return write_split(self.location, name, split, codes, chunk, shard=shard, overwrite=overwrite)
+        home = Home(self.location, self.token)
+        return write_split(home, name, split, codes, chunk, shard=shard, overwrite=overwrite)
 
     def read_splits(self) -> dict[str, SplitSet]:
         """The sets of splits that the store keeps."""

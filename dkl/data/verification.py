@@ -13,13 +13,14 @@ from dask.delayed import Delayed
 
 from dkl.data.block_arrays import array_names
 from dkl.data.checks import check_rows
+from dkl.data.commit import VERSIONS
 from dkl.data.location import Location
 from dkl.data.reading import OpenStore
 from dkl.data.rows import RowReader, RowSource
 from dkl.data.selected import SelectedSource
 from dkl.data.stored import StoreSource
-from dkl.data.stored_splits import FOLDER, whole_split
-from dkl.data.version_files import open_version
+from dkl.data.stored_splits import FOLDER, column_of, whole_split
+from dkl.data.version_files import check_note, check_version, newest_version, open_version, version_place
 from dkl.data.versions import VersionSource
 from dkl.errors import CorruptChunkError
 
@@ -27,17 +28,27 @@ from dkl.errors import CorruptChunkError
 def faults(source: RowSource) -> Iterator[str]:
     """A sentence for each thing that is wrong; whole blocks are read, whatever a view shows of them."""
     base = source.base if isinstance(source, SelectedSource) else source
-    if isinstance(base, VersionSource):
-        yield from version_faults(base)
-    else:
-        yield from store_faults(base.location) if isinstance(base, StoreSource) else row_faults(base)
+    if not isinstance(base, StoreSource | VersionSource):
+        yield from row_faults(base)
+        return
+    found = dict.fromkeys(_failures(_version_checks(base.location)))
+    for part in base.parts if isinstance(base, VersionSource) else (base,):
+        found |= dict.fromkeys(store_faults(part.location))
+    yield from found
 
 
-def version_faults(source: VersionSource) -> Iterator[str]:
-    """What is wrong with any of the stores of a version, or with its record of dropped rows."""
-    yield from _failures([partial(open_version, source.location, source.version)])
-    for part in source.parts:
-        yield from store_faults(part.location)
+def _version_checks(location: Location) -> Iterator[Callable[[], Any]]:
+    """The versions of a store, all of them: one that is lost is missed whichever of the others was opened."""
+    yield partial(open_version, location)
+    folder = location.child(VERSIONS)
+    if not _is_used(folder):
+        return
+    yield partial(check_group, folder)
+    yield partial(check_note, location)
+    token = (location.read_marker() or {}).get("token", "")
+    for number in range(1, newest_version(location, token) + 1):
+        yield partial(check_version, location, number, token)
+        yield partial(check_group, version_place(location, number))
 
 
 def store_faults(location: Location) -> Iterator[str]:
@@ -61,12 +72,19 @@ def _store_checks(store: OpenStore) -> Iterator[Callable[[], Any]]:
         for name in array_names(store.schema):
             yield partial(store.values, name, index)
     folder = location.child(FOLDER)
-    for name in folder.folders():
+    if _is_used(folder):
         yield partial(check_group, folder)
+    for name in folder.folders():
         yield partial(check_group, folder.child(name))
         yield partial(whole_split, folder.child(name))
+        token = (folder.child(name).read_marker() or {}).get("token", "")
         for index in blocks:
-            yield partial(store.codes, f"{FOLDER}/{name}", index)
+            yield partial(store.codes, column_of(name, token), index)
+
+
+def _is_used(folder: Location) -> bool:
+    """Whether anything is kept in a group; a writer that was killed may leave a folder with nothing that is seen."""
+    return bool(folder.folders()) or folder.read("zarr.json") is not None
 
 
 def check_group(location: Location) -> None:
@@ -76,10 +94,18 @@ def check_group(location: Location) -> None:
     ------
     ValueError
     """
-    node = json.loads(location.read("zarr.json") or b"{}")
-    known = {"zarr_format": 3, "node_type": "group", "consolidated_metadata": None}
-    found = {name: value for name, value in node.items() if name != "attributes"}
-    if "attributes" not in node or any(name not in known or known[name] != found[name] for name in found):
+    text = location.read("zarr.json")
+    if text is None:
+        raise CorruptChunkError(f"the metadata of the group {location.place} is missing: its file 'zarr.json'")
+    try:
+        node = json.loads(text)
+    except ValueError as error:
+        raise CorruptChunkError(f"the metadata of the group {location.place} is damaged: {error}") from error
+    if not isinstance(node, dict):
+        raise CorruptChunkError(f"the metadata of the group {location.place} is not what was written: {node}")
+    wanted = {"zarr_format": 3, "node_type": "group"}
+    found = {name: value for name, value in node.items() if name not in ("attributes", "consolidated_metadata")}
+    if found != wanted or "attributes" not in node or node.get("consolidated_metadata") is not None:
         raise CorruptChunkError(f"the metadata of the group {location.place} is not what was written: {found}")
 
 

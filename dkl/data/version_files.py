@@ -2,29 +2,34 @@
 
 Version 0 is the store itself. Version k is the folder ``versions/00000k``: a store of the blocks that were appended, or
 a record of the rows that were dropped. Nothing that was written is changed, so a reader of an older version goes on.
+The group ``versions`` notes the newest version that was finished, so that one that is lost is missed.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dkl.data.commit import staged
+from dkl.data.commit import VERSIONS, Home, staged
 from dkl.data.digests import arrays_digest, json_digest
 from dkl.data.location import Location
 from dkl.data.manifest import read_arrays, write_arrays
-from dkl.data.reading import FORMAT, OpenStore
+from dkl.data.reading import FORMAT, OpenStore, Reading
 from dkl.data.rows import LIGHT_PARTS
 from dkl.data.splits import NO_SPLIT, SplitSet, split_table
 from dkl.data.stored import StoreSource
 from dkl.data.versions import VersionSource
-from dkl.errors import CorruptChunkError, StoreError
+from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError
 
-FOLDER = "versions"
+_ATTEMPTS = 5
+_GROUP = "rows"
 Record = dict[str, np.ndarray]
 
 
@@ -36,67 +41,189 @@ def open_version(location: Location, version: int | None = None) -> tuple[StoreS
     StoreError
         There is no such version.
     CorruptChunkError
-        A version is not what was written, or belongs to another store.
+        A version is missing, is not what was written, or belongs to another store.
     """
+    for _ in range(_ATTEMPTS):
+        try:
+            return _opened_version(location, version)
+        except StoreReplacedError:
+            # another writer replaced the store while it was being opened: what is there now is opened
+            continue
+    return _opened_version(location, version)
+
+
+def _opened_version(location: Location, version: int | None) -> tuple[StoreSource | VersionSource, dict[str, Any]]:
     base = StoreSource(OpenStore(location))
-    splits = base.read_splits()
-    records = list(_records(location, version))
-    if version is not None and version != len(records):
-        raise StoreError(f"{location.place} has no version {version}; its newest is {len(records)}")
-    if not records:
-        return base, splits
-    source = VersionSource(base)
-    for number, (place, facts) in enumerate(records, start=1):
-        if facts["after"] != source.token:
-            raise CorruptChunkError(f"{place.place} does not follow version {number - 1}: it belongs to another store")
-        splits = _known_splits(splits, facts["splits"], location)
-        if facts["kind"] == "dataset":
-            part = StoreSource(OpenStore(place))
-            splits = {name: _joined(split, part, facts["splits"][name]["joins"]) for name, split in splits.items()}
-            source = source.appended(part, number)
-        else:
-            dropped = _read_drop(place, facts)
-            splits = {name: _thinned(split, dropped, name) for name, split in splits.items()}
-            source = source.without(dropped, number, facts["token"])
+    with Reading("the versions", location, base.token):
+        splits = base.read_splits()
+        records = list(_records(location, version, base.token))
+        if version is not None and version != len(records):
+            raise StoreError(f"{location.place} has no version {version}; its newest is {len(records)}")
+        source: StoreSource | VersionSource = base
+        left_out: list[str] = []
+        for number, (place, facts) in enumerate(records, start=1):
+            if facts["after"] != source.token:
+                raise CorruptChunkError(
+                    f"{place.place} does not follow version {number - 1}: it belongs to another store. "
+                    + _remedy(location, number)
+                )
+            whole = source if isinstance(source, VersionSource) else VersionSource(source)
+            if number == 1:
+                _check_recorded(facts["splits"], splits, location)
+            left_out += [n for n, split in splits.items() if facts["splits"].get(n, {}).get("digest") != split.digest]
+            splits = {name: split for name, split in splits.items() if name not in left_out}
+            if facts["kind"] == "dataset":
+                part = StoreSource(OpenStore(place))
+                splits = {name: _joined(split, part, facts["splits"][name]["joins"]) for name, split in splits.items()}
+                source = whole.appended(part, number)
+            else:
+                dropped = _read_drop(place, facts)
+                splits = {name: _thinned(split, dropped, name) for name, split in splits.items()}
+                source = whole.without(dropped, number, facts["token"])
+        location.check_token(base.token)
+    if left_out:
+        warnings.warn(
+            f"the splits {', '.join(map(repr, left_out))} of {location.place} were made for version 0 after a later "
+            "version was: this version does not have them; split it by itself",
+            UserWarning,
+            stacklevel=4,
+        )
     return source, splits
 
 
 def version_place(location: Location, version: int) -> Location:
     """The folder of a version."""
-    return location.child(FOLDER, f"{version:06d}")
+    return location.child(VERSIONS, f"{version:06d}")
 
 
-def _records(location: Location, version: int | None) -> Iterator[tuple[Location, dict[str, Any]]]:
-    """Folder and facts of each whole version up to `version`, from the first on."""
-    newest = len(location.child(FOLDER).folders()) if version is None else version
-    for number in range(1, newest + 1):
+def _numbers(location: Location) -> list[int]:
+    """The versions that have a folder; folders of other names are none of ours."""
+    return sorted(int(name) for name in location.child(VERSIONS).folders() if re.fullmatch(r"[0-9]{6,}", name))
+
+
+def newest_version(location: Location, token: str) -> int:
+    """The highest number that a version of the store whose token is given has, whole or not; 0 without versions."""
+    return max([*_numbers(location), _noted(location, token)])
+
+
+def check_newest(location: Location, token: str, version: int) -> None:
+    """Refuse to add to a version when a later one was finished; the number of one that was lost is not given again.
+
+    Raises
+    ------
+    FileExistsError
+    """
+    # a folder of the very next number is looked at by `staged`: a writer may have left it
+    later = max([0, *(number for number in _numbers(location) if number > version + 1), _noted(location, token)])
+    if later > version:
+        raise FileExistsError(f"{location.place} has the version {later}")
+
+
+def _records(location: Location, version: int | None, token: str) -> Iterator[tuple[Location, dict[str, Any]]]:
+    """Folder and facts of each version up to `version`, from the first on.
+
+    A version that a writer behind a URL has not finished, the last of all, is as if it were not there.
+    """
+    newest = newest_version(location, token)
+    for number in range(1, (newest if version is None else min(version, newest)) + 1):
         place = version_place(location, number)
-        try:
-            facts = place.read_marker()
-        except ValueError as error:
-            raise CorruptChunkError(f"the metadata of {place.place} is damaged: {error}") from error
-        if facts is None or facts.get("state") != "complete":
-            return
-        kept = {name: value for name, value in facts.items() if name not in ("digest", "state")}
-        if json_digest(kept) != facts.get("digest"):
-            raise CorruptChunkError(f"the metadata of {place.place} is not what was written")
-        if facts["format"] > FORMAT:
-            raise StoreError(f"{place.place} has the newer format {facts['format']}; upgrade dkl: pip install -U dkl")
-        yield place, facts
+        facts = _facts(location, number)
+        if facts is not None:
+            yield place, facts
+            continue
+        _check_unfinished(location, number, token)
+        return
 
 
-def _known_splits(splits: dict[str, SplitSet], recorded: Mapping[str, Any], location: Location) -> dict[str, SplitSet]:
-    """The sets of splits that a version was made with."""
-    known = {n: split for n, split in splits.items() if n in recorded and recorded[n]["digest"] == split.digest}
-    if len(known) < len(splits):
-        lost = ", ".join(map(repr, sorted(set(splits) - set(known))))
-        warnings.warn(
-            f"the splits {lost} of {location.place} were made for version 0 after a later version was: this version "
-            "does not have them; split it by itself",
-            UserWarning,
-            stacklevel=4,
+def _check_unfinished(location: Location, number: int, token: str) -> None:
+    """Refuse a version without a whole marker, unless it is the last and a writer has left it, or is at work."""
+    place, newest = version_place(location, number), newest_version(location, token)
+    try:
+        state = (place.read_marker() or {}).get("state")
+    except ValueError:
+        state = None
+    if number > newest or (number == newest and state == "writing" and number > _noted(location, token)):
+        return
+    raise CorruptChunkError(
+        f"version {number} of {location.place} is lost: '{place.given}/zarr.json' is missing or damaged, and the "
+        f"rows that were appended or dropped then are not known without it. {_remedy(location, number)}"
+    )
+
+
+def _facts(location: Location, number: int) -> dict[str, Any] | None:
+    """The marker of a version, checked; None where it is not whole."""
+    place, remedy = version_place(location, number), _remedy(location, number)
+    try:
+        facts = place.read_marker()
+    except ValueError as error:
+        raise CorruptChunkError(f"the metadata of {place.place} is damaged: {error}. {remedy}") from error
+    if facts is None or facts.get("state") != "complete":
+        return None
+    kept = {name: value for name, value in facts.items() if name not in ("digest", "state")}
+    if json_digest(kept) != facts.get("digest"):
+        raise CorruptChunkError(f"the metadata of {place.place} is not what was written. {remedy}")
+    if facts["format"] > FORMAT:
+        raise StoreError(f"{place.place} has the newer format {facts['format']}; upgrade dkl: pip install -U dkl")
+    return facts
+
+
+def _remedy(location: Location, number: int) -> str:
+    return (
+        f"Restore the folder '{version_place(location, number).given}' from a copy; or go on from the version before "
+        f"it, in another store: dkl.create_dataset(other, dkl.open_dataset({location.given!r}, version={number - 1}))"
+    )
+
+
+def note_newest(location: Location, token: str, version: int) -> None:
+    """Note beside the versions that one was finished: should it be lost, that is noticed.
+
+    A writer that is killed before leaves the note of an older one, which is true as well.
+    """
+    note = {"of": token, "newest": version}
+    # the version is whole without it
+    with suppress(OSError):
+        location.child(VERSIONS).write_marker({**note, "digest": json_digest(note)})
+
+
+def _noted(location: Location, token: str) -> int:
+    """The version that `note_newest` noted for this store; 0 where there is no such note, or a damaged one."""
+    try:
+        note = location.child(VERSIONS).read_marker() or {}
+    except ValueError:
+        return 0
+    newest = note.get("newest")
+    return newest if _is_whole(note) and note.get("of") == token and isinstance(newest, int) else 0
+
+
+def check_note(location: Location) -> None:
+    """Refuse a note of the newest version that is not what was written; there is none where an older dkl wrote.
+
+    Raises
+    ------
+    CorruptChunkError
+    """
+    place = location.child(VERSIONS)
+    try:
+        node = json.loads(place.read("zarr.json") or b"{}")
+    except ValueError as error:
+        raise CorruptChunkError(f"the metadata of the group {place.place} is damaged: {error}") from error
+    if isinstance(node, dict) and node.get("attributes") and not _is_whole(place.read_marker() or {}):
+        raise CorruptChunkError(f"the note of the newest version in {place.place} is not what was written")
+
+
+def _is_whole(note: Mapping[str, Any]) -> bool:
+    return json_digest({name: value for name, value in note.items() if name != "digest"}) == note.get("digest")
+
+
+def _check_recorded(recorded: Mapping[str, Any], splits: Mapping[str, SplitSet], location: Location) -> None:
+    """Refuse a store that has lost sets of splits which its versions were made with."""
+    lost = sorted(set(recorded) - set(splits))
+    if lost:
+        raise CorruptChunkError(
+            f"the splits {', '.join(map(repr, lost))} of {location.place}, which its versions refer to, are missing. "
+            f"Restore the folder '{location.given}/splits/{lost[0]}' from a copy, or split as it was done before: "
+            f"dkl.open_dataset({location.given!r}, version=0).split(..., name={lost[0]!r}, overwrite=True)"
         )
-    return known
 
 
 def _joined(split: SplitSet, part: StoreSource, name: str | None) -> SplitSet:
@@ -185,18 +312,36 @@ def _left_tables(source: VersionSource, splits: Mapping[str, SplitSet], left: Ma
     return {name: np.array(table) for name, table in tables.items()}
 
 
-def write_drop(place: Location, record: Record, facts: Mapping[str, Any]) -> None:
+def write_drop(home: Home, place: Location, record: Record, facts: Mapping[str, Any]) -> None:
     """Keep a record of dropped rows as the version at `place`."""
-    with staged(place, overwrite=False) as staging:
-        write_arrays(staging.group.create_group("rows"), record)
+    with staged(place, overwrite=False, home=home) as staging:
+        write_arrays(staging.group.create_group(_GROUP), record)
         whole = {"kind": "drop", "format": FORMAT, "arrays": arrays_digest(record), "token": staging.token, **facts}
+        whole["nodes"] = staging.location.nodes_digest(_drop_nodes(record))
         staging.commit({**whole, "digest": json_digest(whole)})
 
 
+def _drop_nodes(record: Record) -> list[str]:
+    return [_GROUP, *(f"{_GROUP}/{name}" for name in record)]
+
+
 def _read_drop(place: Location, facts: Mapping[str, Any]) -> Record:
-    try:
-        return read_arrays(place.group(read_only=True)["rows"], facts["arrays"])
-    except OSError:
-        raise
-    except Exception as error:
-        raise CorruptChunkError(f"the dropped rows of {place.place} are not what was written: {error}") from error
+    with Reading(f"the dropped rows of {place.place}", place, facts["token"]):
+        return read_arrays(place.group(read_only=True)[_GROUP], facts["arrays"])
+
+
+def check_version(location: Location, number: int, token: str) -> None:
+    """Refuse a version that is lost, or a record of dropped rows that is not what was written.
+
+    Raises
+    ------
+    CorruptChunkError
+    """
+    place, facts = version_place(location, number), _facts(location, number)
+    if facts is None:
+        _check_unfinished(location, number, token)
+    elif facts["kind"] == "drop":
+        record = _read_drop(place, facts)
+        # records of the first releases have no digest of their nodes
+        if "nodes" in facts and place.nodes_digest(_drop_nodes(record)) != facts["nodes"]:
+            raise CorruptChunkError(f"a file 'zarr.json' of the dropped rows {place.place} is not what was written")

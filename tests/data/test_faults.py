@@ -283,7 +283,7 @@ def test_of_two_replacing_writers_the_second_is_told_and_the_first_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
 ) -> None:
     if not can_exchange:
-        monkeypatch.setattr("dkl.data.commit._exchanged", lambda one, other: False)
+        monkeypatch.setattr("dkl.data.commit._exchanged", lambda *given: False)
     path = tmp_path / "rows.zarr"
     create_dataset(path, np.zeros((3, 2)))
     with pytest.raises(FileExistsError, match="another writer"):
@@ -320,13 +320,13 @@ def test_an_error_in_the_with_block_leaves_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="stop"):
         write_while(stop, tmp_path / "a" / "rows.zarr")
-    assert os.listdir(tmp_path / "a") == []
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_store_that_was_moved_aside_by_a_killed_writer_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "rows.zarr"
     create_dataset(path, np.zeros((3, 2)))
-    path.rename(tmp_path / ".rows.zarr.0123.replaced")
+    path.rename(tmp_path / f".rows.zarr.{'0123' * 8}.replaced")
     with pytest.raises(FileExistsError, match="overwrite=True"):
         create_dataset(path, np.ones((4, 2)))
     assert open_dataset(path).n_rows == 3

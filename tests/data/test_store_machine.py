@@ -1,4 +1,4 @@
-"""Random sequences of writes, failures, splits, appended and dropped rows leave what a model in memory says."""
+"""Random writes, failures, splits, versions, damage and stale handles leave what a model in memory says."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -14,9 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from scipy import sparse
 
 from dkl.data.create import create_dataset
-from dkl.data.dataset import open_dataset
+from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.schema import Schema
 from dkl.data.store import DatasetWriter
+from dkl.errors import CorruptChunkError, StoreReplacedError
 
 NAMES = st.sampled_from(["one", "two"])
 
@@ -39,6 +41,8 @@ class Stores(RuleBasedStateMachine):
         self.versions: dict[str, int] = {}
         self.sparse: dict[str, bool] = {}
         self.splits: dict[str, dict[str, set[int]]] = {}
+        self.replacements: dict[str, int] = {"one": 0, "two": 0}
+        self.handles: list[tuple[str, int, Dataset]] = []
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
@@ -57,6 +61,56 @@ class Stores(RuleBasedStateMachine):
         create_dataset(self.store(name), given, overwrite=name in self.rows, rows_a_block=cut)
         self.rows[name], self.ids[name], self.sparse[name] = rows, np.arange(n), is_sparse
         self.splits[name], self.versions[name] = {}, 0
+        self.replacements[name] += 1
+
+    @precondition(lambda self: getattr(self, "rows", None))
+    @rule(data=st.data())
+    def keep_open(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.rows)))
+        self.handles.append((name, self.replacements[name], open_dataset(self.store(name))))
+
+    @precondition(lambda self: getattr(self, "handles", None))
+    @rule(data=st.data(), what=st.sampled_from(["append", "drop", "split", "read", "overwrite"]))
+    def use_what_was_kept_open(self, data: st.DataObject, what: str) -> None:
+        """A handle whose store was replaced, or has a newer version, changes nothing and reads nothing of another."""
+        name, replacement, ds = data.draw(st.sampled_from(self.handles))
+        attempt = {
+            "append": lambda: ds.append(ds.X.blocks[0].compute(), split=() if ds.splits else None),
+            "drop": lambda: ds.drop([0]),
+            "split": lambda: ds.split({"late": [0]}, name="late"),
+            "read": lambda: [ds.source.reader().load(ds.source.ticket(i)) for i in range(ds.source.n_blocks)],
+            # a dataset with splits is used whole with a warning; this one is not asked for its splits
+            "overwrite": lambda: create_dataset(self.store(name), Dataset(ds.source, ds.schema), overwrite=True),
+        }[what]
+        if replacement < self.replacements[name]:
+            if what == "split" and ds.version:
+                return
+            with pytest.raises(StoreReplacedError):
+                attempt()
+        elif ds.version < self.versions[name] and what in ("append", "overwrite"):
+            with pytest.raises(FileExistsError, match="newer version"):
+                attempt()
+        elif what == "read":
+            attempt()
+
+    @precondition(lambda self: any(getattr(self, "versions", {}).values()))
+    @rule(data=st.data(), how=st.sampled_from(["lost", "cut", "a bit"]))
+    def damage_a_version(self, data: st.DataObject, how: str) -> None:
+        """The record of a version that is damaged is missed, whichever it is; restored, all is as it was."""
+        name = data.draw(st.sampled_from([name for name, version in sorted(self.versions.items()) if version]))
+        number = data.draw(st.integers(1, self.versions[name]))
+        fs, path = fsspec.core.url_to_fs(f"{self.store(name)}/versions/{number:06d}/zarr.json")
+        before = fs.cat_file(path)
+        if how == "lost":
+            fs.rm_file(path)
+        else:
+            place = data.draw(st.integers(before.index(b'"dkl"'), len(before) - 40))
+            damaged = before[:place] if how == "cut" else before[:place] + b"#" + before[place + 1 :]
+            fs.pipe_file(path, damaged)
+        with pytest.raises(CorruptChunkError, match=f"versions/{number:06d}"):
+            open_dataset(self.store(name))
+        assert open_dataset(self.store(name), number - 1).version == number - 1
+        fs.pipe_file(path, before)
 
     @rule(name=NAMES, blocks=st.integers(0, 3))
     def fail_to_create(self, name: str, blocks: int) -> None:
@@ -125,4 +179,4 @@ class Stores(RuleBasedStateMachine):
 
 
 TestStores = Stores.TestCase
-TestStores.settings = settings(max_examples=6, stateful_step_count=6, deadline=None)
+TestStores.settings = settings(max_examples=8, stateful_step_count=8, deadline=None)

@@ -1,0 +1,275 @@
+"""A lost or damaged record of a store is said, whichever it is, and never rolls the store back in silence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from dkl.data.create import create_dataset
+from dkl.data.dataset import Dataset, open_dataset
+from dkl.data.location import Location
+from dkl.data.reading import OpenStore
+from dkl.data.stored_splits import whole_split
+from dkl.data.verification import faults
+from dkl.data.version_files import check_version
+from dkl.errors import CorruptChunkError, StoreError
+
+WRITTEN = Path(__file__).parent / "written_by"
+
+
+def rows(n: int, start: int = 0) -> np.ndarray:
+    """Small numbers from sums alone: any release makes the same ones."""
+    i, j = np.arange(start, start + n)[:, None], np.arange(5)
+    return ((7 * i + 3 * j * j + i * j) % 11 % 4).astype(np.float32)
+
+
+def frame(n: int, start: int = 0) -> pd.DataFrame:
+    i = np.arange(start, start + n)
+    return pd.DataFrame({"colour": np.array(["red", "blue", "green"])[i * 5 % 7 % 3], "size": i * 3 % 13 / 4})
+
+
+def labels(n: int, start: int = 0) -> np.ndarray:
+    return np.array(["no", "yes"])[np.arange(start, start + n) * 3 % 7 % 2]
+
+
+def weights(n: int, start: int = 0) -> np.ndarray:
+    return (np.arange(start, start + n) % 3 + 1).astype(float)
+
+
+def contents(ds: Dataset) -> list[object]:
+    """What users see of a dataset: rows, targets, weights, ids, splits, names, encoding."""
+    X = ds.X.compute()
+    parts = [X.toarray() if sparse.issparse(X) else X, ds.row_id.compute()]
+    parts += [None if part is None else part.compute() for part in (ds.y, ds.sample_weight)]
+    held = {name: (len(ds[name]), ds[name].row_id.compute().tolist()) for name in ds.splits}
+    encoding = None if ds.encoding is None else json.dumps(ds.encoding.to_json(), sort_keys=True)
+    return [*(None if part is None else part.tolist() for part in parts), held, ds.column_names, ds.version, encoding]
+
+
+@pytest.mark.parametrize("kind", ["frame", "sparse"])
+def test_a_store_of_format_1_as_the_first_release_wrote_it_opens_and_grows(tmp_path: Path, kind: str) -> None:
+    store = shutil.copytree(WRITTEN / "format_1" / f"{kind}.zarr", tmp_path / "rows.zarr")
+    ds = open_dataset(store)
+    left = np.setdiff1d(np.arange(37), [0, 4, 30])
+    X, y, weight = ds.X.compute(), ds.y.compute(), ds.sample_weight.compute()
+    if kind == "sparse":
+        assert np.array_equal(X.toarray(), rows(37)[left])
+    else:
+        table = frame(37).iloc[left]
+        for name in ("blue", "green", "red"):
+            assert np.array_equal(X[:, ds.column_names.index(f"colour={name}")], table["colour"] == name)
+        assert np.array_equal(X[:, ds.column_names.index("size")], table["size"].astype(np.float32))
+    assert np.array_equal(y, labels(37)[left])
+    assert np.array_equal(weight, weights(37)[left])
+    ids = np.r_[np.arange(25), 2**40 + np.arange(12)][left]
+    train = (left % 3 != 0) | (left >= 25)
+    assert np.array_equal(ds["train"].row_id.compute(), ids[train])
+    assert np.array_equal(ds["test"].row_id.compute(), ids[~train])
+    assert ds.verify() == []
+    further = sparse.csr_array(rows(5)) if kind == "sparse" else frame(5)
+    more = ds.append(further, labels(5), sample_weight=weights(5), split="test")
+    assert (more.version, more.n_rows, len(more["test"])) == (3, 39, len(ds["test"]) + 5)
+    assert more.drop([1]).verify() == []
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of table rows with splits, appended and dropped rows."""
+    path = tmp_path_factory.mktemp("whole") / "rows.zarr"
+    ds = create_dataset(path, frame(9), labels(9), rows_a_block=6).split({"train": 0.6, "test": 0.4})
+    ds.append(frame(4, 9), labels(4, 9), split="train").drop([0, 10]).append(frame(2), labels(2), split=())
+    return path
+
+
+@pytest.fixture
+def store(whole: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(whole, tmp_path / "rows.zarr")
+
+
+def lose_marker(path: Path) -> None:
+    (path / "zarr.json").unlink()
+
+
+def empty_marker(path: Path) -> None:
+    (path / "zarr.json").write_bytes(b"")
+
+
+def halve_marker(path: Path) -> None:
+    text = (path / "zarr.json").read_bytes()
+    (path / "zarr.json").write_bytes(text[: len(text) // 2])
+
+
+def forget_attributes(path: Path) -> None:
+    (path / "zarr.json").write_text('{"attributes": {}, "zarr_format": 3, "node_type": "group"}')
+
+
+def rename_mark(path: Path) -> None:
+    (path / "zarr.json").write_text((path / "zarr.json").read_text().replace('"dkl"', '"ekl"'))
+
+
+def rename_state(path: Path) -> None:
+    (path / "zarr.json").write_text((path / "zarr.json").read_text().replace('"complete"', '"complste"'))
+
+
+def list_instead(path: Path) -> None:
+    (path / "zarr.json").write_text("[1, 2]")
+
+
+def other_digest(path: Path) -> None:
+    text = (path / "zarr.json").read_text()
+    (path / "zarr.json").write_text(text.replace('"token": "', '"token": "0'))
+
+
+def empty_folder(path: Path) -> None:
+    shutil.rmtree(path)
+    path.mkdir()
+
+
+RECORD_FAULTS = [
+    *(lose_marker, empty_marker, halve_marker, forget_attributes, rename_mark),
+    *(rename_state, list_instead, other_digest, empty_folder, shutil.rmtree),
+]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("fault", RECORD_FAULTS, ids=lambda fault: fault.__name__)
+def test_a_lost_version_is_said_with_the_remedy_and_nothing_is_added_behind_it(store, number, fault) -> None:
+    newest, before = open_dataset(store), open_dataset(store, number - 1)
+    truth = contents(before)
+    fault(store / f"versions/00000{number}")
+    with pytest.raises(CorruptChunkError, match=rf"versions/00000{number}.*version={number - 1}\)\)") as caught:
+        open_dataset(store)
+    assert "Restore" in str(caught.value)
+    for handle in (newest, before):
+        assert any(f"00000{number}" in sentence for sentence in handle.verify())
+    # the version before it is what the remedy says
+    again = open_dataset(store, number - 1)
+    assert contents(again) == truth
+    for change in (lambda: again.append(frame(2), labels(2), split=()), lambda: again.drop([0])):
+        with pytest.raises(FileExistsError, match="newer version"):
+            change()
+    with pytest.warns(UserWarning, match="has splits and is used whole"):
+        assert create_dataset(store.parent / "other.zarr", again).n_rows == again.n_rows
+
+
+@pytest.mark.parametrize("fault", RECORD_FAULTS, ids=lambda fault: fault.__name__)
+def test_splits_that_are_lost_are_said_and_drawn_again_they_are_back(store: Path, fault) -> None:
+    truth = contents(open_dataset(store))
+    fault(store / "splits/split")
+    with pytest.raises(CorruptChunkError, match=r"splits.*(Restore|restore)"):
+        open_dataset(store)
+    shutil.rmtree(store / "splits/split", ignore_errors=True)
+    open_dataset(store, 0).split({"train": 0.6, "test": 0.4})
+    assert contents(open_dataset(store)) == truth
+
+
+@pytest.mark.parametrize("fault", RECORD_FAULTS, ids=lambda fault: fault.__name__)
+def test_a_store_without_its_own_record_does_not_open(store: Path, fault) -> None:
+    fault(store)
+    with pytest.raises((StoreError, FileNotFoundError)):
+        open_dataset(store)
+
+
+@pytest.mark.parametrize("group", ["versions", "splits"])
+@pytest.mark.parametrize("fault", [lose_marker, halve_marker, list_instead], ids=lambda fault: fault.__name__)
+def test_a_damaged_group_around_versions_or_splits_is_listed(store: Path, group: str, fault) -> None:
+    truth = contents(open_dataset(store))
+    fault(store / group)
+    ds = open_dataset(store)
+    assert contents(ds) == truth
+    assert any(f"/{group}'" in sentence for sentence in ds.verify())
+
+
+def test_a_folder_of_another_name_among_the_versions_is_no_version(store: Path) -> None:
+    (store / "versions/notes").mkdir()
+    (store / "versions/000002.bak").mkdir()
+    ds = open_dataset(store)
+    assert (ds.version, ds.verify()) == (3, [])
+
+
+def flip(file: Path, position: int, mask: int) -> bytes:
+    before = file.read_bytes()
+    damaged = bytearray(before)
+    damaged[position] ^= mask
+    file.write_bytes(bytes(damaged))
+    return before
+
+
+def check_flip(store: Path, truth: list[object], file: Path, position: int, mask: int) -> None:
+    """The flip is said by opening or by `verify`, as a StoreError is; or what opens in spite of it is what it was."""
+    before = flip(file, position, mask)
+    where = f"byte {position} of {file.relative_to(store)} with {mask:08b}"
+    try:
+        ds = open_dataset(store)
+        if next(faults(ds.source), None) is None:
+            assert contents(ds) == truth, f"{where} changed what is read, and was not found"
+    except StoreError:
+        pass
+    file.write_bytes(before)
+
+
+def metadata_files(store: Path) -> list[Path]:
+    """Every file that holds no rows."""
+    files = [file for file in sorted(store.rglob("*")) if file.is_file()]
+    return [f for f in files if f.name == "zarr.json" or "manifest" in f.parts or "versions/000002" in f.as_posix()]
+
+
+def is_of_an_array(file: Path) -> bool:
+    return file.name != "zarr.json" or json.loads(file.read_text())["node_type"] == "array"
+
+
+def test_flips_of_metadata_are_found_or_change_nothing(store: Path) -> None:
+    truth, rng = contents(open_dataset(store)), np.random.default_rng(0)
+    files = metadata_files(store)
+    assert len(files) > 60
+    for file in [*files[::4], *[file for file in files if not is_of_an_array(file)]]:
+        check_flip(store, truth, file, int(rng.integers(file.stat().st_size)), int(rng.integers(1, 256)))
+    assert open_dataset(store).verify() == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("bits", ["one", "several"])
+def test_a_flip_of_any_byte_of_a_record_is_found_or_changes_nothing(store: Path, bits: str) -> None:
+    truth, rng = contents(open_dataset(store)), np.random.default_rng(len(bits))
+    for file in metadata_files(store):
+        if is_of_an_array(file):
+            continue
+        for position in range(file.stat().st_size):
+            mask = 1 << int(rng.integers(8)) if bits == "one" else int(rng.integers(1, 256))
+            check_flip(store, truth, file, position, mask)
+    assert open_dataset(store).verify() == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_flip_of_any_byte_of_the_metadata_of_an_array_is_found(store: Path) -> None:
+    place, rng = Location.of(store), np.random.default_rng(0)
+    token = OpenStore(place).token
+    stores = {folder: OpenStore(Location.of(store / folder)) for folder in (".", "versions/000001", "versions/000003")}
+
+    def check(file: Path) -> object:
+        """What `verify` asks of the part of the store that the file belongs to."""
+        path = file.relative_to(store).as_posix()
+        if path.startswith("splits"):
+            return whole_split(place.child("splits", "split"))
+        if path.startswith("versions/000002"):
+            return check_version(place, 2, token)
+        folder = next(name for name in sorted(stores, reverse=True) if name == "." or path.startswith(name))
+        if file.name != "zarr.json":
+            return OpenStore(stores[folder].location)
+        return stores[folder].check_nodes()
+
+    for file in filter(is_of_an_array, metadata_files(store)):
+        for position in range(file.stat().st_size):
+            before = flip(file, position, int(rng.integers(1, 256)))
+            with pytest.raises(StoreError):
+                check(file)
+            file.write_bytes(before)
+    assert open_dataset(store).verify() == []

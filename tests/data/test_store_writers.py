@@ -1,0 +1,412 @@
+"""Whoever adds to a store, replaces it or reads it while somebody else does: one is told, and no row is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import zarr
+from zarr.storage import LocalStore
+
+from dkl.data import commit
+from dkl.data.create import create_dataset
+from dkl.data.dataset import Dataset, open_dataset
+from dkl.data.location import Location
+from dkl.data.schema import Schema
+from dkl.data.store import DatasetWriter
+from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError
+
+X = (np.arange(75.0).reshape(25, 3) % 7).astype(np.float32)
+OTHER = X[:17] + 100
+TOKEN = "0123456789abcdef" * 2
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "local":
+        yield str(tmp_path / "rows.zarr")
+        return
+    yield f"memory:/{tmp_path}/rows.zarr"
+    fsspec.filesystem("memory").store.clear()
+
+
+def make(store: object) -> Dataset:
+    return create_dataset(str(store), X, rows_a_block=10)
+
+
+def replace_store(store: object) -> None:
+    create_dataset(str(store), OTHER, rows_a_block=5, overwrite=True)
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+ADDING: dict[str, Callable[[Dataset], Any]] = {
+    "append": lambda ds: ds.append(X[:4]),
+    "drop": lambda ds: ds.drop([1, 2]),
+    "drop blocks": lambda ds: ds.drop(blocks=[0]),
+    "split": lambda ds: ds.split({"train": 0.5, "test": 0.5}),
+    "split again": lambda ds: ds.split({"train": 0.5, "test": 0.5}, overwrite=True),
+}
+ADDED = pytest.mark.parametrize("change", ADDING.values(), ids=ADDING.keys())
+
+
+@ADDED
+def test_what_a_stale_handle_adds_never_ends_up_in_the_store_that_took_the_place(store: str, change) -> None:
+    ds = make(store)
+    replace_store(store)
+    with pytest.raises(StoreReplacedError, match=r"was replaced by another .* since it was opened.*[Oo]pen it again"):
+        change(ds)
+    check_whole(store)
+
+
+def check_whole(store: str) -> None:
+    """The store that took the place is as it was written, with nothing of anybody else in it."""
+    ds = open_dataset(store)
+    assert (ds.version, ds.splits, ds.verify()) == (0, (), [])
+    assert np.array_equal(ds.X.compute(), OTHER)
+    if "://" not in store:
+        names = {Path(name).parts[0] for name in listing(Path(store))}
+        assert names == {"X", "row_id", "manifest", "zarr.json"}
+        assert os.listdir(Path(store).parent) == ["rows.zarr"]
+    assert ds.append(X[:4]).drop([0]).verify() == []
+
+
+@pytest.mark.parametrize("moment", ["before the commit", "after the look at the token"])
+@ADDED
+def test_a_store_replaced_while_something_is_added_stays_as_it_is(store: str, change, moment: str, monkeypatch) -> None:
+    ds = make(store)
+    name = "commit" if moment == "before the commit" else "ensure_group" if "://" in store else "_rename"
+    owner: Any = commit.Staging if moment == "before the commit" else commit
+    original, at_work = getattr(owner, name), []
+
+    def interrupted(*given: Any) -> None:
+        if not at_work:
+            at_work.append(True)
+            replace_store(store)
+        original(*given)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(StoreReplacedError, match="was replaced"):
+        change(ds)
+    monkeypatch.undo()
+    check_whole(store)
+
+
+@pytest.mark.parametrize("gone", ["moved", "deleted"])
+@ADDED
+def test_what_is_added_to_a_store_that_is_gone_is_refused_and_nothing_is_made_in_its_place(
+    tmp_path, change, gone
+) -> None:
+    store = tmp_path / "rows.zarr"
+    ds = make(store)
+    shutil.move(store, tmp_path / "elsewhere") if gone == "moved" else shutil.rmtree(store)
+    with pytest.raises(StoreReplacedError, match="not found any more: it was moved, deleted or replaced"):
+        change(ds)
+    assert not store.exists()
+
+
+@ADDED
+def test_a_store_that_is_deleted_while_something_is_added_does_not_come_back_as_a_ruin(
+    tmp_path, change, monkeypatch
+) -> None:
+    store = tmp_path / "rows.zarr"
+    ds, original = make(store), commit.Staging.commit
+
+    def interrupted(staging: commit.Staging, *given: Any) -> None:
+        shutil.rmtree(store)
+        original(staging, *given)
+
+    monkeypatch.setattr(commit.Staging, "commit", interrupted)
+    with pytest.raises(StoreReplacedError, match="not found any more"):
+        change(ds)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_rows_that_are_appended_while_the_store_is_being_replaced_are_kept(tmp_path, monkeypatch, can_exchange) -> None:
+    if not can_exchange:
+        monkeypatch.setattr("dkl.data.commit._exchanged", lambda *given: False)
+    store = tmp_path / "rows.zarr"
+    ds = make(store)
+    schema = Schema(n_columns=3, dtype=np.dtype(np.float32))
+
+    def replace_while_another_appends() -> None:
+        with DatasetWriter(store, schema, overwrite=True) as writer:
+            writer.write(OTHER)
+            ds.append(X[:4])
+
+    with pytest.raises(FileExistsError, match="another writer"):
+        replace_while_another_appends()
+    found = open_dataset(store)
+    assert (found.n_rows, found.version, found.verify()) == (29, 1, [])
+    assert os.listdir(tmp_path) == ["rows.zarr"]
+
+
+def test_a_store_is_replaced_by_its_own_rows_only_while_they_are_all_of_it(tmp_path: Path) -> None:
+    store = tmp_path / "rows.zarr"
+    ds = make(store)
+    newer = ds.append(X[:4])
+    for stale in (ds, ds.thin(5)):
+        with pytest.raises(FileExistsError, match=r"newer version than 0.*would lose"):
+            create_dataset(store, stale, overwrite=True)
+    compact = create_dataset(store, newer.drop([0]), overwrite=True)
+    assert np.array_equal(compact.X.compute(), np.concatenate([X, X[:4]])[1:])
+    assert (compact.version, compact.verify()) == (0, [])
+    with pytest.raises(StoreReplacedError, match="was replaced"):
+        create_dataset(store, newer, overwrite=True)
+
+
+def test_a_store_behind_a_url_is_not_deleted_before_its_own_rows_are_read(tmp_path: Path) -> None:
+    url = f"memory:/{tmp_path}/rows.zarr"
+    with pytest.raises(ValueError, match="cannot be replaced by its own rows"):
+        create_dataset(url, make(url), overwrite=True)
+    assert open_dataset(url).verify() == []
+
+
+def test_a_kill_while_a_store_behind_a_url_is_replaced_leaves_it_half_written_and_said(tmp_path, monkeypatch) -> None:
+    url = f"memory:/{tmp_path}/rows.zarr"
+    make(url)
+    with monkeypatch.context() as patched:
+        # as after a SIGKILL: the writer has marked what was there, and nothing of it is deleted yet
+        patched.setattr(Location, "delete", lambda *given, **options: None)
+        DatasetWriter(url, Schema(n_columns=2, dtype=np.dtype("f4")), overwrite=True).__enter__()
+    with pytest.raises(StoreError, match="half-written"):
+        open_dataset(url)
+    replace_store(url)
+    check_whole(url)
+
+
+READING: dict[str, Callable[[Dataset], Any]] = {
+    "X": lambda ds: ds.X.compute(),
+    "row_id": lambda ds: ds.row_id.compute(),
+    "a split": lambda ds: ds["train"].X.compute(),
+    "a reader elsewhere": lambda ds: pickle.loads(pickle.dumps(ds.source.reader())).load(ds.source.ticket(0)),
+}
+
+
+@pytest.mark.parametrize("what", ["whole", "version"])
+@pytest.mark.parametrize("gone", ["moved", "deleted", "replaced"])
+@pytest.mark.parametrize("read", READING.values(), ids=READING.keys())
+def test_readers_of_a_store_that_is_gone_are_told_so_rather_than_of_damage(tmp_path, read, gone, what) -> None:
+    store = tmp_path / "rows.zarr"
+    ds = make(store).split({"train": 0.5, "test": 0.5})
+    if what == "version":
+        ds = ds.append(X[:4], split="train")
+    if gone == "replaced":
+        replace_store(store)
+    else:
+        shutil.move(store, tmp_path / "elsewhere") if gone == "moved" else shutil.rmtree(store)
+    with pytest.raises(StoreReplacedError, match=r"(moved, deleted or replaced|was replaced).*[Oo]pen it again"):
+        read(ds)
+
+
+def test_splits_that_were_replaced_under_an_open_handle_are_not_mixed_with_the_new_ones(store: str) -> None:
+    ds = make(store).split({"train": 0.5, "test": 0.5}, seed=0)
+    reader = open_dataset(store)
+    assert len(reader["train"].row_id.compute()) == len(ds["train"])
+    ds.split({"train": 0.2, "test": 0.8}, seed=1, overwrite=True)
+    for old in (ds, reader):
+        with pytest.raises(StoreReplacedError, match=r"splits .* were replaced"):
+            old["train"].row_id.compute()
+    assert len(open_dataset(store)["train"].row_id.compute()) == 5
+
+
+def test_damage_is_still_called_damage(tmp_path: Path) -> None:
+    ds = make(tmp_path / "rows.zarr")
+    (tmp_path / "rows.zarr/X/c/1/0").unlink()
+    with pytest.raises(CorruptChunkError, match="block 1 of 'X'"):
+        ds.X.compute()
+
+
+NOT_OURS = [
+    ".rows.zarr.mybackup.partial",
+    ".rows.zarr.0123.replaced",
+    f".rows.zarr.{TOKEN}.partial.bak",
+    f".rows.zarr.{TOKEN[:-1]}.partial",
+    f".rows.zarr.{TOKEN}0.partial",
+    f".rows.zarr.{TOKEN.upper()}.partial",
+    f".rows.zarr.mine.{TOKEN}.partial",
+    f".rowsXzarr.{TOKEN}.partial",
+    f".rows.{TOKEN}.partial",
+    f"rows.zarr.{TOKEN}.partial",
+    f".rows.zarr.{TOKEN}.part",
+]
+
+
+@pytest.mark.parametrize("name", NOT_OURS)
+def test_a_folder_that_is_only_named_like_a_leftover_stays(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "precious.txt").write_text("keep me")
+    make(tmp_path / "rows.zarr")
+    replace_store(tmp_path / "rows.zarr")
+    assert (tmp_path / name / "precious.txt").read_text() == "keep me"
+    assert sorted(os.listdir(tmp_path)) == sorted([name, "rows.zarr"])
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_file_or_link_of_the_name_of_a_leftover_stays(tmp_path: Path, link: bool) -> None:
+    name = tmp_path / f".rows.zarr.{TOKEN}.partial"
+    (tmp_path / "mine").mkdir()
+    name.symlink_to(tmp_path / "mine") if link else name.write_text("keep me")
+    make(tmp_path / "rows.zarr")
+    assert sorted(os.listdir(tmp_path)) == sorted([name.name, "mine", "rows.zarr"])
+
+
+def test_a_rescued_store_comes_back_under_its_own_name_alone(tmp_path: Path) -> None:
+    make(tmp_path / "rows.zarr")
+    (tmp_path / "rows.zarr").rename(tmp_path / f".rows.zarr.{TOKEN}.replaced")
+    create_dataset(tmp_path / "rows", OTHER)
+    assert open_dataset(tmp_path / "rows").n_rows == 17
+    assert not (tmp_path / "rows.zarr").exists()
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        make(tmp_path / "rows.zarr")
+    assert open_dataset(tmp_path / "rows.zarr").n_rows == 25
+
+
+def test_what_a_killed_writer_left_is_cleared(tmp_path: Path) -> None:
+    (tmp_path / f".rows.zarr.{TOKEN}.partial" / "X").mkdir(parents=True)
+    make(tmp_path / "rows.zarr")
+    assert os.listdir(tmp_path) == ["rows.zarr"]
+
+
+STRANGERS = [
+    "notes.txt", "results/model.pkl", ".hidden", "mine/zarr.json", "mine/c/0", "X/notes.txt", "X/c/0/0.bak",
+    "manifest/rows/c/old", "versions/notes.txt", "versions/old/zarr.json", "splits/split/readme.md", "X.csv", "c/0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_a_store_that_holds_a_users_own_files_is_not_replaced_and_they_are_listed(tmp_path: Path, name: str) -> None:
+    store = tmp_path / "rows.zarr"
+    make(store).split({"train": 0.5}).append(X[:4], split=())
+    (store / name).parent.mkdir(parents=True, exist_ok=True)
+    (store / name).write_text("keep me")
+    with pytest.raises(FileExistsError, match="holds files that dkl did not write") as caught:
+        replace_store(store)
+    assert repr(name) in str(caught.value)
+    assert "move them away" in str(caught.value)
+    assert (store / name).read_text() == "keep me"
+    assert os.listdir(tmp_path) == ["rows.zarr"]
+
+
+def test_a_users_own_files_behind_a_url_are_not_deleted_either(tmp_path: Path) -> None:
+    url = f"memory:/{tmp_path}/rows.zarr"
+    make(url)
+    fsspec.filesystem("memory").pipe_file(f"{tmp_path}/rows.zarr/notes.txt", b"keep me")
+    with pytest.raises(FileExistsError, match=r"did not write: 'notes\.txt'"):
+        replace_store(url)
+    assert np.array_equal(open_dataset(url).X.compute(), X)
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_file_that_a_user_puts_in_meanwhile_is_not_deleted(tmp_path: Path, monkeypatch, can_exchange: bool) -> None:
+    if not can_exchange:
+        monkeypatch.setattr("dkl.data.commit._exchanged", lambda *given: False)
+    store = tmp_path / "rows.zarr"
+    make(store)
+    original = commit._flush
+
+    def flush(folder: Path) -> None:
+        (store / "notes.txt").write_text("keep me")
+        original(folder)
+
+    monkeypatch.setattr(commit, "_flush", flush)
+    with pytest.raises(FileExistsError, match="did not write"):
+        replace_store(store)
+    assert (store / "notes.txt").read_text() == "keep me"
+    assert np.array_equal(open_dataset(store).X.compute(), X)
+    assert os.listdir(tmp_path) == ["rows.zarr"]
+
+
+def test_what_systems_put_into_folders_and_a_link_to_the_store_are_no_reason(tmp_path: Path) -> None:
+    make(tmp_path / "rows.zarr").split({"train": 0.5}).append(X[:4], split=()).drop([0])
+    (tmp_path / "rows.zarr/X/.DS_Store").write_text("")
+    (tmp_path / "rows.zarr/versions" / f".000009.{TOKEN}.partial" / "anything").mkdir(parents=True)
+    (tmp_path / "rows.zarr/versions" / f".000009.{TOKEN}.partial" / "anything" / "at all").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "rows.zarr")
+    replace_store(tmp_path / "link")
+    assert np.array_equal(open_dataset(tmp_path / "rows.zarr").X.compute(), OTHER)
+
+
+def test_an_array_of_ones_own_in_the_store_is_seen_by_its_name(tmp_path: Path) -> None:
+    make(tmp_path / "rows.zarr")
+    zarr.create_array(tmp_path / "rows.zarr" / "predictions", data=np.ones(25))
+    with pytest.raises(FileExistsError, match=r"'predictions/c/0', 'predictions/zarr\.json'"):
+        replace_store(tmp_path / "rows.zarr")
+
+
+def test_rows_do_not_replace_a_model(tmp_path: Path) -> None:
+    with commit.staged(Location.of(tmp_path / "model"), overwrite=False) as staging:
+        staging.commit({"kind": "model"})
+    with pytest.raises(FileExistsError, match="is a model, not a dataset"):
+        replace_store(tmp_path / "model")
+
+
+def fail_after(monkeypatch: pytest.MonkeyPatch, writes: int, code: int) -> None:
+    """Let a few files be written, then have the disk refuse."""
+    original, left = LocalStore.set, [writes]
+
+    async def set_or_fail(self: LocalStore, key: str, value: object) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(code, os.strerror(code))
+        await original(self, key, value)
+
+    monkeypatch.setattr(LocalStore, "set", set_or_fail)
+
+
+@pytest.mark.parametrize("writes", [0, 2, 6])
+@pytest.mark.parametrize(
+    ("code", "words"), [(errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only"), (errno.EACCES, "not permitted")]
+)
+@ADDED
+def test_a_disk_that_refuses_what_is_added_is_named_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change, writes: int, code: int, words: str
+) -> None:
+    store = tmp_path / "rows.zarr"
+    ds = make(store)
+    before = listing(tmp_path)
+    with monkeypatch.context() as patched:
+        fail_after(patched, writes, code)
+        with pytest.raises(OSError, match=words) as caught:
+            change(ds)
+    assert str(store) in str(caught.value)
+    assert caught.value.errno == code
+    assert listing(tmp_path) == before
+    assert open_dataset(store).verify() == []
+
+
+@ADDED
+def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change) -> None:
+    store = tmp_path / "rows.zarr"
+    ds = make(store)
+    before = listing(tmp_path)
+
+    def refused(self: Path, *given: Any, **options: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", refused)
+        with pytest.raises(PermissionError, match="not permitted") as caught:
+            change(ds)
+    assert str(store) in str(caught.value)
+    assert listing(tmp_path) == before
+
+
+def test_where_splits_cannot_be_stored_the_remedy_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = make(tmp_path / "rows.zarr")
+    fail_after(monkeypatch, 0, errno.EROFS)
+    with pytest.raises(OSError, match="read-only") as caught:
+        ds.split({"train": 0.5})
+    assert "write=False" in "".join(caught.value.__notes__)
+    assert len(ds.split({"train": 0.5}, write=False)["train"]) == 13
