@@ -236,7 +236,7 @@ def allowed_bytes(memory_limit: int | str | None, process_limit: int | None) -> 
     """The user's limit, else the process's own (a worker's), else what this machine has left."""
     if memory_limit is not None:
         try:
-            return parse_bytes(memory_limit)
+            return parse_bytes(memory_limit if isinstance(memory_limit, str) else int(memory_limit))
         except ValueError as error:
             raise ValueError(
                 f"memory_limit is {memory_limit!r}; expected a number of bytes, or one with its unit: '2 GiB'"
