@@ -19,11 +19,14 @@ from sklearn.utils._param_validation import (
 )
 
 from dkl.features.families import FiniteFamily, Gaussian
+from dkl.passes.memory import allowed_bytes
 
 Constraints = dict[str, list[Any]]
 
 # beyond these no computer has the memory or the time, or the squares of floats are lost
 _MOST, _MOST_ROWS, _LARGEST, _LARGEST_POWER = 2**31 - 1, 2**53, 1e100, 1_000
+# a class that counts more leaves nothing of the others
+_LARGEST_FACTOR = 1e15
 
 
 def _count(least: int) -> Interval:
@@ -217,7 +220,12 @@ def check_constraints(estimator: Any) -> None:
             _refuse(name, parameter, value, "not be empty; None leaves it out where it may be left out")
         if isinstance(value, Integral) and abs(int(value)) >= 2**63 and parameter != "random_state":
             _refuse(name, parameter, value, "be a number of at most 64 bits")
-    validate_parameter_constraints(constraints, given, caller_name=name)
+    # the bounds overflow in half precision, and a comparison would warn
+    plain = {key: float(value) if isinstance(value, np.floating) else value for key, value in given.items()}
+    validate_parameter_constraints(constraints, plain, caller_name=name)
+    allowed_bytes(given.get("memory_limit"), process_limit=1)
+    if "sigma_factors" in given:
+        bandwidth_factors(name, given["sigma_factors"])
 
 
 def _refuse(name: str, parameter: str, value: Any, must: str) -> None:
@@ -345,8 +353,10 @@ def class_weights(class_weight: Any, classes: np.ndarray, totals: np.ndarray) ->
         position = np.flatnonzero(classes == label)
         if len(position) != 1:
             raise ValueError(f"class_weight names the class {label!r}, but the classes are {classes.tolist()}")
-        if not (isinstance(factor, Real) and 0.0 <= float(factor) < np.inf):
-            raise ValueError(f"class_weight[{label!r}] must be a finite number >= 0, got {factor!r}")
+        if not (isinstance(factor, Real) and 0.0 <= float(factor) <= _LARGEST_FACTOR):
+            raise ValueError(
+                f"class_weight[{label!r}] must be a finite number >= 0 and at most {_LARGEST_FACTOR:g}, got {factor!r}"
+            )
         factors[position[0]] = factor
     if not factors.any():
         raise ValueError("class_weight is 0 for every class; at least one class must count")
