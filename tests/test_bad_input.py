@@ -785,7 +785,32 @@ PARAMETERS_TOO = [
 ]
 
 
-CASES = [*ROWS, *STORES, *FILES, *PARAMETERS, *FITS, *WEIGHTS, *LABELS, *EMPTY, *VALUES, *PARAMETERS_TOO]
+FUNCTIONS = [
+    Case("half a row a block", lambda f: create(f, X, Y, rows_a_block=1.5), TypeError, ("rows_a_block", "1.5")),
+    Case(
+        "a row less than none a block", lambda f: create(f, X, Y, rows_a_block=-1), ValueError, ("rows_a_block", "-1")
+    ),
+    Case("a seed by a word", lambda f: create(f, X, Y, shuffle=True, seed="x"), TypeError, ("seed", "'x'")),
+    Case("names by a number", lambda f: create(f, X, Y, column_names=4), TypeError, ("column_names", "4")),
+    Case("names in one text", lambda f: create(f, X, Y, column_names="abcd"), TypeError, ("column_names", "'abcd'")),
+    Case("no classes at all", lambda f: create(f, X, Y, classes=[]), ValueError, ("classes", "[]")),
+    Case("classes by a word", lambda f: create(f, X, Y, classes="no"), ValueError, ("classes", "'no'")),
+    Case("events for nobody", lambda f: create(f, X, Y, publish=3), TypeError, ("publish", "3")),
+    Case("a version by a word", lambda f: dkl.open_dataset(stored(f).store, "last"), TypeError, ("version", "'last'")),
+    Case("a version before the first", lambda f: dkl.open_dataset(stored(f).store, -1), ValueError, ("version", "-1")),
+    Case(
+        "a suggestion without a seed",
+        lambda f: dkl.suggest(X, Y, random_state=None),
+        TypeError,
+        ("random_state", "None"),
+    ),
+    Case(
+        "a suggestion in no memory", lambda f: dkl.suggest(X, Y, memory_limit=[]), ValueError, ("memory_limit", "2 GiB")
+    ),
+    Case("a report on a number", lambda f: dkl.report(fitted(), 3), TypeError, ("data", "int", "Dataset")),
+]
+
+CASES = [*ROWS, *STORES, *FILES, *PARAMETERS, *FITS, *WEIGHTS, *LABELS, *EMPTY, *VALUES, *PARAMETERS_TOO, *FUNCTIONS]
 
 
 def listing(folder: Path) -> set[str]:

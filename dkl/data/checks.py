@@ -40,6 +40,23 @@ def stored_dtype(dtype: Any, what: str = "X") -> np.dtype:
     return np.dtype(np.float64) if dtype.itemsize > 8 else dtype.newbyteorder("=")
 
 
+def whole_number(value: Any, name: str, least: int = 0) -> int:
+    """The argument `name` as an int, numpy's whole numbers among them.
+
+    Raises
+    ------
+    ValueError
+        It is below `least`, or beyond 64 bits.
+    TypeError
+        It is no whole number; a truth value is none.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{name} is {shown_value(value)}; expected a whole number of at least {least}")
+    if not least <= int(value) < 2**63:
+        raise ValueError(f"{name} is {value}; expected a whole number of at least {least}, of at most 64 bits")
+    return int(value)
+
+
 def plain_array(values: Any, name: str) -> np.ndarray:
     """`values` as an array of plain values; what can be none is refused in words, as argument `name`.
 

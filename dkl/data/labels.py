@@ -242,6 +242,8 @@ def sorted_classes(labels: Any) -> np.ndarray:
     ValueError
         There is only one, or none: no row counts.
     """
+    if np.ndim(labels) != 1 or (isinstance(labels, list | tuple) and not labels):
+        raise ValueError(f"classes is {shown_value(labels)}; expected all labels that y may hold, in a list")
     classes = np.unique(as_targets(labels))
     if not len(classes):
         raise ValueError(ALL_WEIGHTLESS)

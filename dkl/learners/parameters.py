@@ -355,7 +355,8 @@ def class_weights(class_weight: Any, classes: np.ndarray, totals: np.ndarray) ->
             raise ValueError(f"class_weight names the class {label!r}, but the classes are {classes.tolist()}")
         if not (isinstance(factor, Real) and 0.0 <= float(factor) <= _LARGEST_FACTOR):
             raise ValueError(
-                f"class_weight[{label!r}] must be a finite number >= 0 and at most {_LARGEST_FACTOR:g}, got {factor!r}"
+                f"class_weight[{label!r}] must be a finite number >= 0, got {factor!r}; the largest is "
+                f"{_LARGEST_FACTOR:g}"
             )
         factors[position[0]] = factor
     if not factors.any():
