@@ -142,6 +142,8 @@ def report(model: Any, data: Any = None) -> Report:
 def _splits(data: Any) -> Mapping[str, Dataset]:
     if isinstance(data, Dataset):
         return {name: data[name] for name in data.splits} or {data.name or "all": data}
+    if data is not None and not (isinstance(data, Mapping) and all(isinstance(one, Dataset) for one in data.values())):
+        raise TypeError(f"data is of type {type(data).__name__}; expected a Dataset, or a dict of Datasets by name")
     return data or {}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sklearn.base import clone
 
+from dkl.data.checks import whole_number
 from dkl.data.coerce import as_dataset
 from dkl.data.labels import TaskChoice
 from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
@@ -109,6 +110,7 @@ def suggest(
     >>> type(found.estimator).__name__, found.reasons[0].startswith("Rows: 569 of 2 classes")
     ('KernelClassifier', True)
     """
+    random_state = whole_number(random_state, "random_state")
     dataset = as_dataset(data, y, task=task)
     run = Run(publish=resolve_progress(progress), memory_limit=memory_limit)
     return Suggestion(repr(dataset), advise(dataset, run, random_state), dataset.task, random_state)

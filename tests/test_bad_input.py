@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask
+import dask.array as da
+import dask.bag
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -492,6 +496,436 @@ SPLITS = [
 ]
 
 CASES = [*ROWS, *STORES, *FILES, *PARAMETERS, *FITS, *SPLITS]
+def with_label(value: Any, row: int) -> np.ndarray:
+    """The labels with one of them spoiled, as objects."""
+    labels = Y.astype(object)
+    labels[row] = value
+    return labels
+
+
+def weighing(value: Any, row: int = 7) -> np.ndarray:
+    """Weights of 1 with one of them spoiled."""
+    weights = np.ones(60, object if isinstance(value, str) else float)
+    weights[row] = value
+    return weights
+
+
+def lazy(values: Any, rows: int = 25) -> Any:
+    """A Dask array in chunks of some rows."""
+    values = np.asarray(values)
+    return da.from_array(values, chunks=(rows, *values.shape[1:]))
+
+
+def fit_weighted(weights: Any, X: Any = X) -> Any:
+    return classifier().fit(X, Y, weights)
+
+
+def fitted() -> Any:
+    return classifier(epochs=1).fit(X, Y)
+
+
+def number_fitted() -> Any:
+    return regressor(epochs=1).fit(X, TARGETS)
+
+
+WEIGHTS = [
+    Case("a weight of text", lambda f: fit_weighted(weighing("x")), ValueError, ("sample_weight[7]", "'x'")),
+    Case("weights of text", lambda f: fit_weighted(np.full(60, "1")), TypeError, ("sample_weight", "real numbers")),
+    Case("complex weights", lambda f: fit_weighted(np.ones(60) + 1j), TypeError, ("sample_weight", "complex128")),
+    Case("weights by a word", lambda f: fit_weighted("balanced"), ValueError, ("sample_weight", "str")),
+    Case("weights by a dict", lambda f: fit_weighted({"no": 1.0}), ValueError, ("sample_weight", "dict")),
+    Case("sparse weights", lambda f: fit_weighted(sparse.eye_array(60)), TypeError, ("sample_weight", "sparse")),
+    Case("two columns of weights", lambda f: fit_weighted(np.ones((60, 2))), ValueError, ("sample_weight", "(60, 2)")),
+    Case("an infinite weight", lambda f: fit_weighted(weighing(np.inf)), ValueError, ("sample_weight[7]", "inf")),
+    Case(
+        "no weight that float64 holds",
+        lambda f: fit_weighted(np.full(60, 1e-320)),
+        ValueError,
+        ("sample_weight", "sums to"),
+    ),
+    Case(
+        "weights that overflow",
+        lambda f: fit_weighted(np.full(60, 1e308)),
+        ValueError,
+        ("sample_weight", "sums to inf"),
+    ),
+    Case("ragged weights", lambda f: fit_weighted([[1.0, 2.0]] + [1.0] * 59), ValueError, ("sample_weight", "ragged")),
+    Case("a negative number for all weights", lambda f: fit_weighted(-1.0), ValueError, ("sample_weight[0]", "-1")),
+    Case(
+        "two columns of weights beside Dask",
+        lambda f: fit_weighted(np.ones((60, 2)), lazy(X)),
+        ValueError,
+        ("sample_weight", "(60, 2)"),
+    ),
+    Case(
+        "weights by a word beside Dask",
+        lambda f: fit_weighted("balanced", lazy(X)),
+        ValueError,
+        ("sample_weight", "str"),
+    ),
+    Case(
+        "a NaN weight of Dask",
+        lambda f: fit_weighted(lazy(weighing(np.nan, 33)), lazy(X)),
+        ValueError,
+        ("sample_weight[33]",),
+    ),
+    Case(
+        "a NaN weight at score",
+        lambda f: fitted().score(X, Y, weighing(np.nan)),
+        ValueError,
+        ("sample_weight[7]", "NaN"),
+    ),
+    Case(
+        "a negative weight at score",
+        lambda f: fitted().score(X, Y, weighing(-2.0)),
+        ValueError,
+        ("sample_weight[7]", "-2"),
+    ),
+    Case(
+        "a weight of text at score",
+        lambda f: fitted().score(X, Y, weighing("x")),
+        ValueError,
+        ("sample_weight[7]", "'x'"),
+    ),
+    Case(
+        "a NaN weight at score of Dask",
+        lambda f: number_fitted().score(lazy(X), lazy(TARGETS), lazy(weighing(np.nan, 33))),
+        ValueError,
+        ("sample_weight[33]", "NaN"),
+    ),
+    Case(
+        "all weights 0 at score of Dask",
+        lambda f: fitted().score(lazy(X), Y, np.zeros(60)),
+        ValueError,
+        ("sample_weight", "zero"),
+    ),
+]
+
+LABELS = [
+    Case(
+        "a label that is None",
+        lambda f: classifier().fit(X, with_label(None, 33)),
+        ValueError,
+        ("y[33]", "None", "missing"),
+    ),
+    Case(
+        "a label that is NaN",
+        lambda f: classifier().fit(X, with_label(np.nan, 33)),
+        ValueError,
+        ("y[33]", "nan", "missing"),
+    ),
+    Case(
+        "a label that is NA",
+        lambda f: create(f, X, pd.Series(with_label(pd.NA, 33))),
+        ValueError,
+        ("y[33]", "<NA>", "missing"),
+    ),
+    Case(
+        "a label that is missing in Dask",
+        lambda f: create(f, lazy(X), lazy(with_label(None, 33))),
+        ValueError,
+        ("y[33]", "None"),
+    ),
+    Case(
+        "a missing boolean",
+        lambda f: create(f, X, np.array([True, False] * 29 + [None, True])),
+        ValueError,
+        ("y[58]", "None"),
+    ),
+    Case(
+        "texts and numbers for labels",
+        lambda f: create(f, X, with_label(1, 33)),
+        ValueError,
+        ("y[0]", "y[33] is 1", "mixes"),
+    ),
+    Case(
+        "1 and '1' for labels",
+        lambda f: create(f, X, np.array([1, "1"] * 30, object)),
+        ValueError,
+        ("y[0] is 1", "y[1] is '1'"),
+    ),
+    Case(
+        "intervals for labels",
+        lambda f: create(f, X, pd.cut(pd.Series(TARGETS), 3)),
+        ValueError,
+        ("y[0]", "Interval", "astype(str)"),
+    ),
+    Case("bytes for labels", lambda f: create(f, X, Y.astype("S3")), TypeError, ("y", "b'no'", "decode")),
+    Case(
+        "dates for labels",
+        lambda f: create(f, X, np.full(60, np.datetime64("2026-01-01"))),
+        TypeError,
+        ("y", "datetime64"),
+    ),
+    Case("a label beyond 64 bits", lambda f: create(f, X, np.array([2**70, 1] * 30)), ValueError, ("y[0]", "64 bits")),
+    Case(
+        "sparse labels",
+        lambda f: create(f, X, sparse.csr_array(np.ones((60, 1)))),
+        TypeError,
+        ("y", "sparse", "toarray()"),
+    ),
+    Case(
+        "sparse labels beside Dask",
+        lambda f: create(f, lazy(X), sparse.csr_array(np.ones((60, 1)))),
+        TypeError,
+        ("y", "sparse"),
+    ),
+    Case("no column of targets", lambda f: regressor().fit(X, np.ones((60, 0))), ValueError, ("y", "(60, 0)")),
+    Case("no column of targets in a store", lambda f: create(f, X, np.ones((60, 0))), ValueError, ("y", "(60, 0)")),
+    Case("one label for all rows", lambda f: classifier().fit(X, "yes"), ValueError, ("y", "str")),
+    Case(
+        "two columns of labels",
+        lambda f: classifier().fit(X, pd.DataFrame({"a": Y, "b": Y})),
+        ValueError,
+        ("y", "(60, 2)"),
+    ),
+    Case("ragged labels", lambda f: create(f, X, [[1, 2]] + [1] * 59), ValueError, ("y", "ragged")),
+    Case("one label too many", lambda f: create(f, X, np.r_[Y, ["no"]]), ValueError, ("60", "61")),
+    Case(
+        "targets that float64 does not hold",
+        lambda f: regressor().fit(X, np.arange(60) + 2**60),
+        ValueError,
+        ("y[1]", str(2**60 + 1), "float64"),
+    ),
+    Case("labels in a Bag", lambda f: classifier().fit(X, dask.bag.from_sequence(Y)), TypeError, ("y", "Bag")),
+    Case(
+        "a label that is None at score",
+        lambda f: fitted().score(X, with_label(None, 33)),
+        ValueError,
+        ("y[33]", "None"),
+    ),
+    Case(
+        "numbers at score of texts",
+        lambda f: fitted().score(X, np.arange(60)),
+        ValueError,
+        ("y[0]", "numbers", "texts"),
+    ),
+    Case(
+        "numbers at score of texts in Dask",
+        lambda f: fitted().score(lazy(X), np.arange(60)),
+        ValueError,
+        ("y[", "numbers", "texts"),
+    ),
+    Case(
+        "numbers in the store that is scored",
+        lambda f: fitted().score(create(f / "good.zarr", X, TARGETS)),
+        ValueError,
+        ("numbers", "texts"),
+    ),
+    Case(
+        "a target that is NaN at score of Dask",
+        lambda f: number_fitted().score(lazy(X), lazy(with_value(np.nan, 33))),
+        ValueError,
+        ("y[33]", "NaN"),
+    ),
+    Case(
+        "two targets at score of one",
+        lambda f: number_fitted().score(X, np.ones((60, 2))),
+        ValueError,
+        ("y", "(60, 2)", "one value"),
+    ),
+    Case(
+        "a row too few at score of Dask",
+        lambda f: number_fitted().score(lazy(X), TARGETS[:-1]),
+        ValueError,
+        ("59", "60"),
+    ),
+]
+
+EMPTY = [
+    Case("an empty frame at fit", lambda f: fit_random(rows=frame()[:0]), ValueError, ("0 sample(s)", "X has no rows")),
+    Case(
+        "an empty sparse matrix at fit",
+        lambda f: fit_random(rows=sparse.csr_array((0, 4))),
+        ValueError,
+        ("0 sample(s)", "X has no rows"),
+    ),
+    Case("an empty array at fit", lambda f: fit_random(rows=X[:0]), ValueError, ("0 sample(s)", "X has no rows")),
+    Case(
+        "an empty Dask array at fit",
+        lambda f: fit_random(rows=lazy(X)[:0]),
+        ValueError,
+        ("0 sample(s)", "X has no rows"),
+    ),
+    Case(
+        "an empty Dask array beside labels", lambda f: classifier().fit(lazy(X)[:0], Y), ValueError, ("X has no rows",)
+    ),
+    Case(
+        "a frame without columns",
+        lambda f: fit_random(rows=frame()[[]]),
+        ValueError,
+        ("0 feature(s)", "X has no columns"),
+    ),
+    Case("no rows at score", lambda f: fitted().score(X[:0], Y[:0]), ValueError, ("no rows to score",)),
+    Case(
+        "no rows at score of Dask",
+        lambda f: number_fitted().score(lazy(X)[:0], TARGETS[:0]),
+        ValueError,
+        ("no rows to score",),
+    ),
+]
+
+VALUES = [
+    Case(
+        "a complex number among objects",
+        lambda f: fit_random(rows=np.array([[1.0, 1j]] * 9, object)),
+        TypeError,
+        ("X[0, 1]", "real numbers"),
+    ),
+    Case(
+        "a text among objects at predict",
+        lambda f: fitted().predict(np.where(X > 2.0, "x", X.astype(object))),
+        ValueError,
+        ("X[", "'x'"),
+    ),
+    Case(
+        "an integer that float64 does not hold",
+        lambda f: fit_random(rows=np.array([[1.0, 2**60 + 1]] * 9, object)),
+        ValueError,
+        ("X[0, 1]", "2**53"),
+    ),
+    Case(
+        "an integer beyond all floats",
+        lambda f: fit_random(rows=np.array([[1.0, 2**2000]] * 9, object)),
+        ValueError,
+        ("X[0, 1]", "real numbers"),
+    ),
+    Case(
+        "a large integer at predict",
+        lambda f: fitted().predict(np.full((2, 4), 2**60 + 1)),
+        ValueError,
+        ("X[0, 0]", "2**53"),
+    ),
+    Case("infinity at predict", lambda f: fitted().predict(with_value(np.inf, 5, 1)), ValueError, ("X[5, 1]", "inf")),
+    Case(
+        "a structured array",
+        lambda f: fit_random(rows=np.zeros(9, [("a", float), ("b", float)])),
+        TypeError,
+        ("X", "fields", "'a'"),
+    ),
+    Case("a name for rows", lambda f: classifier().fit("rows.csv", Y), ValueError, ("X", "str", "no rows")),
+    Case("nothing for rows", lambda f: fitted().predict(None), ValueError, ("X", "NoneType")),
+    Case("ragged rows", lambda f: fit_random(rows=[[1.0, 2.0], [3.0]] * 9), ValueError, ("X", "ragged")),
+    Case(
+        "dates in an array",
+        lambda f: fit_random(rows=np.full((9, 2), np.datetime64("2026-01-01"))),
+        TypeError,
+        ("X", "datetime64"),
+    ),
+    Case("a sparse vector", lambda f: fit_random(rows=sparse.coo_array(X[:, 0])), ValueError, ("X", "(60,)")),
+    Case(
+        "text in a Dask array at predict",
+        lambda f: fitted().predict(lazy(X.astype(str))).compute(),
+        TypeError,
+        ("X", "real numbers"),
+    ),
+    Case(
+        "complex Dask rows at predict",
+        lambda f: fitted().predict(lazy(X + 1j)).compute(),
+        ValueError,
+        ("Complex", "complex128"),
+    ),
+    Case("a Bag at predict", lambda f: fitted().predict(dask.bag.from_sequence(X)), TypeError, ("X", "Bag")),
+    Case("a Delayed at fit", lambda f: fit_random(rows=dask.delayed(X)), TypeError, ("X", "Delayed")),
+    Case(
+        "two columns of one name",
+        lambda f: fit_random(rows=pd.concat([frame(), frame()], axis=1)),
+        ValueError,
+        ("'a'", "more than once"),
+    ),
+    Case(
+        "two columns of one name at predict",
+        lambda f: fitted().predict(pd.concat([frame(), frame()], axis=1)),
+        ValueError,
+        ("'a'", "more than once"),
+    ),
+    Case(
+        "a column too few in a Dask frame at predict",
+        lambda f: fitted().predict(dd.from_pandas(frame(), npartitions=2)),
+        ValueError,
+        ("2 features", "4 features"),
+    ),
+]
+
+PARAMETERS_TOO = [
+    Case("a family's class", lambda f: fit_random(family=dkl.Gaussian), ValueError, ("family", "Gaussian()")),
+    Case(
+        "a learner's class",
+        lambda f: classifier(features=dkl.RandomFeatures).fit(X, Y),
+        ValueError,
+        ("features", "RandomFeatures()"),
+    ),
+    Case("a truth value for a number", lambda f: fit_random(max_rows=True), ValueError, ("max_rows", "True")),
+    Case(
+        "more features than there are numbers",
+        lambda f: fit_random(n_features=2**70),
+        ValueError,
+        ("n_features", "64 bits"),
+    ),
+    Case(
+        "more epochs than a life has",
+        lambda f: classifier(epochs=2**40).fit(X, Y),
+        ValueError,
+        ("epochs", "2147483647"),
+    ),
+    Case("an empty checkpoint", lambda f: fit_random(checkpoint=""), ValueError, ("checkpoint", "empty")),
+    Case("an infinite rho", lambda f: fit_aligned(rho=np.inf), ValueError, ("rho", "inf")),
+    Case("factors by a dict", lambda f: fit_aligned(sigma_factors={}), ValueError, ("sigma_factors", "positive")),
+    Case("sigma by an array", lambda f: fit_random(family=dkl.Gaussian(np.ones(2))), ValueError, ("sigma", "positive")),
+    Case(
+        "a nested family",
+        lambda f: fit_random(family=dkl.SparseFrequencies(dkl.SparseFrequencies(dkl.Gaussian()))),
+        TypeError,
+        ("SparseFrequencies", "Laplacian"),
+    ),
+    Case(
+        "a share by a word",
+        lambda f: fit_random(family=dkl.SparseFrequencies(dkl.Gaussian(), "x")),
+        ValueError,
+        ("share", "(0, 1]"),
+    ),
+    Case(
+        "degrees without end",
+        lambda f: fit_random(family=dkl.SphericalHarmonics(10**9)),
+        ValueError,
+        ("max_degree", "10,000"),
+    ),
+    Case(
+        "a huge class weight",
+        lambda f: fit_aligned(class_weight={"no": 1e300}),
+        ValueError,
+        ("class_weight['no']", "1e+15"),
+    ),
+    Case("memory by a word", lambda f: fit_random(memory_limit="plenty"), ValueError, ("memory_limit", "2 GiB")),
+]
+
+
+FUNCTIONS = [
+    Case("half a row a block", lambda f: create(f, X, Y, rows_a_block=1.5), TypeError, ("rows_a_block", "1.5")),
+    Case(
+        "a row less than none a block", lambda f: create(f, X, Y, rows_a_block=-1), ValueError, ("rows_a_block", "-1")
+    ),
+    Case("a seed by a word", lambda f: create(f, X, Y, shuffle=True, seed="x"), TypeError, ("seed", "'x'")),
+    Case("names by a number", lambda f: create(f, X, Y, column_names=4), TypeError, ("column_names", "4")),
+    Case("names in one text", lambda f: create(f, X, Y, column_names="abcd"), TypeError, ("column_names", "'abcd'")),
+    Case("no classes at all", lambda f: create(f, X, Y, classes=[]), ValueError, ("classes", "[]")),
+    Case("classes by a word", lambda f: create(f, X, Y, classes="no"), ValueError, ("classes", "'no'")),
+    Case("events for nobody", lambda f: create(f, X, Y, publish=3), TypeError, ("publish", "3")),
+    Case("a version by a word", lambda f: dkl.open_dataset(stored(f).store, "last"), TypeError, ("version", "'last'")),
+    Case("a version before the first", lambda f: dkl.open_dataset(stored(f).store, -1), ValueError, ("version", "-1")),
+    Case(
+        "a suggestion without a seed",
+        lambda f: dkl.suggest(X, Y, random_state=None),
+        TypeError,
+        ("random_state", "None"),
+    ),
+    Case(
+        "a suggestion in no memory", lambda f: dkl.suggest(X, Y, memory_limit=[]), ValueError, ("memory_limit", "2 GiB")
+    ),
+    Case("a report on a number", lambda f: dkl.report(fitted(), 3), TypeError, ("data", "int", "Dataset")),
+]
+
+CASES = [*ROWS, *STORES, *FILES, *PARAMETERS, *FITS, *WEIGHTS, *LABELS, *EMPTY, *VALUES, *PARAMETERS_TOO, *FUNCTIONS]
 
 
 def listing(folder: Path) -> set[str]:
@@ -510,5 +944,5 @@ def test_bad_input_gets_one_clear_error_and_nothing_is_written(case: Case, tmp_p
 
 
 def test_there_are_enough_cases() -> None:
-    assert len(CASES) >= 40
+    assert len(CASES) >= 140
     assert len({case.name for case in CASES}) == len(CASES)

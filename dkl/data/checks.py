@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 _EXACT = 2**53
+_TOO_LARGE = "integers beyond 2**53 are not exact in float64: pass ids as strings in a data frame, or leave them out"
+ALL_WEIGHTLESS = "sample_weight is zero for all rows, and rows of weight 0 are left out; at least one must count"
 
 
 def stored_dtype(dtype: Any, what: str = "X") -> np.dtype:
@@ -36,6 +40,55 @@ def stored_dtype(dtype: Any, what: str = "X") -> np.dtype:
     return np.dtype(np.float64) if dtype.itemsize > 8 else dtype.newbyteorder("=")
 
 
+def whole_number(value: Any, name: str, least: int = 0) -> int:
+    """The argument `name` as an int, numpy's whole numbers among them.
+
+    Raises
+    ------
+    ValueError
+        It is below `least`, or beyond 64 bits.
+    TypeError
+        It is no whole number; a truth value is none.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{name} is {shown_value(value)}; expected a whole number of at least {least}")
+    if not least <= int(value) < 2**63:
+        raise ValueError(f"{name} is {value}; expected a whole number of at least {least}, of at most 64 bits")
+    return int(value)
+
+
+def plain_array(values: Any, name: str) -> np.ndarray:
+    """`values` as an array of plain values; what can be none is refused in words, as argument `name`.
+
+    Raises
+    ------
+    ValueError
+        Rows of different lengths, or no sequence at all.
+    TypeError
+        A sparse matrix, or an array whose values have fields.
+    """
+    if sparse.issparse(values):
+        raise TypeError(
+            f"{name} is a sparse matrix of shape {values.shape}; expected an array: {name}.toarray(), and .ravel() for "
+            "one value a row"
+        )
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} is ragged, its rows have different lengths: {error}") from error
+    if array.ndim == 0 and array.dtype.kind not in "biufc":
+        raise ValueError(
+            f"{name} is of type {type(values).__name__}, which holds no rows; expected an array, a data frame or a "
+            "Dask array. Reshape your data where it is one row: X.reshape(1, -1)"
+        )
+    if array.dtype.names is not None:
+        raise TypeError(
+            f"{name} is a structured array with the fields {list(array.dtype.names)}; expected plain numbers: "
+            f"pandas.DataFrame({name}), or numpy.lib.recfunctions.structured_to_unstructured({name})"
+        )
+    return array
+
+
 def as_rows(X: Any) -> np.ndarray | sparse.csr_array:
     """`X` as a C-contiguous array or as csr_array with sorted indices and no duplicates, in a dtype that is kept.
 
@@ -49,21 +102,16 @@ def as_rows(X: Any) -> np.ndarray | sparse.csr_array:
         Not numbers.
     """
     if sparse.issparse(X):
+        _check_two_dimensional(X)
         return _as_csr(X)
-    X = np.asarray(X)
-    if X.ndim != 2:
-        raise ValueError(
-            f"X has shape {X.shape}; expected 2D rows and columns. Reshape your data: X.reshape(-1, 1) for one column, "
-            "X.reshape(1, -1) for one row"
-        )
-    _check_width(X)
-    if X.dtype == object:
-        X = _objects_as_numbers(X)
-    return np.ascontiguousarray(X, dtype=stored_dtype(X.dtype))
+    rows = plain_array(X, "X")
+    _check_two_dimensional(rows)
+    if rows.dtype == object:
+        rows = _objects_as_numbers(rows, "X")
+    return np.ascontiguousarray(rows, dtype=stored_dtype(rows.dtype))
 
 
 def _as_csr(X: Any) -> sparse.csr_array:
-    _check_width(X)
     rows = sparse.csr_array(X).astype(stored_dtype(X.dtype), copy=False)
     if rows.indices.dtype != np.int32 and rows.shape[1] <= np.iinfo(np.int32).max:
         rows = sparse.csr_array((rows.data, rows.indices.astype(np.int32), rows.indptr), shape=rows.shape)
@@ -73,28 +121,58 @@ def _as_csr(X: Any) -> sparse.csr_array:
     return rows
 
 
-def _check_width(X: Any) -> None:
+def _check_two_dimensional(X: Any) -> None:
+    if len(X.shape) != 2:
+        raise ValueError(
+            f"X has shape {X.shape}; expected 2D rows and columns. Reshape your data: X.reshape(-1, 1) for one column, "
+            "X.reshape(1, -1) for one row"
+        )
     if X.shape[1] == 0:
         raise ValueError(
             f"Found array with 0 feature(s) (shape={X.shape}) while a minimum of 1 is required: X has no columns"
         )
 
 
-def _objects_as_numbers(X: np.ndarray) -> np.ndarray:
+def no_rows(shape: tuple[int, ...]) -> str:
+    """The message where there is nothing to learn from or to score."""
+    return f"Found array with 0 sample(s) (shape={shape}) while a minimum of 1 is required: X has no rows"
+
+
+def _objects_as_numbers(values: np.ndarray, name: str, first_row: int = 0) -> np.ndarray:
+    """Python objects as float64; the first that is no number, or that float64 cannot hold, is named with its place."""
     try:
-        return X.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        row, column = next(p for p in np.ndindex(X.shape) if not _is_number(X[p]))
-        error.add_note(f"X[{row}, {column}] is {X[row, column]!r}; X must hold numbers. A data frame may hold strings")
-        raise
+        found = values.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        place = next(p for p in np.ndindex(values.shape) if not _is_number(values[p]))
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        tables = "; a data frame may hold texts" if name == "X" else ""
+        raise kind(
+            f"{named_place(name, place, first_row)} is {shown_value(values[place])}, but {name} must hold real numbers "
+            f"({error}){tables}"
+        ) from error
+    for place in map(tuple, np.argwhere(np.abs(found) > _EXACT)):
+        value = values[place]
+        if isinstance(value, Integral):
+            raise ValueError(f"{named_place(name, place, first_row)} is {shown_value(value)}; {_TOO_LARGE}")
+    return found
+
+
+def named_place(name: str, place: tuple[int, ...], first_row: int = 0) -> str:
+    """The place of a value as messages name it, ``X[17, 2]``, the first row having the number `first_row`."""
+    return f"{name}[{', '.join(str(int(p)) for p in (place[0] + first_row, *place[1:]))}]"
 
 
 def _is_number(value: Any) -> bool:
     try:
         float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     return True
+
+
+def shown_value(value: Any) -> str:
+    """A value of the user's as messages show it: as Python writes it, cut where it is long."""
+    return reprlib.repr(value.item() if isinstance(value, np.generic) else value)
 
 
 def check_rows(X: np.ndarray | sparse.csr_array, *, first_row: int = 0, names: Sequence[str] | None = None) -> None:
@@ -155,26 +233,30 @@ def spoken_names(names: Sequence[str], most: int = 12) -> str:
 
 def _remedy(value: Any) -> str:
     if isinstance(value, np.integer):
-        return "integers beyond 2**53 are not exact in float64: pass ids as strings in a data frame, or leave them out"
+        return _TOO_LARGE
     return "rows must be finite: drop or fill them, or pass a data frame, whose missing numbers are filled by the mean"
 
 
 def checked_weight(weight: Any, n_rows: int, *, first_row: int = 0) -> np.ndarray | None:
-    """Weights as float64 of shape (n,).
+    """Weights as float64 of shape (n,); one number stands for all rows.
 
     Raises
     ------
     ValueError
         Of another shape, NaN, infinite or negative; the first such row is named.
+    TypeError
+        No real numbers.
     """
     if weight is None:
         return None
-    values = np.asarray(weight)
-    if values.ndim == 0:
-        values = np.full(n_rows, values)
-    if values.dtype.kind not in "fiub" and values.dtype != object:
+    values = plain_array(weight, "sample_weight")
+    if values.dtype == object:
+        values = _objects_as_numbers(values, "sample_weight", first_row)
+    if values.dtype.kind not in "fiub":
         raise TypeError(f"sample_weight has dtype {values.dtype}; expected real numbers")
-    values = np.ascontiguousarray(values, dtype=np.float64)
+    values = np.ascontiguousarray(np.full(n_rows, values) if values.ndim == 0 else values, dtype=np.float64)
+    if values.shape == (n_rows, 1):
+        values = values[:, 0]
     if values.shape != (n_rows,):
         raise ValueError(f"sample_weight has shape {values.shape}; expected ({n_rows},), one weight a row of X")
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
@@ -184,3 +266,16 @@ def checked_weight(weight: Any, n_rows: int, *, first_row: int = 0) -> np.ndarra
             f"sample_weight[{first_row + row}] is {spoken(values[row])}; weights must be finite and not negative"
         )
     return values
+
+
+def check_total_weight(weights: np.ndarray) -> None:
+    """Raise ValueError where no row counts, or the sum of the weights is so large or small that its square is lost."""
+    with np.errstate(over="ignore"):
+        total = float(np.sum(weights))
+    if total == 0.0:
+        raise ValueError(ALL_WEIGHTLESS)
+    if not 1e-150 <= total <= 1e150:
+        raise ValueError(
+            f"sample_weight sums to {total:g}; sums must lie between 1e-150 and 1e150, beyond which their squares are "
+            "lost: multiply all weights by one factor"
+        )

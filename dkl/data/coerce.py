@@ -8,10 +8,10 @@ from typing import Any
 
 from scipy import sparse
 
-from dkl.data.checks import as_rows, check_rows, checked_weight
+from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows
 from dkl.data.dataset import Dataset
 from dkl.data.frames import encode_frame, is_frame
-from dkl.data.labels import ALL_WEIGHTLESS, TaskChoice, as_targets, target_codes
+from dkl.data.labels import TaskChoice, as_targets, target_codes
 from dkl.data.lazy import is_lazy, lazy_dataset
 from dkl.data.memory import ArraySource
 from dkl.data.schema import Schema
@@ -107,13 +107,11 @@ def array_dataset(X: Any, y: Any, sample_weight: Any, *, task: TaskChoice, class
     """The Dataset of arrays in memory; `as_dataset` documents the rest."""
     rows = as_rows(X)
     if not rows.shape[0]:
-        raise ValueError(
-            f"Found array with 0 sample(s) (shape={rows.shape}) while a minimum of 1 is required: X has no rows"
-        )
+        raise ValueError(no_rows(rows.shape))
     check_rows(rows)
     weight = checked_weight(sample_weight, rows.shape[0])
-    if weight is not None and not weight.any():
-        raise ValueError(ALL_WEIGHTLESS)
+    if weight is not None:
+        check_total_weight(weight)
     codes, labels, found = None, None, None
     if y is not None:
         codes, labels, found = target_codes(as_targets(y, rows.shape[0]), task, classes, weight)

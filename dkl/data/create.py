@@ -13,6 +13,7 @@ import numpy as np
 from dask.delayed import Delayed
 
 from dkl.blocks.block import Block
+from dkl.data.checks import shown_value, whole_number
 from dkl.data.coerce import as_dataset
 from dkl.data.commit import check_replaceable
 from dkl.data.dataset import Dataset, open_dataset
@@ -104,6 +105,12 @@ def create_dataset(
     ...     ds.y.compute().tolist()
     ['a', 'b', 'a', 'b']
     """
+    if column_names is not None and (isinstance(column_names, str) or np.ndim(column_names) != 1):
+        raise TypeError(f"column_names is {shown_value(column_names)}; expected a list of names, one a column of X")
+    if not callable(publish):
+        raise TypeError(f"publish is {shown_value(publish)}; expected a function of one Event")
+    seed = whole_number(seed, "seed")
+    rows_a_block = None if rows_a_block is None else whole_number(rows_a_block, "rows_a_block", 1)
     refuse_existing(store, storage_options, overwrite=overwrite)
     dataset = as_dataset(X, y, sample_weight, task=task, classes=classes)
     if overwrite:

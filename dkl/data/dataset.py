@@ -13,7 +13,7 @@ import numpy as np
 import zarr
 from scipy import sparse
 
-from dkl.data.checks import stored_dtype
+from dkl.data.checks import stored_dtype, whole_number
 from dkl.data.description import Description, describe_dataset
 from dkl.data.in_place import CsrGroup, InPlaceSource, classes_in_place, open_in_place
 from dkl.data.labels import TaskChoice
@@ -389,6 +389,7 @@ def open_dataset(store: str | os.PathLike[str], version: int | None = None, **st
     UserWarning
         The labels of the blocks are not mixed, which spoils stochastic fitting.
     """
+    version = None if version is None else whole_number(version, "version")
     source, splits = open_version(Location.of(store, storage_options), version)
     warn_if_unmixed(source.counts, source.place, stacklevel=3)
     return Dataset(source, source.schema, splits=splits, store=source.location.url)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import sparse
 
-from dkl.data.checks import spoken_names
+from dkl.data.checks import no_rows, spoken_names
 from dkl.data.column_rules import ColumnRule, Missing, decide_rule
 from dkl.data.columns import as_table, check_kinds, column_kind, numbers, texts, why_unusable
 from dkl.data.statistics import TableStatistics, merged, table_statistics
@@ -186,7 +186,7 @@ def learn_encoding(
         parts = [merged([*parts, seen])]
         row += table.num_rows
     if not row:
-        raise ValueError("the table has no rows")
+        raise ValueError(no_rows((0, len(parts[0].columns) if parts else 0)))
     if problems and not parts[0].columns:
         problems.raise_all()
     with problems.collected():

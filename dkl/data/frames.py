@@ -22,9 +22,23 @@ def encode_frame(X: Any) -> tuple[Any, TableEncoding]:
 
     A Dask frame is read once for the statistics of its columns, a partition at a time; its rows stay lazy.
     """
+    check_names(X)
     parts = (part.compute() for part in X.partitions) if hasattr(X, "partitions") else [X]
     encoding = learn_encoding(parts)
     return encoded_by(encoding, X), encoding
+
+
+def check_names(frame: Any) -> None:
+    """Raise ValueError for a data frame without columns, or with two of one name."""
+    names = list(frame.columns)
+    if not names:
+        raise ValueError(
+            "Found array with 0 feature(s) (a data frame without columns) while a minimum of 1 is required: X has no "
+            "columns"
+        )
+    if len(set(names)) < len(names):
+        twice = sorted({str(name) for name in names if names.count(name) > 1})
+        raise ValueError(f"column names must differ; found more than once: {twice}")
 
 
 def encoded_by(encoding: TableEncoding, X: Any) -> Any:

@@ -144,10 +144,10 @@ class InPlaceReader:
         given = self._part("y", ticket)
         if given is None:
             return None
-        y = as_targets(given, ticket.stop - ticket.start)
+        y = as_targets(given, ticket.stop - ticket.start, first_row=ticket.start)
         check_targets(y, first_row=ticket.start)
         if self.classes is None:
-            return numeric_targets(y)
+            return numeric_targets(y, first_row=ticket.start)
         return encode_labels(y, self.classes, first_row=ticket.start, weight=weight)
 
 
@@ -244,7 +244,7 @@ def classes_in_place(y: Any, task: TaskChoice, classes: Any, weight: Any = None)
         return "classification", sorted_classes(classes)
     found = np.empty(0)
     for start in range(0, np.shape(y)[0], _PIECE):
-        piece = as_targets(y[start : start + _PIECE])
+        piece = as_targets(y[start : start + _PIECE], first_row=start)
         check_targets(piece, first_row=start)
         if task == "auto" and guess_task(piece) == "regression":
             return "regression", None

@@ -2,60 +2,122 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
 
-from dkl.data.checks import spoken
+from dkl.data.checks import ALL_WEIGHTLESS, named_place, plain_array, shown_value, spoken
 from dkl.data.schema import Task
 
 TaskChoice = Literal["auto", "classification", "regression"]
 
-ALL_WEIGHTLESS = "sample_weight is zero for all rows, and rows of weight 0 are left out; at least one must count"
 
-
-def as_targets(y: Any, n_rows: int | None = None) -> np.ndarray:
+def as_targets(y: Any, n_rows: int | None = None, *, first_row: int = 0) -> np.ndarray:
     """`y` as an array of plain values: shape (n,), or (n, t) for several targets; (n, 1) is flattened.
 
     Objects become strings or numbers, where they all are.
 
+    Parameters
+    ----------
+    y : array, series, data frame or list
+    n_rows : int or None
+        How many there must be.
+    first_row : int
+        The number of the first row in messages.
+
     Raises
     ------
     ValueError
-        Wrong length or shape, complex, or objects that are neither strings nor numbers.
+        Wrong length or shape, complex, or objects that are neither strings nor numbers, missing ones among them.
+    TypeError
+        Dates, bytes, a sparse matrix.
     """
-    values = np.asarray(y)
+    values = plain_array(y, "y")
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
-    if values.ndim not in (1, 2):
-        raise ValueError(f"y has shape {values.shape}; expected (n_rows,) or (n_rows, n_targets)")
-    if n_rows is not None and len(values) != n_rows:
-        raise ValueError(f"y has {len(values)} rows and X has {n_rows}; they must be as many")
+    check_target_shape(values.shape, n_rows)
     if values.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: y has dtype {values.dtype}")
-    if values.dtype == object:
-        values = _plain_objects(values)
-    if values.dtype.kind not in "fiubUS":
+    if values.dtype.kind in "OT":
+        values = _plain_objects(values.astype(object, copy=False), first_row)
+    if values.dtype.kind == "S":
+        raise TypeError(f"y holds bytes such as {shown_value(values.flat[0])}; labels are texts: np.char.decode(y)")
+    if values.dtype.kind not in "fiubU":
         raise TypeError(f"y has dtype {values.dtype}; expected labels (strings, integers, booleans) or real numbers")
-    return values if values.dtype.kind in "US" else values.astype(values.dtype.newbyteorder("="), copy=False)
+    return values if values.dtype.kind == "U" else values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
-def _plain_objects(values: np.ndarray) -> np.ndarray:
-    kinds = {str if isinstance(v, str) else bool if isinstance(v, bool | np.bool_) else float for v in values.flat}
-    if kinds == {str}:
+def check_target_shape(shape: tuple[int, ...], n_rows: int | None = None) -> None:
+    """Raise ValueError unless targets of this shape are of one value a row, or of several, for `n_rows` rows."""
+    if len(shape) not in (1, 2):
+        raise ValueError(f"y has shape {shape}; expected (n_rows,) or (n_rows, n_targets)")
+    if 0 in shape[1:]:
+        raise ValueError(f"y has shape {shape}, which is no target at all; expected (n_rows,) or (n_rows, n_targets)")
+    if n_rows is not None and shape[0] != n_rows:
+        raise ValueError(f"y has {shape[0]} rows and X has {n_rows}; they must be as many")
+
+
+def _plain_objects(values: np.ndarray, first_row: int) -> np.ndarray:
+    types = set(map(type, values.flat))
+    kinds = {_kind(one) for one in types}
+    if kinds == {"texts"}:
         return values.astype(np.str_)
-    if kinds == {bool}:
+    if kinds == {"booleans"}:
         return values.astype(np.bool_)
+    if not kinds <= {"booleans", "numbers"}:
+        _refuse_objects(values, first_row)
+    if not all(issubclass(one, Integral | np.bool_) for one in types):
+        return values.astype(np.float64)
     try:
-        numbers = values.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        row = next(i for i, v in enumerate(values) if not isinstance(v, str) or len(kinds) > 1)
+        return values.astype(np.int64)
+    except OverflowError as error:
+        place = next(p for p in np.ndindex(values.shape) if not -(2**63) <= int(values[p]) < 2**63)
+        where, value = named_place("y", place, first_row), shown_value(values[place])
         raise ValueError(
-            f"y mixes kinds of values: y[{row}] is {values[row]!r}; labels must all be strings or all be numbers, "
-            "and none may be missing"
+            f"{where} is {value}, an integer beyond 64 bits; pass labels as texts, and quantities as floats"
         ) from error
-    whole = all(isinstance(v, int | np.integer) for v in values.flat)
-    return numbers.astype(np.int64) if whole else numbers
+
+
+def _kind(one: type) -> str:
+    """What objects of a type are to messages: texts, booleans, numbers, or something else, by the type's own name."""
+    for kind, types in (("texts", (str,)), ("booleans", (bool, np.bool_)), ("numbers", (Real, Decimal))):
+        if issubclass(one, types):
+            return kind
+    return one.__name__
+
+
+def _is_missing(value: Any) -> bool:
+    return (
+        value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, Real) and value != value)
+    )
+
+
+def _refuse_objects(values: np.ndarray, first_row: int) -> None:
+    """Raise the ValueError that names the first value that is missing, is no label, or is of another kind than others.
+
+    A missing one is named before the others: it is the most common.
+    """
+    places = list(np.ndindex(values.shape))
+    for place in filter(lambda place: _is_missing(values[place]), places):
+        where, value = named_place("y", place, first_row), shown_value(values[place])
+        raise ValueError(
+            f"Input y: {where} is {value}, so its target is missing; drop rows without a target, or give them one"
+        )
+    first, known = places[0], ("texts", "booleans", "numbers")
+    for place in places:
+        kind, value = _kind(type(values[place])), shown_value(values[place])
+        if kind not in known:
+            raise ValueError(
+                f"{named_place('y', place, first_row)} is {value}, of type {kind}; labels are texts, whole numbers or "
+                "booleans: y.astype(str) makes texts of other values"
+            )
+        if kind != _kind(type(values[first])):
+            raise ValueError(
+                f"y mixes kinds of values: {named_place('y', first, first_row)} is {shown_value(values[first])} and "
+                f"{named_place('y', place, first_row)} is {value}; labels must all be texts or all be numbers"
+            )
 
 
 def guess_task(y: np.ndarray) -> Task:
@@ -80,10 +142,10 @@ def check_targets(y: np.ndarray, *, first_row: int = 0) -> None:
     """
     if y.dtype.kind != "f" or np.isfinite(y).all():
         return
-    place = np.argwhere(~np.isfinite(y))[0]
-    where = ", ".join(str(int(p) + (first_row if axis == 0 else 0)) for axis, p in enumerate(place))
+    place = tuple(np.argwhere(~np.isfinite(y))[0])
     raise ValueError(
-        f"Input y: y[{where}] is {spoken(y[tuple(place)])}; targets must be finite. Drop rows without a target"
+        f"Input y: {named_place('y', place, first_row)} is {spoken(y[place])}; targets must be finite. Drop rows "
+        "without a target"
     )
 
 
@@ -149,17 +211,27 @@ def target_codes(
     return encode_labels(y, labels, weight=weight), labels, chosen
 
 
-def numeric_targets(y: np.ndarray) -> np.ndarray:
+def numeric_targets(y: np.ndarray, *, first_row: int = 0) -> np.ndarray:
     """Targets of a regression as float64.
 
     Raises
     ------
     ValueError
-        Strings.
+        Strings, or an integer that float64 does not hold.
     """
     if y.dtype.kind in "US":
         raise ValueError(f"y holds labels such as {str(y.flat[0])!r}; regression needs numbers (see KernelClassifier)")
-    return np.ascontiguousarray(y, dtype=np.float64)
+    numbers = np.ascontiguousarray(y, dtype=np.float64)
+    if y.dtype.kind in "iu" and y.dtype.itemsize == 8:
+        with np.errstate(invalid="ignore"):
+            lost = np.argwhere(numbers.astype(y.dtype) != y)
+        if len(lost):
+            place = tuple(lost[0])
+            raise ValueError(
+                f"{named_place('y', place, first_row)} is {y[place]}, an integer that float64 does not hold (beyond "
+                "2**53 most are not): subtract a number from all targets, or pass them as floats"
+            )
+    return numbers
 
 
 def sorted_classes(labels: Any) -> np.ndarray:
@@ -170,6 +242,8 @@ def sorted_classes(labels: Any) -> np.ndarray:
     ValueError
         There is only one, or none: no row counts.
     """
+    if np.ndim(labels) != 1 or (isinstance(labels, list | tuple) and not labels):
+        raise ValueError(f"classes is {shown_value(labels)}; expected all labels that y may hold, in a list")
     classes = np.unique(as_targets(labels))
     if not len(classes):
         raise ValueError(ALL_WEIGHTLESS)

@@ -17,13 +17,13 @@ from scipy import sparse
 
 from dkl.blocks.block import Block
 from dkl.data.blocking import block_bounds, block_rows, row_bytes
-from dkl.data.checks import as_rows, check_rows, checked_weight, stored_dtype
+from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows, stored_dtype
 from dkl.data.counts import RowCounts
 from dkl.data.dataset import Dataset
 from dkl.data.labels import (
-    ALL_WEIGHTLESS,
     TaskChoice,
     as_targets,
+    check_target_shape,
     check_targets,
     encode_labels,
     guess_task,
@@ -49,40 +49,76 @@ def aligned(X: Any, y: Any, weight: Any, rows_a_block: int | None = None) -> tup
     Raises
     ------
     ValueError
-        X is not two-dimensional, or y or weight have another number of rows.
+        X is not two-dimensional or has no rows, or y or weight have another number of rows.
     """
-    X = _known(X)
+    # rows in memory are one chunk now, which is cut as the other arrays are
+    X = _known(X, "X") if is_lazy(X) else da.from_array(as_rows(X), chunks=-1, asarray=False)
     if X.ndim != 2:
         raise ValueError(f"X has shape {X.shape}; expected 2D rows and columns. Reshape your data: X.reshape(-1, 1)")
     if X.shape[1] == 0:
         raise ValueError(
             f"Found array with 0 feature(s) (shape={X.shape}) while a minimum of 1 is required: X has no columns"
         )
+    if X.shape[0] == 0:
+        raise ValueError(no_rows(X.shape))
     stored_dtype(X.dtype)
     rows = rows_a_block or block_rows(row_bytes(X), X.shape[0])
     bounds = block_bounds(X.shape[0], rows)
     chunks = tuple(int(n) for n in np.diff(bounds))
     X = X.rechunk((chunks, (X.shape[1],)))
-    return X, _beside(y, "y", chunks), _beside(weight, "sample_weight", chunks)
+    return X, targets_beside(y, chunks), weights_beside(weight, chunks)
 
 
-def _known(values: Any) -> da.Array:
-    if not is_lazy(values):
-        # one chunk now; it is cut as X is
-        return da.from_array(np.asarray(values), chunks=-1)
-    if not isinstance(values, da.Array):
-        values = values.to_dask_array(lengths=True)
+def as_dask_array(values: Any, name: str) -> da.Array:
+    """A Dask collection as an array, whose chunks may have unknown sizes.
+
+    Raises
+    ------
+    TypeError
+        A Bag or a Delayed, which have no columns.
+    """
+    if isinstance(values, da.Array):
+        return values
+    if not hasattr(type(values), "to_dask_array"):
+        raise TypeError(
+            f"{name} is a Dask {type(values).__name__}; expected a Dask array or data frame, which "
+            "dask.array.from_delayed and Bag.to_dataframe make"
+        )
+    return values.to_dask_array()
+
+
+def _known(values: Any, name: str) -> da.Array:
+    """A Dask array or frame as an array whose chunks have known sizes."""
+    values = as_dask_array(values, name)
     if any(np.isnan(n) for sizes in values.chunks for n in sizes):
         values = values.compute_chunk_sizes()
     return values
 
 
-def _beside(values: Any, name: str, chunks: tuple[int, ...]) -> da.Array | None:
-    if values is None:
+def targets_beside(y: Any, chunks: tuple[int, ...]) -> da.Array | None:
+    """Targets as a Dask array of (n,) or (n, t) in the given chunks of rows; values in memory are checked now."""
+    if y is None:
         return None
-    values = _known(values)
-    if values.shape[0] != sum(chunks):
-        raise ValueError(f"{name} has {values.shape[0]} rows and X has {sum(chunks)}; they must be as many")
+    n_rows = sum(chunks)
+    y = _known(y, "y") if is_lazy(y) else da.from_array(as_targets(y, n_rows), chunks=-1)
+    check_target_shape(y.shape, n_rows)
+    return _cut(y, chunks)
+
+
+def weights_beside(weight: Any, chunks: tuple[int, ...]) -> da.Array | None:
+    """Weights as a Dask array of (n,) in the given chunks of rows; values in memory are checked now."""
+    if weight is None:
+        return None
+    n_rows = sum(chunks)
+    if not is_lazy(weight):
+        weight = da.from_array(checked_weight(weight, n_rows), chunks=-1)
+    weight = _known(weight, "sample_weight")
+    if weight.shape not in ((n_rows,), (n_rows, 1)):
+        raise ValueError(f"sample_weight has shape {weight.shape}; expected ({n_rows},), one weight a row of X")
+    return _cut(weight, chunks)
+
+
+def _cut(values: da.Array, chunks: tuple[int, ...]) -> da.Array:
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     return values.rechunk((chunks, *((n,) for n in values.shape[1:])))
@@ -105,10 +141,10 @@ class MakeBlock:
         n_rows = X.shape[0]
         weight = checked_weight(weight, n_rows, first_row=first_row)
         if y is not None:
-            y = as_targets(y, n_rows)
+            y = as_targets(y, n_rows, first_row=first_row)
             check_targets(y, first_row=first_row)
             y = (
-                numeric_targets(y)
+                numeric_targets(y, first_row=first_row)
                 if self.classes is None
                 else encode_labels(y, self.classes, first_row=first_row, weight=weight)
             )
@@ -209,10 +245,6 @@ class DaskSource:
 def lazy_dataset(X: Any, y: Any, weight: Any, *, task: TaskChoice = "auto", classes: Any = None) -> Dataset:
     """The Dataset of Dask arrays; y and the weights are computed once, X is not (see `as_dataset`)."""
     X, y, weight = aligned(X, y, weight)
-    if not X.shape[0]:
-        raise ValueError(
-            f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required: X has no rows"
-        )
     found, labels = (None, None) if y is None else lazy_classes(y, weight, task, classes)
     schema = Schema(
         n_columns=X.shape[1],
@@ -224,8 +256,8 @@ def lazy_dataset(X: Any, y: Any, weight: Any, *, task: TaskChoice = "auto", clas
         has_weight=weight is not None,
     )
     source = DaskSource(X, y, weight, labels)
-    if weight is not None and not source.counts.weights.any():
-        raise ValueError(ALL_WEIGHTLESS)
+    if weight is not None:
+        check_total_weight(source.counts.weights)
     return Dataset(source, schema)
 
 
@@ -253,8 +285,8 @@ def lazy_classes(
 
 
 def _labels_of(y: Any, weight: Any, task: TaskChoice, first_row: int) -> np.ndarray | None:
-    values = as_targets(y)
+    values = as_targets(y, first_row=first_row)
     check_targets(values, first_row=first_row)
     if task == "auto" and guess_task(values) == "regression":
         return None
-    return np.unique(labels_that_count(values, None if weight is None else np.asarray(weight)))
+    return np.unique(labels_that_count(values, checked_weight(weight, len(values), first_row=first_row)))

@@ -111,7 +111,8 @@ class _Fourier(_Drawn):
 
     def validate(self) -> None:
         name = type(self).__name__
-        if self.sigma != "median" and not _is_positive(self.sigma):
+        is_word = isinstance(self.sigma, str) and self.sigma == "median"
+        if not (is_word or _is_positive(self.sigma)):
             raise ValueError(f"{name}: sigma is {self.sigma!r}; it must be a positive finite number or 'median'")
         if self.pairing not in get_args(Pairing):
             raise ValueError(f"{name}: pairing is {self.pairing!r}; it must be one of {get_args(Pairing)}")

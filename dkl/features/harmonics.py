@@ -20,6 +20,8 @@ from dkl.features.harmonic_projection import Blocks, HarmonicProjection
 FIRST = 1_000
 # bytes of multi-indices, and of what follows from them, that are made at most
 _MOST_BYTES = 1 << 28
+# the recurrences of higher ones take longer than any fit
+_MOST_DEGREES = 10_000
 
 
 def dimension(n_columns: int, degree: int) -> int:
@@ -220,6 +222,10 @@ class SphericalHarmonics:
                 raise ValueError(
                     f"SphericalHarmonics: {name} is {value!r}; it must be a whole number of at least {least}, or None"
                 )
+        if self.max_degree is not None and self.max_degree > _MOST_DEGREES:
+            raise ValueError(
+                f"SphericalHarmonics: max_degree is {self.max_degree}; it must be at most {_MOST_DEGREES:,}"
+            )
         if self.blocks not in get_args(Blocks):
             raise ValueError(f"SphericalHarmonics: blocks is {self.blocks!r}; it must be one of {get_args(Blocks)}")
         if not isinstance(self.project, bool | np.bool_):

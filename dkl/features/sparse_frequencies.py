@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class SparseFrequencies:
                 f"SparseFrequencies: family is {self.family!r}, whose kernel is not a product over columns; use "
                 "Gaussian, Laplacian or Cauchy"
             )
-        if not 0.0 < self.share <= 1.0:
+        if not (isinstance(self.share, Real) and 0.0 < self.share <= 1.0):
             raise ValueError(f"SparseFrequencies: share is {self.share!r}; it must lie in (0, 1]")
         if self.family.sampling != "iid":
             raise ValueError(

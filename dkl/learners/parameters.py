@@ -12,40 +12,56 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import (
     HasMethods,
     Interval,
+    InvalidParameterError,
     RealNotInt,
     StrOptions,
     validate_parameter_constraints,
 )
 
 from dkl.features.families import FiniteFamily, Gaussian
+from dkl.passes.memory import allowed_bytes
 
 Constraints = dict[str, list[Any]]
 
+# beyond these no computer has the memory or the time, or the squares of floats are lost
+_MOST, _MOST_ROWS, _LARGEST, _LARGEST_POWER = 2**31 - 1, 2**53, 1e100, 1_000
+# a class that counts more leaves nothing of the others
+_LARGEST_FACTOR = 1e15
+
+
+def _count(least: int) -> Interval:
+    """Whole numbers from `least` on."""
+    return Interval(Integral, least, _MOST, closed="both")
+
+
+_POSITIVE = Interval(Real, 0, _LARGEST, closed="right")
+_FROM_ZERO = Interval(Real, 0, _LARGEST, closed="both")
+
 COMMON: Constraints = {
     "family": [HasMethods(["draw", "validate", "with_bandwidth", "feature_scale"]), None],
-    "n_features": [Interval(Integral, 1, None, closed="left")],
+    "n_features": [_count(1)],
     "scaling": [StrOptions({"standard", "minmax", "unit", "quantile"}), None],
-    "max_rows": [Interval(Integral, 1, None, closed="left"), None],
+    "max_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
     "class_weight": [dict, StrOptions({"balanced"}), None],
     "dtype": [StrOptions({"float32", "float64"})],
     "device": [StrOptions({"auto", "cpu", "gpu", "mixed"})],
     "random_state": ["random_state"],
     "checkpoint": [str, HasMethods("__fspath__"), None],
     "progress": ["boolean", callable, None],
-    "memory_limit": [str, Interval(Integral, 1, None, closed="left"), None],
+    "memory_limit": [str, Interval(Integral, 1, 2**63 - 1, closed="both"), None],
 }
 
 POOL: Constraints = {
-    "n_candidates": [Interval(Integral, 1, None, closed="left")],
+    "n_candidates": [_count(1)],
     "sigma_factors": ["array-like"],
 }
 
 ALIGNMENT: Constraints = {
-    "n_candidates": [Interval(Integral, 1, None, closed="left"), None],
-    "n_features": [Interval(Integral, 1, None, closed="left"), None],
-    "rho": [Interval(Real, 0, None, closed="left"), None],
+    "n_candidates": [_count(1), None],
+    "n_features": [_count(1), None],
+    "rho": [_FROM_ZERO, None],
     "sums": [str, HasMethods("__fspath__"), None],
-    "k": [Interval(Real, 2, None, closed="left")],
+    "k": [Interval(Real, 2, _LARGEST_POWER, closed="both")],
     "center": ["boolean"],
     "diagonal": ["boolean"],
     "estimator": [StrOptions({"auto", "draw", "support"})],
@@ -53,59 +69,59 @@ ALIGNMENT: Constraints = {
 
 JOINT: Constraints = {
     **{name: ALIGNMENT[name] for name in ("n_candidates", "n_features", "rho", "k")},
-    "C": [Interval(Real, 0, None, closed="neither")],
+    "C": [_POSITIVE],
     "loss": [StrOptions({"hinge", "squared_hinge", "squared_error"}), None],
-    "tol": [Interval(Real, 0, None, closed="neither")],
-    "max_passes": [Interval(Integral, 1, None, closed="left")],
-    "max_working": [Interval(Integral, 1, None, closed="left"), None],
+    "tol": [_POSITIVE],
+    "max_passes": [_count(1)],
+    "max_working": [_count(1), None],
     "warm_start": ["boolean"],
 }
 
 POSTERIOR: Constraints = {
     "sums": [str, HasMethods("__fspath__"), None],
-    "beta": [Interval(Real, 0, None, closed="left")],
+    "beta": [_FROM_ZERO],
     "estimator": [StrOptions({"auto", "draw", "support"})],
 }
 
 LEVERAGE: Constraints = {
-    "n_candidates": [Interval(Integral, 1, None, closed="left"), None],
-    "mu": [Interval(Real, 0, None, closed="neither")],
-    "n_rows": [Interval(Integral, 1, None, closed="left"), Interval(RealNotInt, 0, 1, closed="right"), None],
+    "n_candidates": [_count(1), None],
+    "mu": [_POSITIVE],
+    "n_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), Interval(RealNotInt, 0, 1, closed="right"), None],
     "sums": ALIGNMENT["sums"],
     "weighted": ["boolean"],
 }
 
 LANDMARKS: Constraints = {
-    "n_landmarks": [Interval(Integral, 1, None, closed="left")],
+    "n_landmarks": [_count(1)],
     "beta": POSTERIOR["beta"],
     "sums": POSTERIOR["sums"],
     "landmarks": [StrOptions({"kmeans", "kmeans-joint", "random"})],
     "n_candidates": ALIGNMENT["n_candidates"],
     "pool": [StrOptions({"own", "shared"})],
-    "rounds": [Interval(Integral, 0, None, closed="left")],
+    "rounds": [_count(0)],
 }
 
 MARGIN: Constraints = {
-    "n_features": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+    "n_features": [_count(1), StrOptions({"auto"})],
     "solver": [StrOptions({"corrective", "game"})],
     "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "squared_error"}), None],
-    "C": [Interval(Real, 0, None, closed="neither"), None],
-    "rounds": [Interval(Integral, 1, None, closed="left"), None],
-    "features_per_round": [Interval(Integral, 1, None, closed="left"), None],
-    "tol": [Interval(Real, 0, None, closed="left"), None],
-    "patience": [Interval(Integral, 1, None, closed="left"), None],
+    "C": [_POSITIVE, None],
+    "rounds": [_count(1), None],
+    "features_per_round": [_count(1), None],
+    "tol": [_FROM_ZERO, None],
+    "patience": [_count(1), None],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-    "chains": [Interval(Integral, 1, None, closed="left"), None],
-    "steps": [Interval(Integral, 1, None, closed="left"), None],
-    "stride": [Interval(Real, 0, None, closed="neither"), None],
-    "noise": [Interval(Real, 0, None, closed="left"), None],
+    "chains": [_count(1), None],
+    "steps": [_count(1), None],
+    "stride": [_POSITIVE, None],
+    "noise": [_FROM_ZERO, None],
     "sparse_share": [Interval(Real, 0, 1, closed="both")],
     "plain_share": [Interval(Real, 0, 1, closed="both"), None],
-    "search_rows": [Interval(Integral, 1, None, closed="left"), None],
-    "max_norm": [Interval(Real, 0, None, closed="neither"), None],
+    "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
+    "max_norm": [_POSITIVE, None],
     "projection": [StrOptions({"exact", "alternating"})],
     "dynamics": [StrOptions({"no-regret", "excessive-gap"})],
-    "refine": [Interval(Integral, 0, None, closed="left")],
+    "refine": [_count(0)],
     "warm_start": ["boolean"],
 }
 
@@ -113,11 +129,11 @@ PEAKS: Constraints = {
     **COMMON,
     **{name: MARGIN[name] for name in ("chains", "sparse_share", "search_rows", "max_norm", "warm_start")},
     "method": [StrOptions({"langevin", "quasi-newton", "grid"})],
-    "tol": [Interval(Real, 0, None, closed="neither")],
-    "steps": [Interval(Integral, 1, None, closed="left")],
-    "stride": [Interval(Real, 0, None, closed="neither")],
-    "noise": [Interval(Real, 0, None, closed="left")],
-    "polish": [Interval(Integral, 0, None, closed="left")],
+    "tol": [_POSITIVE],
+    "steps": [_count(1)],
+    "stride": [_POSITIVE],
+    "noise": [_FROM_ZERO],
+    "polish": [_count(0)],
     "held_out": [Interval(Real, 0, 1, closed="left")],
     "plain_share": [Interval(Real, 0, 1, closed="left")],
     "cosine": [Interval(Real, 0, 1, closed="right")],
@@ -129,12 +145,12 @@ MACHINE: Constraints = {
         StrOptions({"random", "aligned", "posterior", "landmarks", "leverage", "peaks", "margin", "joint"}),
         None,
     ],
-    "alpha": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
-    "epochs": [Interval(Integral, 1, None, closed="left"), None],
+    "alpha": [_POSITIVE, StrOptions({"auto"})],
+    "epochs": [_count(1), None],
     "solver": [StrOptions({"sgd", "newton"})],
     "early_stopping": ["boolean"],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-    "patience": [Interval(Integral, 1, None, closed="left")],
+    "patience": [_count(1)],
     **{name: COMMON[name] for name in ("device", "random_state", "checkpoint", "progress", "memory_limit")},
 }
 
@@ -148,16 +164,13 @@ CLASSIFIER: Constraints = {
 REGRESSOR: Constraints = {
     **MACHINE,
     "loss": [StrOptions({"squared_error", "epsilon_insensitive", "huber"})],
-    "epsilon": [Interval(Real, 0, None, closed="left")],
+    "epsilon": [_FROM_ZERO],
 }
-
-_POSITIVE = Interval(Real, 0, None, closed="neither")
-_FROM_ZERO = Interval(Real, 0, None, closed="left")
 
 TUNED: Constraints = {
     "sums": ALIGNMENT["sums"],
     **{name: constraint for name, constraint in COMMON.items() if name != "class_weight"},
-    "reference_scale": [_POSITIVE, None],
+    "reference_scale": [Interval(Real, 1e-100, _LARGEST, closed="both"), None],
     "lam": [_POSITIVE],
     "Lam": [Interval(Real, 0, None, closed="right")],
     "gamma": [_POSITIVE],
@@ -168,7 +181,7 @@ TUNED: Constraints = {
     "shared_density": ["boolean"],
     "solver": [StrOptions({"full", "adam"})],
     "tol": [_POSITIVE],
-    "max_passes": [Interval(Integral, 1, None, closed="left")],
+    "max_passes": [_count(1)],
     "learning_rate": [_POSITIVE],
     **{name: MACHINE[name] for name in ("epochs", "early_stopping", "validation_fraction", "patience")},
 }
@@ -190,10 +203,33 @@ def check_parameters(estimator: Any) -> None:
 
 
 def check_constraints(estimator: Any) -> None:
-    """Raise an error for a parameter that does not keep to its declaration."""
-    validate_parameter_constraints(
-        estimator._parameter_constraints, estimator.get_params(deep=False), caller_name=type(estimator).__name__
-    )
+    """Raise an error for a parameter that does not keep to its declaration.
+
+    scikit-learn takes a truth value for a number, a class for one of its instances (it has the methods), and a text
+    without letters for a path; none of them is meant.
+    """
+    name, given = type(estimator).__name__, estimator.get_params(deep=False)
+    constraints = estimator._parameter_constraints
+    for parameter, value in given.items():
+        allowed = constraints.get(parameter, ["no_validation"])
+        if isinstance(value, bool | np.bool_) and "boolean" not in allowed:
+            _refuse(name, parameter, value, "not be a truth value: it is a number, a text or None")
+        if isinstance(value, type) and callable not in allowed:
+            _refuse(name, parameter, value, f"be an instance, {value.__name__}(), not the class itself")
+        if isinstance(value, str) and not value.strip():
+            _refuse(name, parameter, value, "not be empty; None leaves it out where it may be left out")
+        if isinstance(value, Integral) and abs(int(value)) >= 2**63 and parameter != "random_state":
+            _refuse(name, parameter, value, "be a number of at most 64 bits")
+    # the bounds overflow in half precision, and a comparison would warn
+    plain = {key: float(value) if isinstance(value, np.floating) else value for key, value in given.items()}
+    validate_parameter_constraints(constraints, plain, caller_name=name)
+    allowed_bytes(given.get("memory_limit"), process_limit=1)
+    if "sigma_factors" in given:
+        bandwidth_factors(name, given["sigma_factors"])
+
+
+def _refuse(name: str, parameter: str, value: Any, must: str) -> None:
+    raise InvalidParameterError(f"The {parameter!r} parameter of {name} must {must}. Got {value!r} instead.")
 
 
 def family_of(estimator: Any) -> Any:
@@ -280,7 +316,10 @@ def kept_frequencies(name: str, n_features: int, family: Any) -> int:
 
 def bandwidth_factors(name: str, factors: Any) -> tuple[float, ...]:
     """The factors as numbers, if all of them are positive and finite and there is at least one."""
-    array = np.asarray(factors, dtype=np.float64)
+    try:
+        array = np.asarray(factors, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
     if array.ndim != 1 or len(array) == 0 or not (np.isfinite(array).all() and (array > 0.0).all()):
         raise ValueError(
             f"The 'sigma_factors' parameter of {name} must be a sequence of positive finite numbers. Got {factors!r} "
@@ -314,8 +353,11 @@ def class_weights(class_weight: Any, classes: np.ndarray, totals: np.ndarray) ->
         position = np.flatnonzero(classes == label)
         if len(position) != 1:
             raise ValueError(f"class_weight names the class {label!r}, but the classes are {classes.tolist()}")
-        if not (isinstance(factor, Real) and 0.0 <= float(factor) < np.inf):
-            raise ValueError(f"class_weight[{label!r}] must be a finite number >= 0, got {factor!r}")
+        if not (isinstance(factor, Real) and 0.0 <= float(factor) <= _LARGEST_FACTOR):
+            raise ValueError(
+                f"class_weight[{label!r}] must be a finite number >= 0, got {factor!r}; the largest is "
+                f"{_LARGEST_FACTOR:g}"
+            )
         factors[position[0]] = factor
     if not factors.any():
         raise ValueError("class_weight is 0 for every class; at least one class must count")

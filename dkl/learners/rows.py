@@ -7,16 +7,16 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
-from scipy import sparse
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import validate_data
 
 from dkl.blocks.maps import map_rows
-from dkl.data.checks import check_rows
+from dkl.data.checks import as_rows, check_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.data.frames import is_frame
+from dkl.data.frames import check_names, is_frame
 from dkl.data.labels import TaskChoice
+from dkl.data.lazy import as_dask_array
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 
@@ -103,13 +103,23 @@ def _is_plain(X: Any) -> bool:
 
 
 def checked_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
-    """Rows in memory with the right number and names of columns; frames stay frames where they are encoded."""
+    """Rows in memory with the right number and names of columns; frames stay frames where they are encoded.
+
+    Rows that are not encoded are checked as those of a Dataset are, so that an error names the row and the column;
+    no rows at all are refused at `fit` alone.
+    """
     encoding = getattr(estimator, "encoding_", None)
+    if is_frame(X):
+        check_names(X)
     if is_frame(X) and (reset or encoding is not None):
         if reset or _keeps_columns(encoding):
             validate_data(estimator, X, reset=reset, skip_check_array=True)
         return X
-    return validate_data(estimator, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=not reset)
+    rows = as_rows(X)
+    validate_data(estimator, X if is_frame(X) else rows, reset=reset, skip_check_array=True)
+    if not reset:
+        check_rows(rows)
+    return rows
 
 
 def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str) -> Any:
@@ -208,13 +218,16 @@ def encoded_rows(estimator: Any, X: Any) -> Any:
 def encoded_frame(estimator: Any, frame: Any) -> Any:
     """The columns of a raw frame, by the encoding of `fit` where it saw a frame."""
     encoding = getattr(estimator, "encoding_", None)
-    return np.asarray(frame) if encoding is None else encoding.transform(frame)
+    return as_rows(frame) if encoding is None else encoding.transform(frame)
 
 
 def dask_rows(estimator: Any, X: Any) -> da.Array:
     """A Dask array of encoded rows."""
     if not is_frame(X):
-        return X
+        return as_dask_array(X, "X")
+    check_names(X)
+    if getattr(estimator, "encoding_", None) is None:
+        _check_width(estimator, len(X.columns), estimator.n_features_in_)
     encode = dask.delayed(encoded_frame, pure=True)
     parts = [encode(estimator, part) for part in X.to_delayed()]
     shape = (np.nan, estimator.feature_map_.n_columns)
@@ -255,8 +268,8 @@ def finite_rows(rows: Any) -> Any:
     ValueError
         For NaN or infinity, of which a class would be predicted as of any row.
     """
-    rows = sparse.csr_array(rows) if sparse.issparse(rows) else rows
     with located("a chunk of X, from whose first row the row is counted"):
+        rows = as_rows(rows)
         check_rows(rows)
     return rows
 

@@ -9,7 +9,10 @@ import dask.array as da
 import numpy as np
 from sklearn.metrics import accuracy_score, r2_score
 
+from dkl.data.checks import check_total_weight, checked_weight, named_place, no_rows, shown_value
 from dkl.data.dataset import Dataset
+from dkl.data.labels import as_targets, check_targets, numeric_targets
+from dkl.data.lazy import targets_beside, weights_beside
 
 
 def accuracy(predicted: Any, X: Any, y: Any, sample_weight: Any) -> float:
@@ -25,15 +28,16 @@ def accuracy(predicted: Any, X: Any, y: Any, sample_weight: Any) -> float:
     Raises
     ------
     ValueError
-        If there is no y to compare with, or one beside a Dataset, or a Dataset has no rows.
+        If there is no y to compare with, or one beside a Dataset, if there are no rows or none counts, or if labels or
+        weights are missing, of another number, or of another kind.
     """
-    y, weight = _targets(X, y, sample_weight)
-    if not _is_lazy(predicted, y, weight):
+    predicted, y, weight = _beside(predicted, X, y, sample_weight)
+    if not isinstance(predicted, da.Array):
         return float(accuracy_score(y, predicted, sample_weight=weight))
-    predicted = _sized(predicted, X)
-    right = predicted == _lazy(y, predicted)
-    weight = 1.0 if weight is None else _lazy(weight, predicted)
-    hits, total = dask.compute((right * weight).sum(), (weight * da.ones_like(right, dtype=float)).sum())
+    right = predicted == y
+    weight = da.ones_like(right, dtype=float) if weight is None else weight
+    hits, total = dask.compute((right * weight).sum(), weight.sum())
+    check_total_weight(total)
     return float(hits / total)
 
 
@@ -46,14 +50,13 @@ def r_squared(predicted: Any, X: Any, y: Any, sample_weight: Any) -> float:
     X, y, sample_weight
         As of `accuracy`.
     """
-    y, weight = _targets(X, y, sample_weight)
-    if not _is_lazy(predicted, y, weight):
+    predicted, y, weight = _beside(predicted, X, y, sample_weight)
+    if not isinstance(predicted, da.Array):
         return float(r2_score(y, predicted, sample_weight=weight))
-    predicted = _sized(predicted, X)
-    y = _lazy(y, predicted).astype(float)
-    weight = da.ones_like(y) if weight is None else _lazy(weight, predicted)
+    weight = da.ones_like(y) if weight is None else weight
     weight = weight[:, None] if weight.ndim < y.ndim else weight
     total, first = _summed(weight, da.ones_like(y), y)
+    check_total_weight(total)
     # the mean goes first: of targets far from 0, the squares hold nothing but it
     deviation, error = _summed(weight, (y - first / total) ** 2, (y - predicted) ** 2)
     # of a constant target all is explained or nothing, as in scikit-learn
@@ -64,6 +67,54 @@ def r_squared(predicted: Any, X: Any, y: Any, sample_weight: Any) -> float:
 def _summed(weight: da.Array, *values: da.Array) -> list[np.ndarray]:
     """The weighted sums over the rows."""
     return [np.asarray(one) for one in dask.compute(*((weight * one).sum(axis=0) for one in values))]
+
+
+def _beside(predicted: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    """Predictions, targets and weights, all checked: arrays where all of them are, else Dask arrays of equal chunks."""
+    y, weight = _targets(X, y, sample_weight)
+    predicted = _sized(predicted, X)
+    if not len(predicted):
+        raise ValueError(f"there are no rows to score: {no_rows(predicted.shape)}")
+    if not _is_lazy(predicted, y, weight):
+        weight = checked_weight(weight, len(predicted))
+        if weight is not None:
+            check_total_weight(weight)
+        return predicted, _comparable(as_targets(y, len(predicted)), predicted), weight
+    if not isinstance(predicted, da.Array):
+        predicted = da.from_array(predicted, chunks=-1)
+    y, weight = targets_beside(y, predicted.chunks[0]), weights_beside(weight, predicted.chunks[0])
+    model = np.empty((0, *predicted.shape[1:]), predicted.dtype)
+    y = da.map_blocks(_comparable_block, y, model=model, dtype=model.dtype, meta=np.empty((0,) * y.ndim, model.dtype))
+    if weight is not None:
+        weight = da.map_blocks(_weight_block, weight, dtype=np.float64, meta=np.empty(0))
+    return predicted, y, weight
+
+
+def _comparable(y: np.ndarray, predicted: np.ndarray, first_row: int = 0) -> np.ndarray:
+    """Targets that predictions can be compared with: labels of their kind, or as many numbers a row."""
+    check_targets(y, first_row=first_row)
+    if y.shape[1:] != predicted.shape[1:]:
+        raise ValueError(
+            f"y has shape {y.shape}, and the model predicts {predicted.shape[1:] or 'one value'} a row; score it with "
+            "targets of that shape"
+        )
+    if (y.dtype.kind == "U") != (predicted.dtype.kind == "U"):
+        holds, finds = ("texts", "numbers")[:: 1 if y.dtype.kind == "U" else -1]
+        raise ValueError(
+            f"{named_place('y', (0,), first_row)} is {shown_value(y.flat[0])}: y holds {holds}, and the model predicts "
+            f"{finds}; score it with targets like those of fit"
+        )
+    return numeric_targets(y, first_row=first_row) if predicted.dtype.kind == "f" else y
+
+
+def _comparable_block(y: np.ndarray, model: np.ndarray, block_info: Any = None) -> np.ndarray:
+    first_row = int(block_info[0]["array-location"][0][0])
+    return _comparable(as_targets(y, first_row=first_row), model, first_row)
+
+
+def _weight_block(weight: np.ndarray, block_info: Any = None) -> np.ndarray:
+    first_row = int(block_info[0]["array-location"][0][0])
+    return np.asarray(checked_weight(weight, len(weight), first_row=first_row))
 
 
 def _targets(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
@@ -82,14 +133,6 @@ def _targets(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
 
 def _is_lazy(*values: Any) -> bool:
     return any(dask.is_dask_collection(value) for value in values)
-
-
-def _lazy(values: Any, like: Any) -> da.Array:
-    """The values as a Dask array of known sizes, in the chunks of `like` where they have none of their own."""
-    if dask.is_dask_collection(values):
-        return _sized(values.to_dask_array() if hasattr(values, "to_dask_array") else values, values)
-    values = np.asarray(values)
-    return da.from_array(values, chunks=(like.chunks[0], *values.shape[1:]) if isinstance(like, da.Array) else "auto")
 
 
 def _sized(values: Any, rows: Any) -> Any:

@@ -234,14 +234,19 @@ def cache_bytes(allowed: int) -> int:
 
 def allowed_bytes(memory_limit: int | str | None, process_limit: int | None) -> int:
     """The user's limit, else the process's own (a worker's), else what this machine has left."""
-    if memory_limit is not None:
-        try:
-            return parse_bytes(memory_limit)
-        except ValueError as error:
-            raise ValueError(
-                f"memory_limit is {memory_limit!r}; expected a number of bytes, or one with its unit: '2 GiB'"
-            ) from error
-    return process_limit or psutil.virtual_memory().available
+    if memory_limit is None:
+        return process_limit or psutil.virtual_memory().available
+    try:
+        # of a text without digits dask makes one byte
+        plain = memory_limit if isinstance(memory_limit, str) and memory_limit.strip() else int(memory_limit)
+        limit = parse_bytes(plain)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"memory_limit is {memory_limit!r}; expected a number of bytes, or one with its unit: '2 GiB'"
+        ) from error
+    if limit < 1:
+        raise ValueError(f"memory_limit is {memory_limit!r}; expected at least one byte")
+    return limit
 
 
 def pass_name(records: Sequence[Record]) -> str:

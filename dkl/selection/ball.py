@@ -114,7 +114,8 @@ class DivergenceBall:
         """
         Q, q = self.mean**2 * curvature, self.mean * (gradient - curvature @ u)
         # a support of one frequency has no larger divergence than this
-        rho = min(self.rho, float(self.n_frequencies) ** (self.k - 1.0))
+        with np.errstate(over="ignore"):
+            rho = min(self.rho, float(np.float64(self.n_frequencies) ** (self.k - 1.0)))
         try:
             return self.mean * self._feasible(_minimised(Q, q, max(rho, _LEAST_RADIUS), self.k))
         except FloatingPointError:

@@ -344,7 +344,10 @@ def resample(scores: np.ndarray, groups: np.ndarray, n_kept: int, seed: int, *, 
     """
     shares, sizes = np.bincount(groups, scores), np.bincount(groups)
     if not shares.sum() > 0.0:
-        raise ValueError("all candidate features are 0 on the rows, so none has any leverage; is X all zeros?")
+        raise ValueError(
+            "no candidate feature has any leverage: all candidate features are 0 on the rows (is X all zeros?), or mu "
+            "is too large; leverages are those of ridge regression with the penalty mu"
+        )
     shares = shares / shares.sum()
     choice = choose_blocks(shares, groups, n_kept, seed, estimator="draw")
     if not weighted:

@@ -268,7 +268,7 @@ BAD = [
     ((X, np.where(np.arange(300) == 44, np.inf, 0.0)), ValueError, r"y\[44\] is inf"),
     ((X, np.full(300, "same")), ValueError, "one class, 'same'"),
     ((X, np.zeros(300) + 1j), ValueError, "Complex data not supported: y"),
-    ((X, np.array(["a", None] * 150, object)), ValueError, "y mixes kinds of values"),
+    ((X, np.array(["a", None] * 150, object)), ValueError, r"y\[1\] is None, so its target is missing"),
     ((X, np.zeros((300, 2, 2))), ValueError, r"y has shape \(300, 2, 2\)"),
     ((X, Y, np.ones(4)), ValueError, "sample_weight has"),
     ((X, Y, np.zeros(300)), ValueError, "sample_weight is zero for all rows"),

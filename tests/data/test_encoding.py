@@ -165,7 +165,7 @@ TODAY = pd.Timestamp("2026-11-21")
         ({"v": [np.nan, 1.0]}, {"missing": "error"}, ValueError, "column 'v' has 1 missing values in 2 rows"),
         ({"v": [1, 2]}, {"categorical": ["w"]}, ValueError, r"categorical names columns that are not there: \['w'\]"),
         ({"v": [1, 2]}, {"ignored": ["v"]}, ValueError, "no column is left"),
-        ({"v": []}, {}, ValueError, "the table has no rows"),
+        ({"v": []}, {}, ValueError, "X has no rows"),
         ({"v": [str(i) for i in range(50)]}, {}, ValueError, "column 'v' has 50 different texts in 50 rows, too many"),
     ],
 )
