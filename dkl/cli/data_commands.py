@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dkl.cli.cluster import checked_bytes
 from dkl.cli.command import Result, Running, command, facts_table
-from dkl.cli.outputs import refuse_existing
+from dkl.cli.outputs import check_before
 
 FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
 Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
@@ -97,7 +97,7 @@ def ingest(
         return _plan_of(sources, columns, running, format)
     from dkl.data.ingest import ingest as ingest_files
 
-    refuse_existing(store, overwrite)
+    check_before(store, "dataset", overwrite=overwrite)
     started = time.perf_counter()
     dataset = ingest_files(
         sources,

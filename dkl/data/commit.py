@@ -117,7 +117,7 @@ def staged(target: Location, *, overwrite: bool) -> Iterator[Staging]:
     except FileExistsError:
         raise
     except OSError as error:
-        raise _located_error(error, target) from error
+        raise located_error(error, target) from error
     finally:
         if staging is not None and not staging.committed:
             _discard(staging)
@@ -223,11 +223,11 @@ def _rename(staging: Staging) -> None:
 
 
 def _replace(staging: Staging, path: Path, target: Path) -> None:
-    aside = path if _exchanged(path, target) else _moved_aside(staging, path, target)
+    aside = path if exchanged(path, target) else _moved_aside(staging, path, target)
     former = Location(str(aside), staging.target.given).read_marker() or {}
     if former.get("token") != staging.replaced:
         # the store that was to be replaced is not the one that was there at the start: put that one back
-        if not _exchanged(target, aside):
+        if not exchanged(target, aside):
             os.rename(target, path)
             os.rename(aside, target)
         raise FileExistsError(_told(staging.target))
@@ -245,7 +245,7 @@ def _moved_aside(staging: Staging, path: Path, target: Path) -> Path:
     return aside
 
 
-def _exchanged(one: Path, other: Path) -> bool:
+def exchanged(one: Path, other: Path) -> bool:
     """Exchange two folders atomically (Linux); False where that is not possible."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
@@ -281,7 +281,8 @@ def _told(target: Location) -> str:
     )
 
 
-def _located_error(error: OSError, target: Location) -> OSError:
+def located_error(error: OSError, target: Location, left: str = "Nothing was kept") -> OSError:
+    """The error of a write with the path, the reason and what can be done; `left` says what is there now."""
     if error.errno is None:
         return error
     reasons = {
@@ -292,4 +293,4 @@ def _located_error(error: OSError, target: Location) -> OSError:
         errno.EROFS: "the file system is read-only; choose another place",
     }
     reason = reasons.get(error.errno, str(error))
-    return OSError(error.errno, f"{target.place} was not written: {reason}. Nothing was kept", target.url)
+    return OSError(error.errno, f"{target.place} was not written: {reason}. {left}", target.url)

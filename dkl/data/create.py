@@ -14,11 +14,11 @@ from dask.delayed import Delayed
 
 from dkl.blocks.block import Block
 from dkl.data.coerce import as_dataset
-from dkl.data.commit import check_replaceable
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.labels import TaskChoice
 from dkl.data.location import Location
 from dkl.data.memory import ArraySource
+from dkl.data.outputs import check_output
 from dkl.data.shuffle import shuffled_batches
 from dkl.data.staging import shuffle_keys
 from dkl.data.store import DatasetWriter
@@ -133,7 +133,7 @@ def refuse_existing(
     ------
     FileExistsError
     """
-    check_replaceable(Location.of(store, storage_options), overwrite=overwrite)
+    check_output(Location.of(store, storage_options), "dataset", overwrite=overwrite)
 
 
 def write_all(writer: DatasetWriter, blocks: Iterator[Block], n_rows: int, publish: Subscriber) -> None:

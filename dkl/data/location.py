@@ -47,6 +47,8 @@ class Location:
         if not isinstance(store, str | os.PathLike):
             raise TypeError(f"a store is named by a path or a URL, not by {type(store).__name__}")
         given = os.fspath(store)
+        if "\0" in given:
+            raise ValueError(f"{given!r} holds a NUL character, which no path and no URL may have; take it out")
         path = given.removeprefix("file://") if given.startswith("file://") else given
         if "://" in path:
             return cls(path.rstrip("/"), given, dict(options or {}))
