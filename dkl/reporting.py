@@ -239,7 +239,9 @@ def _work_facts(origin: Provenance) -> dict[str, Any]:
         "bytes read": origin.bytes_read,
         "blocks from the cache": origin.cache_hits,
         "memory promised for the passes (bytes a process)": origin.promised_bytes,
-        "memory used (bytes, this process above what it held before)": origin.used_bytes,
+        "memory that this process grew by (bytes, with what is held beside the passes and compiled code)": (
+            origin.used_bytes
+        ),
     }
 
 

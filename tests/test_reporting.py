@@ -162,5 +162,5 @@ def test_the_command_prints_the_page_and_writes_it(fitted: Any, tmp_path: Path) 
     assert run.exit_code == 0, run.output
     assert json.loads(run.stdout) == dkl.report(model, stored).facts
     assert page.read_text().startswith("<!doctype html>")
-    assert "is there already" in dkl_report(folder / "model.zarr", "--output", page).stderr
+    assert "exists" in dkl_report(folder / "model.zarr", "--output", page).stderr
     assert dkl_report(folder / "model.zarr").stdout.startswith("model\n  estimator")

@@ -47,13 +47,17 @@ class Writer(Protocol):
 def predict_store(estimator: Any, dataset: Any, *, proba: bool, compute: Compute) -> Iterator[Part]:
     """The predictions of a dataset's rows, block by block, mapped in parallel a bounded number of blocks ahead."""
     stored_rows(estimator, dataset)
-    # the names of the columns were checked for all blocks, which carry none
-    nameless = copy.copy(estimator)
-    vars(nameless).pop("feature_names_in_", None)
-    operands = {"estimator": nameless, "proba": proba}
+    operands = {"estimator": _nameless(estimator), "proba": proba}
     blocks = map_blocks(dataset.source, _predict_block, operands, name="predict", memory_limit=compute.memory_limit)
     for _, part in blocks:
         yield part
+
+
+def _nameless(estimator: Any) -> Any:
+    """A copy for rows whose columns have been matched by name, and which carry no names themselves."""
+    nameless = copy.copy(estimator)
+    vars(nameless).pop("feature_names_in_", None)
+    return nameless
 
 
 def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
@@ -68,10 +72,12 @@ def predict_tables(estimator: Any, path: str, *, proba: bool) -> Iterator[Part]:
     start = 0
     for table in read_tables(path, encoding=encoding):
         if encoding is None:
-            X = np.column_stack([column.to_numpy() for column in table.columns])
+            X = table.to_pandas()
+            X = X if hasattr(estimator, "feature_names_in_") else X.to_numpy()
+            model = estimator
         else:
-            X = encoding.transform(table, first_row=start)
-        yield _columns(estimator, X, np.arange(start, start + table.num_rows), proba=proba)
+            X, model = encoding.transform(table, first_row=start), _nameless(estimator)
+        yield _columns(model, X, np.arange(start, start + table.num_rows), proba=proba)
         start += table.num_rows
 
 

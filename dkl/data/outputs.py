@@ -167,17 +167,23 @@ def _same_file(one: Location, other: Location) -> bool:
     return False
 
 
-def _check_around(location: Location) -> None:
-    """Refuse a place inside a store of dkl: it would belong to the store, and go with it."""
-    if not location.is_local:
-        return
-    for parent in location.path.parents:
+def store_around(location: Location) -> Location | None:
+    """The dataset or model that a local path lies inside, if any."""
+    for parent in location.path.parents if location.is_local else ():
         holder = Location(str(parent), str(parent))
         if (parent / "zarr.json").is_file() and what_is_at(holder) in ("dataset", "model"):
-            raise ValueError(
-                f"{location.place} lies inside {holder.place}, which is {_article(what_is_at(holder) or '')}; choose a "
-                "path outside of it"
-            )
+            return holder
+    return None
+
+
+def _check_around(location: Location) -> None:
+    """Refuse a place inside a store of dkl: it would belong to the store, and go with it."""
+    holder = store_around(location)
+    if holder is not None:
+        raise ValueError(
+            f"{location.place} lies inside {holder.place}, which is {_article(what_is_at(holder) or '')}; choose a "
+            "path outside of it"
+        )
 
 
 def check_folder(location: Location) -> None:
