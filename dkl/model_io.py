@@ -92,6 +92,8 @@ _DTYPE = re.compile(r"\|O|[<>|][biuf][0-9]+|[<>][U][0-9]+")
 _NUMERIC_KINDS = "biuf"
 # a file may ask for that much memory, or for so many times its own size, before its digests are looked at
 _ALLOWED_BYTES, _ALLOWED_RATIO = 64 << 20, 1_000
+# bits of a whole number: seeds may be long ones
+_LONGEST_INTEGER = 256
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # what reading a tree that somebody has edited ends in, beside StoreError
 _DAMAGE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -381,7 +383,8 @@ class _Reader:
 
     def decode(self, tree: Any) -> Any:
         """The value of a JSON tree."""
-        if isinstance(tree, float) and not math.isfinite(tree):
+        is_large = isinstance(tree, int) and tree.bit_length() > _LONGEST_INTEGER
+        if is_large or (isinstance(tree, float) and not math.isfinite(tree)):
             raise StoreError("the model file holds a number that is too large; it is damaged")
         if tree is None or isinstance(tree, str | bool | int | float):
             return tree
