@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
-INTERRUPTED = 130
+FAILED, INTERRUPTED = 1, 130
 
 
 def main() -> None:
@@ -14,17 +15,37 @@ def main() -> None:
     After an interruption nobody waits for threads that are within a block: all that must be undone has been.
     """
     try:
-        from dkl.cli.app import main as run
+        try:
+            from dkl.cli.app import main as run
 
-        run()
+            run()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)
+    except OSError as error:
+        # commands say their own failures: what comes here is the output itself, which takes nothing any more
+        _say_lost_output(error)
+        sys.exit(FAILED)
     except SystemExit as ended:
         if ended.code != INTERRUPTED:
             raise
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stderr.flush()
         os._exit(INTERRUPTED)
+
+
+def _say_lost_output(error: OSError) -> None:
+    """Say that what was printed is lost; whoever closed a pipe (``| head``) has read enough and hears nothing."""
+    with suppress(OSError):
+        if not isinstance(error, BrokenPipeError):
+            os.write(2, f"Error: the output cannot be written: {error.strerror or error}\n".encode())
+    # what is still in the buffers goes nowhere, or the interpreter would fail once more when it flushes them
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        with suppress(OSError):
+            os.dup2(nowhere, stream)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ import inspect
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,11 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.commit import staged
-from dkl.data.location import Location
+from dkl.data.digests import json_digest
+from dkl.data.location import MARKER, Location
+from dkl.data.outputs import check_output
 from dkl.errors import CorruptChunkError, StoreError, located
+from dkl.learners.loaded import check_estimator, check_record
 from dkl.version import __version__
 
 FORMAT = 1
@@ -86,6 +90,13 @@ _ATTRIBUTE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*_")
 _SKLEARN_ATTRIBUTES = frozenset({"coef_", "intercept_", "classes_", "n_features_in_", "t_"})
 _DTYPE = re.compile(r"\|O|[<>|][biuf][0-9]+|[<>][U][0-9]+")
 _NUMERIC_KINDS = "biuf"
+# a file may ask for that much memory, or for so many times its own size, before its digests are looked at
+_ALLOWED_BYTES, _ALLOWED_RATIO = 64 << 20, 1_000
+# bits of a whole number: seeds may be long ones
+_LONGEST_INTEGER = 256
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# what reading a tree that somebody has edited ends in, beside StoreError
+_DAMAGE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _ATOMS = (str, bool, int)
 
 
@@ -109,21 +120,31 @@ def save(model: Any, store: Any, *, overwrite: bool = False, **storage_options: 
     TypeError
         If part of it cannot be written as arrays and JSON; the part is named.
     FileExistsError
-        If there is a model and `overwrite` is False, or anything else.
+        If there is a model and `overwrite` is False, or anything else; or if a model that is to be replaced lies in a
+        folder with what dkl did not write.
+    ValueError
+        If `store` lies inside a store of dkl.
     OSError
         If writing fails; nothing is visible then.
     """
     if isinstance(model, BaseEstimator):
         check_is_fitted(model)
+    target = Location.of(store, storage_options)
+    check_output(target, KIND, overwrite=overwrite, belongs=is_part_of_a_model)
     arrays: list[np.ndarray] = []
     tree = _encode(model, type(model).__name__, arrays)
-    target = Location.of(store, storage_options)
-    _check_kind(target)
     with staged(target, overwrite=overwrite) as staging:
         for number, array in enumerate(arrays):
             _write_array(staging.group, str(number), array)
-        digests = [_digest(array) for array in arrays]
-        staging.commit({"kind": KIND, "format": FORMAT, "version": __version__, "model": tree, "digests": digests})
+        marker = {
+            "kind": KIND,
+            "format": FORMAT,
+            "version": __version__,
+            "model": tree,
+            "digests": [_digest(array) for array in arrays],
+            "arrays": [[array.dtype.str, list(array.shape)] for array in arrays],
+        }
+        staging.commit({**marker, "digest": json_digest(marker)})
 
 
 def load_model(store: Any, classes: Iterable[type] = (), **storage_options: Any) -> Any:
@@ -146,10 +167,21 @@ def load_model(store: Any, classes: Iterable[type] = (), **storage_options: Any)
         known.
     """
     location = Location.of(store, storage_options)
-    marker = _read_marker(location)
-    reader = _Reader(location, marker["digests"], {cls.__name__: cls for cls in classes})
+    extensions = {cls.__name__: cls for cls in classes}
     with located(f"the model {location.place}"):
-        return reader.decode(marker["model"])
+        try:
+            return _loaded(location, _read_marker(location), extensions)
+        except _DAMAGE as error:
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(
+                f"the metadata of {location.place} is damaged ({type(error).__name__}: {error}); save the model again"
+            ) from error
+
+
+def is_part_of_a_model(name: str) -> bool:
+    """Whether `save` writes a file or folder of that name into the folder of a model."""
+    return name == "zarr.json" or _ARRAY_NAME.fullmatch(name) is not None
 
 
 def content_hash(model: Any) -> str:
@@ -176,39 +208,56 @@ def _without_run(tree: Any) -> Any:
     return [_without_run(one) for one in tree] if isinstance(tree, list) else tree
 
 
-def _check_kind(target: Location) -> None:
-    """A model replaces models only, whatever `overwrite` says."""
-    try:
-        marker = target.read_marker()
-    except ValueError:
-        return
-    if marker is not None and marker.get("state") == "complete" and marker.get("kind") != KIND:
-        raise FileExistsError(f"{target.place} is a dataset, not a model, so it is not replaced; choose another path")
-
-
 def _read_marker(location: Location) -> dict[str, Any]:
     """The metadata of a whole model of a format that this version reads."""
-    if not location.exists():
+    text = location.read("zarr.json")
+    if text is None and not location.exists():
         raise FileNotFoundError(f"there is no model at {location.place}")
     try:
-        marker = location.read_marker()
-    except ValueError as error:
+        node = json.loads(text or b"null", parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"the metadata of {location.place} is damaged: {error}") from error
-    if marker is None:
+    attributes = node.get("attributes") if isinstance(node, dict) else None
+    marker = attributes.get(MARKER) if isinstance(attributes, dict) else None
+    if not isinstance(marker, dict):
         raise StoreError(f"{location.place} is not a model of dkl; expected what model.save(store) writes")
     if marker.get("state") != "complete":
         raise StoreError(f"{location.place} was not written to its end; save the model again")
     if marker.get("kind") != KIND:
         raise StoreError(f"{location.place} is a dataset, not a model; open it with dkl.open_dataset")
     written = marker.get("format")
-    if not isinstance(written, int) or written > FORMAT:
+    if not isinstance(written, int) or isinstance(written, bool) or not 1 <= written <= FORMAT:
         raise StoreError(
             f"{location.place} has format {written} (written by dkl {marker.get('version')}); this dkl {__version__} "
-            f"reads up to {FORMAT}: install a newer one"
+            f"reads 1 to {FORMAT}: install a newer one, or save the model again"
         )
     if not isinstance(marker.get("digests"), list):
         raise StoreError(f"the metadata of {location.place} is damaged: it has no digests")
+    is_group = node.get("zarr_format") == 3 and node.get("node_type") == "group"
+    if not is_group or not isinstance(marker.get("token"), str) or not _names_an_object(marker.get("model")):
+        raise StoreError(f"the metadata of {location.place} is damaged: it describes no model; save the model again")
     return marker
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"it holds the number {text}, which JSON does not have")
+
+
+def _names_an_object(tree: Any) -> bool:
+    return isinstance(tree, dict) and isinstance(tree.get("object"), str)
+
+
+def _loaded(location: Location, marker: Mapping[str, Any], extensions: Mapping[str, type]) -> Any:
+    """The model of a marker, once all that it says of itself agrees."""
+    shapes = marker.get("arrays")
+    if shapes is not None and len(shapes) != len(marker["digests"]):
+        raise StoreError(f"the metadata of {location.place} is damaged: it has not one digest an array")
+    model = _Reader(location, marker["digests"], shapes, extensions).decode(marker["model"])
+    # models of dkl 0.1 have neither shapes nor a digest of their metadata
+    signed = {name: value for name, value in marker.items() if name not in ("digest", "state", "token")}
+    if (shapes is not None or "digest" in marker) and json_digest(signed) != marker.get("digest"):
+        raise StoreError(f"the metadata of {location.place} is not what was written; save the model again")
+    return model
 
 
 def _write_array(group: zarr.Group, name: str, array: np.ndarray) -> None:
@@ -218,6 +267,8 @@ def _write_array(group: zarr.Group, name: str, array: np.ndarray) -> None:
         dtype=array.dtype,
         chunks=tuple(max(1, size) for size in array.shape),
         config={"write_empty_chunks": True},
+        # what is large is stored as it is, so that its size on disk vouches for what is allocated to read it
+        compressors="auto" if array.nbytes <= _ALLOWED_BYTES else None,
     )
     if array.size:
         stored[...] = array
@@ -273,7 +324,7 @@ def _fields_of(value: Any, path: str) -> dict[str, Any]:
     if hasattr(value, "to_json") and hasattr(type(value), "from_json"):
         return {"json": value.to_json()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
     if isinstance(value, BaseEstimator):
         return {**_parameters(value), **_fitted_attributes(value)}
     raise TypeError(
@@ -317,16 +368,24 @@ class _Reader:
     location : Location
     digests : list of int
         Of the arrays, by number.
+    shapes : list of (str, list of int), or None
+        The dtype and the shape of each array; None in models of dkl 0.1.
     extensions : mapping of str to type
         Classes that the caller trusts beside `KNOWN`.
     """
 
     location: Location
     digests: list[int]
+    shapes: list[Any] | None
     extensions: Mapping[str, type]
+    used: set[str] = field(default_factory=set)
+    counted: Counter[str] = field(default_factory=Counter)
 
     def decode(self, tree: Any) -> Any:
         """The value of a JSON tree."""
+        is_large = isinstance(tree, int) and tree.bit_length() > _LONGEST_INTEGER
+        if is_large or (isinstance(tree, float) and not math.isfinite(tree)):
+            raise StoreError("the model file holds a number that is too large; it is damaged")
         if tree is None or isinstance(tree, str | bool | int | float):
             return tree
         if isinstance(tree, list):
@@ -336,7 +395,7 @@ class _Reader:
         if "object" in tree:
             return self._object(tree)
         if "texts" in tree:
-            return _texts(tree)
+            return self._texts(tree)
         kind, held = _only_item(tree)
         return self._tagged(kind, held)
 
@@ -346,6 +405,8 @@ class _Reader:
         if kind == "scalar":
             return np.asarray(self.decode(held))[()]
         if kind == "number":
+            if held not in ("nan", "inf", "-inf"):
+                raise StoreError(f"the model file holds the number {held!r}, which is none; it is damaged")
             return float(held)
         if kind == "dtype":
             return _plain_dtype(held, "biufU")
@@ -360,12 +421,10 @@ class _Reader:
             raise StoreError(
                 f"the model file names an array {name!r}; arrays are numbered 0 to {len(self.digests) - 1}"
             )
-        try:
-            stored = zarr.open_array(self.location.child(name).store(read_only=True), mode="r", zarr_format=3)
-        except FileNotFoundError as error:
-            raise StoreError(f"array {name} is missing") from error
-        if stored.dtype.kind not in _NUMERIC_KINDS:
-            raise StoreError(f"array {name} holds {stored.dtype}; a model holds arrays of numbers only")
+        if name in self.used:
+            raise StoreError(f"the model file names array {name} twice; it is damaged")
+        self.used.add(name)
+        stored = self._opened(name)
         try:
             array = np.asarray(stored[...])
         except (ValueError, RuntimeError, OSError) as error:
@@ -374,18 +433,67 @@ class _Reader:
             raise CorruptChunkError(f"array {name} does not hold the bytes that were saved; save the model again")
         return array.astype(array.dtype.newbyteorder("="), copy=False)
 
+    def _opened(self, name: str) -> zarr.Array:
+        """An array that takes no more memory to read than what was saved."""
+        place = self.location.child(name)
+        try:
+            stored = zarr.open_array(place.store(read_only=True), mode="r", zarr_format=3)
+        except FileNotFoundError as error:
+            raise StoreError(f"array {name} is missing") from error
+        except _DAMAGE as error:
+            raise CorruptChunkError(f"the metadata of array {name} is damaged: {error}") from error
+        if stored.dtype.kind not in _NUMERIC_KINDS:
+            raise StoreError(f"array {name} holds {stored.dtype}; a model holds arrays of numbers only")
+        said = None if self.shapes is None else self.shapes[int(name)]
+        if said is not None and said != [stored.dtype.newbyteorder("<").str, list(stored.shape)]:
+            raise CorruptChunkError(
+                f"array {name} is of dtype {stored.dtype} and shape {stored.shape}, but what was saved is of dtype and "
+                f"shape {said}; save the model again"
+            )
+        if stored.chunks != tuple(max(1, size) for size in stored.shape) or stored.shards is not None:
+            raise CorruptChunkError(f"array {name} is not stored in one piece, as models are; save the model again")
+        if stored.size:
+            key = stored.metadata.encode_chunk_key((0,) * stored.ndim)
+            content = place.read(key)
+            if content is None:
+                raise CorruptChunkError(f"the values of array {name} are missing; save the model again")
+            if stored.compressors and _decoded_bytes(content) != stored.nbytes:
+                raise CorruptChunkError(f"array {name} does not hold as many bytes as its shape; save the model again")
+            self._allow(stored.nbytes, len(content), f"array {name}")
+        return stored
+
+    def _allow(self, n_bytes: int, stored_bytes: int, what: str) -> None:
+        """Count bytes that are about to be taken, against those on disk that ask for them."""
+        self.counted["decoded"] += n_bytes
+        self.counted["stored"] += stored_bytes
+        allowed = max(_ALLOWED_BYTES, _ALLOWED_RATIO * self.counted["stored"])
+        if self.counted["decoded"] > allowed:
+            raise StoreError(
+                f"{what} of {stored_bytes:,} bytes on disk would take {n_bytes:,} in memory, which no saved model "
+                "asks for; the file is damaged"
+            )
+
+    def _texts(self, tree: Mapping[str, Any]) -> np.ndarray:
+        texts = tree["texts"]
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise StoreError("the model file holds texts that are none; it is damaged")
+        dtype = _plain_dtype(tree["dtype"], "UO")
+        self._allow(len(texts) * dtype.itemsize, sum(map(len, texts)), "a list of texts")
+        return np.array(texts, dtype=dtype).reshape(tree["shape"])
+
     def _object(self, tree: Mapping[str, Any]) -> Any:
         name, fields = tree["object"], tree.get("fields")
         if not isinstance(fields, dict):
             raise StoreError(f"the {name} in the model file has no fields; the file is damaged")
         cls = self._class(name)
-        values = {field: self.decode(value) for field, value in fields.items()}
+        values = {name: self.decode(value) for name, value in fields.items()}
         if hasattr(cls, "from_json"):
             return cls.from_json(values["json"])
         if dataclasses.is_dataclass(cls):
-            known = {field.name for field in dataclasses.fields(cls)}
-            _check_names(name, values, known.__contains__)
-            return cls(**values)
+            _check_names(name, values, {one.name for one in dataclasses.fields(cls)}.__contains__)
+            made = cls(**values)
+            check_record(made)
+            return made
         return _estimator(cls, values)
 
     def _class(self, name: Any) -> type[Any]:
@@ -406,11 +514,18 @@ def _only_item(tree: dict[str, Any]) -> tuple[str, Any]:
     return kind, held
 
 
-def _texts(tree: Mapping[str, Any]) -> np.ndarray:
-    texts = tree["texts"]
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise StoreError("the model file holds texts that are none; it is damaged")
-    return np.array(texts, dtype=_plain_dtype(tree["dtype"], "UO")).reshape(tree["shape"])
+def _decoded_bytes(content: bytes) -> int | None:
+    """The size that the header of a zstd frame states; None where there is no such header."""
+    if len(content) < 5 or content[:4] != _ZSTD_MAGIC:
+        return None
+    # RFC 8878, 3.1.1.1: how long the window, the dictionary's number and the content's size are
+    descriptor = content[4]
+    is_single, size_flag = descriptor >> 5 & 1, descriptor >> 6
+    length = (is_single, 2, 4, 8)[size_flag]
+    start = 5 + (1 - is_single) + (0, 1, 2, 4)[descriptor & 3]
+    if not length:
+        return None
+    return int.from_bytes(content[start : start + length], "little") + (256 if length == 2 else 0)
 
 
 def _plain_dtype(text: Any, kinds: str) -> np.dtype:
@@ -434,4 +549,5 @@ def _estimator(cls: Any, values: Mapping[str, Any]) -> Any:
     for name, value in values.items():
         if name not in parameters:
             setattr(made, name, value)
+    check_estimator(made)
     return made

@@ -15,6 +15,7 @@ from dask.utils import format_bytes, format_time
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
+from dkl.data.outputs import written_whole
 from dkl.errors import StoreError
 from dkl.learners.checkpoints import digest_of, what_counts
 from dkl.learners.recording import Provenance, fingerprint_of
@@ -25,6 +26,7 @@ _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "th{text-align:left;vertical-align:top;padding-right:1.5rem;font-weight:600}code{font-size:13px}"
 )
+_HEAD = "<!doctype html><html lang='en'><meta charset='utf-8'><title>"
 
 
 @dataclass(frozen=True)
@@ -61,19 +63,23 @@ class Report:
     def to_html(self) -> str:
         """The page, whole: it needs no other file."""
         title = escape(str(self.facts["model"]["estimator"]))
-        head = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title><style>{_STYLE}</style>"
+        head = f"{_HEAD}{title}</title><style>{_STYLE}</style>"
         return f"{head}<body><h1>{title}</h1>{self._repr_html_()}</body></html>\n"
 
     def write(self, path: str | Path) -> None:
-        """Write the page in the format of the suffix: .html, .json or .txt.
+        """Write the page in the format of the suffix: .html, .json or .txt; it appears when it is complete.
 
         Raises
         ------
         ValueError
-            For another suffix.
+            For another suffix, or a URL.
+        OSError
+            With the path, when it cannot be written; a page that was there is as it was.
         """
         formats = {".html": self.to_html, ".json": self.to_json, ".txt": lambda: f"{self!r}\n"}
-        Path(path).write_text(formats[check_format(path)](), encoding="utf-8")
+        page = formats[check_format(path)]()
+        with written_whole(path) as hidden:
+            hidden.write_text(page, encoding="utf-8")
 
 
 def check_format(path: str | Path) -> str:
@@ -82,6 +88,20 @@ def check_format(path: str | Path) -> str:
     if suffix not in (".html", ".json", ".txt"):
         raise ValueError(f"the report goes to {str(path)!r}; its name must end in .html, .json or .txt")
     return suffix
+
+
+def is_page(path: Path) -> bool:
+    """Whether a file is a page that `Report.write` wrote."""
+    text = path.read_bytes() if path.is_file() else b""
+    if path.suffix == ".html":
+        return text.startswith(_HEAD.encode()) and b"<h2>hash</h2>" in text
+    if path.suffix == ".txt":
+        return text.startswith(b"model\n  estimator") and b"\n\nhash\n  fit" in text
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(facts, dict) and {"model", "hash", "settings", "versions"} <= facts.keys()
 
 
 def report(model: Any, data: Any = None) -> Report:
@@ -221,7 +241,9 @@ def _work_facts(origin: Provenance) -> dict[str, Any]:
         "bytes read": origin.bytes_read,
         "blocks from the cache": origin.cache_hits,
         "memory promised for the passes (bytes a process)": origin.promised_bytes,
-        "memory used (bytes, this process above what it held before)": origin.used_bytes,
+        "memory that this process grew by (bytes, with what is held beside the passes and compiled code)": (
+            origin.used_bytes
+        ),
     }
 
 

@@ -238,6 +238,49 @@ STORES = [
         "a model that is not there", lambda f: dkl.load_model(str(f / "none.zarr")), FileNotFoundError, ("none.zarr",)
     ),
     Case("a dataset taken for a model", lambda f: dkl.load_model(stored(f).store), StoreError, ("good.zarr", "model")),
+    Case(
+        "a model over a dataset",
+        lambda f: fit_random().save(stored(f).store, overwrite=True),
+        FileExistsError,
+        ("good.zarr", "is a dataset", "choose another path"),
+    ),
+    Case(
+        "a model inside a dataset",
+        lambda f: fit_random().save(f"{stored(f).store}/model"),
+        ValueError,
+        ("lies inside", "good.zarr", "outside"),
+    ),
+    Case("a model with a NUL in its name", lambda f: fit_random().save(f / "a\0b"), ValueError, ("NUL", "take it out")),
+    Case(
+        "a model under a file",
+        lambda f: fit_random().save(f"{csv(f, 'a')}/model"),
+        NotADirectoryError,
+        ("input.csv", "is a file"),
+    ),
+    Case(
+        "a checkpoint that is a file",
+        lambda f: fit_random(checkpoint=csv(f, "a,b")),
+        NotADirectoryError,
+        ("checkpoint", "input.csv", "is a file", "choose another path"),
+    ),
+    Case(
+        "a checkpoint that is a dataset",
+        lambda f: fit_random(checkpoint=stored(f).store),
+        StoreError,
+        ("checkpoint", "good.zarr", "is a dataset", "choose another path"),
+    ),
+    Case(
+        "a checkpoint with a NUL in its name",
+        lambda f: fit_random(checkpoint="a\0b"),
+        ValueError,
+        ("NUL", "take it out"),
+    ),
+    Case(
+        "a plan of what no memory holds",
+        lambda f: dkl.plan(dkl.AlignedFeatures(n_candidates=10**10, n_features=10), X, Y),
+        MemoryError,
+        ("10,000,000,000 frequencies", "GiB", "fewer"),
+    ),
 ]
 
 FILES = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
@@ -9,6 +10,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -411,3 +413,264 @@ def test_sparse_frequencies_are_saved_as_their_entries(tmp_path: Path) -> None:
     assert isinstance(loaded.projection, SparseProjection)
     np.testing.assert_array_equal(loaded.projection.indices, projection.indices)
     np.testing.assert_array_equal(map_rows(rows_of_map, loaded), before)
+
+
+def test_a_model_of_the_first_release_still_loads_and_predicts() -> None:
+    """Written by dkl 0.1 on these rows, before markers had shapes and a digest of their own."""
+    model = load_model(Path(__file__).parent / "written" / "model-0.1")
+    assert np.mean(model.predict(X) == LABELS) > 0.6
+    np.testing.assert_array_equal(model.predict_proba(X).argmax(axis=1), model.decision_function(X).argmax(axis=1))
+
+
+Edit = Callable[[dict[str, Any]], Any]
+
+
+def fields(marker: dict[str, Any], *path: str) -> dict[str, Any]:
+    """The fields of the model, or of an object in it."""
+    found = marker["model"]["fields"]
+    for name in path:
+        found = found[name]["fields"]
+    return found
+
+
+def without(name: str, *path: str) -> Edit:
+    return lambda marker: fields(marker, *path).pop(name)
+
+
+def with_field(name: str, value: Any, *path: str) -> Edit:
+    return lambda marker: fields(marker, *path).update({name: value})
+
+
+def nested(depth: int) -> Any:
+    """Lists in lists, as text: json cannot write them either."""
+    return "[" * depth + "]" * depth
+
+
+# edits that are refused by what they make of the model, in files of the first release too
+WRONG: dict[str, Edit] = {
+    **{f"no {key}": lambda m, key=key: m.pop(key) for key in ("format", "model", "digests", "kind", "state", "token")},
+    "format 0": lambda m: m.update(format=0),
+    "format -1": lambda m: m.update(format=-1),
+    "format true": lambda m: m.update(format=True),
+    "format as text": lambda m: m.update(format="1"),
+    "format null": lambda m: m.update(format=None),
+    "format 1.5": lambda m: m.update(format=1.5),
+    "the model is a list": lambda m: m.update(model=[]),
+    "the model is null": lambda m: m.update(model=None),
+    "the model is a number": lambda m: m.update(model=7),
+    "the model is a tuple": lambda m: m.update(model={"tuple": []}),
+    "digests are a dict": lambda m: m.update(digests={}),
+    "digests are too few": lambda m: m["digests"].clear(),
+    "digests are texts": lambda m: m.update(digests=[str(one) for one in m["digests"]]),
+    "fields are a list": lambda m: m["model"].update(fields=[]),
+    "fields are null": lambda m: m["model"].update(fields=None),
+    "a class that is a list": lambda m: m["model"].update(object=[]),
+    "a class of another kind": lambda m: m["model"].update(object="Gaussian"),
+    "an unknown family": lambda m: fields(m, "features_")["family_"].update(object="Student"),
+    "an unknown loss": with_field("loss", "cauchy"),
+    "a loss that is null": with_field("loss", None),
+    "a loss that is a list": with_field("loss", ["hinge"]),
+    "an unknown solver": with_field("solver", "prayer"),
+    "a penalty below 0": with_field("alpha", -1.0),
+    "a penalty of NaN": with_field("alpha", {"number": "nan"}),
+    "epochs as text": with_field("epochs", "two"),
+    "an unknown activation": with_field("activation", "tanh", "features_", "feature_map_"),
+    "a map that is a list": with_field("feature_map_", [], "features_"),
+    "no map": with_field("feature_map_", None, "features_"),
+    "a projection that is a number": with_field("projection", 3, "features_", "feature_map_"),
+    "no projection": without("projection", "features_", "feature_map_"),
+    "amplitudes that are null": with_field("amplitudes", None, "features_", "feature_map_"),
+    "no amplitudes": without("amplitudes", "features_", "feature_map_"),
+    "amplitudes of another length": lambda m: fields(m, "features_", "feature_map_").update(
+        amplitudes=fields(m, "linear_")["intercept_"]
+    ),
+    "a bandwidth of -1": with_field("sigma", -1.0, "features_", "family_"),
+    "a bandwidth that is a dict": with_field("sigma", {"dict": []}, "features_", "family_"),
+    "features that are a list": with_field("features_", []),
+    "a linear model that is null": with_field("linear_", None),
+    "no coefficients": without("coef_", "linear_"),
+    "coefficients that are text": with_field("coef_", "many", "linear_"),
+    "coefficients of another shape": lambda m: fields(m, "linear_").update(
+        coef_=fields(m, "features_", "feature_map_")["amplitudes"]
+    ),
+    "a class too few": with_field("classes_", {"texts": ["ape", "bee", "cat", "dog"], "shape": [4], "dtype": "<U3"}),
+    "classes of another shape": with_field("classes_", {"texts": ["ape"], "shape": [3], "dtype": "<U3"}),
+    "classes without a shape": with_field("classes_", {"texts": ["ape"], "dtype": "<U3"}),
+    "classes that ask for gigabytes": with_field(
+        "classes_", {"texts": ["ape", "bee", "cat"], "shape": [3], "dtype": "<U300000000"}
+    ),
+    "a dict that is a number": with_field("message_", {"dict": 3}),
+    "a dict with lists for keys": with_field("message_", {"dict": [[[], 1]]}),
+    "a dict of triples": with_field("message_", {"dict": [[1, 2, 3]]}),
+    "a tuple that is null": with_field("message_", {"tuple": None}),
+    "a number that is a word": with_field("alpha_", {"number": "many"}),
+    "a number that is a list": with_field("alpha_", {"number": []}),
+    "a dtype that is none": with_field("message_", {"dtype": "<f3"}),
+    "an entry without a tag": with_field("message_", {}),
+    "an array that is null": lambda m: first_array(m["model"]).update(array=None),
+    "an array that is a list": lambda m: first_array(m["model"]).update(array=["0"]),
+    "one array twice": lambda m: fields(m, "linear_").update(intercept_=fields(m, "linear_")["coef_"]),
+    "a huge number": with_field("epochs", 10**400),
+}
+# edits that give a sound model, another than was saved
+OTHER: dict[str, Edit] = {
+    "no version": lambda m: m.pop("version"),
+    "no digest": lambda m: m.pop("digest"),
+    "no shapes": lambda m: m.pop("arrays"),
+    "no seed": without("seed_"),
+    "no classes": without("classes_"),
+    "no features": without("features_"),
+    "no linear model": without("linear_"),
+    "another loss": with_field("loss", "log_loss"),
+    "other names of classes": with_field("classes_", {"texts": ["ant", "bee", "cat"], "shape": [3], "dtype": "<U3"}),
+    "another temperature": with_field("temperature_", 2.0),
+    "another device": with_field("device", "gpu"),
+}
+
+
+@pytest.mark.parametrize("name", [*WRONG, *OTHER])
+def test_every_hand_edit_is_a_store_error(name: str, saved: Path) -> None:
+    edit(saved, {**WRONG, **OTHER}[name])
+    with pytest.raises(StoreError):
+        load_model(saved)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_edits_of_a_model_of_the_first_release_are_refused_by_what_they_say(name: str, saved: Path) -> None:
+    edit(saved, lambda marker: (marker.pop("arrays"), marker.pop("digest")))
+    load_model(saved)
+    edit(saved, WRONG[name])
+    with pytest.raises(StoreError):
+        load_model(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: nested(100_000),
+        lambda text: text.replace('"message_": "', '"message_": ' + nested(50_000) + ', "more": "'),
+        lambda text: text.replace('"alpha_": 1e-05', '"alpha_": NaN'),
+        lambda text: text.replace('"alpha_": 1e-05', '"alpha_": 1e999'),
+        lambda text: text.replace('"alpha_": 1e-05', '"alpha_": ' + "9" * 5_000),
+        lambda text: text.replace('"zarr_format": 3', '"zarr_format": 2'),
+        lambda text: text.replace('"node_type": "group"', '"node_type": "array"'),
+        lambda text: text.replace("attributes", "adjectives"),
+        lambda text: text[:-20],
+        lambda text: "",
+        lambda text: "[]",
+        lambda text: "null",
+        lambda text: "\ud800",
+    ],
+)
+def test_metadata_that_is_no_metadata_is_a_store_error(change: Callable[[str], str], saved: Path) -> None:
+    text = json.dumps(json.loads((saved / "zarr.json").read_text()))
+    changed = change(text)
+    assert changed != text
+    (saved / "zarr.json").write_bytes(changed.encode("utf-8", "surrogatepass"))
+    with pytest.raises(StoreError):
+        load_model(saved)
+
+
+def metadata(store: Path, array: str, **changes: Any) -> None:
+    """Change the metadata of one array in place."""
+    path = store / array / "zarr.json"
+    node = json.loads(path.read_text())
+    for name, value in changes.items():
+        node[name] = value
+    path.write_text(json.dumps(node))
+
+
+HUGE = 25_000
+GRID = {"name": "regular", "configuration": {"chunk_shape": [HUGE, HUGE]}}
+
+
+def bomb(store: Path) -> None:
+    """2.5 GB of zeros in a file of some kilobytes, with metadata that says so."""
+    from numcodecs import Zstd
+
+    metadata(store, "0", shape=[HUGE, HUGE], chunk_grid=GRID)
+    chunk = bytes(Zstd(level=1).encode(np.zeros(1 << 26, np.uint8)))
+    (store / "0" / "c" / "0" / "0").write_bytes(chunk)
+
+
+def frame_bomb(store: Path) -> None:
+    """A chunk that decodes to more than its shape."""
+    from numcodecs import Zstd
+
+    (store / "0" / "c" / "0" / "0").write_bytes(bytes(Zstd(level=1).encode(np.zeros(1 << 28, np.uint8))))
+
+
+BOMBS: dict[str, Callable[[Path], None]] = {
+    "a huge shape": lambda store: metadata(store, "0", shape=[HUGE, HUGE]),
+    "a huge shape in one chunk": lambda store: metadata(store, "0", shape=[HUGE, HUGE], chunk_grid=GRID),
+    "a huge shape in tiny chunks": lambda store: metadata(
+        store, "0", shape=[HUGE, HUGE], chunk_grid={"name": "regular", "configuration": {"chunk_shape": [10, 6]}}
+    ),
+    "a chunk of zeros": bomb,
+    "a frame larger than its shape": frame_bomb,
+    "another dtype": lambda store: metadata(store, "0", data_type="float64"),
+    "no shape": lambda store: metadata(store, "0", shape=None),
+    "codecs that are none": lambda store: metadata(store, "0", codecs=[{"name": "magic"}]),
+    "a list for metadata": lambda store: (store / "0" / "zarr.json").write_text("[]"),  # type: ignore[dict-item]
+    "a lost chunk": lambda store: (store / "0" / "c" / "0" / "0").unlink(),
+}
+
+
+@pytest.mark.parametrize("release", ["first", "this"])
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_folder_takes_little_memory_whatever_it_says(name: str, release: str, saved: Path) -> None:
+    if release == "first":
+        edit(saved, lambda marker: (marker.pop("arrays"), marker.pop("digest")))
+    load_model(saved)
+    BOMBS[name](saved)
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreError, match="array 0"):
+            load_model(saved)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_large_array_of_one_value_comes_back(tmp_path: Path) -> None:
+    """What is far smaller on disk than in memory is not taken for a bomb when `save` wrote it."""
+    save(Holder(np.zeros(20 << 20)).fit(), tmp_path / "model.zarr")
+    assert not load_model(tmp_path / "model.zarr", classes=[Holder]).held.any()
+
+
+@pytest.fixture(scope="module")
+def scaled() -> KernelClassifier:
+    return classifier(features=RandomFeatures(n_features=20, scaling="standard"), calibrate=True).fit(X, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (("features_", "feature_map_", "projection"), "DenseProjection.matrix"),
+        (("features_", "feature_map_"), "FeatureMap.amplitudes"),
+        (("features_", "feature_map_", "scaler"), "Scaler.scale"),
+        (("features_", "feature_map_", "scaler"), "Scaler.center"),
+        (("linear_",), "SGDClassifier.coef_"),
+        (("linear_",), "SGDClassifier.intercept_"),
+        ((), "KernelClassifier.target_scale_"),
+        ((), "KernelClassifier.temperature_"),
+    ],
+)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_model_with_a_number_that_is_not_finite_is_refused_by_name(
+    path: tuple[str, ...], name: str, value: float, scaled: KernelClassifier, tmp_path: Path
+) -> None:
+    model = copy.deepcopy(scaled)
+    holder: Any = model
+    for part in path:
+        holder = getattr(holder, part)
+    attribute = name.partition(".")[2]
+    spoiled = np.array(getattr(holder, attribute))
+    spoiled.flat[-1] = value
+    if dataclasses.is_dataclass(holder):
+        object.__setattr__(holder, attribute, spoiled)
+    else:
+        setattr(holder, attribute, spoiled if spoiled.ndim else float(spoiled))
+    model.save(tmp_path / "model.zarr")
+    with pytest.raises(StoreError, match=rf"{name} of the model holds {value}"):
+        load_model(tmp_path / "model.zarr")

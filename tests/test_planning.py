@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,9 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from dkl.cli.app import app
 from dkl.data.coerce import as_dataset
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset
@@ -173,3 +178,24 @@ def test_what_a_search_allocates_is_within_its_plan(dataset: Dataset) -> None:
     assert peak < planned.peak_bytes
     # without what is held the plan would fall short of the rows that are searched alone
     assert planned.held["searched rows"] >= 6_000 * 8 * 4
+
+
+def test_what_no_memory_holds_is_said_by_its_sum_and_never_drawn() -> None:
+    """Of every learner, with a billion features, candidates or landmarks, alone and under a machine."""
+    program = [sys.executable, "-m", "tests.plan_huge", str(6 << 30)]
+    run = subprocess.run(program, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=True)
+    found = json.loads(run.stdout)
+    assert found["grown"] < 64 << 20
+    for name, (error, message) in found["said"].items():
+        assert error in ("MemoryLimitError", "MemoryError"), (name, error, message)
+        assert "iB" in message, (name, message)
+
+
+def test_a_plan_of_the_shell_says_the_sum_of_a_billion_features(tmp_path: Path) -> None:
+    create_dataset(tmp_path / "rows.zarr", np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2)
+    for learner in ("random", "aligned", "posterior", "landmarks", "leverage", "peaks", "margin", "joint", "tuned"):
+        options = ["plan", str(tmp_path / "rows.zarr"), "--learner", learner, "--features", str(10**10)]
+        run = CliRunner().invoke(app, options)
+        assert run.exit_code == 1, (learner, run.output)
+        assert "iB" in run.stderr
+        assert "Traceback" not in run.output

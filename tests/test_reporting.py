@@ -162,5 +162,22 @@ def test_the_command_prints_the_page_and_writes_it(fitted: Any, tmp_path: Path) 
     assert run.exit_code == 0, run.output
     assert json.loads(run.stdout) == dkl.report(model, stored).facts
     assert page.read_text().startswith("<!doctype html>")
-    assert "is there already" in dkl_report(folder / "model.zarr", "--output", page).stderr
+    assert "exists" in dkl_report(folder / "model.zarr", "--output", page).stderr
     assert dkl_report(folder / "model.zarr").stdout.startswith("model\n  estimator")
+
+
+def test_the_memory_of_a_fit_is_its_own_and_within_what_was_promised(tmp_path: Path) -> None:
+    """What the process held before does not count, and a fit whose code has been compiled keeps the promise."""
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(100_000, 20)).astype(np.float32)
+    stored = dkl.create_dataset(tmp_path / "rows.zarr", X, X[:, 0] > 0)
+    model = dkl.KernelClassifier(dkl.RandomFeatures(n_features=100), epochs=1, random_state=0, memory_limit="256 MiB")
+    model.fit(stored)
+    ballast = np.ones(40 << 20)
+    del ballast
+    origin = model.fit(stored).provenance_
+    assert 0 < origin.promised_bytes <= 256 << 20
+    assert origin.used_bytes <= origin.promised_bytes
+    work = dkl.report(model).facts["work"]
+    promised, grown = (value for name, value in work.items() if name.startswith("memory"))
+    assert (promised, grown) == (origin.promised_bytes, origin.used_bytes)

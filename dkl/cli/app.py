@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -17,6 +18,8 @@ from dkl.cli import (
     tune_command,
 )
 from dkl.version import __version__
+
+_NARROWEST = 20
 
 app = typer.Typer(
     name="dkl",
@@ -63,4 +66,8 @@ bench_command.register(app)
 
 def main() -> None:
     """Run the command line."""
+    columns = os.environ.get("COLUMNS", str(_NARROWEST))
+    if not columns.isdigit() or int(columns) < _NARROWEST:
+        # no terminal is so narrow: some programs that start others leave 0 there
+        del os.environ["COLUMNS"]
     app(prog_name="dkl")

@@ -15,6 +15,9 @@ from rich.text import Text
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, stderr
 from dkl.cli.model_options import FamilyName, FeatureOptions, family_from
+from dkl.cli.outputs import OutputFolder
+from dkl.data.outputs import written_whole
+from dkl.data.reading import is_store
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,8 @@ def compare(
     from dkl.search.comparing import compare as compare_learners
 
     started = time.perf_counter()
-    output.mkdir(parents=True, exist_ok=True)
+    rows = [] if data.rstrip("/").endswith(".zarr") or is_store(data) else ["rows.zarr"]
+    OutputFolder(output, [*rows, "scores.csv", "dkl-compare.png"], inputs=[data, checkpoint])
     dataset = own_dataset(data, target, output / "rows.zarr")
     with computing_on(compute):
         found = compare_learners(
@@ -90,7 +94,8 @@ def compare(
             progress=running.progress,
         )
     table, picture = output / "scores.csv", saved_picture(found.display(), output / "dkl-compare.png")
-    found.table.to_csv(table, index=False)
+    with written_whole(table) as hidden:
+        found.table.to_csv(hidden, index=False)
     facts = {
         "dataset": found.rows,
         "measure": found.measure,
@@ -107,7 +112,9 @@ def compare(
 def saved_picture(display: Any, path: Path) -> str | None:
     """Where the picture is; None without matplotlib, and that is said."""
     try:
-        return str(display.save(path))
+        with written_whole(path) as hidden:
+            display.save(hidden)
+        return str(path)
     except ImportError as error:
         stderr().print(Text.assemble(("No picture: ", "yellow"), str(error)))
         return None

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dkl.cli.cluster import checked_bytes
 from dkl.cli.command import Result, Running, command, facts_table
-from dkl.cli.outputs import refuse_existing
+from dkl.cli.outputs import check_before
 
 FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
 ZeroBased = Annotated[
@@ -133,7 +133,7 @@ def ingest(
         return _plan_of(sources, columns, running, text.chosen(sources))
     from dkl.data.ingest import ingest as ingest_files
 
-    refuse_existing(store, overwrite)
+    check_before(store, "dataset", overwrite=overwrite)
     started = time.perf_counter()
     dataset = ingest_files(
         sources,

@@ -14,6 +14,8 @@ from rich.text import Text
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.compare_command import saved_picture, scores_table, written
+from dkl.cli.outputs import OutputFolder
+from dkl.data.reading import is_store
 
 SIZES = (50, 100, 200)
 
@@ -75,7 +77,11 @@ def _rows(data: str | None, target: str | None, output: Path) -> Any:
     """The dataset, written into the output folder unless it is a store already; an earlier demo's is replaced."""
     from dkl.demo import digits_dataset, own_dataset
 
-    output.mkdir(parents=True, exist_ok=True)
+    if data is None:
+        rows = ["digits.zarr"]
+    else:
+        rows = [] if data.rstrip("/").endswith(".zarr") or is_store(data) else ["rows.zarr"]
+    OutputFolder(output, [*rows, "dkl-demo.png"], inputs=[data])
     return digits_dataset(output / "digits.zarr") if data is None else own_dataset(data, target, output / "rows.zarr")
 
 

@@ -16,7 +16,7 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.data_commands import ZeroBased
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
-from dkl.cli.outputs import refuse_existing
+from dkl.cli.outputs import check_before
 from dkl.progress import Tally, listening
 
 if TYPE_CHECKING:
@@ -101,12 +101,14 @@ def fit(
 
     The same seed gives the same model on threads, on any number of workers, and after a worker was lost.
     """
-    refuse_existing(model, overwrite)
+    from dkl.model_io import is_part_of_a_model
+
+    if checkpoint is None and resume:
+        checkpoint = f"{model.rstrip('/')}.checkpoint"
+    check_before(model, "model", overwrite=overwrite, inputs=[store, checkpoint], belongs=is_part_of_a_model)
     dataset = chosen_split(store, split, "train")
     learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
     estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
-    if checkpoint is None and resume:
-        checkpoint = f"{model.rstrip('/')}.checkpoint"
     if checkpoint is not None:
         estimator.set_params(checkpoint=checkpoint)
     tally = Tally()
@@ -175,17 +177,17 @@ def predict(
     split: Annotated[str | None, typer.Option(help="Rows of the store to predict (default: all).")] = None,
     proba: Annotated[bool, typer.Option("--proba", help="Write the probability of each class too.")] = False,
     zero_based: ZeroBased = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that are there.")] = False,
 ) -> Result:
     """Predict for the rows of a store or of files, out of core, and write Parquet, CSV or a zarr group.
 
     Each prediction carries the row_id of its row: its number in the files (ingest shuffles).
     """
-    from dkl.cli.predictions import open_writer, predict_files, predict_store
+    from dkl.cli.predictions import check_predictions, open_writer, predict_files, predict_store
     from dkl.data.reading import is_store
     from dkl.model_io import load_model
 
-    refuse_existing(output, overwrite)
+    check_predictions(output, overwrite=overwrite, inputs=[model, data])
     started = time.perf_counter()
     estimator = load_model(model)
     if proba and not hasattr(estimator, "predict_proba"):
@@ -195,7 +197,7 @@ def predict(
             parts = predict_store(estimator, chosen_split(data, split, ""), proba=proba, compute=compute)
         else:
             parts = predict_files(estimator, data, proba=proba, zero_based=zero_based)
-        with open_writer(output, overwrite=overwrite) as writer:
+        with open_writer(output, overwrite=overwrite, inputs=[model, data]) as writer:
             for part in parts:
                 writer.write(part)
     facts = {"model": model, "data": data, "output": output, "rows": writer.rows}

@@ -2,12 +2,75 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+from dkl.data.location import Location
+from dkl.data.outputs import check_folder, check_output, what_is_at, writing, written_whole
 
 
-def refuse_existing(path: str, overwrite: bool) -> None:
-    """Raise before the work if the output is there and may not be replaced."""
-    if "://" not in path and Path(path).exists() and not overwrite:
-        raise FileExistsError(f"{path!r} is there already; give another name, or --overwrite to replace it")
-    if "://" not in path and not Path(path).absolute().parent.is_dir():
-        raise FileNotFoundError(f"the folder of {path!r} is not there; make it first")
+def check_before(
+    path: str | Path,
+    kind: str,
+    *,
+    overwrite: bool,
+    inputs: Iterable[Any] = (),
+    is_own: Callable[[Path], bool] | None = None,
+    belongs: Callable[[str], bool] | None = None,
+) -> None:
+    """As `dkl.data.outputs.check_output`; a shell also takes the folder for misspelt where it is not there."""
+    location = Location.of(path)
+    check_output(location, kind, overwrite=overwrite, inputs=inputs, is_own=is_own, belongs=belongs)
+    check_folder(location)
+
+
+class OutputFolder:
+    """A folder that a command fills with files of fixed names, of which it replaces only those that it made itself.
+
+    Which ones it made stands in the file ``.dkl-output`` of the folder: a JSON list of names.
+
+    Parameters
+    ----------
+    path : Path
+        Made if it is not there.
+    names : sequence of str
+        What the command may write there.
+    inputs : iterable of path
+        What the command reads.
+
+    Raises
+    ------
+    FileExistsError
+        One of the names is there, and no command of dkl has made it in this folder.
+    ValueError, OSError
+        An output is an input, or nothing can be written there.
+    """
+
+    LIST = ".dkl-output"
+
+    def __init__(self, path: Path, names: Sequence[str], inputs: Iterable[Any] = ()) -> None:
+        location, read = Location.of(path), list(inputs)
+        known = self._known(path)
+        for name in names:
+            place = location.child(name)
+            is_there = what_is_at(place) is not None
+            if is_there and name not in known:
+                raise FileExistsError(
+                    f"{place.place} is there and was not made by this command, so it is not replaced; move it "
+                    "elsewhere, or give another folder with --output"
+                )
+            kind = str(what_is_at(place)) if is_there else "result"
+            check_output(place, kind, overwrite=is_there, inputs=read)
+        with writing(location):
+            path.mkdir(parents=True, exist_ok=True)
+        with written_whole(path / self.LIST) as hidden:
+            hidden.write_text(json.dumps(sorted(known | set(names))), encoding="utf-8")
+
+    def _known(self, path: Path) -> set[str]:
+        try:
+            listed = json.loads((path / self.LIST).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return set()
+        return {name for name in listed if isinstance(name, str)} if isinstance(listed, list) else set()

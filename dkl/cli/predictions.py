@@ -1,12 +1,15 @@
-"""Predictions of many rows, block by block, as Parquet, CSV or zarr that appears when it is complete."""
+"""Predictions of many rows, block by block, as Parquet, CSV or zarr that appears when it is complete.
+
+Predictions replace predictions only. Parquet and zarr carry the mark ``dkl_predictions`` in their metadata. CSV has no
+metadata, so a CSV file counts as predictions by its first line alone: exactly the header that is written here, with
+its quotes, and nothing beside ``row_id``, ``prediction`` and ``probability_...``.
+"""
 
 from __future__ import annotations
 
 import copy
-import os
-import shutil
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,10 +18,18 @@ import numpy as np
 
 from dkl.blocks.block import Block
 from dkl.cli.cluster import Compute
+from dkl.cli.outputs import check_before
+from dkl.data.location import Location
+from dkl.data.outputs import attributes_at, beside, writing
 from dkl.learners.rows import stored_rows
 from dkl.passes.engine import map_blocks
+from dkl.version import __version__
 
 CHUNK_ROWS = 65_536
+MARK = "dkl_predictions"
+_SUFFIXES = (".parquet", ".csv", ".zarr")
+_LONGEST_HEADER = 1 << 20
+_CSV_HEADER = re.compile(rb'"row_id","prediction"(,"probability_([^"]|"")*")*\r?\n')
 
 Part = Mapping[str, np.ndarray]
 
@@ -36,13 +47,17 @@ class Writer(Protocol):
 def predict_store(estimator: Any, dataset: Any, *, proba: bool, compute: Compute) -> Iterator[Part]:
     """The predictions of a dataset's rows, block by block, mapped in parallel a bounded number of blocks ahead."""
     stored_rows(estimator, dataset)
-    # the names of the columns were checked for all blocks, which carry none
-    nameless = copy.copy(estimator)
-    vars(nameless).pop("feature_names_in_", None)
-    operands = {"estimator": nameless, "proba": proba}
+    operands = {"estimator": _nameless(estimator), "proba": proba}
     blocks = map_blocks(dataset.source, _predict_block, operands, name="predict", memory_limit=compute.memory_limit)
     for _, part in blocks:
         yield part
+
+
+def _nameless(estimator: Any) -> Any:
+    """A copy for rows whose columns have been matched by name, and which carry no names themselves."""
+    nameless = copy.copy(estimator)
+    vars(nameless).pop("feature_names_in_", None)
+    return nameless
 
 
 def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
@@ -55,25 +70,27 @@ def predict_files(estimator: Any, path: str, *, proba: bool, zero_based: bool | 
 
     is_libsvm = file_format(find_files(path, None), None) == "libsvm"
     start = 0
-    for X in _libsvm_rows(estimator, path, zero_based) if is_libsvm else _table_rows(estimator, path):
-        yield _columns(estimator, X, np.arange(start, start + X.shape[0]), proba=proba)
+    for model, X in _libsvm_rows(estimator, path, zero_based) if is_libsvm else _table_rows(estimator, path):
+        yield _columns(model, X, np.arange(start, start + X.shape[0]), proba=proba)
         start += X.shape[0]
 
 
-def _table_rows(estimator: Any, path: str) -> Iterator[Any]:
+def _table_rows(estimator: Any, path: str) -> Iterator[tuple[Any, Any]]:
+    """Raw rows as the model takes them: encoded where it has an encoding, else by name where it knows names."""
     from dkl.data.ingest import read_tables
 
     encoding = getattr(estimator, "encoding_", None)
     start = 0
     for table in read_tables(path, encoding=encoding):
         if encoding is None:
-            yield np.column_stack([column.to_numpy() for column in table.columns])
+            X = table.to_pandas()
+            yield estimator, X if hasattr(estimator, "feature_names_in_") else X.to_numpy()
         else:
-            yield encoding.transform(table, first_row=start)
+            yield _nameless(estimator), encoding.transform(table, first_row=start)
         start += table.num_rows
 
 
-def _libsvm_rows(estimator: Any, path: str, zero_based: bool | None) -> Iterator[Any]:
+def _libsvm_rows(estimator: Any, path: str, zero_based: bool | None) -> Iterator[tuple[Any, Any]]:
     """CSR rows whose columns are called as in the text that the model was fitted on, or as the user says."""
     from dkl.data.libsvm_files import libsvm_batches
     from dkl.data.paths import find_files
@@ -92,7 +109,8 @@ def _libsvm_rows(estimator: Any, path: str, zero_based: bool | None) -> Iterator
             f"--{'zero' if zero_based else 'one'}-based, or columns would be shifted by one"
         )
     is_zero_based = first_index == 0 if zero_based is None else zero_based
-    yield from libsvm_batches(find_files(path, None), estimator.n_features_in_, zero_based=is_zero_based)
+    for X in libsvm_batches(find_files(path, None), estimator.n_features_in_, zero_based=is_zero_based):
+        yield estimator, X
 
 
 def _columns(estimator: Any, X: Any, row_id: np.ndarray, *, proba: bool) -> Part:
@@ -103,63 +121,90 @@ def _columns(estimator: Any, X: Any, row_id: np.ndarray, *, proba: bool) -> Part
     return columns
 
 
+def check_predictions(path: str, *, overwrite: bool, inputs: Iterable[Any] = ()) -> None:
+    """Refuse, before the work, an output that is of no known format, is an input, or holds anything but predictions.
+
+    Raises
+    ------
+    ValueError, FileExistsError, OSError
+    """
+    if "://" in path or Path(path).suffix not in _SUFFIXES:
+        raise ValueError(f"the output is {path!r}; it must be a local path that ends in .parquet, .csv or .zarr")
+    columns = attributes_at(Location.of(path)).get(MARK, {}).get("columns", ())
+    own = {"zarr.json", *columns}
+    check_before(
+        path, "predictions", overwrite=overwrite, inputs=inputs, is_own=is_predictions, belongs=own.__contains__
+    )
+
+
+def is_predictions(path: Path) -> bool:
+    """Whether a file or folder is certain to hold predictions that this module wrote."""
+    if path.is_dir():
+        return isinstance(attributes_at(Location.of(path)).get(MARK), dict)
+    with path.open("rb") as file:
+        if file.read(4) != b"PAR1":
+            file.seek(0)
+            return _CSV_HEADER.fullmatch(file.readline(_LONGEST_HEADER)) is not None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return MARK.encode() in (pq.read_schema(path).metadata or {})
+    except pa.ArrowInvalid:
+        return False
+
+
 @contextmanager
-def open_writer(path: str, *, overwrite: bool) -> Iterator[Writer]:
+def open_writer(path: str, *, overwrite: bool, inputs: Iterable[Any] = ()) -> Iterator[Writer]:
     """A writer of the format that the suffix names; nothing is left behind when the block fails.
 
     Raises
     ------
-    ValueError
-        For another suffix, or a URL.
+    ValueError, FileExistsError, OSError
+        As `check_predictions`, which looks before the first row and once more after the last.
     """
-    formats: dict[str, Callable[[Path], Writer]] = {
+    given = list(inputs)
+
+    def check() -> None:
+        check_predictions(path, overwrite=overwrite, inputs=given)
+
+    check()
+    formats: dict[str, Callable[[Path, Location], Writer]] = {
         ".parquet": _ParquetWriter,
         ".csv": _CsvWriter,
         ".zarr": _ZarrWriter,
     }
-    final = Path(path).absolute()
-    if "://" in path or final.suffix not in formats:
-        raise ValueError(f"the output is {path!r}; it must be a local path that ends in .parquet, .csv or .zarr")
-    hidden = final.with_name(f".{final.name}.{uuid.uuid4().hex}.part")
-    writer = formats[final.suffix](hidden)
-    try:
+    location = Location.of(path)
+    with beside(location, check=check) as hidden:
+        writer = formats[Path(path).suffix](hidden, location)
         yield writer
         writer.close()
-        if overwrite:
-            _remove(final)
-        os.rename(hidden, final)
-    finally:
-        _remove(hidden)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 class _TableWriter:
     """What the two table formats share: a schema from the first part."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, location: Location) -> None:
         self.rows = 0
         self._path = path
+        self._location = location
         self._writer: Any = None
 
     def write(self, part: Part) -> None:
         import pyarrow as pa
 
         table = pa.table({name: pa.array(_flat(values)) for name, values in part.items()})
-        if self._writer is None:
-            self._writer = self._open(table.schema)
-        self._writer.write_table(table)
+        with writing(self._location):
+            if self._writer is None:
+                self._writer = self._open(table.schema)
+            self._writer.write_table(table)
         self.rows += table.num_rows
 
     def close(self) -> None:
         if self._writer is None:
             raise ValueError("there are no rows to predict; the data is empty")
-        self._writer.close()
+        with writing(self._location):
+            self._writer.close()
 
     def _open(self, schema: Any) -> Any:
         raise TypeError("a table writer says which format it opens")
@@ -169,7 +214,7 @@ class _ParquetWriter(_TableWriter):
     def _open(self, schema: Any) -> Any:
         import pyarrow.parquet as pq
 
-        return pq.ParquetWriter(self._path, schema)
+        return pq.ParquetWriter(self._path, schema.with_metadata({MARK: __version__}))
 
 
 class _CsvWriter(_TableWriter):
@@ -182,28 +227,32 @@ class _CsvWriter(_TableWriter):
 class _ZarrWriter:
     """A zarr group of one array a column; labels that are no numbers are codes, with the labels as an attribute."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, location: Location) -> None:
         import zarr
 
         self.rows = 0
-        self._group = zarr.create_group(store=str(path))
+        self._location = location
+        with writing(location):
+            self._group = zarr.create_group(store=str(path))
         self._labels: dict[str, np.ndarray] = {}
 
     def write(self, part: Part) -> None:
-        for name, values in part.items():
-            numbers = self._numbers(name, values)
-            if name not in self._group:
-                shape = (0, *numbers.shape[1:])
-                chunks = (CHUNK_ROWS, *numbers.shape[1:])
-                self._group.create_array(name, shape=shape, dtype=numbers.dtype, chunks=chunks)
-            array: Any = self._group[name]
-            array.append(numbers)
+        with writing(self._location):
+            for name, values in part.items():
+                numbers = self._numbers(name, values)
+                if name not in self._group:
+                    shape = (0, *numbers.shape[1:])
+                    chunks = (CHUNK_ROWS, *numbers.shape[1:])
+                    self._group.create_array(name, shape=shape, dtype=numbers.dtype, chunks=chunks)
+                array: Any = self._group[name]
+                array.append(numbers)
         self.rows += len(part["row_id"])
 
     def close(self) -> None:
         if not self.rows:
             raise ValueError("there are no rows to predict; the data is empty")
-        self._group.attrs["dkl_predictions"] = {"rows": self.rows, "columns": sorted(self._group.array_keys())}
+        with writing(self._location):
+            self._group.attrs[MARK] = {"rows": self.rows, "columns": sorted(self._group.array_keys())}
 
     def _numbers(self, name: str, values: np.ndarray) -> np.ndarray:
         if values.dtype.kind in "biuf":

@@ -10,7 +10,7 @@ from rich.text import Text
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.model_commands import Model
-from dkl.cli.outputs import refuse_existing
+from dkl.cli.outputs import check_before
 
 
 def register(app: typer.Typer) -> None:
@@ -35,12 +35,12 @@ def report(
     The hash of the fit is equal for two people who fitted the same rows with the same settings to the same bits.
     """
     from dkl.data.dataset import open_dataset
-    from dkl.reporting import check_format
+    from dkl.reporting import check_format, is_page
     from dkl.reporting import report as report_on
 
     if output is not None:
         check_format(output)
-        refuse_existing(output, overwrite)
+        check_before(output, "report", overwrite=overwrite, inputs=[model, data], is_own=is_page)
     with computing_on(compute):
         page = report_on(model, None if data is None else open_dataset(data))
     if output is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,9 +17,11 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, facts_table
 from dkl.cli.model_commands import Store, chosen_split
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
-from dkl.cli.outputs import refuse_existing
+from dkl.cli.outputs import check_before
+from dkl.data.outputs import written_whole
 
 _SHOWN = 5
+_TABLE_HEAD = b"trial,"
 
 
 @dataclass(frozen=True)
@@ -59,15 +62,21 @@ def tune(
     checkpoint: Annotated[
         str | None, typer.Option(help="Folder or URL: a search that was broken off goes on from here when run again.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a model, and a table of trials, that are there.")
+    ] = False,
 ) -> Result:
     """Search for the hyper-parameters of a model by cross-validation, fit it with the best, and save it.
 
     A Gaussian process on the scores so far says what is tried next. The same seed gives the same trials.
     """
+    from dkl.model_io import is_part_of_a_model
     from dkl.search.tuning import tune as search_for
 
-    refuse_existing(model, overwrite)
+    check_before(model, "model", overwrite=overwrite, inputs=[store, checkpoint], belongs=is_part_of_a_model)
+    if table is not None:
+        read = [store, model, checkpoint]
+        check_before(table, "table of trials", overwrite=overwrite, inputs=read, is_own=_is_table_of_trials)
     dataset = chosen_split(store, split, "train")
     learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
     estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
@@ -88,7 +97,8 @@ def tune(
         )
     tuning.best_model_.save(model, overwrite=overwrite)
     if table is not None:
-        tuning.trials.to_csv(table)
+        with written_whole(table) as hidden:
+            tuning.trials.to_csv(hidden)
     facts = {
         "model": model,
         "best_score": tuning.best_score_,
@@ -99,6 +109,11 @@ def tune(
         "seconds": round(time.perf_counter() - started, 3),
     }
     return Result(facts, Group(facts_table(facts), _best_trials(tuning)))
+
+
+def _is_table_of_trials(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.readline(len(_TABLE_HEAD)).startswith(_TABLE_HEAD)
 
 
 def _best_trials(tuning: Any) -> Table:

@@ -186,7 +186,7 @@ def staged(target: Location, *, overwrite: bool, home: Home | None = None) -> It
             # whatever went wrong, the reason may be that the store is gone
             home.check()
         if isinstance(error, OSError) and not isinstance(error, FileExistsError):
-            raise _located_error(error, target) from error
+            raise located_error(error, target) from error
         raise
     finally:
         if staging is None or not staging.committed:
@@ -336,7 +336,7 @@ def _rename(staging: Staging) -> None:
 
 
 def _replace(staging: Staging, path: Path, target: Path) -> None:
-    aside = path if _exchanged(staging, path, target) else _moved_aside(staging, path, target)
+    aside = path if exchanged(path, target, staging.handle) else _moved_aside(staging, path, target)
     former = Location(str(aside), staging.target.given)
     try:
         if store_state(former) != staging.replaced:
@@ -344,7 +344,7 @@ def _replace(staging: Staging, path: Path, target: Path) -> None:
         check_no_strangers(former, former.read_marker() or {})
     except OSError:
         # not the store that was to be replaced, or no longer as it was at the start: put it back
-        if not _exchanged(staging, target, aside):
+        if not exchanged(target, aside, staging.handle):
             _move(staging, target, path)
             _move(staging, aside, target)
         raise
@@ -373,15 +373,15 @@ def _move(staging: Staging, path: Path, target: Path) -> None:
         os.rename(path.name, target.name, src_dir_fd=staging.handle, dst_dir_fd=staging.handle)
 
 
-def _exchanged(staging: Staging, one: Path, other: Path) -> bool:
-    """Exchange two folders atomically (Linux); False where that is not possible."""
+def exchanged(one: Path, other: Path, folder: int | None = None) -> bool:
+    """Exchange two files or folders atomically (Linux), by name in an open folder; False where it is not possible."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
         return False
-    folder = _AT_FDCWD if staging.handle is None else staging.handle
-    names = [os.fsencode(path if staging.handle is None else path.name) for path in (one, other)]
-    return bool(rename(folder, names[0], folder, names[1], _EXCHANGE) == 0)
+    names = [os.fsencode(path if folder is None else path.name) for path in (one, other)]
+    place = _AT_FDCWD if folder is None else folder
+    return bool(rename(place, names[0], place, names[1], _EXCHANGE) == 0)
 
 
 def _discard(staging: Staging) -> None:
@@ -411,7 +411,8 @@ def _told(target: Location) -> str:
     )
 
 
-def _located_error(error: OSError, target: Location) -> OSError:
+def located_error(error: OSError, target: Location, left: str = "Nothing was kept") -> OSError:
+    """The error of a write with the path, the reason and what can be done; `left` says what is there now."""
     if error.errno is None:
         return error
     reasons = {
@@ -422,4 +423,4 @@ def _located_error(error: OSError, target: Location) -> OSError:
         errno.EROFS: "the file system is read-only; choose another place",
     }
     reason = reasons.get(error.errno, str(error))
-    return OSError(error.errno, f"{target.place} was not written: {reason}. Nothing was kept", target.url)
+    return OSError(error.errno, f"{target.place} was not written: {reason}. {left}", target.url)

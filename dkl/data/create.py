@@ -20,6 +20,7 @@ from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.labels import TaskChoice
 from dkl.data.location import Location
 from dkl.data.memory import ArraySource
+from dkl.data.outputs import check_output
 from dkl.data.selected import SelectedSource
 from dkl.data.shuffle import shuffled_batches
 from dkl.data.staging import shuffle_keys
@@ -146,7 +147,9 @@ def refuse_existing(
     ------
     FileExistsError
     """
-    check_replaceable(Location.of(store, storage_options), overwrite=overwrite, kind="dataset")
+    location = Location.of(store, storage_options)
+    check_output(location, "dataset", overwrite=overwrite)
+    check_replaceable(location, overwrite=overwrite, kind="dataset")
 
 
 def check_own_rows(dataset: Dataset, target: Location) -> None:

@@ -12,12 +12,12 @@ import pyarrow as pa
 from dask.utils import parse_bytes
 
 from dkl.data.column_rules import Missing
-from dkl.data.commit import check_replaceable
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.encoding import Layout, TableEncoding
 from dkl.data.formats import Buffers, Format, open_rows, table_reader
 from dkl.data.location import Location
 from dkl.data.matrix_rows import MatrixRows
+from dkl.data.outputs import check_output
 from dkl.data.paths import InputFile, PathLike, find_files
 from dkl.data.schema import Schema, Task
 from dkl.data.scratch import check_free_space, scratch_folder
@@ -130,8 +130,9 @@ def ingest(
     choices = TableChoices(target, weight, drop, task, categorical, missing, unknown, layout, column)
     buffers = Buffers.within(None if memory_limit is None else parse_bytes(memory_limit))
     location = Location.of(store, storage_options)
-    check_replaceable(location, overwrite=overwrite, kind="dataset")
     files = find_files(paths, source_options)
+    check_output(location, "dataset", overwrite=overwrite, inputs=[file.name for file in files])
+    check_replaceable(location, overwrite=overwrite, kind="dataset")
     job = _Job(
         open_rows(files, format, choices, buffers),
         files,

@@ -13,6 +13,7 @@ from dkl.blocks.generic import mapped
 from dkl.blocks.tiles import checked_dtype
 from dkl.data.column_rules import ColumnRule
 from dkl.data.encoding import TableEncoding, takes_columns_as_they_are
+from dkl.data.outputs import check_file, written_whole
 from dkl.export.quantiles import with_quantiles
 from dkl.export.symbols import ROWS, Symbol, SymbolNamespace, graph_input, needed
 from dkl.features.feature_map import FeatureMap
@@ -26,6 +27,8 @@ _MOST_BYTES = (1 << 31) - (1 << 20)
 def to_onnx(model: Any, path: Any = None, *, dtype: str | None = None, opset: int = DEFAULT_OPSET) -> Any:
     """The fitted model as an ONNX graph; see `dkl.learners.saving.Saved.to_onnx`."""
     onnx = _onnx()
+    if path is not None:
+        check_file(path)
     _check_opset(onnx, opset)
     check_is_fitted(model, getattr(model, "_fitted_by", None))
     feature_map = model.feature_map_
@@ -38,7 +41,8 @@ def to_onnx(model: Any, path: Any = None, *, dtype: str | None = None, opset: in
     made = _model_proto(onnx, inputs, outputs, opset)
     made.doc_string = f"{type(model).__name__} of dkl {__version__}"
     if path is not None:
-        onnx.save(made, str(path))
+        with written_whole(path) as hidden:
+            onnx.save(made, str(hidden))
     return made
 
 

@@ -33,6 +33,7 @@ from dkl.learners.parameters import (
 )
 from dkl.learners.preparation import draw_pool, preparation_problem, tell_of_heavy_tails
 from dkl.learners.recording import record_rows, recorded
+from dkl.learners.room import check_room
 from dkl.learners.rows import first_targets, map_to_features, rows_to_fit
 from dkl.learners.saving import Saved
 from dkl.learners.updating import Updated
@@ -166,6 +167,7 @@ class FeatureLearner(Saved, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixi
         if self.n_features is None:
             return self._planned_pool(family, dataset)
         size = kept_frequencies(type(self).__name__, self.n_features, family)
+        check_room(self, size, dataset.n_columns)
         return family.draw(size, dataset.n_columns, 0, self.dtype)
 
     @property
@@ -299,6 +301,7 @@ class PoolLearner(FeatureLearner):
         return self.pool_.phases
 
     def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
+        check_room(self, self._pool_size(family), dataset.n_columns)
         return self._draw(family, dataset, seed=0)
 
     def _draw(self, family: Any, dataset: Dataset, *, seed: int) -> FeatureMap:

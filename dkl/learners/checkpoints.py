@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 
 from dkl.data.dataset import Dataset
 from dkl.learners.parameters import drawn_seed
-from dkl.passes.checkpoint import Checkpoint
+from dkl.passes.checkpoint import Checkpoint, check_place
 from dkl.version import __version__
 
 # These change how a result is computed, not what it is.
@@ -61,11 +61,15 @@ def stored_seed(random_state: Any, store: Any, fingerprint: str) -> int:
     Raises
     ------
     StoreError
-        If the checkpoint belongs to another run: before any pass, whatever stage that run had come to.
+        If the checkpoint belongs to another run: before any pass, whatever stage that run had come to; or if its
+        place is a dataset or a model, or inside one.
+    NotADirectoryError
+        If its place is a file.
     """
     checkpoint = stage_checkpoint(store, "seed")
     if checkpoint is None:
         return drawn_seed(random_state)
+    check_place(store)
     saved = checkpoint.load(fingerprint)
     if saved is not None:
         return int(saved.values["seed"])

@@ -27,6 +27,7 @@ from dkl.learners.parameters import (
     family_of,
 )
 from dkl.learners.preparation import draw_pool, preparation_problem
+from dkl.learners.room import check_room
 from dkl.learners.searching import row_bytes, rows_within
 from dkl.learners.updating import Updated
 from dkl.selection.landmarks import (
@@ -223,8 +224,8 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         self._check_rest()
         check_labels(type(self).__name__, dataset)
         preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
-        placement = self._placement(dataset, None, None, seed=0)
         pool = self._planned_pool(self._planned_family(), dataset)
+        placement = self._placement(dataset, None, None, seed=0)
         points = np.zeros((self.n_landmarks, dataset.n_columns))
         losses = self._losses(pool, dataset, points, np.zeros(self.n_landmarks, np.int64), None)
         plans = (
@@ -270,6 +271,8 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         bandwidth_factors(type(self).__name__, self.sigma_factors)
 
     def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
+        size = self._n_candidates * (1 if self._is_shared else self.n_landmarks)
+        check_room(self, size, dataset.n_columns, n_points=self.n_landmarks)
         return self._drawn(family, dataset, self.n_landmarks, seed=0)
 
     def _drawn(self, family: Any, dataset: Dataset, n_landmarks: int, *, seed: int) -> FeatureMap:

@@ -18,6 +18,7 @@ from dkl.learners.modelled import WorkingModel
 from dkl.learners.parameters import COMMON, MARGIN, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.learners.preparation import preparation_problem
 from dkl.learners.refining import refine_learner, refining_passes
+from dkl.learners.room import check_room
 from dkl.learners.searching import row_bytes, weight_of
 from dkl.learners.warm_start import has_start
 from dkl.linear.targets import target_record
@@ -219,6 +220,9 @@ class MarginFeatures(CertifiedMargins, WorkingModel, FeatureLearner):
         """The preparation, the targets' moments where they are numbers, and the rounds as they grow."""
         check_parameters(self)
         self._check_rest()
+        if self.n_features != "auto":
+            size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+            check_room(self, size, dataset.n_columns, n_points=size)
         problem = self._planned_problem(dataset)
         preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
         passes: list[tuple[Any, int]] = list(PreparationDriver().plan(preparation))

@@ -17,6 +17,7 @@ from dkl.learners.base import FeatureLearner
 from dkl.learners.grid import check_grid, grid_message, grid_problem
 from dkl.learners.parameters import PEAKS, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.learners.preparation import preparation_problem
+from dkl.learners.room import check_room
 from dkl.learners.searching import check_searchable, ground_of, row_bytes, rows_within
 from dkl.learners.warm_start import goes_on
 from dkl.linear.targets import target_record, target_scale
@@ -200,6 +201,10 @@ class PeakFeatures(FeatureLearner):
         targets = self._targets(dataset, planned=True)
         light = [] if dataset.classes is not None else [((target_record(n_targets),), 1)]
         family = self._planned_family()
+        if not isinstance(family, FiniteFamily):
+            # a place in the search, and the frequency that is found there
+            size = kept_frequencies(type(self).__name__, self.n_features, family)
+            check_room(self, size, dataset.n_columns, n_points=size)
         if self.method == "grid":
             grid = grid_problem(self, family, dataset, targets, None)
             return [*PreparationDriver().plan(preparation), *light, *GridDriver().plan(grid)]

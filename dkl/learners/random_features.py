@@ -12,6 +12,7 @@ from dkl.features.scaling import ScalingKind
 from dkl.learners.base import FeatureLearner
 from dkl.learners.parameters import COMMON, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.learners.preparation import preparation_problem
+from dkl.learners.room import check_room
 from dkl.selection.preparation import PreparationDriver
 
 
@@ -104,6 +105,7 @@ class RandomFeatures(FeatureLearner):
         """The preparation, where scaler or bandwidth need it."""
         check_parameters(self)
         self._check_rest()
+        check_room(self, kept_frequencies(type(self).__name__, self.n_features, family_of(self)), dataset.n_columns)
         return list(PreparationDriver().plan(preparation_problem(dataset, family_of(self), self.scaling, 0)))
 
     def _check_rest(self) -> None:

@@ -16,6 +16,7 @@ import psutil
 
 from dkl.data.dataset import Dataset
 from dkl.data.in_place import InPlaceSource
+from dkl.events import Event
 from dkl.passes.memory import peak_bytes
 from dkl.progress import Tally, listening
 from dkl.version import __version__
@@ -45,9 +46,11 @@ class Provenance:
     passes, bytes_read, cache_hits : int
         Of this run: a fit that was resumed has read more before.
     promised_bytes : int
-        The largest peak of one process that was projected for a pass; 0 for no pass.
+        The largest peak of one process that was projected for a pass: its blocks, operands, sums and caches. What the
+        driver holds beside the passes, and code, is not in it. 0 for no pass.
     used_bytes : int
-        By how much this process was larger at its peak than before the fit, at most; its workers are not counted.
+        By how much the resident memory of this process grew during the fit: what the passes hold, what the driver holds
+        beside them, and the code that was loaded and compiled for the first fit of a process. Workers are not counted.
     seconds : float
     finished : str
         When, in UTC.
@@ -80,8 +83,20 @@ class _Recording:
     def __init__(self) -> None:
         self.tally = Tally()
         self.rows = Provenance()
-        self._held = psutil.Process().memory_info().rss
+        self._process = psutil.Process()
+        self._held = self._largest = self._process.memory_info().rss
+        self._peak = peak_bytes()
         self._started = time.perf_counter()
+
+    def heard(self, event: Event) -> None:
+        """Every event is a moment to look at the memory."""
+        self.tally(event)
+        self._largest = max(self._largest, self._process.memory_info().rss)
+
+    def _used(self) -> int:
+        """The growth to the highest point; where the process had been larger before, to the highest that was seen."""
+        peak = peak_bytes()
+        return max(peak if peak > self._peak else self._largest, self._held) - self._held
 
     def ended(self) -> Provenance:
         return replace(
@@ -90,7 +105,7 @@ class _Recording:
             bytes_read=self.tally.bytes,
             cache_hits=self.tally.cache_hits,
             promised_bytes=self.tally.projected_bytes,
-            used_bytes=max(0, peak_bytes() - self._held),
+            used_bytes=self._used(),
             seconds=time.perf_counter() - self._started,
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
             versions=_versions(),
@@ -110,7 +125,7 @@ def recorded(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P],
         recording = _Recording()
         token = _UNDER_WAY.set(recording)
         try:
-            with listening(recording.tally):
+            with listening(recording.heard):
                 fit(self, *given, **named)
         finally:
             _UNDER_WAY.reset(token)

@@ -17,6 +17,7 @@ from dkl.learners.certified import Certified
 from dkl.learners.parameters import check_parameters, family_of, kept_frequencies
 from dkl.learners.prediction import Scorer
 from dkl.learners.preparation import preparation_problem
+from dkl.learners.room import check_room
 from dkl.learners.rows import map_to_features, one_dimensional
 from dkl.learners.tuned_fit import History, check_penalty, fit_tuned, held_bytes, meta_spectrum_of, tuned_passes
 from dkl.learners.updating import Updated
@@ -138,7 +139,9 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of as many features as `fit` learns, at the amplitudes of the reference kernel."""
-        return self._reference(self._planned_family(), dataset.n_columns, seed=0)
+        family = self._planned_family()
+        check_room(self, kept_frequencies(type(self).__name__, self.n_features, family), dataset.n_columns)
+        return self._reference(family, dataset.n_columns, seed=0)
 
     def _prior(self) -> Any:
         family = family_of(self)

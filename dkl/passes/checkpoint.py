@@ -7,6 +7,7 @@ import io
 import json
 import os
 import posixpath
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,8 @@ import fsspec
 import google_crc32c
 import numpy as np
 
+from dkl.data.location import Location
+from dkl.data.outputs import store_around, what_is_at
 from dkl.errors import StoreError
 
 FORMAT = 1
@@ -45,8 +48,12 @@ class Checkpoint:
 
     def __init__(self, store: str | Path, **storage_options: Any) -> None:
         self.store = str(store)
+        if "\0" in self.store:
+            raise ValueError(f"checkpoint={self.store!r} holds a NUL character, which no path may have; take it out")
         self._files, self._folder = fsspec.core.url_to_fs(self.store, **storage_options)
         self._is_local = isinstance(self._files, fsspec.implementations.local.LocalFileSystem)
+        # the number of the state that this run has read or written last; None before it has looked
+        self._seen: int | None = None
 
     def save(
         self, arrays: Mapping[str, np.ndarray], values: Any = None, *, fingerprint: str = "", rounds: int = 0
@@ -65,13 +72,18 @@ class Checkpoint:
         Raises
         ------
         StoreError
-            If another run has saved its state there in the meantime.
+            If another run has saved its state there in the meantime, one with the same fingerprint too.
         OSError
             If it cannot be written, with the path and the bytes; the last state stays.
         """
         found = self._newest()
         if found is not None:
             self._check_owner(found[1], fingerprint)
+        if self._seen is not None and self._seen != _sequence(found):
+            raise StoreError(
+                f"another fit is using the checkpoint {self.store!r} at this moment and has saved its state there; let "
+                "it end, or give each fit a place of its own"
+            )
         slot, sequence = (0, 0) if found is None else (1 - found[0], found[1]["sequence"] + 1)
         header = {
             "format": FORMAT,
@@ -81,6 +93,7 @@ class Checkpoint:
             "values": values,
         }
         self._write(self._path(slot), _packed(header, arrays))
+        self._seen = sequence
 
     def load(self, fingerprint: str = "") -> Saved | None:
         """The last state that was saved whole, or None.
@@ -91,6 +104,7 @@ class Checkpoint:
             If it belongs to another run (data, parameters or version differ) or to a newer format.
         """
         found = self._newest()
+        self._seen = _sequence(found)
         if found is None:
             return None
         _, header, arrays = found
@@ -99,6 +113,7 @@ class Checkpoint:
 
     def clear(self) -> None:
         """Remove both slots."""
+        self._seen = None
         for slot in (0, 1):
             if self._files.exists(self._path(slot)):
                 self._files.rm_file(self._path(slot))
@@ -123,6 +138,10 @@ class Checkpoint:
             content = self._files.cat_file(path)
         except FileNotFoundError:
             return None
+        except NotADirectoryError as error:
+            raise NotADirectoryError(
+                f"the checkpoint {self.store!r} lies under a file; a checkpoint is a folder: choose another path"
+            ) from error
         return _unpacked(content, self.store)
 
     def _write(self, path: str, content: bytes) -> None:
@@ -140,7 +159,7 @@ class Checkpoint:
             self._files.pipe_file(path, content)
             return
         os.makedirs(self._folder, exist_ok=True)
-        unfinished = f"{path}.{os.getpid()}.unfinished"
+        unfinished = f"{path}.{uuid.uuid4().hex}.unfinished"
         try:
             with open(unfinished, "wb") as file:
                 file.write(content)
@@ -151,6 +170,37 @@ class Checkpoint:
             if os.path.exists(unfinished):
                 os.remove(unfinished)
         _sync_folder(self._folder)
+
+
+def check_place(store: str | Path) -> None:
+    """Refuse a checkpoint where something else is: states are kept in a folder of their own.
+
+    Raises
+    ------
+    NotADirectoryError
+        There is a file.
+    StoreError
+        There is a dataset or a model, or the folder would lie inside one.
+    """
+    location = Location.of(store)
+    found = what_is_at(location)
+    if found in ("file", "empty file", "device"):
+        raise NotADirectoryError(
+            f"the checkpoint {location.place} is a file; a checkpoint is a folder: choose another path"
+        )
+    if found in ("dataset", "model", "unfinished store"):
+        raise StoreError(
+            f"the checkpoint {location.place} is a {found}; states have a folder of their own: choose another path"
+        )
+    holder = store_around(location)
+    if holder is not None:
+        raise StoreError(
+            f"the checkpoint {location.place} lies inside the {what_is_at(holder)} {holder.place}; choose another path"
+        )
+
+
+def _sequence(found: tuple[int, dict[str, Any], Any] | None) -> int:
+    return -1 if found is None else int(found[1]["sequence"])
 
 
 def _sync_folder(folder: str) -> None:

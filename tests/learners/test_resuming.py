@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,51 @@ def test_long_arrays_among_the_parameters_count_to_their_last_number() -> None:
     changed = np.where(np.arange(2_000) == 1_000, 1.25, factors)
     first, second = (dkl.AlignedFeatures(sigma_factors=given, checkpoint="run") for given in (factors, changed))
     assert run_fingerprint(first, dataset) != run_fingerprint(second, dataset)
+
+
+PLACES: dict[str, tuple[Any, type[Exception], str]] = {
+    "a file": (lambda place: place.write_text("mine"), NotADirectoryError, "is a file"),
+    "an empty file": (lambda place: place.touch(), NotADirectoryError, "is a file"),
+    "a dataset": (lambda place: dkl.create_dataset(place, *rows("random")), StoreError, "is a dataset"),
+    "a model": (
+        lambda place: RandomFeatures(n_features=6, **SMALL).fit(rows("random")[0]).save(place),
+        StoreError,
+        "is a model",
+    ),
+}
+
+
+@pytest.mark.parametrize("inside", ["", "run"])
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("kind", ["random", "classifier by Newton steps", "tuned regressor"])
+def test_a_checkpoint_is_a_folder_of_its_own(kind: str, name: str, inside: str, tmp_path: Path) -> None:
+    make, error, says = PLACES[name]
+    make(tmp_path / "place")
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    says = (
+        says
+        if not inside
+        else {"is a dataset": "lies inside the dataset", "is a model": "inside the model"}.get(says, "under a file")
+    )
+    with pytest.raises(error, match=says):
+        clone(FITS[kind]).set_params(checkpoint=str(tmp_path / "place" / inside)).fit(*rows(kind))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_three_fits_on_one_checkpoint_one_after_another_and_at_once(tmp_path: Path) -> None:
+    """The same fit resumes, another one is told; at once, those that come second are told, and one ends."""
+    X, y = rows("classifier")
+
+    def fit(sigma: float, place: str) -> str:
+        learner = dkl.AlignedFeatures(dkl.Gaussian(sigma), n_candidates=20, n_features=6, **SMALL)
+        try:
+            on(learner, epochs=2).set_params(checkpoint=str(tmp_path / place)).fit(X, y)
+        except StoreError as error:
+            return str(error)
+        return "ended"
+
+    assert [fit(1.0, "after"), fit(1.0, "after")] == ["ended", "ended"]
+    assert "belongs to another run" in fit(2.0, "after")
+    with ThreadPoolExecutor(3) as threads:
+        said = list(threads.map(lambda sigma: fit(sigma, "at once"), (1.0, 2.0, 3.0)))
+    assert all(one == "ended" or "another run" in one or "another fit" in one for one in said), said

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import fsspec
@@ -217,3 +218,43 @@ def test_a_state_that_holds_objects_is_refused_by_name():
         encode_state(State(np.zeros(1), (), {}, object()))
     with pytest.raises(TypeError, match=r"the state's 'alpha' is an array of objects"):
         encode_state(State(np.array([None]), (), {}))
+
+
+def test_two_runs_of_one_fingerprint_at_once_are_told_apart(store):
+    ours, theirs = Checkpoint(store), Checkpoint(store)
+    assert ours.load("one") is theirs.load("one") is None
+    theirs.save(state_of(1), fingerprint="one")
+    with pytest.raises(StoreError, match="another fit is using the checkpoint"):
+        ours.save(state_of(2), fingerprint="one")
+    theirs.save(state_of(3), fingerprint="one")
+    assert_state(theirs.load("one"), 3)
+
+
+def test_runs_that_save_at_the_same_moment_never_meet_in_one_unfinished_file(tmp_path):
+    """Threads of one process, too: each ends, or is told; what is left is a whole state of one of them."""
+    runs = [Checkpoint(tmp_path / "run") for _ in range(3)]
+    for run in runs:
+        run.load("one")
+
+    def saves(run):
+        try:
+            for number in range(20):
+                run.save(state_of(number), fingerprint="one")
+        except StoreError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(3) as threads:
+        told = list(threads.map(saves, runs))
+    assert all(not message or "another fit is using" in message for message in told)
+    assert Checkpoint(tmp_path / "run").load("one") is not None
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {"state-0.dkl", "state-1.dkl"}
+
+
+def test_a_checkpoint_under_a_file_and_one_with_a_nul_are_refused_in_words(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(NotADirectoryError, match="lies under a file"):
+        Checkpoint(tmp_path / "file" / "run").load()
+    with pytest.raises(ValueError, match="NUL"):
+        Checkpoint("run\0")
+    assert (tmp_path / "file").read_text() == "mine"
