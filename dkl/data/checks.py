@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-_EXACT = 2**53
+EXACT = 2**53
+"""Float64 holds every whole number up to this one."""
 
 
 def stored_dtype(dtype: Any, what: str = "X") -> np.dtype:
@@ -138,8 +139,8 @@ def _all_fine(values: np.ndarray) -> bool:
 def _fine(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind == "f":
         return np.isfinite(values)
-    small = values <= _EXACT
-    return small if values.dtype.kind == "u" else small & (values >= -_EXACT)
+    small = values <= EXACT
+    return small if values.dtype.kind == "u" else small & (values >= -EXACT)
 
 
 def spoken(value: Any) -> str:

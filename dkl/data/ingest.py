@@ -25,7 +25,7 @@ from dkl.data.splits import by_fractions
 from dkl.data.staging import Stage
 from dkl.data.store import DatasetWriter
 from dkl.data.table_rows import TableChoices, TableRows
-from dkl.data.tables import common_schema, file_tables
+from dkl.data.tables import common_schema, file_tables, probed
 from dkl.events import Event, Kind, Subscriber
 from dkl.progress import resolve_progress
 
@@ -66,7 +66,8 @@ def ingest(
     Parameters
     ----------
     paths : path, URL, glob or folder, or several of them
-        CSV (also compressed), Parquet, libsvm / svmlight, or npz files of the same columns.
+        CSV (also compressed), Parquet, libsvm / svmlight, or npz files of the same columns. Folders of tables named
+        ``key=value``, as Hive writes them, give their rows a column ``key``.
     store : path or URL
         Where the dataset goes.
     target, weight : str or None
@@ -234,8 +235,7 @@ def read_tables(
     files = find_files(paths, source_options)
     names = [rule.name for rule in encoding.rules if rule.kind == "category"] if encoding else []
     reader = table_reader(files, format)
-    probes = [reader.probe(file) for file in files]
-    schema = common_schema(probes, drop=(), as_text=names)
+    schema = common_schema(probed(files, reader), drop=(), as_text=names)
     for table, _ in file_tables(files, reader, schema):
         yield table
 

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkl.data.columns import ColumnKind, check_kinds, column_kind, numbers, texts
+from dkl.data.columns import ColumnKind, check_exact, check_kinds, column_kind, numbers, plain_type, texts
+from dkl.data.precision import NumberSample, why_double
 
 MAX_CATEGORIES = 1_000
 """More distinct texts than this make a column one of high cardinality, unless the user names it in `categorical`."""
@@ -28,6 +29,8 @@ class ColumnStatistics:
         Of the values that are there (numbers and booleans).
     categories : mapping of str to int, or None
         How often each text was seen; None once there were more than `max_categories`, or for numbers.
+    is_whole, fits_float32 : bool
+        All numbers are whole (and none is beyond 2**53); float32 holds each of them exactly.
     """
 
     name: str
@@ -39,6 +42,8 @@ class ColumnStatistics:
     maximum: float = -math.inf
     categories: Mapping[str, int] | None = None
     max_categories: int = MAX_CATEGORIES
+    is_whole: bool = True
+    fits_float32: bool = True
 
     @property
     def mean(self) -> float:
@@ -68,6 +73,8 @@ class ColumnStatistics:
             minimum=min(self.minimum, other.minimum),
             maximum=max(self.maximum, other.maximum),
             categories=self._merged_categories(other),
+            is_whole=self.is_whole and other.is_whole,
+            fits_float32=self.fits_float32 and other.fits_float32,
         )
 
     def _merged_categories(self, other: ColumnStatistics) -> dict[str, int] | None:
@@ -81,15 +88,24 @@ class ColumnStatistics:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """What was seen of every column of a table, in the order of the columns."""
+    """What was seen of every column of a table, in the order of the columns, and the numbers of some rows."""
 
     columns: tuple[ColumnStatistics, ...]
     rows: int
+    sample: NumberSample
 
     def merge(self, other: TableStatistics) -> TableStatistics:
         """The statistics of both tables' rows; their columns must have the same names in the same order."""
         pairs = zip(self.columns, other.columns, strict=True)
-        return TableStatistics(tuple(mine.merge(theirs) for mine, theirs in pairs), self.rows + other.rows)
+        columns = tuple(mine.merge(theirs) for mine, theirs in pairs)
+        return TableStatistics(columns, self.rows + other.rows, self.sample.merge(other.sample))
+
+    def why_double(self, place: int) -> str:
+        """Why column number `place` needs float64, in words; an empty text where float32 holds what matters of it."""
+        column = self.columns[place]
+        if column.kind != "number" or column.fits_float32 or column.minimum == column.maximum:
+            return ""
+        return why_double(self.sample.values[:, place], rounds_whole_numbers=column.is_whole)
 
 
 def table_statistics(table: pa.Table, *, categorical: Collection[str] = (), first_row: int = 0) -> TableStatistics:
@@ -107,11 +123,16 @@ def table_statistics(table: pa.Table, *, categorical: Collection[str] = (), firs
     TypeError
         Columns hold dates, lists or bytes; all of them are listed.
     ValueError
-        A number is infinite; the message has the column and the row.
+        A number is infinite, or whole and not held exactly by float64; the message has the column and the row.
     """
     check_kinds(table.schema.remove_metadata())
-    seen = [_column(name, table.column(name), categorical, first_row) for name in table.column_names]
-    return TableStatistics(tuple(seen), table.num_rows)
+    keys, rows = NumberSample.rows_of(first_row, table.num_rows)
+    sampled = np.full((len(rows), table.num_columns), np.nan)
+    seen = [
+        _column(name, table.column(name), categorical, first_row, rows, sampled[:, place])
+        for place, name in enumerate(table.column_names)
+    ]
+    return TableStatistics(tuple(seen), table.num_rows, NumberSample(keys, sampled))
 
 
 def merged(parts: Collection[TableStatistics]) -> TableStatistics:
@@ -119,13 +140,37 @@ def merged(parts: Collection[TableStatistics]) -> TableStatistics:
     return reduce(TableStatistics.merge, parts)
 
 
-def _column(name: str, column: pa.ChunkedArray, categorical: Collection[str], first_row: int) -> ColumnStatistics:
+def _column(
+    name: str,
+    column: pa.ChunkedArray,
+    categorical: Collection[str],
+    first_row: int,
+    rows: np.ndarray,
+    sampled: np.ndarray,
+) -> ColumnStatistics:
+    """The statistics of one column; its numbers in `rows` go to `sampled`."""
     kind = column_kind(column.type)
     if kind == "empty":
         return ColumnStatistics(name, "empty", len(column), len(column))
     if kind == "category" or name in categorical:
         return _category(name, column, MAX_CHOSEN_CATEGORIES if name in categorical else MAX_CATEGORIES)
-    return _number(name, "boolean" if kind == "boolean" else "number", numbers(column), first_row)
+    check_exact(name, column, first_row)
+    values = numbers(column)
+    seen = _number(name, "boolean" if kind == "boolean" else "number", values, first_row)
+    if kind == "boolean" or plain_type(column.type) == pa.float32() or seen.missing == seen.rows:
+        return seen
+    sampled[:] = values[rows]
+    return replace(seen, is_whole=_are_whole(values, seen), fits_float32=_fit_float32(values))
+
+
+def _are_whole(values: np.ndarray, seen: ColumnStatistics) -> bool:
+    # beyond 2**53 every float64 is whole, whatever it measures
+    return max(-seen.minimum, seen.maximum) <= 2**53 and bool(((values == np.rint(values)) | np.isnan(values)).all())
+
+
+def _fit_float32(values: np.ndarray) -> bool:
+    with np.errstate(over="ignore"):
+        return bool(((values == values.astype(np.float32)) | np.isnan(values)).all())
 
 
 def _category(name: str, column: pa.ChunkedArray, limit: int) -> ColumnStatistics:
