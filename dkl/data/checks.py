@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-EXACT = 2**53
-"""Float64 holds every whole number up to this one."""
+from dkl.data.soundness import check_sound, check_structure, check_unmasked
+
+_EXACT = 2**53
 
 
 def stored_dtype(dtype: Any, what: str = "X") -> np.dtype:
@@ -49,6 +50,7 @@ def as_rows(X: Any) -> np.ndarray | sparse.csr_array:
     TypeError
         Not numbers.
     """
+    check_sound(X)
     if sparse.issparse(X):
         return _as_csr(X)
     X = np.asarray(X)
@@ -68,6 +70,13 @@ def _as_csr(X: Any) -> sparse.csr_array:
     rows = sparse.csr_array(X).astype(stored_dtype(X.dtype), copy=False)
     if rows.indices.dtype != np.int32 and rows.shape[1] <= np.iinfo(np.int32).max:
         rows = sparse.csr_array((rows.data, rows.indices.astype(np.int32), rows.indptr), shape=rows.shape)
+    if X.format not in ("csr", "csc", "bsr", "coo"):
+        # made of lists or of a dictionary, whose indices SciPy takes as they are
+        check_structure(rows)
+    if len(rows.data) > rows.nnz:
+        # entries behind the last row count for nothing, and may hold anything
+        parts = rows.data[: rows.nnz], rows.indices[: rows.nnz], rows.indptr
+        rows = sparse.csr_array(parts, shape=rows.shape)
     if not rows.has_canonical_format:
         rows = rows.copy()
         rows.sum_duplicates()
@@ -139,8 +148,8 @@ def _all_fine(values: np.ndarray) -> bool:
 def _fine(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind == "f":
         return np.isfinite(values)
-    small = values <= EXACT
-    return small if values.dtype.kind == "u" else small & (values >= -EXACT)
+    small = values <= _EXACT
+    return small if values.dtype.kind == "u" else small & (values >= -_EXACT)
 
 
 def spoken(value: Any) -> str:
@@ -170,6 +179,7 @@ def checked_weight(weight: Any, n_rows: int, *, first_row: int = 0) -> np.ndarra
     """
     if weight is None:
         return None
+    check_unmasked(weight, "sample_weight", first_row=first_row)
     values = np.asarray(weight)
     if values.ndim == 0:
         values = np.full(n_rows, values)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkl.data.checks import EXACT
+from dkl.data.precision import EXACT
 
 ColumnKind = Literal["number", "boolean", "category", "empty"]
 """A column of type "empty" held no value yet and goes with any other kind."""

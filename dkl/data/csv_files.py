@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from dkl.data.checks import EXACT
 from dkl.data.columns import plain_type, why_inexact
 from dkl.data.paths import InputFile
+from dkl.data.precision import EXACT
 from dkl.data.tables import Probe
 from dkl.data.text_chunks import in_order, text_chunks
 

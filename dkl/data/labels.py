@@ -8,6 +8,7 @@ import numpy as np
 
 from dkl.data.checks import spoken
 from dkl.data.schema import Task
+from dkl.data.soundness import check_unmasked
 
 TaskChoice = Literal["auto", "classification", "regression"]
 
@@ -24,6 +25,7 @@ def as_targets(y: Any, n_rows: int | None = None) -> np.ndarray:
     ValueError
         Wrong length or shape, complex, or objects that are neither strings nor numbers.
     """
+    check_unmasked(y, "y")
     values = np.asarray(y)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]

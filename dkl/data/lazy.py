@@ -33,6 +33,7 @@ from dkl.data.labels import (
 )
 from dkl.data.rows import PARTS, drop_weightless
 from dkl.data.schema import Schema, Task
+from dkl.data.soundness import check_unmasked
 from dkl.errors import located
 
 _AT_ONCE = 64
@@ -80,6 +81,7 @@ def _known(values: Any) -> da.Array:
 def _beside(values: Any, name: str, chunks: tuple[int, ...]) -> da.Array | None:
     if values is None:
         return None
+    check_unmasked(values, name)
     values = _known(values)
     if values.shape[0] != sum(chunks):
         raise ValueError(f"{name} has {values.shape[0]} rows and X has {sum(chunks)}; they must be as many")

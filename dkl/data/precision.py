@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dkl.data.checks import EXACT
 from dkl.data.staging import shuffle_keys
 
+EXACT = 2**53
+"""Float64 holds every whole number up to this one."""
 SAMPLE_ROWS = 256
 WHOLE = "float32 rounds whole numbers beyond 16,777,216"
 CLOSE = "float32 would merge values that differ little for their size"

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from dkl.data.checks import EXACT
 from dkl.data.encoding import TableEncoding
 from dkl.data.frames import is_frame
+from dkl.data.precision import EXACT
 from dkl.explain.reading import dense
 
 _LARGEST = float(np.finfo(np.float32).max)

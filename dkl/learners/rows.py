@@ -17,6 +17,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.data.labels import TaskChoice
+from dkl.data.soundness import check_sound
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 
@@ -99,6 +100,7 @@ def _is_plain(X: Any) -> bool:
 
 def checked_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
     """Rows in memory with the right number and names of columns; frames stay frames where they are encoded."""
+    check_sound(X)
     encoding = getattr(estimator, "encoding_", None)
     if is_frame(X) and (reset or encoding is not None):
         if reset or _keeps_columns(encoding):
@@ -239,10 +241,11 @@ def finite_rows(rows: Any) -> Any:
     Raises
     ------
     ValueError
-        For NaN or infinity, of which a class would be predicted as of any row.
+        For NaN, infinity or a masked entry, of which a class would be predicted as of any row.
     """
-    rows = sparse.csr_array(rows) if sparse.issparse(rows) else rows
     with located("a chunk of X, from whose first row the row is counted"):
+        check_sound(rows)
+        rows = sparse.csr_array(rows) if sparse.issparse(rows) else rows
         check_rows(rows)
     return rows
 

@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.metrics import accuracy_score, r2_score
 
 from dkl.data.dataset import Dataset
+from dkl.data.soundness import check_unmasked
 
 
 def accuracy(predicted: Any, X: Any, y: Any, sample_weight: Any) -> float:
@@ -70,6 +71,8 @@ def _targets(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
     if not isinstance(X, Dataset):
         if y is None:
             raise ValueError("score requires y to be passed, but the target y is None")
+        check_unmasked(y, "y")
+        check_unmasked(sample_weight, "sample_weight")
         return y, sample_weight
     if y is not None or sample_weight is not None:
         raise ValueError("y or sample_weight was given beside a Dataset, whose own are used; pass the Dataset alone")
