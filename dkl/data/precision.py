@@ -13,6 +13,7 @@ from dkl.data.staging import shuffle_keys
 
 EXACT = 2**53
 """Float64 holds every whole number up to this one."""
+EXACT_FLOAT32 = 2**24
 SAMPLE_ROWS = 256
 WHOLE = "float32 rounds whole numbers beyond 16,777,216"
 CLOSE = "float32 would merge values that differ little for their size"
@@ -49,7 +50,11 @@ class NumberSample:
     def rows_of(cls, first_row: int, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
         """(keys, positions) of the rows that a sample of rows `first_row` to ``first_row + n_rows`` holds."""
         keys = shuffle_keys(np.arange(first_row, first_row + n_rows), _SEED)
-        positions = np.argsort(keys, kind="stable")[:SAMPLE_ROWS]
+        if n_rows > SAMPLE_ROWS:
+            positions = np.argpartition(keys, SAMPLE_ROWS)[:SAMPLE_ROWS]
+            positions = positions[np.argsort(keys[positions])]
+        else:
+            positions = np.argsort(keys)
         return keys[positions], positions
 
     def merge(self, other: NumberSample) -> NumberSample:
@@ -57,7 +62,7 @@ class NumberSample:
         if len(self.keys) == SAMPLE_ROWS and not (other.keys < self.keys[-1]).any():
             return self
         keys = np.concatenate([self.keys, other.keys])
-        smallest = np.argsort(keys, kind="stable")[:SAMPLE_ROWS]
+        smallest = np.argsort(keys)[:SAMPLE_ROWS]
         return NumberSample(keys[smallest], np.concatenate([self.values, other.values])[smallest])
 
 

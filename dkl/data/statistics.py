@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkl.data.columns import ColumnKind, check_exact, check_kinds, column_kind, numbers, plain_type, texts
-from dkl.data.precision import NumberSample, why_double
+from dkl.data.precision import EXACT, EXACT_FLOAT32, NumberSample, why_double
 
 MAX_CATEGORIES = 1_000
 """More distinct texts than this make a column one of high cardinality, unless the user names it in `categorical`."""
@@ -127,7 +127,8 @@ def table_statistics(table: pa.Table, *, categorical: Collection[str] = (), firs
     """
     check_kinds(table.schema.remove_metadata())
     keys, rows = NumberSample.rows_of(first_row, table.num_rows)
-    sampled = np.full((len(rows), table.num_columns), np.nan)
+    # a column at a time is written, so the values of one lie side by side
+    sampled = np.full((table.num_columns, len(rows)), np.nan).T
     seen = [
         _column(name, table.column(name), categorical, first_row, rows, sampled[:, place])
         for place, name in enumerate(table.column_names)
@@ -160,17 +161,31 @@ def _column(
     if kind == "boolean" or plain_type(column.type) == pa.float32() or seen.missing == seen.rows:
         return seen
     sampled[:] = values[rows]
-    return replace(seen, is_whole=_are_whole(values, seen), fits_float32=_fit_float32(values))
-
-
-def _are_whole(values: np.ndarray, seen: ColumnStatistics) -> bool:
+    largest = max(-seen.minimum, seen.maximum)
     # beyond 2**53 every float64 is whole, whatever it measures
-    return max(-seen.minimum, seen.maximum) <= 2**53 and bool(((values == np.rint(values)) | np.isnan(values)).all())
+    is_whole = largest <= EXACT and _all_whole(values)
+    fits = (is_whole and largest <= EXACT_FLOAT32) or _all_float32(values)
+    return replace(seen, is_whole=is_whole, fits_float32=fits)
 
 
-def _fit_float32(values: np.ndarray) -> bool:
-    with np.errstate(over="ignore"):
-        return bool(((values == values.astype(np.float32)) | np.isnan(values)).all())
+_FEW = 32
+
+
+def _all_whole(values: np.ndarray) -> bool:
+    # of most columns that are not, a few values tell
+    for part in (values[:_FEW], values):
+        if not ((part == np.rint(part)) | np.isnan(part)).all():
+            return False
+    return True
+
+
+def _all_float32(values: np.ndarray) -> bool:
+    for part in (values[:_FEW], values):
+        with np.errstate(over="ignore"):
+            held = part.astype(np.float32)
+        if not ((part == held) | np.isnan(part)).all():
+            return False
+    return True
 
 
 def _category(name: str, column: pa.ChunkedArray, limit: int) -> ColumnStatistics:
