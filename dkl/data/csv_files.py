@@ -121,10 +121,11 @@ class _InexactNumber(ValueError):
 
 
 def _is_beyond_exact(column: pa.ChunkedArray) -> bool:
+    """Whether a number may have been rounded as it was read; the first whole number to be so becomes 2**53 itself."""
     if not pa.types.is_floating(column.type):
         return False
     extremes = pc.min_max(column)
-    return any((extremes[side].as_py() or 0.0) * sign > EXACT for side, sign in (("min", -1), ("max", 1)))
+    return any((extremes[side].as_py() or 0.0) * sign >= EXACT for side, sign in (("min", -1), ("max", 1)))
 
 
 def _plain_bytes(column: pa.ChunkedArray) -> int:

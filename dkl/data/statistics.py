@@ -173,10 +173,7 @@ _FEW = 32
 
 def _all_whole(values: np.ndarray) -> bool:
     # of most columns that are not, a few values tell
-    for part in (values[:_FEW], values):
-        if not ((part == np.rint(part)) | np.isnan(part)).all():
-            return False
-    return True
+    return all(((part == np.rint(part)) | np.isnan(part)).all() for part in (values[:_FEW], values))
 
 
 def _all_float32(values: np.ndarray) -> bool:
