@@ -66,7 +66,7 @@ def _archive(file: InputFile) -> Iterator[zipfile.ZipFile]:
     try:
         with file.open() as stream, zipfile.ZipFile(stream) as archive:
             yield archive
-    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError) as error:
         raise ValueError(
             f"'{file.name}' is not a whole npz archive: {error}; it is damaged, was cut short, or holds something "
             "else: write it again with numpy.savez or scipy.sparse.save_npz"
