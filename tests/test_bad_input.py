@@ -97,6 +97,24 @@ def stored(folder: Path) -> Any:
     return dkl.create_dataset(str(folder / "good.zarr"), X, Y)
 
 
+def stored_single(folder: Path) -> Any:
+    return dkl.create_dataset(str(folder / "good.zarr"), X.astype(np.float32), Y)
+
+
+def masked(values: np.ndarray, *place: int) -> Any:
+    mask = np.zeros(values.shape, bool)
+    mask[place] = True
+    return np.ma.array(values, mask=mask)
+
+
+def pointing(**changed: int) -> Any:
+    """X as CSR rows, whose indices or bounds hold another number at place 7."""
+    rows = sparse.csr_array(X)
+    for name, value in changed.items():
+        getattr(rows, name)[7] = value
+    return rows
+
+
 TABLE = "a,b,y\n1,2,no\n2,3,yes\n3,4,no\n"
 MANY_NAMES = "name,y\n" + "".join(f"person {i},{'yes' if i % 2 else 'no'}\n" for i in range(3_000))
 INPUTS = {"input.csv", "rows.what"}
@@ -398,6 +416,100 @@ FILES = [
         ("n_columns=9", "zero_based", "--one-based"),
     ),
     Case("a delimiter of two characters", lambda f: dkl.CsvFormat(delimiter="||"), ValueError, ("delimiter", "'||'")),
+        "a whole number that float64 does not hold in a file",
+        lambda f: ingest(f, f"id,y\n{2**53 + 1},no\n7,yes\n", target="y"),
+        ValueError,
+        ("input.csv", "'id'", "9007199254740993", "row 1", "categorical=['id']"),
+    ),
+    Case(
+        "a whole number that float64 does not hold in a frame",
+        lambda f: classifier().fit(frame(id=np.arange(60) + 2**53), Y),
+        ValueError,
+        ("'id'", "9007199254740993", "drop"),
+    ),
+    Case(
+        "a whole number of more than 64 bits in a frame",
+        lambda f: create(f, frame(id=pd.Series([2**70 + i for i in range(60)], dtype=object)), Y),
+        ValueError,
+        ("'id'", str(2**70 + 1), "drop"),
+    ),
+    Case(
+        "appended whole numbers that the store would round",
+        lambda f: stored_single(f).append(np.full((1, 4), 2**24 + 1), Y[:1]),
+        ValueError,
+        ("X[0, 0]", "16777217", "float32"),
+    ),
+    Case("a mixed column in a frame", lambda f: create(f, frame(c=[1, "a"] * 30), Y), TypeError, ("'c'", "int, str")),
+    Case("complex numbers in a frame", lambda f: create(f, frame(c=1j), Y), TypeError, ("'c'", "complex128")),
+    Case("lists in a frame", lambda f: create(f, frame(c=[[1]] * 60), Y), TypeError, ("'c'", "list")),
+    Case(
+        "months in a frame",
+        lambda f: create(f, frame(c=pd.period_range("2020-01", periods=60, freq="M")), Y),
+        TypeError,
+        ("'c'", "dates"),
+    ),
+    Case(
+        "times that pass in a frame",
+        lambda f: create(f, frame(c=pd.to_timedelta(np.arange(60), "s")), Y),
+        TypeError,
+        ("'c'", "dates or times"),
+    ),
+    Case(
+        "5 where booleans were",
+        lambda f: classifier().fit(frame(c=X[:, 2] > 0), Y).predict(frame(c=5)),
+        ValueError,
+        ("'c'", "is 5 in row 0", "true or false"),
+    ),
+    Case(
+        "texts where numbers were",
+        lambda f: classifier().fit(frame(c=X[:, 2]), Y).predict(frame(c="much")),
+        ValueError,
+        ("'c'", "'much'", "held numbers"),
+    ),
+    Case(
+        "numbers where texts were",
+        lambda f: classifier().fit(frame(c=Y), Y).predict(frame(c=7)),
+        ValueError,
+        ("'c'", "'7'", "held texts"),
+    ),
+    Case(
+        "a date where numbers were",
+        lambda f: classifier().fit(frame(c=X[:, 2]), Y).predict(frame(c=pd.Timestamp("2026-11-22"))),
+        TypeError,
+        ("'c'", "dates"),
+    ),
+    Case("a masked entry of X", lambda f: fit_random(rows=masked(X, 5, 1)), ValueError, ("X[5, 1]", "masked")),
+    Case("a masked label", lambda f: classifier().fit(X, masked(TARGETS > 0, 5)), ValueError, ("y[5]", "masked")),
+    Case(
+        "a masked weight",
+        lambda f: create(f, X, Y, sample_weight=masked(np.ones(60), 5)),
+        ValueError,
+        ("sample_weight[5]", "masked"),
+    ),
+    Case(
+        "a masked entry at predict",
+        lambda f: classifier().fit(X, Y).predict(masked(X, 5, 1)),
+        ValueError,
+        ("X[5, 1]", "masked"),
+    ),
+    Case(
+        "a sparse index beyond the columns",
+        lambda f: classifier().fit(pointing(indices=9), Y),
+        ValueError,
+        ("X.indices[7] is 9", "4 columns"),
+    ),
+    Case(
+        "a negative sparse index at predict",
+        lambda f: classifier().fit(X, Y).predict(pointing(indices=-1)),
+        ValueError,
+        ("X.indices[7] is -1", "4 columns"),
+    ),
+    Case(
+        "bounds of sparse rows that fall",
+        lambda f: create(f, pointing(indptr=200), Y),
+        ValueError,
+        ("X.indptr falls from 200", "row 7"),
+    ),
 ]
 
 PARAMETERS = [

@@ -122,7 +122,8 @@ def _like_stored(dataset: Dataset, X: Any, y: Any, sample_weight: Any) -> Datase
     """Further rows, encoded and checked as those of a store."""
     schema = dataset.schema
     if is_frame(X) and schema.encoding is not None:
-        X = encoded_by(schema.encoding, X)
+        # in double precision, so that the writer sees what the dtype of the store would change
+        X = encoded_by(schema.encoding, X, np.dtype(np.float64))
     if y is not None and schema.task is None:
         raise ValueError(f"y was given, and {dataset.source.place} was created without targets; leave it out")
     rows = as_dataset(X, y, sample_weight, task=schema.task or "auto", classes=None if y is None else schema.classes)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from dkl.data.soundness import check_sound, check_structure, check_unmasked
+
 _EXACT = 2**53
 _TOO_LARGE = "integers beyond 2**53 are not exact in float64: pass ids as strings in a data frame, or leave them out"
 ALL_WEIGHTLESS = "sample_weight is zero for all rows, and rows of weight 0 are left out; at least one must count"
@@ -67,6 +69,7 @@ def plain_array(values: Any, name: str) -> np.ndarray:
     TypeError
         A sparse matrix, or an array whose values have fields.
     """
+    check_unmasked(values, name)
     if sparse.issparse(values):
         raise TypeError(
             f"{name} is a sparse matrix of shape {values.shape}; expected an array: {name}.toarray(), and .ravel() for "
@@ -101,6 +104,7 @@ def as_rows(X: Any) -> np.ndarray | sparse.csr_array:
     TypeError
         Not numbers.
     """
+    check_sound(X)
     if sparse.issparse(X):
         _check_two_dimensional(X)
         return _as_csr(X)
@@ -115,6 +119,13 @@ def _as_csr(X: Any) -> sparse.csr_array:
     rows = sparse.csr_array(X).astype(stored_dtype(X.dtype), copy=False)
     if rows.indices.dtype != np.int32 and rows.shape[1] <= np.iinfo(np.int32).max:
         rows = sparse.csr_array((rows.data, rows.indices.astype(np.int32), rows.indptr), shape=rows.shape)
+    if X.format not in ("csr", "csc", "bsr", "coo"):
+        # made of lists or of a dictionary, whose indices SciPy takes as they are
+        check_structure(rows)
+    if len(rows.data) > rows.nnz:
+        # entries behind the last row count for nothing, and may hold anything
+        parts = rows.data[: rows.nnz], rows.indices[: rows.nnz], rows.indptr
+        rows = sparse.csr_array(parts, shape=rows.shape)
     if not rows.has_canonical_format:
         rows = rows.copy()
         rows.sum_duplicates()

@@ -33,6 +33,8 @@ class ColumnRule:
         What a missing value becomes (a missing category has no column set); None: it is an error.
     missing : int
         How many values were missing when the rule was made; when any were, one more column flags them.
+    double : str
+        Why the column needs float64, in words; empty where float32 holds what matters of it.
     """
 
     name: str
@@ -40,6 +42,7 @@ class ColumnRule:
     categories: tuple[str, ...] = ()
     fill: float | None = None
     missing: int = 0
+    double: str = ""
 
     @property
     def flags_missing(self) -> bool:
@@ -67,6 +70,7 @@ class ColumnRule:
             text = f"one-hot, {len(self.categories)} categories"
         else:
             text = "number" if self.kind == "number" else "0 or 1"
+            text += f", kept in double precision because {self.double}" if self.double else ""
         if self.flags_missing:
             text += f"; {self.missing} missing, {self._filled} and flagged in '{self.output_names[-1]}'"
         elif self.fill is None:
@@ -80,8 +84,8 @@ class ColumnRule:
         return "all zeros" if self.kind == "category" else f"filled with {self.fill:.6g}"
 
 
-def decide_rule(seen: ColumnStatistics, missing: Missing) -> ColumnRule:
-    """The rule for one column.
+def decide_rule(seen: ColumnStatistics, missing: Missing, double: str = "") -> ColumnRule:
+    """The rule for one column, which needs float64 where `double` says why.
 
     Texts and categorical columns are one-hot when they have at most 1,000 categories and no more than half as many as
     rows (20 are always allowed); the user's own choice of a column as categorical lifts both limits to 100,000.
@@ -111,7 +115,7 @@ def decide_rule(seen: ColumnStatistics, missing: Missing) -> ColumnRule:
         fill = 0.0 if seen.missing or missing not in ("auto", "error") else None
         return ColumnRule(seen.name, "category", _sorted_categories(seen), fill, seen.missing)
     _check_range(seen)
-    return ColumnRule(seen.name, seen.kind, (), _fill(seen, missing), seen.missing)
+    return ColumnRule(seen.name, seen.kind, (), _fill(seen, missing), seen.missing, double)
 
 
 def _fill(seen: ColumnStatistics, missing: Missing) -> float | None:

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import IO
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
-from dkl.data.columns import plain_type
+from dkl.data.columns import plain_type, why_inexact
 from dkl.data.paths import InputFile
+from dkl.data.precision import EXACT
 from dkl.data.quoted_text import LONGEST_TEXT, QuotedText, QuoteRules
 from dkl.data.tables import Probe
 from dkl.data.text_chunks import in_order, text_chunks
@@ -75,7 +78,9 @@ class CsvFormat:
             packed = file.size / file.unpacked_size
 
             def parse(chunk: bytes) -> tuple[pa.Table, int]:
-                return self._parse(file, chunk, names, schema), int(len(chunk) * packed)
+                table = self._parse(file, chunk, names, schema)
+                self._check_exact(file, chunk, names, table)
+                return table, int(len(chunk) * packed)
 
             rows = 0
             try:
@@ -84,6 +89,23 @@ class CsvFormat:
                     yield table, n_bytes
             except pa.ArrowInvalid as error:
                 raise ValueError(_explained(error, file, rows, names)) from error
+            except _InexactNumber as error:
+                name, value, row = error.args
+                place = f"in row {rows + row + 1} after the header of '{file.name}'"
+                raise ValueError(why_inexact(name, value, place)) from None
+
+    def _check_exact(self, file: InputFile, text: bytes, names: Sequence[str], table: pa.Table) -> None:
+        """Refuse whole numbers that the float64 numbers of `table` do not hold, as their texts show it."""
+        large = [name for name in table.column_names if _is_beyond_exact(table.column(name))]
+        if not large:
+            return
+        written = self._parse(file, text, names, pa.schema([(name, pa.string()) for name in large]))
+        for name in large:
+            whole = pc.fill_null(pc.match_substring_regex(written.column(name), r"^[+-]?[0-9]{16,}$"), False)
+            for row in np.flatnonzero(whole.to_numpy()).tolist():
+                value = int(written.column(name)[row].as_py())
+                if int(float(value)) != value:
+                    raise _InexactNumber(name, value, row)
 
     def _header_and_rows(
         self, file: InputFile, stream: IO[bytes], chunk_bytes: int
@@ -127,6 +149,18 @@ class CsvFormat:
                 strings_can_be_null=True,
             ),
         )
+
+
+class _InexactNumber(ValueError):
+    """A whole number that float64 does not hold: (column, value, row of the chunk)."""
+
+
+def _is_beyond_exact(column: pa.ChunkedArray) -> bool:
+    """Whether a number may have been rounded as it was read; the first whole number to be so becomes 2**53 itself."""
+    if not pa.types.is_floating(column.type):
+        return False
+    extremes = pc.min_max(column)
+    return any((extremes[side].as_py() or 0.0) * sign >= EXACT for side, sign in (("min", -1), ("max", 1)))
 
 
 def _plain_bytes(column: pa.ChunkedArray) -> int:

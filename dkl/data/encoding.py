@@ -16,7 +16,7 @@ from scipy import sparse
 
 from dkl.data.checks import no_rows, spoken_names
 from dkl.data.column_rules import ColumnRule, Missing, decide_rule
-from dkl.data.columns import as_table, check_kinds, column_kind, numbers, texts, why_unusable
+from dkl.data.columns import as_table, check_exact, check_kinds, column_kind, numbers, texts, why_unusable
 from dkl.data.statistics import TableStatistics, merged, table_statistics
 from dkl.errors import Problems
 
@@ -74,11 +74,18 @@ class TableEncoding:
         return len(self.column_names)
 
     @cached_property
+    def dtype(self) -> np.dtype:
+        """Of encoded rows: float64 where one column needs it, else float32."""
+        return np.dtype(np.float64 if any(rule.double for rule in self.rules) else np.float32)
+
+    @cached_property
     def passthrough(self) -> np.ndarray:
         """bool (n_columns,): columns that scalers leave alone (one-hot, booleans, flags)."""
         return np.array([keep for rule in self.rules for keep in rule.passthrough], bool)
 
-    def transform(self, frame: Any, *, first_row: int = 0) -> np.ndarray | sparse.csr_array:
+    def transform(
+        self, frame: Any, *, first_row: int = 0, dtype: np.dtype | None = None
+    ) -> np.ndarray | sparse.csr_array:
         """Encode the rows of a pandas DataFrame or an Arrow table.
 
         Parameters
@@ -87,10 +94,12 @@ class TableEncoding:
             Has the columns of the rules, in any order.
         first_row : int
             The number of the first row, for messages.
+        dtype : dtype or None
+            Of the encoded rows; None is the `dtype` of the encoding.
 
         Returns
         -------
-        X : ndarray or csr_array of shape (n, n_columns), float32
+        X : ndarray or csr_array of shape (n, n_columns)
 
         Raises
         ------
@@ -111,7 +120,7 @@ class TableEncoding:
                     values.append(_encode(rule, table.column(rule.name), self.unknown, first_row))
         problems.raise_all()
         assemble = _sparse_rows if self.is_sparse else _dense_rows
-        return assemble(values, self.rules, table.num_rows, self.n_columns)
+        return assemble(values, self.rules, (table.num_rows, self.n_columns), dtype or self.dtype)
 
     def _check_names(self, names: list[str]) -> None:
         known = [rule.name for rule in self.rules]
@@ -136,11 +145,17 @@ class TableEncoding:
         runs = [(text, [rule.name for rule in run]) for text, run in groupby(self.rules, attrgetter("treatment"))]
         lines = [f"{', '.join(names) if len(names) < 4 else _first_to_last(names)}: {text}" for text, names in runs]
         layout = "CSR (wide and mostly zero)" if self.is_sparse else "dense"
-        return "\n".join([*lines, f"{len(self.rules)} columns become {self.n_columns} encoded ones, {layout}, float32"])
+        return "\n".join(
+            [*lines, f"{len(self.rules)} columns become {self.n_columns} encoded ones, {layout}, {self.dtype}"]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists, texts and numbers, from which `from_json` makes an equal encoding."""
         rules = [asdict(rule) | {"categories": list(rule.categories)} for rule in self.rules]
+        for rule in rules:
+            if not rule["double"]:
+                # as releases wrote it that knew float32 alone
+                del rule["double"]
         return {"rules": rules, "is_sparse": self.is_sparse, "unknown": self.unknown, "ignored": list(self.ignored)}
 
     @classmethod
@@ -223,9 +238,9 @@ def decide_encoding(
     if not seen.columns:
         raise ValueError("no column is left to learn from")
     rules, problems = [], Problems()
-    for column in seen.columns:
+    for place, column in enumerate(seen.columns):
         with problems.collected():
-            rules.append(decide_rule(column, missing))
+            rules.append(decide_rule(column, missing, seen.why_double(place)))
     problems.raise_all()
     is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(*_width_and_density(rules, seen)))
     return TableEncoding(tuple(rules), is_sparse, unknown, tuple(ignored))
@@ -261,34 +276,75 @@ def _encode_category(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, fi
     _check_missing(rule, missing, first_row)
     found = pc.index_in(names, value_set=pa.array(rule.categories, pa.string()), skip_nulls=True)
     codes = np.asarray(found.fill_null(-1).to_numpy())
-    if unknown == "error":
-        strange = np.flatnonzero((codes < 0) & ~missing)
-        if len(strange):
-            raise ValueError(
-                f"column '{rule.name}' is '{names[int(strange[0])]}' in row {first_row + strange[0]}, a category that "
-                f"was not there before; known are {list(rule.categories[:20])}"
-            )
+    strange = np.flatnonzero((codes < 0) & ~missing)
+    if len(strange) and (unknown == "error" or _was_of_texts(rule, column)):
+        kind = column_kind(column.type)
+        what = "a category that was not there before" if kind == "category" else f"a {kind}, and held texts before"
+        raise ValueError(
+            f"column '{rule.name}' is '{names[int(strange[0])]}' in row {first_row + strange[0]}, {what}; known are "
+            f"{list(rule.categories[:20])}"
+        )
     return _Encoded(codes, 1.0, missing if rule.flags_missing else None)
 
 
-def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> _Encoded:
+def _was_of_texts(rule: ColumnRule, column: pa.ChunkedArray) -> bool:
+    """Whether numbers or booleans stand where none of the categories looks like one."""
+    if column_kind(column.type) not in ("number", "boolean"):
+        return False
+    return not any(text in ("true", "false") or _is_number(text) for text in rule.categories)
+
+
+def _is_number(text: str) -> bool:
     try:
-        values = numbers(column)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"column '{rule.name}' held numbers before and now a text: {error}") from error
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> _Encoded:
+    check_exact(rule.name, column, first_row)
+    values = _numbers_of(rule, column, first_row)
     missing = np.isnan(values)
     _check_missing(rule, missing, first_row)
-    if rule.fill is not None:
-        values = np.where(missing, rule.fill, values)
     with np.errstate(over="ignore"):
-        narrow = values.astype(np.float32)
-    infinite = np.flatnonzero(np.isinf(narrow))
+        infinite = np.flatnonzero(np.isinf(values.astype(np.float32)))
     if len(infinite):
         raise ValueError(
             f"column '{rule.name}' is {values[infinite[0]]:g} in row {first_row + infinite[0]}; numbers must be finite "
             f"and within float32"
         )
-    return _Encoded(0, narrow, missing if rule.flags_missing else None)
+    strange = np.flatnonzero((values != 0) & (values != 1) & ~missing)
+    if rule.kind == "boolean" and len(strange):
+        raise ValueError(
+            f"column '{rule.name}' is {values[strange[0]]:g} in row {first_row + strange[0]}, and held booleans "
+            "before; expected true or false, or 1 or 0"
+        )
+    if rule.fill is not None:
+        values = np.where(missing, rule.fill, values)
+    return _Encoded(0, values, missing if rule.flags_missing else None)
+
+
+def _numbers_of(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> np.ndarray:
+    """The values of a column that held numbers or booleans; texts that are numbers, read whole, are taken for them."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    try:
+        return numbers(column)
+    except pa.ArrowInvalid:
+        row = next(row for row, value in enumerate(column) if not _is_read(value))
+        raise ValueError(
+            f"column '{rule.name}' is {column[row].as_py()!r} in row {first_row + row}, and held {rule.kind}s before; "
+            "correct it, or leave it empty where missing values are allowed"
+        ) from None
+
+
+def _is_read(value: pa.Scalar) -> bool:
+    try:
+        value.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _check_missing(rule: ColumnRule, missing: np.ndarray, first_row: int) -> None:
@@ -300,8 +356,10 @@ def _check_missing(rule: ColumnRule, missing: np.ndarray, first_row: int) -> Non
         )
 
 
-def _dense_rows(values: list[_Encoded], rules: tuple[ColumnRule, ...], n_rows: int, n_columns: int) -> np.ndarray:
-    X = np.zeros((n_rows, n_columns), np.float32)
+def _dense_rows(
+    values: list[_Encoded], rules: tuple[ColumnRule, ...], shape: tuple[int, int], dtype: np.dtype
+) -> np.ndarray:
+    X = np.zeros(shape, dtype)
     start = 0
     for encoded, rule in zip(values, rules, strict=True):
         if isinstance(encoded.column, np.ndarray):
@@ -316,12 +374,12 @@ def _dense_rows(values: list[_Encoded], rules: tuple[ColumnRule, ...], n_rows: i
 
 
 def _sparse_rows(
-    values: list[_Encoded], rules: tuple[ColumnRule, ...], n_rows: int, n_columns: int
+    values: list[_Encoded], rules: tuple[ColumnRule, ...], shape: tuple[int, int], dtype: np.dtype
 ) -> sparse.csr_array:
     """CSR rows: every raw column offers one entry a row, and one for its flag; those that are zero are left out."""
-    n_slots = len(rules) + sum(rule.flags_missing for rule in rules)
+    n_rows, n_slots = shape[0], len(rules) + sum(rule.flags_missing for rule in rules)
     columns = np.empty((n_rows, n_slots), np.int32)
-    data = np.empty((n_rows, n_slots), np.float32)
+    data = np.empty((n_rows, n_slots), dtype)
     start = slot = 0
     for encoded, rule in zip(values, rules, strict=True):
         columns[:, slot] = start + encoded.column
@@ -335,4 +393,4 @@ def _sparse_rows(
     there = data != 0
     indptr = np.zeros(n_rows + 1, np.int32)
     np.cumsum(there.sum(axis=1), out=indptr[1:])
-    return sparse.csr_array((data[there], columns[there], indptr), shape=(n_rows, n_columns))
+    return sparse.csr_array((data[there], columns[there], indptr), shape=shape)

@@ -41,24 +41,25 @@ def check_names(frame: Any) -> None:
         raise ValueError(f"column names must differ; found more than once: {twice}")
 
 
-def encoded_by(encoding: TableEncoding, X: Any) -> Any:
-    """The rows of a data frame by known rules; those of a Dask frame stay lazy."""
-    return _lazy_rows(X, encoding) if hasattr(X, "partitions") else encoding.transform(X)
+def encoded_by(encoding: TableEncoding, X: Any, dtype: np.dtype | None = None) -> Any:
+    """The rows of a data frame by known rules, in their dtype or in `dtype`; those of a Dask frame stay lazy."""
+    dtype = encoding.dtype if dtype is None else dtype
+    return _lazy_rows(X, encoding, dtype) if hasattr(X, "partitions") else encoding.transform(X, dtype=dtype)
 
 
-def _lazy_rows(frame: Any, encoding: TableEncoding) -> da.Array:
+def _lazy_rows(frame: Any, encoding: TableEncoding, dtype: np.dtype) -> da.Array:
     lengths = [int(n) for n in frame.map_partitions(len, meta=(None, np.int64)).compute()]
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    empty = np.empty((0, encoding.n_columns), np.float32)
+    empty = np.empty((0, encoding.n_columns), dtype)
     meta = sparse.csr_array(empty) if encoding.is_sparse else empty
     encode = delayed(_encode_partition, pure=False)
     shared = delayed(encoding, pure=False)
     chunks = [
-        da.from_delayed(encode(part, shared, int(start)), (n, encoding.n_columns), meta=meta)
+        da.from_delayed(encode(part, shared, int(start), dtype), (n, encoding.n_columns), meta=meta)
         for part, n, start in zip(frame.to_delayed(), lengths, starts, strict=True)
     ]
     return da.concatenate(chunks)
 
 
-def _encode_partition(frame: Any, encoding: TableEncoding, first_row: int) -> Any:
-    return encoding.transform(frame, first_row=first_row)
+def _encode_partition(frame: Any, encoding: TableEncoding, first_row: int, dtype: np.dtype) -> Any:
+    return encoding.transform(frame, first_row=first_row, dtype=dtype)

@@ -31,6 +31,7 @@ from dkl.data.labels import (
 from dkl.data.location import Location
 from dkl.data.rows import LIGHT_PARTS, PARTS, drop_weightless
 from dkl.data.schema import Task
+from dkl.data.soundness import check_pointers, whole_csr
 from dkl.errors import StoreError, located
 
 _PIECE = 2**20
@@ -84,9 +85,11 @@ class CsrGroup:
 
     def __getitem__(self, rows: slice) -> sparse.csr_array:
         indptr = np.asarray(self._array("indptr")[rows.start : rows.stop + 1])
+        before = max(int(indptr[0]), 0) if rows.start and len(indptr) else 0
+        check_pointers(indptr - before, rows.stop - rows.start, self.nnz - before, first_line=rows.start)
         entries = slice(int(indptr[0]), int(indptr[-1]))
         data, indices = (np.asarray(self._array(name)[entries]) for name in ("data", "indices"))
-        return sparse.csr_array((data, indices, indptr - indptr[0]), shape=(len(indptr) - 1, self.shape[1]))
+        return whole_csr(data, indices, indptr - indptr[0], self.shape[1])
 
 
 @dataclass(frozen=True)

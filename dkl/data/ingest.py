@@ -12,6 +12,7 @@ import pyarrow as pa
 from dask.utils import parse_bytes
 
 from dkl.data.column_rules import Missing
+from dkl.data.commit import check_replaceable
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.encoding import Layout, TableEncoding
 from dkl.data.formats import Buffers, Format, open_rows, table_reader
@@ -25,7 +26,7 @@ from dkl.data.splits import by_fractions
 from dkl.data.staging import Stage
 from dkl.data.store import DatasetWriter
 from dkl.data.table_rows import TableChoices, TableRows
-from dkl.data.tables import common_schema, file_tables
+from dkl.data.tables import common_schema, file_tables, probed
 from dkl.events import Event, Kind, Subscriber
 from dkl.progress import resolve_progress
 
@@ -66,7 +67,8 @@ def ingest(
     Parameters
     ----------
     paths : path, URL, glob or folder, or several of them
-        CSV (also compressed), Parquet, libsvm / svmlight, or npz files of the same columns.
+        CSV (also compressed), Parquet, libsvm / svmlight, or npz files of the same columns. Folders of tables named
+        ``key=value``, as Hive writes them, give their rows a column ``key``.
     store : path or URL
         Where the dataset goes.
     target, weight : str or None
@@ -235,8 +237,7 @@ def read_tables(
     files = find_files(paths, source_options)
     names = [rule.name for rule in encoding.rules if rule.kind == "category"] if encoding else []
     reader = table_reader(files, format)
-    probes = [reader.probe(file) for file in files]
-    schema = common_schema(probes, drop=(), as_text=names)
+    schema = common_schema(probed(files, reader), drop=(), as_text=names)
     for table, _ in file_tables(files, reader, schema):
         yield table
 

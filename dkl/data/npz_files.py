@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
 
 from dkl.data.paths import InputFile
 from dkl.data.shuffle import Batch, Rows
+from dkl.data.soundness import check_pointers, whole_csr
 
 _BATCH_BYTES = 8 * 2**20
 _REMEDIES = {
@@ -61,13 +63,14 @@ class NpzFormat:
 
 @contextmanager
 def _archive(file: InputFile) -> Iterator[zipfile.ZipFile]:
-    with file.open() as stream:
-        try:
-            archive = zipfile.ZipFile(stream)
-        except zipfile.BadZipFile as error:
-            raise ValueError(f"'{file.name}' is not a whole npz archive: {error}") from error
-        with archive:
+    try:
+        with file.open() as stream, zipfile.ZipFile(stream) as archive:
             yield archive
+    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError) as error:
+        raise ValueError(
+            f"'{file.name}' is not a whole npz archive: {error}; it is damaged, was cut short, or holds something "
+            "else: write it again with numpy.savez or scipy.sparse.save_npz"
+        ) from error
 
 
 class _Member:
@@ -76,11 +79,17 @@ class _Member:
     def __init__(self, archive: zipfile.ZipFile, file: InputFile, name: str, stack: ExitStack) -> None:
         self._stream = stack.enter_context(archive.open(f"{name}.npy"))
         self.place = f"array '{name}' of '{file.name}'"
-        version = np.lib.format.read_magic(self._stream)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        self.shape, in_column_order, self.dtype = read_header(self._stream)
+        header = np.lib.format
+        try:
+            is_first = header.read_magic(self._stream) == (1, 0)
+            read = header.read_array_header_1_0 if is_first else header.read_array_header_2_0
+            self.shape, in_column_order, self.dtype = read(self._stream)
+        except ValueError as error:
+            raise ValueError(f"{self.place} has no readable header: {error}; write the archive again") from error
         if self.dtype.hasobject:
-            raise TypeError(f"{self.place} holds Python objects; save it as numbers or as fixed-length texts")
+            raise TypeError(
+                f"{self.place} holds Python objects, which are not read; save it as numbers or as fixed-length texts"
+            )
         if in_column_order and len(self.shape) > 1:
             raise ValueError(f"{self.place} is stored by columns; save np.ascontiguousarray of it")
 
@@ -144,6 +153,7 @@ class _Members:
         indptr = self.get("indptr", "rows").everything()
         if len(shape) != 2 or len(indptr) != shape[0] + 1:
             raise ValueError(f"'{self._file.name}' holds no CSR matrix: shape {shape}, {len(indptr)} row bounds")
+        check_pointers(indptr, shape[0], min(len(self.get(name, "rows")) for name in ("data", "indices")))
         return shape[0], self._csr_batches(shape[1], indptr)
 
     def _csr_batches(self, n_columns: int, indptr: np.ndarray) -> Iterator[Rows]:
@@ -154,6 +164,6 @@ class _Members:
             stop = max(start + 1, int(np.searchsorted(indptr, indptr[start] + per_batch, side="right")) - 1)
             count = int(indptr[stop] - indptr[start])
             bounds = indptr[start : stop + 1] - indptr[start]
-            parts = (data.take(count), indices.take(count), bounds)
-            yield sparse.csr_array(parts, shape=(stop - start, n_columns))
+            parts = data.take(count), indices.take(count), bounds
+            yield whole_csr(*parts, n_columns)
             start = stop

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dkl.data.columns import column_kind, numbers, texts
+from dkl.data.columns import plain
 from dkl.data.paths import InputFile
 from dkl.data.tables import Probe
+from dkl.errors import located
 
 _BATCH_ROWS = 16_384
 
@@ -23,35 +24,49 @@ class ParquetFormat:
     def probe(self, file: InputFile) -> Probe:
         with _opened(file) as parquet:
             rows = parquet.metadata.num_rows
-            first = next(parquet.iter_batches(1000), None)
+            first = next(_batches(file, parquet, 1000, None), None)
             width = first.nbytes / first.num_rows if first is not None and first.num_rows else 0
             return Probe(file, parquet.schema_arrow.remove_metadata(), int(width * rows))
 
     def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
         with _opened(file) as parquet:
-            share = file.size / max(parquet.metadata.num_rows, 1)
-            for batch in parquet.iter_batches(_BATCH_ROWS, columns=schema.names):
+            share, row = file.size / max(parquet.metadata.num_rows, 1), 0
+            for batch in _batches(file, parquet, _BATCH_ROWS, schema.names):
                 table = pa.Table.from_batches([batch])
-                columns = [plain(table.column(field.name), field) for field in schema]
+                with located(f"'{file.name}'"):
+                    columns = [plain(table.column(field.name), field, row) for field in schema]
+                row += batch.num_rows
                 yield pa.table(columns, schema=schema), int(share * batch.num_rows)
 
 
 @contextmanager
 def _opened(file: InputFile) -> Iterator[pq.ParquetFile]:
     with file.open() as stream:
-        try:
+        with _damage(file):
             parquet = pq.ParquetFile(stream, pre_buffer=False)
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"'{file.name}' is not a whole Parquet file: {error}") from error
         yield parquet
 
 
-def plain(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    """The values of a column in the plain type that it travels in."""
-    if column.type == field.type:
-        return column
-    if pa.types.is_string(field.type):
-        return texts(column)
-    if column_kind(column.type) == "number":
-        return pa.chunked_array([pa.array(numbers(column), field.type, from_pandas=True)])
-    return column.cast(field.type)
+def _batches(file: InputFile, parquet: pq.ParquetFile, rows: int, names: list[str] | None) -> Iterator[pa.RecordBatch]:
+    batches = parquet.iter_batches(rows, columns=names)
+    while True:
+        with _damage(file):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
+@contextmanager
+def _damage(file: InputFile) -> Iterator[None]:
+    """Turn what pyarrow raises on bytes that are no Parquet, or not all of it, into an error that names the file."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        # a failure of the disk or the network carries its number, damage does not
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(
+            f"'{file.name}' is not a whole Parquet file: {error}; it is damaged, was cut short, or holds something "
+            "else: write or copy it again, or say what it is with format="
+        ) from error

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
+import posixpath
+import re
 import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import IO, Any, Literal
+from urllib.parse import unquote
 
 from fsspec.compression import compr
 from fsspec.core import url_to_fs
@@ -24,6 +27,8 @@ PathLike = str | os.PathLike[str]
 
 # what a compressed text is taken to unfold to when space and progress are estimated
 _COMPRESSION_RATIO = 8
+# the name of the folder that Hive gives rows without a value
+_HIVE_MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 _SUFFIXES: dict[str, FileFormat] = {
     ".csv": "csv",
@@ -49,6 +54,9 @@ class InputFile:
         Bytes as stored (compressed).
     compression : str or None
         "gzip", "bz2", "zstd", ...: by the suffix.
+    partition : tuple of (str, int or str or None)
+        What the names of its folders say of all its rows, as Hive writes it: ("k", 1) for a file in ``k=1/``. None is a
+        missing value.
     """
 
     name: str
@@ -56,6 +64,7 @@ class InputFile:
     compression: str | None
     _fs: Any
     _path: str
+    partition: tuple[tuple[str, int | str | None], ...] = ()
 
     @property
     def suffix(self) -> str:
@@ -126,6 +135,9 @@ def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[st
     UserWarning
         A file is named more than once: by overlapping globs, through a link, or by a relative and an absolute path.
 
+    Folders named ``key=value`` give their files a `partition`: below a folder that was named, from the first wildcard
+    of a glob on, and below the folder that several files share. Values are whole numbers where those of all files are.
+
     Raises
     ------
     FileNotFoundError
@@ -134,13 +146,19 @@ def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[st
         A file is empty, or there is no path.
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    files = [file for path in given for file in _expand(os.fspath(path), dict(storage_options or {}))]
+    found = [_expand(os.fspath(path), dict(storage_options or {})) for path in given]
+    shared = _shared_folder([file._path for files, base in found if base is None for file in files])
+    files = [
+        replace(file, partition=_folder_values(file._path, shared if base is None else base))
+        for files, base in found
+        for file in files
+    ]
     if not files:
         raise ValueError("no input files: paths is empty")
     for file in files:
         if not file.size:
             raise ValueError(f"'{file.name}' is empty (0 bytes); leave it out or write it again")
-    return _each_once(files)
+    return _with_whole_numbers(_each_once(files))
 
 
 def _each_once(files: list[InputFile]) -> list[InputFile]:
@@ -157,24 +175,56 @@ def _each_once(files: list[InputFile]) -> list[InputFile]:
     return list(first.values())
 
 
-def _expand(path: str, storage_options: dict[str, Any]) -> list[InputFile]:
+def _shared_folder(paths: list[str]) -> str:
+    """The folder that holds all of some files."""
+    return posixpath.commonpath([posixpath.dirname(path) for path in paths]) if paths else ""
+
+
+def _folder_values(path: str, base: str) -> tuple[tuple[str, str | None], ...]:
+    """(key, value) of each folder ``key=value`` between `base` and a file, outermost first."""
+    folders = posixpath.dirname(path)[len(base) :].split("/")
+    pairs = [folder.partition("=") for folder in folders]
+    values = [(unquote(key), unquote(value)) for key, equals, value in pairs if equals and key]
+    return tuple((key, None if value == _HIVE_MISSING else value) for key, value in values)
+
+
+def _with_whole_numbers(files: list[InputFile]) -> list[InputFile]:
+    """The same files; values of a key that are whole numbers in all of them become such."""
+    texts = {key for file in files for key, value in file.partition if value is not None and not _is_whole(value)}
+
+    def typed(key: str, value: Any) -> int | str | None:
+        return value if value is None or key in texts else int(value)
+
+    return [replace(file, partition=tuple((key, typed(key, value)) for key, value in file.partition)) for file in files]
+
+
+def _is_whole(text: Any) -> bool:
+    return re.fullmatch(r"[+-]?[0-9]{1,18}", str(text)) is not None
+
+
+def _expand(path: str, storage_options: dict[str, Any]) -> tuple[list[InputFile], str | None]:
+    """The files at a path, and the folder below which the names of folders say something of them (None: not known)."""
     fs, bare = url_to_fs(path, **storage_options)
+    base = None
     if fs.isfile(bare):
         found = [bare]
     elif fs.isdir(bare):
+        base = bare.rstrip("/")
         found = sorted(name for name in fs.find(bare) if _SUFFIXES.get(_format_suffix(name)))
     else:
         found = sorted(name for name in fs.glob(bare) if fs.isfile(name)) if any(c in bare for c in "*?[") else []
+        base = posixpath.dirname(re.split(r"[*?\[]", bare)[0])
     if not found:
         raise FileNotFoundError(
             f"no input file at '{path}' (paths may be files, folders, globs like 'part-*.csv', URLs)"
         )
     prefix = path.split("://")[0] + "://" if "://" in path else ""
     one = len(found) == 1 and found[0] == bare
-    return [
+    files = [
         InputFile(path if one else prefix + name, int(fs.size(name) or 0), infer_compression(name), fs, name)
         for name in found
     ]
+    return files, base
 
 
 def _format_suffix(name: str) -> str:

@@ -21,6 +21,7 @@ from dkl.data.location import Location
 from dkl.data.manifest import Manifest, node_names
 from dkl.data.rows import PARTS, drop_weightless
 from dkl.data.schema import Schema
+from dkl.data.soundness import whole_csr
 from dkl.data.stored_splits import StoredCodeReader
 from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError, located
 
@@ -156,10 +157,20 @@ class OpenStore:
     def _rows(self, index: int) -> np.ndarray | sparse.csr_array:
         if not self.schema.is_sparse:
             return self.values("X", index)
-        data, indices, starts = (self.values(name, index) for name in CSR_PARTS)
+        return self.csr_rows(index, *(self.values(name, index) for name in CSR_PARTS))
+
+    def csr_rows(self, index: int, data: np.ndarray, indices: np.ndarray, starts: np.ndarray) -> sparse.csr_array:
+        """The sparse rows of block `index` of their stored parts.
+
+        Raises
+        ------
+        CorruptChunkError
+            They point beyond their rows or columns, as a release wrote them that did not look.
+        """
         first, last = self._range("X/data", index)
         indptr = np.append(starts, last) - first
-        rows = sparse.csr_array((data, indices, indptr.astype(np.int32)), shape=(len(starts), self.schema.n_columns))
+        with self._damage(f"block {index} of 'X'"):
+            rows = whole_csr(data, indices, indptr.astype(np.int32), self.schema.n_columns)
         rows.has_canonical_format = True
         return rows
 

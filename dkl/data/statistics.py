@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkl.data.columns import ColumnKind, check_kinds, column_kind, numbers, texts
+from dkl.data.columns import ColumnKind, check_exact, check_kinds, column_kind, numbers, plain_type, texts
+from dkl.data.precision import EXACT, EXACT_FLOAT32, NumberSample, why_double
 
 MAX_CATEGORIES = 1_000
 """More distinct texts than this make a column one of high cardinality, unless the user names it in `categorical`."""
@@ -30,6 +31,8 @@ class ColumnStatistics:
         How often each text was seen; None once there were more than `max_categories`, or for numbers.
     infinite : (int, float) or None
         The first row that holds an infinite value, and that value.
+    is_whole, fits_float32 : bool
+        All numbers are whole (and none is beyond 2**53); float32 holds each of them exactly.
     """
 
     name: str
@@ -42,6 +45,8 @@ class ColumnStatistics:
     categories: Mapping[str, int] | None = None
     max_categories: int = MAX_CATEGORIES
     infinite: tuple[int, float] | None = None
+    is_whole: bool = True
+    fits_float32: bool = True
 
     @property
     def mean(self) -> float:
@@ -72,6 +77,8 @@ class ColumnStatistics:
             maximum=max(self.maximum, other.maximum),
             categories=self._merged_categories(other),
             infinite=self.infinite or other.infinite,
+            is_whole=self.is_whole and other.is_whole,
+            fits_float32=self.fits_float32 and other.fits_float32,
         )
 
     def _merged_categories(self, other: ColumnStatistics) -> dict[str, int] | None:
@@ -85,15 +92,24 @@ class ColumnStatistics:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """What was seen of every column of a table, in the order of the columns."""
+    """What was seen of every column of a table, in the order of the columns, and the numbers of some rows."""
 
     columns: tuple[ColumnStatistics, ...]
     rows: int
+    sample: NumberSample
 
     def merge(self, other: TableStatistics) -> TableStatistics:
         """The statistics of both tables' rows; their columns must have the same names in the same order."""
         pairs = zip(self.columns, other.columns, strict=True)
-        return TableStatistics(tuple(mine.merge(theirs) for mine, theirs in pairs), self.rows + other.rows)
+        columns = tuple(mine.merge(theirs) for mine, theirs in pairs)
+        return TableStatistics(columns, self.rows + other.rows, self.sample.merge(other.sample))
+
+    def why_double(self, place: int) -> str:
+        """Why column number `place` needs float64, in words; an empty text where float32 holds what matters of it."""
+        column = self.columns[place]
+        if column.kind != "number" or column.fits_float32 or column.minimum == column.maximum:
+            return ""
+        return why_double(self.sample.values[:, place], rounds_whole_numbers=column.is_whole)
 
 
 def table_statistics(table: pa.Table, *, categorical: Collection[str] = (), first_row: int = 0) -> TableStatistics:
@@ -110,11 +126,19 @@ def table_statistics(table: pa.Table, *, categorical: Collection[str] = (), firs
     ------
     TypeError
         Columns hold dates, lists or bytes; all of them are listed.
+    ValueError
+        A number is whole and not held exactly by float64; the message has the column and the row.
     """
     check_kinds(table.schema.remove_metadata())
     chosen = set(categorical)
-    seen = [_column(name, table.column(name), chosen, first_row) for name in table.column_names]
-    return TableStatistics(tuple(seen), table.num_rows)
+    keys, rows = NumberSample.rows_of(first_row, table.num_rows)
+    # a column at a time is written, so the values of one lie side by side
+    sampled = np.full((table.num_columns, len(rows)), np.nan).T
+    seen = [
+        _column(name, table.column(name), chosen, first_row, rows, sampled[:, place])
+        for place, name in enumerate(table.column_names)
+    ]
+    return TableStatistics(tuple(seen), table.num_rows, NumberSample(keys, sampled))
 
 
 def merged(parts: Collection[TableStatistics]) -> TableStatistics:
@@ -122,13 +146,48 @@ def merged(parts: Collection[TableStatistics]) -> TableStatistics:
     return reduce(TableStatistics.merge, parts)
 
 
-def _column(name: str, column: pa.ChunkedArray, categorical: Collection[str], first_row: int) -> ColumnStatistics:
+def _column(
+    name: str,
+    column: pa.ChunkedArray,
+    categorical: Collection[str],
+    first_row: int,
+    rows: np.ndarray,
+    sampled: np.ndarray,
+) -> ColumnStatistics:
+    """The statistics of one column; its numbers in `rows` go to `sampled`."""
     kind = column_kind(column.type)
     if kind == "empty":
         return ColumnStatistics(name, "empty", len(column), len(column))
     if kind == "category" or name in categorical:
         return _category(name, column, MAX_CHOSEN_CATEGORIES if name in categorical else MAX_CATEGORIES)
-    return _number(name, "boolean" if kind == "boolean" else "number", numbers(column), first_row)
+    check_exact(name, column, first_row)
+    values = numbers(column)
+    seen = _number(name, "boolean" if kind == "boolean" else "number", values, first_row)
+    if kind == "boolean" or plain_type(column.type) == pa.float32() or seen.missing == seen.rows:
+        return seen
+    sampled[:] = values[rows]
+    largest = max(-seen.minimum, seen.maximum)
+    # beyond 2**53 every float64 is whole, whatever it measures
+    is_whole = largest <= EXACT and _all_whole(values)
+    fits = (is_whole and largest <= EXACT_FLOAT32) or _all_float32(values)
+    return replace(seen, is_whole=is_whole, fits_float32=fits)
+
+
+_FEW = 32
+
+
+def _all_whole(values: np.ndarray) -> bool:
+    # of most columns that are not, a few values tell
+    return all(((part == np.rint(part)) | np.isnan(part)).all() for part in (values[:_FEW], values))
+
+
+def _all_float32(values: np.ndarray) -> bool:
+    for part in (values[:_FEW], values):
+        with np.errstate(over="ignore"):
+            held = part.astype(np.float32)
+        if not ((part == held) | np.isnan(part)).all():
+            return False
+    return True
 
 
 def _category(name: str, column: pa.ChunkedArray, limit: int) -> ColumnStatistics:

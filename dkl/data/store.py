@@ -20,6 +20,7 @@ from dkl.data.digests import json_digest
 from dkl.data.labels import check_targets
 from dkl.data.location import Location
 from dkl.data.manifest import ManifestDraft, node_names
+from dkl.data.precision import stored_as
 from dkl.data.reading import FORMAT, is_store
 from dkl.data.schema import Schema
 from dkl.version import __version__
@@ -163,7 +164,8 @@ class DatasetWriter:
         if ids.shape != (n,):
             raise ValueError(f"row_id has shape {ids.shape}; expected ({n},), one a row of X")
         weights = checked_weight(weight, n, first_row=first)
-        return Block(0, rows.astype(schema.dtype, copy=False), self._checked_targets(y, n), weights, ids)
+        rows = stored_as(rows, schema.dtype, first_row=first, names=schema.column_names)
+        return Block(0, rows, self._checked_targets(y, n), weights, ids)
 
     def _checked_targets(self, y: Any, n_rows: int) -> np.ndarray | None:
         if y is None:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from dkl.data.checks import spoken_names
@@ -18,7 +17,7 @@ from dkl.data.schema import Schema, Task
 from dkl.data.shuffle import NumberedBatch
 from dkl.data.staging import ROW
 from dkl.data.statistics import ColumnStatistics, TableStatistics, table_statistics
-from dkl.data.tables import TableFormat, common_schema, file_tables
+from dkl.data.tables import TableFormat, common_schema, file_tables, probed
 from dkl.data.targets import SplitColumn, Target, TargetSummary, WeightSummary
 from dkl.errors import Problems
 
@@ -71,7 +70,7 @@ class TableRows:
     """
 
     def __init__(self, files: list[InputFile], reader: TableFormat, choices: TableChoices) -> None:
-        probes = [reader.probe(file) for file in files]
+        probes = probed(files, reader)
         self._problems = Problems()
         choices = _possible(choices, probes[0].schema.names, self._problems)
         as_text = [name for name in (*choices.categorical, choices.split) if name and name != choices.weight]
@@ -170,7 +169,7 @@ class TableRows:
         self._decided = encoding, target
         return Schema(
             n_columns=encoding.n_columns,
-            dtype=np.dtype(np.float32),
+            dtype=encoding.dtype,
             is_sparse=encoding.is_sparse,
             task=target.task if target else None,
             classes=target.classes if target else None,

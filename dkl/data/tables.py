@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
 
 from dkl.data.checks import spoken_names
-from dkl.data.columns import check_kinds, check_names_hold_no_nul, column_kind, plain_type, repeated
+from dkl.data.columns import check_kinds, check_names_hold_no_nul, column_kind, plain, plain_type, repeated
 from dkl.data.paths import InputFile
 from dkl.errors import Problems, located
 
@@ -31,6 +31,36 @@ class Probe:
     file: InputFile
     schema: pa.Schema
     staged_bytes: int
+
+
+def probed(files: list[InputFile], reader: TableFormat) -> list[Probe]:
+    """The columns of every file, and behind them those that the names of its folders give."""
+    return [_with_partition(reader.probe(file)) for file in files]
+
+
+def _with_partition(probe: Probe) -> Probe:
+    keys = [key for key, _ in probe.file.partition]
+    twice = [key for key in keys if key in probe.schema.names or keys.count(key) > 1]
+    if twice:
+        raise ValueError(
+            f"'{probe.file.name}' has the column '{twice[0]}' and stands in a folder '{twice[0]}=...', which would be "
+            "a column of that name, too; rename the folder or the column"
+        )
+    fields = [pa.field(key, pa.array([value]).type) for key, value in probe.file.partition]
+    return replace(probe, schema=pa.schema([*probe.schema, *fields]))
+
+
+def _partitioned(file: InputFile, reader: TableFormat, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
+    """The rows of a file with the columns of its folders, in the order of `schema`."""
+    beside = dict(file.partition)
+    stored = pa.schema([field for field in schema if field.name not in beside])
+    for table, n_bytes in reader.read(file, stored):
+        columns = {name: table.column(name) for name in stored.names}
+        for name, value in beside.items():
+            if name in schema.names:
+                constant = pa.chunked_array([pa.repeat(pa.scalar(value), table.num_rows)])
+                columns[name] = plain(constant, schema.field(name))
+        yield pa.table([columns[name] for name in schema.names], schema=schema), n_bytes
 
 
 class TableFormat(Protocol):
@@ -163,4 +193,4 @@ def pieces(tables: Iterable[tuple[pa.Table, int]], schema: pa.Schema) -> Iterato
 
 def file_tables(files: list[InputFile], reader: TableFormat, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
     """All rows of all files in their order, in `pieces`, with the bytes of input that each accounts for."""
-    return pieces((table for file in files for table in reader.read(file, schema)), schema)
+    return pieces((table for file in files for table in _partitioned(file, reader, schema)), schema)

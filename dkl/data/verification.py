@@ -11,7 +11,7 @@ import dask
 import numpy as np
 from dask.delayed import Delayed
 
-from dkl.data.block_arrays import array_names
+from dkl.data.block_arrays import CSR_PARTS, array_names
 from dkl.data.checks import check_rows
 from dkl.data.commit import VERSIONS
 from dkl.data.location import Location
@@ -69,8 +69,11 @@ def _store_checks(store: OpenStore) -> Iterator[Callable[[], Any]]:
     if store.schema.is_sparse:
         yield store.check_csr
     for index in blocks:
+        parts: dict[str, np.ndarray] = {}
         for name in array_names(store.schema):
-            yield partial(store.values, name, index)
+            yield partial(_read_part, store, name, index, parts)
+        if parts.keys() >= set(CSR_PARTS):
+            yield partial(store.csr_rows, index, *(parts[name] for name in CSR_PARTS))
     folder = location.child(FOLDER)
     if _is_used(folder):
         yield partial(check_group, folder)
@@ -85,6 +88,11 @@ def _store_checks(store: OpenStore) -> Iterator[Callable[[], Any]]:
 def _is_used(folder: Location) -> bool:
     """Whether anything is kept in a group; a writer that was killed may leave a folder with nothing that is seen."""
     return bool(folder.folders()) or folder.read("zarr.json") is not None
+
+
+def _read_part(store: OpenStore, name: str, index: int, parts: dict[str, np.ndarray]) -> None:
+    """Read one array's part of a block, checked; what was whole is kept in `parts`."""
+    parts[name] = store.values(name, index)
 
 
 def check_group(location: Location) -> None:

@@ -81,27 +81,35 @@ def _check_names(inputs: Sequence[Symbol], outputs: dict[str, Symbol]) -> None:
 def _rows(encoding: TableEncoding | None, width: int, dtype: np.dtype) -> tuple[list[Symbol], Symbol]:
     """The inputs of the graph, and the encoded rows."""
     if encoding is None or takes_columns_as_they_are(encoding):
-        X = graph_input("X", width, dtype)
+        X = graph_input("X", width, dtype if encoding is None else np.result_type(dtype, encoding.dtype))
         return [X], X
-    inputs = [graph_input(rule.name, 1, np.str_ if rule.kind == "category" else dtype) for rule in encoding.rules]
+    inputs = [graph_input(rule.name, 1, _input_type(rule, dtype)) for rule in encoding.rules]
     xp = SymbolNamespace(inputs[0])
     parts = [
         part
         for rule, column in zip(encoding.rules, inputs, strict=True)
-        for part in _encoded(xp, rule, column, strict=encoding.unknown == "error")
+        for part in _encoded(xp, rule, column, encoding)
     ]
     return inputs, xp.concat(parts, axis=1)
 
 
-def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, *, strict: bool) -> list[Symbol]:
-    """The encoded columns of a raw one, float32 as those of `TableEncoding`."""
+def _input_type(rule: ColumnRule, dtype: np.dtype) -> Any:
+    """Of a raw column: texts, or numbers in double precision where its rule keeps it."""
     if rule.kind == "category":
-        return [_one_hot(xp, rule, column, strict=strict)]
+        return np.str_
+    return np.dtype(np.float64) if rule.double else dtype
+
+
+def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: TableEncoding) -> list[Symbol]:
+    """The encoded columns of a raw one, in the dtype of those of `TableEncoding`."""
+    dtype = encoding.dtype
+    if rule.kind == "category":
+        return [xp.asarray(_one_hot(xp, rule, column, strict=encoding.unknown == "error"), dtype)]
     is_missing = Symbol("IsNaN", [column], column.shape, np.dtype(bool))
-    value = xp.asarray(column, xp.float32)
+    value = xp.asarray(column, dtype)
     if rule.fill is not None:
-        value = xp.where(is_missing, np.float32(rule.fill), value)
-    return [value, xp.asarray(is_missing, xp.float32)] if rule.flags_missing else [value]
+        value = xp.where(is_missing, dtype.type(rule.fill), value)
+    return [value, xp.asarray(is_missing, dtype)] if rule.flags_missing else [value]
 
 
 def _one_hot(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, *, strict: bool) -> Symbol:

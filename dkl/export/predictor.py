@@ -14,6 +14,7 @@ from dkl.blocks.scale import linear_part, scale_dense
 from dkl.blocks.slopes import linear_slopes
 from dkl.blocks.turns import write_waves
 from dkl.data.checks import check_rows
+from dkl.data.soundness import check_sound
 from dkl.explain.model import model_of
 from dkl.export.raw_rows import RowEncoder
 from dkl.features.feature_map import FeatureMap
@@ -118,6 +119,7 @@ class Predictor:
         """Decision values (K,) of a row, or (n, K) of rows."""
         if self.raw is not None and not (isinstance(x, np.ndarray) or sparse.issparse(x)):
             x = self.raw(x)
+        check_sound(x)
         if not sparse.issparse(x):
             x = np.asarray(x)
             if x.ndim != 2 or len(x) < _MANY:

@@ -10,10 +10,12 @@ import pandas as pd
 
 from dkl.data.encoding import TableEncoding
 from dkl.data.frames import is_frame
+from dkl.data.precision import EXACT
 from dkl.explain.reading import dense
 
 _LARGEST = float(np.finfo(np.float32).max)
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
+_WHOLE = (int, np.integer)
 
 
 class _Rule(NamedTuple):
@@ -23,6 +25,7 @@ class _Rule(NamedTuple):
     places: int | dict[str, int]
     fill: float | None
     flag: int | None
+    is_boolean: bool
 
 
 class RowEncoder:
@@ -48,7 +51,8 @@ class RowEncoder:
         for rule in encoding.rules:
             places = {text: start + place for place, text in enumerate(rule.categories)}
             flag = start + rule.n_values if rule.flags_missing else None
-            self._rules.append(_Rule(rule.name, places if rule.kind == "category" else start, rule.fill, flag))
+            place = places if rule.kind == "category" else start
+            self._rules.append(_Rule(rule.name, place, rule.fill, flag, rule.kind == "boolean"))
             start += len(rule.output_names)
 
     def __call__(self, rows: Any) -> np.ndarray:
@@ -71,7 +75,7 @@ class RowEncoder:
 
     def _row(self, row: Mapping[str, Any]) -> np.ndarray | None:
         """The encoded row, or None where it is not plain: the table knows what to do with it, or what to say."""
-        out, is_strict = np.zeros(self.encoding.n_columns, np.float32), self.encoding.unknown == "error"
+        out, is_strict = np.zeros(self.encoding.n_columns, self.encoding.dtype), self.encoding.unknown == "error"
         if len(row) != len(self._rules):
             return None
         for rule in self._rules:
@@ -90,6 +94,8 @@ def _is_set(out: np.ndarray, rule: _Rule, value: Any, is_strict: bool) -> bool:
         return rule.fill is not None
     if isinstance(rule.places, int):
         if not isinstance(value, _NUMBERS) or not -_LARGEST <= value <= _LARGEST:
+            return False
+        if (rule.is_boolean and value not in (0, 1)) or (isinstance(value, _WHOLE) and not -EXACT <= value <= EXACT):
             return False
         out[rule.places] = value
         return True

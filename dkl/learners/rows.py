@@ -17,6 +17,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.frames import check_names, is_frame
 from dkl.data.labels import TaskChoice
 from dkl.data.lazy import as_dask_array
+from dkl.data.soundness import check_sound
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 
@@ -108,6 +109,7 @@ def checked_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
     Rows that are not encoded are checked as those of a Dataset are, so that an error names the row and the column;
     no rows at all are refused at `fit` alone.
     """
+    check_sound(X)
     encoding = getattr(estimator, "encoding_", None)
     if is_frame(X):
         check_names(X)
@@ -266,7 +268,7 @@ def finite_rows(rows: Any) -> Any:
     Raises
     ------
     ValueError
-        For NaN or infinity, of which a class would be predicted as of any row.
+        For NaN, infinity or a masked entry, of which a class would be predicted as of any row.
     """
     with located("a chunk of X, from whose first row the row is counted"):
         rows = as_rows(rows)

@@ -75,8 +75,8 @@ def test_raw_rows_are_answered_by_the_names_of_their_columns() -> None:
         assert predictor.raw._row(row) is not None
         np.testing.assert_array_equal(predictor.raw(row), model.encoding_.transform(frame[place : place + 1])[0])
     assert predictor.predict(frame.iloc[7]) == predictor.predict(frame[7:8])[0]
-    # what is not plain is left to the table: a count of another type, a category that is a number
-    odd = {**row, "weight": Decimal("1.5"), "town": 3}
+    # what is not plain is left to the table: a number of another type, a boolean that is one
+    odd = {**row, "weight": Decimal("1.5"), "smokes": 1}
     assert_agree(predictor.decision_function(odd), model.decision_function(pd.DataFrame([odd]))[0])
 
 
@@ -85,10 +85,14 @@ def test_raw_rows_are_answered_by_the_names_of_their_columns() -> None:
     [
         ({"weight": None}, "column 'weight' is missing"),
         ({"weight": 1e300}, "column 'weight' is 1e.300 in row 0"),
-        ({"weight": "heavy"}, "column 'weight' held numbers before"),
+        ({"weight": "heavy"}, "column 'weight' is 'heavy' in row 0, and held numbers before"),
+        ({"smokes": 5}, "column 'smokes' is 5 in row 0, and held booleans before; expected true or false"),
+        ({"smokes": "no"}, "column 'smokes' is 'no' in row 0, and held booleans before"),
+        ({"town": 3}, "column 'town' is '3' in row 0, a number, and held texts before"),
+        ({"weight": 2**53 + 1}, "column 'weight' is 9007199254740993 in row 0"),
         ({"height": 2.0}, r"columns that were not there before: \['height'\]"),
     ],
-    ids=["missing", "too large", "text", "unknown"],
+    ids=["missing", "too large", "text", "no boolean", "text for a boolean", "number for a text", "inexact", "unknown"],
 )
 def test_a_raw_row_that_cannot_be_answered_is_the_error_of_a_table(odd: dict[str, Any], message: str) -> None:
     predictor = classifier().fit(raw_rows(), TWO).predictor()
