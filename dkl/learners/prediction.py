@@ -36,10 +36,16 @@ class Scorer:
     dtype: str
 
     def __call__(self, rows: Any) -> np.ndarray:
-        """Of encoded rows: (n, K) float64."""
+        """Of encoded rows: (n, K) float64, by all idle cores of this process."""
+        return self.score(rows, together=True)
+
+    def score(self, rows: Any, *, together: bool = False) -> np.ndarray:
+        """Of encoded rows: (n, K) float64, in this thread alone, as a task that shares the cores must."""
         rows = sparse.csr_array(rows) if sparse.issparse(rows) else rows
         span = cached_rows(self.feature_map, self.dtype)
-        return decision_values(rows, self.feature_map, self.coef, self.intercept, dtype=self.dtype, span=span)
+        return decision_values(
+            rows, self.feature_map, self.coef, self.intercept, dtype=self.dtype, span=span, together=together
+        )
 
 
 def score_rows(model: Any, scorer: Scorer, X: Any) -> Any:
@@ -79,7 +85,7 @@ def _lazy_scores(model: Any, scorer: Scorer, X: da.Array) -> da.Array:
 
 
 def _score_block(rows: Any, scorer: Scorer) -> np.ndarray:
-    return scorer(finite_rows(rows))
+    return scorer.score(finite_rows(rows))
 
 
 def blockwise(function: Any, scores: Any, *, dtype: Any, columns: int | None = None) -> Any:

@@ -11,7 +11,8 @@ from scipy import sparse
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import validate_data
 
-from dkl.blocks.maps import map_rows
+from dkl.blocks.blas import one_blas_thread
+from dkl.blocks.maps import map_rows, map_rows_together
 from dkl.data.checks import check_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
@@ -134,7 +135,7 @@ def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str)
     X = checked_rows(estimator, X, reset=False)
     if is_frame(X):
         X = encoded_frame(estimator, X)
-    return map_rows(X, feature_map, dtype)
+    return map_rows_together(X, feature_map, dtype)
 
 
 def stored_rows(estimator: Any, dataset: Dataset) -> da.Array:
@@ -230,7 +231,8 @@ def _map_dask(estimator: Any, X: da.Array, feature_map: FeatureMap, dtype: str) 
 
 
 def _map_block(rows: Any, feature_map: FeatureMap, precision: str) -> np.ndarray:
-    return map_rows(finite_rows(rows), feature_map, precision)
+    with one_blas_thread():
+        return map_rows(finite_rows(rows), feature_map, precision)
 
 
 def finite_rows(rows: Any) -> Any:

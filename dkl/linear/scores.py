@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.device import on_host
-from dkl.blocks.maps import map_spans, mapping_flops
+from dkl.blocks.maps import mapping_flops, row_mapper
 from dkl.blocks.records import Cost
+from dkl.blocks.threads import Crew
+from dkl.blocks.tiles import spans
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.pieces import piece_rows
 
@@ -44,6 +47,7 @@ def decision_values(
     *,
     dtype: str = "float32",
     span: int | None = None,
+    together: bool = False,
 ) -> np.ndarray:
     """``phi(x) . w_k + b_k`` of each row and model.
 
@@ -58,6 +62,8 @@ def decision_values(
         Of the features and products.
     span : int or None
         Rows that are mapped at once, whole tiles such as `cached_rows`, which change no bit; None is a piece.
+    together : bool
+        Whether idle cores of this process help, which changes no bit either: not in tasks, which share the cores.
 
     Returns
     -------
@@ -67,11 +73,20 @@ def decision_values(
     weights = np.zeros((coef.shape[1], len(coef) + -len(coef) % _EDGE), dtype)
     weights[:, : len(coef)] = coef.T
     step = piece_rows(feature_map, dtype) if span is None else span
-    for rows, mapped in map_spans(X, feature_map, dtype, step):
-        phi, start = on_host(mapped), rows.start
+    mapped = row_mapper(X, feature_map, dtype)
+
+    def score(rows: slice) -> None:
+        phi, start = on_host(mapped(rows)), rows.start
         for first in range(0, len(phi), _TILE):
             scores = _tile_product(phi[first : first + _TILE], weights)
             out[start + first : start + first + len(scores)] = scores[:, : len(coef)]
+
+    if together:
+        Crew().map(score, spans(X.shape[0], step))
+    else:
+        with one_blas_thread():
+            for rows in spans(X.shape[0], step):
+                score(rows)
     return out + intercept
 
 
