@@ -19,7 +19,7 @@ import dkl
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted((ROOT / "dkl").rglob("*.py"))
 
-# Each layer with the layers that it may import beside itself. `errors`, `events`, `process` and `version` import no other.
+# Each layer with the layers that it may import beside itself. Those of `FOUNDATION` import no other.
 FOUNDATION = {"errors", "events", "process", "version"}
 ARROW: dict[str, set[str]] = {
     "errors": set(),

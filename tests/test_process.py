@@ -167,7 +167,7 @@ class TestAfterAFork:
             lambda model, rows: model.score(rows),
             lambda model, rows: rows.X.compute(),
             lambda model, rows: fitted(rows).decision_function(np.eye(4)),
-            lambda model, rows: dask.compute(model.decision_function(rows), rows.y)[0],
+            lambda model, rows: dask.compute(model.decision_function(rows))[0],
         ],
         ids=["predict", "predict_proba", "score", "X.compute", "fit", "compute"],
     )
@@ -209,6 +209,7 @@ class TestAfterAFork:
     def test_a_child_of_a_process_with_a_client_computes_by_itself(
         self, client: Any, model: Any, rows: Any, tmp_path: Path
     ) -> None:
-        expected = model.score(rows)
+        with dask.config.set(scheduler="threads"):
+            expected = model.score(rows)
         assert in_child(lambda: [current_client() is None, model.score(rows)], tmp_path).tolist() == [1.0, expected]
         assert current_client() is client

@@ -32,12 +32,12 @@ from dkl.learners.parameters import (
     with_parameters,
 )
 from dkl.learners.preparation import draw_pool, preparation_problem, tell_of_heavy_tails
-from dkl.learners.recording import record_rows, recorded
+from dkl.learners.recording import record_rows, recorded, recorded_device
 from dkl.learners.rows import first_targets, map_to_features, rows_to_fit
 from dkl.learners.saving import Saved
 from dkl.learners.updating import Updated
 from dkl.linear.fitting import Run
-from dkl.passes.devices import check_device, computing_device
+from dkl.passes.devices import check_device
 from dkl.passes.loop import ColumnStore
 from dkl.progress import resolve_progress
 from dkl.selection.choice import Choice
@@ -246,7 +246,7 @@ class FeatureLearner(Saved, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixi
         return Run(
             publish=resolve_progress(self.progress),
             memory_limit=self.memory_limit,
-            device=computing_device(self.device),
+            device=recorded_device(self.device),
             checkpoint=stage_checkpoint(self.checkpoint, stage) if self._fingerprint else None,
             fingerprint=self._fingerprint,
         )

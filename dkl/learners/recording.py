@@ -14,8 +14,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psutil
 
+from dkl.blocks.device import Device
 from dkl.data.dataset import Dataset
 from dkl.data.in_place import InPlaceSource
+from dkl.passes.devices import choose_device
 from dkl.passes.memory import peak_bytes
 from dkl.progress import Tally, listening
 from dkl.version import __version__
@@ -46,6 +48,8 @@ class Provenance:
         Of this run: a fit that was resumed has read more before.
     promised_bytes : int
         The largest peak of one process that was projected for a pass; 0 for no pass.
+    device : str
+        Where blocks were computed on, and why.
     used_bytes : int
         By how much this process was larger at its peak than before the fit, at most; its workers are not counted.
     seconds : float
@@ -68,6 +72,7 @@ class Provenance:
     bytes_read: int = 0
     cache_hits: int = 0
     promised_bytes: int = 0
+    device: str = ""
     used_bytes: int = 0
     seconds: float = 0.0
     finished: str = ""
@@ -80,6 +85,7 @@ class _Recording:
     def __init__(self) -> None:
         self.tally = Tally()
         self.rows = Provenance()
+        self.device = ""
         self._held = psutil.Process().memory_info().rss
         self._started = time.perf_counter()
 
@@ -89,6 +95,7 @@ class _Recording:
             passes=self.tally.passes,
             bytes_read=self.tally.bytes,
             cache_hits=self.tally.cache_hits,
+            device=self.device,
             promised_bytes=self.tally.projected_bytes,
             used_bytes=max(0, peak_bytes() - self._held),
             seconds=time.perf_counter() - self._started,
@@ -118,6 +125,14 @@ def recorded(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P],
         return self
 
     return run
+
+
+def recorded_device(device: str) -> Device:
+    """`dkl.passes.devices.computing_device`, said of the fit under way."""
+    choice, recording = choose_device(device), _UNDER_WAY.get()
+    if recording is not None:
+        recording.device = str(choice)
+    return choice.device
 
 
 def record_rows(dataset: Dataset) -> None:
