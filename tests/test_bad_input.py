@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
@@ -373,6 +374,65 @@ FITS = [
         lambda f: classifier(memory_limit=1000).fit(X, Y),
         MemoryError,
         ("may take 0.98 kiB", "Allow more"),
+    ),
+    # numbers too large to be computed with
+    Case("a target whose square overflows", lambda f: regressor().fit(X, with_value(1e200, 7)), ValueError, ("y[7]",)),
+    Case(
+        "a negative target whose square overflows",
+        lambda f: regressor().fit(X, with_value(-1e155, 9)),
+        ValueError,
+        ("y[9] is -1e+155", "1e+150", "Divide"),
+    ),
+    Case(
+        "one of several targets too large",
+        lambda f: regressor().fit(X, np.column_stack([TARGETS, with_value(1e151, 3)])),
+        ValueError,
+        ("y[3, 1] is 1e+151",),
+    ),
+    Case(
+        "a target too large in a Dask array",
+        lambda f: regressor().fit(da.from_array(X, chunks=20), da.from_array(with_value(1e200, 47), chunks=20)),
+        ValueError,
+        ("y[47] is 1e+200",),
+    ),
+    Case("a stored target too large", lambda f: create(f, X, with_value(1e200, 7)), ValueError, ("y[7] is 1e+200",)),
+    Case(
+        "an ingested target too large",
+        lambda f: ingest(f, "a,y\n1,0.5\n2,1e200\n3,1.5\n", target="y"),
+        ValueError,
+        ("is 1e+200", "1e+150"),
+    ),
+    Case(
+        "rows whose squares overflow, standardised",
+        lambda f: fit_random(rows=X * 1e200, scaling="standard"),
+        ValueError,
+        ("scale", "'standard' for column 0 is inf", "Divide"),
+    ),
+    Case(
+        "rows whose squares overflow, by their median distance",
+        lambda f: fit_random(rows=X * 1e200, scaling=None),
+        ValueError,
+        ("median distance", "sigma", "scaling='standard'"),
+    ),
+    Case(
+        "rows beyond float32, as they are",
+        lambda f: classifier(features=dkl.RandomFeatures(dkl.Gaussian(1.0), n_features=4, scaling=None)).fit(
+            X * 1e200, Y
+        ),
+        ValueError,
+        ("row 0, column 0", "float32", "scaling='standard'"),
+    ),
+    Case(
+        "a row beyond float32 at predict",
+        lambda f: classifier().fit(X, Y).predict(with_value(1e200, 5, 1)),
+        ValueError,
+        ("row 5, column 1", "float32"),
+    ),
+    Case(
+        "a row beyond float32 at transform, lazily",
+        lambda f: fit_random().transform(da.from_array(with_value(-1e200, 25, 1), chunks=20)).compute(),
+        ValueError,
+        ("row 5, column 1", "float32", "a chunk of X"),
     ),
 ]
 

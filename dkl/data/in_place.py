@@ -147,7 +147,7 @@ class InPlaceReader:
         y = as_targets(given, ticket.stop - ticket.start)
         check_targets(y, first_row=ticket.start)
         if self.classes is None:
-            return numeric_targets(y)
+            return numeric_targets(y, first_row=ticket.start)
         return encode_labels(y, self.classes, first_row=ticket.start, weight=weight)
 
 

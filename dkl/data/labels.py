@@ -13,6 +13,9 @@ TaskChoice = Literal["auto", "classification", "regression"]
 
 ALL_WEIGHTLESS = "sample_weight is zero for all rows, and rows of weight 0 are left out; at least one must count"
 
+# beyond it, the squares of a hundred million targets have no sum in float64
+LARGEST_TARGET = 1e150
+
 
 def as_targets(y: Any, n_rows: int | None = None) -> np.ndarray:
     """`y` as an array of plain values: shape (n,), or (n, t) for several targets; (n, 1) is flattened.
@@ -149,17 +152,25 @@ def target_codes(
     return encode_labels(y, labels, weight=weight), labels, chosen
 
 
-def numeric_targets(y: np.ndarray) -> np.ndarray:
+def numeric_targets(y: np.ndarray, *, first_row: int = 0) -> np.ndarray:
     """Targets of a regression as float64.
 
     Raises
     ------
     ValueError
-        Strings.
+        Strings, and numbers whose squares, or sums of them, float64 does not hold; the first such row is named.
     """
     if y.dtype.kind in "US":
         raise ValueError(f"y holds labels such as {str(y.flat[0])!r}; regression needs numbers (see KernelClassifier)")
-    return np.ascontiguousarray(y, dtype=np.float64)
+    values = np.ascontiguousarray(y, dtype=np.float64)
+    if np.abs(values).max(initial=0.0) > LARGEST_TARGET:
+        place = np.argwhere(np.abs(values) > LARGEST_TARGET)[0]
+        where = ", ".join(str(int(p) + (first_row if axis == 0 else 0)) for axis, p in enumerate(place))
+        raise ValueError(
+            f"y[{where}] is {values[tuple(place)]:g}; targets of a regression are at most {LARGEST_TARGET:g} in "
+            "magnitude, since sums of their squares must be numbers of float64. Divide all targets by a large number"
+        )
+    return values
 
 
 def sorted_classes(labels: Any) -> np.ndarray:

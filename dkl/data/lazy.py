@@ -108,7 +108,7 @@ class MakeBlock:
             y = as_targets(y, n_rows)
             check_targets(y, first_row=first_row)
             y = (
-                numeric_targets(y)
+                numeric_targets(y, first_row=first_row)
                 if self.classes is None
                 else encode_labels(y, self.classes, first_row=first_row, weight=weight)
             )

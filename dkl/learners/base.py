@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
+from dkl.errors import refuse_non_finite
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingKind
@@ -37,6 +38,7 @@ from dkl.learners.rows import first_targets, map_to_features, rows_to_fit
 from dkl.learners.saving import Saved
 from dkl.learners.updating import Updated
 from dkl.linear.fitting import Run
+from dkl.linear.scores import TOO_LARGE
 from dkl.passes.devices import check_device
 from dkl.passes.loop import ColumnStore
 from dkl.progress import resolve_progress
@@ -110,6 +112,7 @@ class FeatureLearner(Saved, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixi
             dataset = dataset.thin(self.max_rows, self.seed_)
         self.stats_: list[Any] = []
         self._learn(dataset)
+        refuse_non_finite(getattr(self, "coef_", 0.0), "the coefficient of feature", TOO_LARGE)
         return self
 
     def transform(self, X: Any) -> Any:

@@ -21,6 +21,8 @@ from dkl.data.labels import TaskChoice
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 
+CHUNK = "a chunk of X, from whose first row the row is counted"
+
 
 def rows_to_fit(
     estimator: Any, X: Any, y: Any, sample_weight: Any, *, supervised: bool, task: TaskChoice = "auto"
@@ -231,8 +233,9 @@ def _map_dask(estimator: Any, X: da.Array, feature_map: FeatureMap, dtype: str) 
 
 
 def _map_block(rows: Any, feature_map: FeatureMap, precision: str) -> np.ndarray:
-    with one_blas_thread():
-        return map_rows(finite_rows(rows), feature_map, precision)
+    rows = finite_rows(rows)
+    with one_blas_thread(), located(CHUNK):
+        return map_rows(rows, feature_map, precision)
 
 
 def finite_rows(rows: Any) -> Any:
@@ -244,7 +247,7 @@ def finite_rows(rows: Any) -> Any:
         For NaN or infinity, of which a class would be predicted as of any row.
     """
     rows = sparse.csr_array(rows) if sparse.issparse(rows) else rows
-    with located("a chunk of X, from whose first row the row is counted"):
+    with located(CHUNK):
         check_rows(rows)
     return rows
 
