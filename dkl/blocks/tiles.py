@@ -98,7 +98,8 @@ class RowTiles:
         """The tiles of a span of the rows; their places are counted from its start."""
         for part in spans(rows.stop - rows.start, self.step):
             tile = self._tile(slice(rows.start + part.start, rows.start + part.stop))
-            _refuse_overflow(tile, rows.start + part.start)
+            if self.dtype == np.float32:
+                _refuse_overflow(tile, rows.start + part.start)
             yield part, tile
 
     def _tile(self, rows: slice) -> Any:
@@ -119,9 +120,9 @@ def _refuse_overflow(tile: Any, first_row: int) -> None:
     values = tile.data if sparse.issparse(tile) else tile
     with np.errstate(over="ignore", invalid="ignore"):
         # one sum tells of almost all tiles that nothing is amiss
-        if np.isfinite(values.sum(dtype=np.float64)) or np.isfinite(values).all():
+        if np.isfinite(values.sum(dtype=np.float64)) or not np.isinf(values).any():
             return
-    place = int(np.argmin(np.isfinite(values)))
+    place = int(np.argmax(np.isinf(values)))
     if sparse.issparse(tile):
         row, column = int(np.searchsorted(tile.indptr, place, side="right")) - 1, int(tile.indices[place])
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -86,7 +87,7 @@ def choose_device(device: str) -> DeviceChoice:
 
 
 def _choice_of_cluster(
-    device: str, answers: dict[str, str | None], without: dict[str, str | None], silent: list[str]
+    device: str, answers: Mapping[str, str | None], without: Mapping[str, str], silent: Sequence[str]
 ) -> DeviceChoice:
     n_workers = len(answers) + len(silent)
     lacking = {**without, **dict.fromkeys(silent, _TOO_LATE.format(_timeout()))}
