@@ -15,7 +15,7 @@ from dkl.blocks.landmarks import SimilarityProduct, wave_map
 from dkl.blocks.products import Product
 from dkl.blocks.records import SINCOS_FLOPS
 from dkl.blocks.threads import Crew
-from dkl.blocks.tiles import checked_dtype, checked_rows, row_tile, spans
+from dkl.blocks.tiles import checked_dtype, checked_rows, refuse_overflow, row_tile, spans
 from dkl.blocks.turns import write_waves
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
@@ -125,6 +125,8 @@ def _mapped(
     out = np.empty((n_rows, n_features), dtype) if room is None else room[:n_rows]
     amplitudes, paired = feature_map.amplitudes.astype(dtype), feature_map.activation == "cos-sin"
     for part, tile in product.tiles.within(rows):
+        if dtype == np.float32:
+            refuse_overflow(tile, rows.start + part.start)
         for chosen in spans(feature_map.n_frequencies, product.step):
             z = product(tile, chosen)
             if feature_map.is_fourier:

@@ -98,8 +98,6 @@ class RowTiles:
         """The tiles of a span of the rows; their places are counted from its start."""
         for part in spans(rows.stop - rows.start, self.step):
             tile = self._tile(slice(rows.start + part.start, rows.start + part.stop))
-            if self.dtype == np.float32:
-                _refuse_overflow(tile, rows.start + part.start)
             yield part, tile
 
     def _tile(self, rows: slice) -> Any:
@@ -115,7 +113,7 @@ class RowTiles:
         return scale.scale_dense(part, self.scaler, self.dtype, factor=self.factor)
 
 
-def _refuse_overflow(tile: Any, first_row: int) -> None:
+def refuse_overflow(tile: Any, first_row: int) -> None:
     """Raise ValueError where scaling made infinity of a number, of which features are as of any other."""
     values = tile.data if sparse.issparse(tile) else tile
     with np.errstate(over="ignore", invalid="ignore"):
