@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
 
 
 class StoreError(ValueError):
@@ -84,6 +87,22 @@ def _with_place(error: Exception) -> list[str]:
     *lines, last = str(error).split("\n")
     notes = ", ".join(getattr(error, "__notes__", ()))
     return [*lines, f"{last} ({notes})" if notes else last]
+
+
+def refuse_non_finite(values: Any, what: str, cause: str) -> None:
+    """Raise ValueError for NaN or infinity in what was computed: what and where it is, and what is likely behind it.
+
+    >>> refuse_non_finite(np.array([1.0, np.inf]), "the scale of column", "its values are too large")
+    Traceback (most recent call last):
+        ...
+    ValueError: the scale of column 1 is inf: its values are too large
+    """
+    values = np.asarray(values)
+    if np.isfinite(values).all():
+        return
+    place = np.argwhere(~np.isfinite(values))[0]
+    where = "".join(f" {index}" for index in place[-1:])
+    raise ValueError(f"{what}{where} is {values[tuple(place)]}: {cause}")
 
 
 @contextmanager

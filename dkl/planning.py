@@ -18,6 +18,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.learners.rows import check_target, without_splits
 from dkl.passes.backends import choose_backend
+from dkl.passes.devices import choose_device
 from dkl.passes.dispatch import Backend
 from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits, pass_name
@@ -83,6 +84,8 @@ class Plan:
         Bytes that the driver holds at most beside the passes, item by item: searched rows, Hessians.
     is_cluster : bool
         Passes run in other processes than the driver.
+    device : str
+        Where blocks are computed on, and why.
     """
 
     learner: str
@@ -93,6 +96,7 @@ class Plan:
     bytes_per_second: float
     held: Mapping[str, int] = field(default_factory=dict)
     is_cluster: bool = False
+    device: str = ""
 
     @property
     def n_passes(self) -> int:
@@ -140,6 +144,7 @@ class Plan:
             "flops": self.flops,
             "seconds": self.seconds,
             "slots": self.slots,
+            "device": self.device,
         }
 
     def cells(self) -> list[list[str]]:
@@ -158,7 +163,8 @@ class Plan:
         lines = [
             "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
         ]
-        return "\n".join([f"plan of {self.learner}", f"on {self.rows}", *lines, self.speed])
+        device = [f"computed on the {self.device}"] if self.device else []
+        return "\n".join([f"plan of {self.learner}", f"on {self.rows}", *lines, self.speed, *device])
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
@@ -241,7 +247,17 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
         bytes_per_second,
         held=_held(learner, whole),
         is_cluster=backend.is_cluster,
+        device=_device(learner),
     )
+
+
+def _device(learner: Any) -> str:
+    """Where a fit would compute, or why it would be refused."""
+    device = getattr(learner, "device", None)
+    try:
+        return "" if device is None else str(choose_device(device))
+    except RuntimeError as error:
+        return str(error)
 
 
 def _held(learner: Any, rows: Dataset) -> Mapping[str, int]:

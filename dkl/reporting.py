@@ -237,6 +237,7 @@ def _work_facts(origin: Provenance) -> dict[str, Any]:
     return {
         "finished": origin.finished,
         "seconds": round(origin.seconds, 3),
+        **({"computed on": origin.device} if origin.device else {}),
         "passes": origin.passes,
         "bytes read": origin.bytes_read,
         "blocks from the cache": origin.cache_hits,

@@ -19,11 +19,12 @@ import dkl
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted((ROOT / "dkl").rglob("*.py"))
 
-# Each layer with the layers that it may import beside itself. `errors`, `events` and `version` import no other.
-FOUNDATION = {"errors", "events", "version"}
+# Each layer with the layers that it may import beside itself. Those of `FOUNDATION` import no other.
+FOUNDATION = {"errors", "events", "process", "version"}
 ARROW: dict[str, set[str]] = {
     "errors": set(),
     "events": set(),
+    "process": set(),
     "version": set(),
     "progress": {"events"},
     "": {"version"},

@@ -416,6 +416,7 @@ FILES = [
         ("n_columns=9", "zero_based", "--one-based"),
     ),
     Case("a delimiter of two characters", lambda f: dkl.CsvFormat(delimiter="||"), ValueError, ("delimiter", "'||'")),
+    Case(
         "a whole number that float64 does not hold in a file",
         lambda f: ingest(f, f"id,y\n{2**53 + 1},no\n7,yes\n", target="y"),
         ValueError,
@@ -611,6 +612,65 @@ FITS = [
         MemoryError,
         ("may take 0.98 kiB", "Allow more"),
     ),
+    # numbers too large to be computed with
+    Case("a target whose square overflows", lambda f: regressor().fit(X, with_value(1e200, 7)), ValueError, ("y[7]",)),
+    Case(
+        "a negative target whose square overflows",
+        lambda f: regressor().fit(X, with_value(-1e155, 9)),
+        ValueError,
+        ("y[9] is -1e+155", "1e+150", "Divide"),
+    ),
+    Case(
+        "one of several targets too large",
+        lambda f: regressor().fit(X, np.column_stack([TARGETS, with_value(1e151, 3)])),
+        ValueError,
+        ("y[3, 1] is 1e+151",),
+    ),
+    Case(
+        "a target too large in a Dask array",
+        lambda f: regressor().fit(da.from_array(X, chunks=20), da.from_array(with_value(1e200, 47), chunks=20)),
+        ValueError,
+        ("y[47] is 1e+200",),
+    ),
+    Case("a stored target too large", lambda f: create(f, X, with_value(1e200, 7)), ValueError, ("y[7] is 1e+200",)),
+    Case(
+        "an ingested target too large",
+        lambda f: ingest(f, "a,y\n1,0.5\n2,1e200\n3,1.5\n", target="y"),
+        ValueError,
+        ("is 1e+200", "1e+150"),
+    ),
+    Case(
+        "rows whose squares overflow, standardised",
+        lambda f: fit_random(rows=X * 1e200, scaling="standard"),
+        ValueError,
+        ("scale", "'standard' for column 0 is inf", "Divide"),
+    ),
+    Case(
+        "rows whose squares overflow, by their median distance",
+        lambda f: fit_random(rows=X * 1e200, scaling=None),
+        ValueError,
+        ("median distance", "sigma", "scaling='standard'"),
+    ),
+    Case(
+        "rows beyond float32, as they are",
+        lambda f: classifier(features=dkl.RandomFeatures(dkl.Gaussian(1.0), n_features=4, scaling=None)).fit(
+            X * 1e200, Y
+        ),
+        ValueError,
+        ("row 0, column 0", "float32", "scaling='standard'"),
+    ),
+    Case(
+        "a row beyond float32 at predict",
+        lambda f: classifier().fit(X, Y).predict(with_value(1e200, 5, 1)),
+        ValueError,
+        ("row 5, column 1", "float32"),
+    ),
+    Case(
+        "a row beyond float32 at transform, lazily",
+        lambda f: fit_random().transform(da.from_array(with_value(-1e200, 25, 1), chunks=20)).compute(),
+        ValueError,
+        ("row 5, column 1", "float32", "a chunk of X"),
+    ),
 ]
 
 
@@ -650,7 +710,7 @@ SPLITS = [
     Case("a store of bytes", lambda f: dkl.create_dataset(b"rows.zarr", X, Y), TypeError, ("bytes", "path or a URL")),
 ]
 
-CASES = [*ROWS, *STORES, *FILES, *PARAMETERS, *FITS, *SPLITS]
+
 def with_label(value: Any, row: int) -> np.ndarray:
     """The labels with one of them spoiled, as objects."""
     labels = Y.astype(object)
@@ -1080,7 +1140,20 @@ FUNCTIONS = [
     Case("a report on a number", lambda f: dkl.report(fitted(), 3), TypeError, ("data", "int", "Dataset")),
 ]
 
-CASES = [*ROWS, *STORES, *FILES, *PARAMETERS, *FITS, *WEIGHTS, *LABELS, *EMPTY, *VALUES, *PARAMETERS_TOO, *FUNCTIONS]
+CASES = [
+    *ROWS,
+    *STORES,
+    *FILES,
+    *PARAMETERS,
+    *FITS,
+    *SPLITS,
+    *WEIGHTS,
+    *LABELS,
+    *EMPTY,
+    *VALUES,
+    *PARAMETERS_TOO,
+    *FUNCTIONS,
+]
 
 
 def listing(folder: Path) -> set[str]:

@@ -1,54 +1,112 @@
-"""One BLAS thread while rows are worked on: products differ in their last bit between one thread and two."""
+"""One BLAS thread while rows are worked on: products differ in their last bit between one thread and two.
+
+Nor do the threads of BLAS go together with those of Dask: each product of each task would wait, spinning, until all
+threads of BLAS have done their share, and beside another busy process that wait takes longer than the product.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+from dkl.process import after_fork
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _lock = threading.Lock()
-_holders = 0
+# how often each thread has entered, and what there was before the first one
+_holders: dict[int, int] = {}
 _before: list[tuple[Any, int]] = []
 _libraries: list[Any] = []
 _modules_seen = 0
 
 
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
+@dataclass(frozen=True)
+class OneBlasThread:
     """Limit BLAS to one thread in this process until the last of the (nested, concurrent) holders has left.
 
     A limit set and lifted by each task for itself is a race: the first to leave would restore what it found, under
     the feet of the others. Here the first holder notes what was there and the last one restores it.
     """
-    _enter()
-    try:
-        yield
-    finally:
-        _leave()
+
+    def __enter__(self) -> None:
+        with _lock:
+            thread = threading.get_ident()
+            depth = _holders.get(thread, 0)
+            if not _holders:
+                _before.clear()
+            _holders[thread] = depth + 1
+            if depth == 0:
+                # by each holder: where BLAS runs on OpenMP, the number is the calling thread's own
+                _limit()
+
+    def __exit__(self, *error: object) -> None:
+        with _lock:
+            thread = threading.get_ident()
+            _holders[thread] -= 1
+            if _holders[thread] == 0:
+                del _holders[thread]
+            if not _holders:
+                _restore()
 
 
-def _enter() -> None:
-    global _holders, _before
-    with _lock:
-        if _holders == 0:
-            _before = [(library, library.num_threads) for library in _loaded_libraries()]
-        _holders += 1
-        # by each holder: where BLAS runs on OpenMP, the number is the calling thread's own
-        for library, _ in _before:
-            _set_threads(library, 1)
+def one_blas_thread() -> OneBlasThread:
+    """Holds BLAS of this process to one thread inside a ``with`` block; see `OneBlasThread`."""
+    return _ONE
 
 
-def _leave() -> None:
-    global _holders
-    with _lock:
-        _holders -= 1
-        if _holders == 0:
-            for library, number in _before:
-                _set_threads(library, number)
+def in_one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, with one BLAS thread while it runs."""
+
+    @wraps(function)
+    def held(*args: P.args, **named: P.kwargs) -> R:
+        with _ONE:
+            return function(*args, **named)
+
+    return held
+
+
+def threads_at_work() -> int:
+    """Threads of this process that hold BLAS to one thread at present: those that work on rows."""
+    return len(_holders)
+
+
+_ONE = OneBlasThread()
+
+
+def _limit() -> None:
+    """To one thread; a library that was loaded since the first holder came is noted and limited too."""
+    loaded = _loaded_libraries()
+    for library in loaded[len(_before) :]:
+        _before.append((library, library.num_threads))
+    for library, _ in _before:
+        _set_threads(library, 1)
+
+
+def _restore() -> None:
+    for library, number in _before:
+        _set_threads(library, number)
+
+
+@after_fork
+def _forget_threads_of_parent() -> None:
+    """Of the holders only the thread that forked is in the child."""
+    global _lock
+    _lock = threading.Lock()
+    own = _holders.get(threading.get_ident(), 0)
+    limited = bool(_holders)
+    _holders.clear()
+    if own:
+        _holders[threading.get_ident()] = own
+    elif limited:
+        _restore()
 
 
 def _set_threads(library: Any, number: int) -> None:
@@ -61,10 +119,12 @@ def _set_threads(library: Any, number: int) -> None:
 
 
 def _loaded_libraries() -> list[Any]:
-    """The BLAS libraries of this process; looked for again only after further modules were imported (milliseconds)."""
-    global _libraries, _modules_seen
+    """The BLAS libraries of this process, new ones last; looked for only after further modules were imported."""
+    global _modules_seen
     if not _libraries or len(sys.modules) != _modules_seen:
         _modules_seen = len(sys.modules)
-        controllers = ThreadpoolController().lib_controllers
-        _libraries = [library for library in controllers if library.user_api == "blas" and library.num_threads]
+        known = {library.filepath for library in _libraries}
+        for library in ThreadpoolController().lib_controllers:
+            if library.user_api == "blas" and library.num_threads and library.filepath not in known:
+                _libraries.append(library)
     return _libraries

@@ -71,6 +71,7 @@ def column_sums(X: Any, weights: np.ndarray, scaled: np.ndarray | None = None) -
     return {name: _COMBINE[name](np.stack([piece[name] for piece in pieces])) for name in pieces[0]}
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def moments_of(sums: Mapping[str, np.ndarray]) -> Moments:
     """The moments behind the sums of `column_sums`, combined over all blocks."""
     weight = float(sums["weight"])
@@ -158,6 +159,8 @@ def _sparse_sums(X: sparse.csr_array, weights: np.ndarray, scaled: np.ndarray | 
     }
 
 
+# of values whose squares overflow, "minmax" needs no squares; what does need them refuses the scaler that comes of them
+@np.errstate(over="ignore", invalid="ignore")
 def block_moments(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`column_sums` of one block, on the host."""
     return column_sums(rows_on(block.X, "cpu"), block.weights, operands.get("scaled"))

@@ -97,7 +97,8 @@ class RowTiles:
     def within(self, rows: slice) -> Iterator[tuple[slice, Any]]:
         """The tiles of a span of the rows; their places are counted from its start."""
         for part in spans(rows.stop - rows.start, self.step):
-            yield part, self._tile(slice(rows.start + part.start, rows.start + part.stop))
+            tile = self._tile(slice(rows.start + part.start, rows.start + part.stop))
+            yield part, tile
 
     def _tile(self, rows: slice) -> Any:
         if self.sparse and not self.written_out:
@@ -110,6 +111,24 @@ class RowTiles:
         else:
             part = part.toarray()
         return scale.scale_dense(part, self.scaler, self.dtype, factor=self.factor)
+
+
+def refuse_overflow(tile: Any, first_row: int) -> None:
+    """Raise ValueError where scaling made infinity of a number, of which features are as of any other."""
+    values = tile.data if sparse.issparse(tile) else tile
+    with np.errstate(over="ignore", invalid="ignore"):
+        # one sum tells of almost all tiles that nothing is amiss
+        if np.isfinite(values.sum(dtype=np.float64)) or not np.isinf(values).any():
+            return
+    place = int(np.argmax(np.isinf(values)))
+    if sparse.issparse(tile):
+        row, column = int(np.searchsorted(tile.indptr, place, side="right")) - 1, int(tile.indices[place])
+    else:
+        row, column = divmod(place, tile.shape[1])
+    raise ValueError(
+        f"row {first_row + row}, column {column}: scaled, the value is larger than {tile.dtype} holds. Compare the "
+        "columns with those of fit, scale them (scaling='standard'), or compute with dtype='float64'"
+    )
 
 
 def checked_rows(X: Any, feature_map: FeatureMap) -> Any:

@@ -14,6 +14,7 @@ from rich.text import Text
 from dkl.cli.command import Result, Running, command
 
 QUICK_KERNELS = {"n_rows": 512, "n_frequencies": 128, "n_structured": 1_024, "repeats": 1}
+QUICK_PATHS = {"n_rows": 2_000, "n_features": 32, "repeats": 1}
 QUICK_PASSES = {"n_rows": 2_048, "n_columns": 32, "n_frequencies": 64, "n_tiny": 1_000, "repeats": 1}
 
 
@@ -39,8 +40,9 @@ def bench(
 ) -> Result:
     """Measure what dkl promises: speed as ratios taken side by side in one process, or peak memory.
 
-    Speed: block sums against the bare matrix product and against NumPy, and a pass over a store against the same sums
-    in memory. Memory: learning and fitting on datasets of several sizes, each process above its imports.
+    Speed: block sums against the bare matrix product and against NumPy, a pass over a store against the same sums in
+    memory, and predictions beside a busy process against one BLAS thread there. Memory: learning and fitting on
+    datasets of several sizes, each process above its imports.
     """
     if gigabytes and not memory:
         raise typer.BadParameter("--gigabytes belongs to --memory")
@@ -67,12 +69,14 @@ def _memory(sizes: Sequence[float], directory: str | None, n_workers: int) -> Re
 
 
 def _speed(*, quick: bool) -> Result:
+    from dkl.bench.busy import busy_ratios
     from dkl.bench.kernels import kernel_ratios
     from dkl.bench.passes import pass_ratios
 
     of_kernels = QUICK_KERNELS if quick else {}
     of_passes = QUICK_PASSES if quick else {}
-    found: list[Any] = [*kernel_ratios(**of_kernels), *pass_ratios(**of_passes)]
+    of_paths = QUICK_PATHS if quick else {}
+    found: list[Any] = [*kernel_ratios(**of_kernels), *pass_ratios(**of_passes), *busy_ratios(**of_paths)]
     table = Table(title="measured side by side on this machine", title_justify="left")
     for head in ("what", "measured", "promised", "bare product"):
         table.add_column(head, justify="left" if head == "what" else "right")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dask.utils import format_bytes
 
@@ -16,6 +15,7 @@ from dkl.data.paths import FileFormat, InputFile, file_format
 from dkl.data.staging import BUFFER_BYTES
 from dkl.data.table_rows import TableChoices, TableRows
 from dkl.errors import MemoryLimitError
+from dkl.process import usable_cores
 
 Format = FileFormat | CsvFormat | ParquetFormat | LibsvmFormat | NpzFormat
 
@@ -39,7 +39,7 @@ class Buffers:
 
     stage_bytes: int = BUFFER_BYTES
     chunk_bytes: int = _CHUNK_BYTES
-    threads: int = min(_MAX_THREADS, os.cpu_count() or 1)
+    threads: int = field(default_factory=lambda: min(_MAX_THREADS, usable_cores()))
 
     @property
     def peak_bytes(self) -> int:

@@ -14,6 +14,10 @@ from dkl.data.schema import Task
 TaskChoice = Literal["auto", "classification", "regression"]
 
 
+# beyond it, the squares of a hundred million targets have no sum in float64
+LARGEST_TARGET = 1e150
+
+
 def as_targets(y: Any, n_rows: int | None = None, *, first_row: int = 0) -> np.ndarray:
     """`y` as an array of plain values: shape (n,), or (n, t) for several targets; (n, 1) is flattened.
 
@@ -217,7 +221,8 @@ def numeric_targets(y: np.ndarray, *, first_row: int = 0) -> np.ndarray:
     Raises
     ------
     ValueError
-        Strings, or an integer that float64 does not hold.
+        Strings, an integer that float64 does not hold, and numbers whose squares, or sums of them, float64 does not
+        hold; the first such row is named.
     """
     if y.dtype.kind in "US":
         raise ValueError(f"y holds labels such as {str(y.flat[0])!r}; regression needs numbers (see KernelClassifier)")
@@ -231,6 +236,13 @@ def numeric_targets(y: np.ndarray, *, first_row: int = 0) -> np.ndarray:
                 f"{named_place('y', place, first_row)} is {y[place]}, an integer that float64 does not hold (beyond "
                 "2**53 most are not): subtract a number from all targets, or pass them as floats"
             )
+    if np.abs(numbers).max(initial=0.0) > LARGEST_TARGET:
+        place = tuple(np.argwhere(np.abs(numbers) > LARGEST_TARGET)[0])
+        raise ValueError(
+            f"{named_place('y', place, first_row)} is {numbers[place]:g}; targets of a regression are at most "
+            f"{LARGEST_TARGET:g} in magnitude, since sums of their squares must be numbers of float64. Divide all "
+            "targets by a large number"
+        )
     return numbers
 
 

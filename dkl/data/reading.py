@@ -24,6 +24,7 @@ from dkl.data.schema import Schema
 from dkl.data.soundness import whole_csr
 from dkl.data.stored_splits import StoredCodeReader
 from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError, located
+from dkl.process import after_fork
 
 FORMAT = 1
 """The version of the layout that this release writes; it reads this one and older ones."""
@@ -255,6 +256,14 @@ class Reading:
 
 _open: OrderedDict[tuple[Any, str], OpenStore] = OrderedDict()
 _lock = threading.Lock()
+
+
+@after_fork
+def _forget_open() -> None:
+    """A connection to a remote store belongs to the process that made it."""
+    global _lock
+    _lock = threading.Lock()
+    _open.clear()
 
 
 def opened(location: Location, token: str) -> OpenStore:

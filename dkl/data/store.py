@@ -17,7 +17,7 @@ from dkl.data.blocking import block_rows, sparse_row_bytes
 from dkl.data.checks import as_rows, check_rows, checked_weight
 from dkl.data.commit import Home, Staging, check_replaceable, staged
 from dkl.data.digests import json_digest
-from dkl.data.labels import check_targets
+from dkl.data.labels import check_targets, numeric_targets
 from dkl.data.location import Location
 from dkl.data.manifest import ManifestDraft, node_names
 from dkl.data.precision import stored_as
@@ -175,9 +175,8 @@ class DatasetWriter:
         if values.shape != schema.y_shape(n_rows):
             raise ValueError(f"y has shape {values.shape}; expected {schema.y_shape(n_rows)}")
         if schema.n_classes is None:
-            values = values.astype(np.float64)
             check_targets(values, first_row=first)
-            return values
+            return numeric_targets(values, first_row=first)
         wrong = np.flatnonzero((values < 0) | (values >= schema.n_classes))
         if values.dtype.kind not in "iu" or len(wrong):
             what = f"y[{first + int(wrong[0])}] is {values[wrong[0]]}" if len(wrong) else f"y has dtype {values.dtype}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dkl.blocks.blas import in_one_blas_thread
 from dkl.blocks.records import Record
 from dkl.data.dataset import Dataset
 from dkl.explain.columns import Columns, Groups, columns_of, patterns_of
@@ -231,6 +232,7 @@ def axis_on(known: Columns, position: int, rows: np.ndarray, resolution: int) ->
     return Axis(known.names[position], patterns, tuple(known.label(position, one) for one in patterns), rows)
 
 
+@in_one_blas_thread
 def _dependence(
     means: Any, axes: tuple[Axis, ...], members: list[np.ndarray], shares: np.ndarray, outputs: tuple[str, ...]
 ) -> PartialDependence:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dkl.blocks.blas import in_one_blas_thread
 from dkl.blocks.block import Block
 from dkl.blocks.maps import mapping_flops
 from dkl.blocks.products import PRODUCT_FREQUENCIES, PRODUCT_ROWS
@@ -203,6 +204,7 @@ def _variances(found: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.maximum(found["second"] / found["weight"] - np.square(mean), 0.0)
 
 
+@in_one_blas_thread
 def _energy(machine: Scorer, columns: Columns, variances: np.ndarray) -> np.ndarray | None:
     """The slopes of waves whose phases are uniform: sum_j |a_j|^2 w_jc^2 / 2 is the mean square in column c."""
     a = wave_amplitudes(machine)
@@ -213,6 +215,7 @@ def _energy(machine: Scorer, columns: Columns, variances: np.ndarray) -> np.ndar
     return np.sqrt(columns.folded(squares * variances))
 
 
+@in_one_blas_thread
 def _replaced(machine: Scorer, columns: Columns, sample: Sample) -> np.ndarray:
     """The rows of a sample come in random order, so the row half the sample away is an independent one."""
     other = np.roll(np.arange(len(sample.shares)), len(sample.shares) // 2)

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.blocks.activations import ramp
+from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.maps import map_rows
 from dkl.blocks.scale import linear_part, scale_dense
 from dkl.blocks.slopes import linear_slopes
@@ -23,6 +24,8 @@ from dkl.learners.prediction import Scorer, chosen_codes, probabilities
 
 # so many rows are mapped in blocks: whole, the arrays of features leave the cache
 _MANY = 64
+# multiplications of a product that no BLAS shares among threads: to limit it would take longer than the product
+_SMALL_PRODUCT = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +183,10 @@ class Forms:
     def __call__(self, x: Any) -> np.ndarray:
         """Decision values (K,) of a row (d,), or (n, K) of rows (n, d)."""
         self.check_width(x := np.asarray(x))
-        return _finite(self._features(x) @ self.coef + self.intercept)
+        if x.size * len(self.coef) < _SMALL_PRODUCT:
+            return _finite(self._features(x) @ self.coef + self.intercept)
+        with one_blas_thread():
+            return _finite(self._features(x) @ self.coef + self.intercept)
 
     def check_width(self, x: np.ndarray) -> None:
         """Raise ValueError for rows of other columns than those of `fit`."""

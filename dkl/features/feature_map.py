@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from dkl.errors import refuse_non_finite
 from dkl.features.harmonic_projection import HarmonicProjection
 from dkl.features.landmark_projection import Similarities
 from dkl.features.projections import Projection
@@ -44,6 +45,14 @@ class FeatureMap:
     phases: np.ndarray | None = None
     order: int = 0
     scaler: Scaler | None = None
+
+    def __post_init__(self) -> None:
+        refuse_non_finite(
+            self.amplitudes,
+            "the amplitude of feature",
+            "the values of the rows or targets are so large that what was learned from them overflows. Scale the "
+            "columns (scaling='standard'), and divide targets by a large number",
+        )
 
     @property
     def n_frequencies(self) -> int:

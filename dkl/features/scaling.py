@@ -7,6 +7,8 @@ from typing import Literal
 
 import numpy as np
 
+from dkl.errors import refuse_non_finite
+
 ScalingKind = Literal["standard", "minmax", "unit", "quantile"]
 
 
@@ -33,6 +35,16 @@ class Scaler:
     scale: np.ndarray
     passthrough: np.ndarray
     knots: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        for name, values in (("center", self.center), ("scale", self.scale), ("quantile", self.knots)):
+            if values is not None:
+                refuse_non_finite(
+                    values,
+                    f"the {name} of kind {self.kind!r} for column",
+                    "the squares of its values, or sums of them, are larger than float64 holds. Divide such columns by "
+                    "a large number first, or drop the rows with outliers",
+                )
 
     @property
     def n_columns(self) -> int:

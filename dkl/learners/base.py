@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
+from dkl.errors import refuse_non_finite
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingKind
@@ -32,13 +33,14 @@ from dkl.learners.parameters import (
     with_parameters,
 )
 from dkl.learners.preparation import draw_pool, preparation_problem, tell_of_heavy_tails
-from dkl.learners.recording import record_rows, recorded
+from dkl.learners.recording import record_rows, recorded, recorded_device
 from dkl.learners.room import check_room
 from dkl.learners.rows import first_targets, map_to_features, rows_to_fit
 from dkl.learners.saving import Saved
 from dkl.learners.updating import Updated
 from dkl.linear.fitting import Run
-from dkl.passes.devices import check_device, computing_device
+from dkl.linear.scores import TOO_LARGE
+from dkl.passes.devices import check_device
 from dkl.passes.loop import ColumnStore
 from dkl.progress import resolve_progress
 from dkl.selection.choice import Choice
@@ -111,6 +113,7 @@ class FeatureLearner(Saved, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixi
             dataset = dataset.thin(self.max_rows, self.seed_)
         self.stats_: list[Any] = []
         self._learn(dataset)
+        refuse_non_finite(getattr(self, "coef_", 0.0), "the coefficient of feature", TOO_LARGE)
         return self
 
     def transform(self, X: Any) -> Any:
@@ -248,7 +251,7 @@ class FeatureLearner(Saved, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixi
         return Run(
             publish=resolve_progress(self.progress),
             memory_limit=self.memory_limit,
-            device=computing_device(self.device),
+            device=recorded_device(self.device),
             checkpoint=stage_checkpoint(self.checkpoint, stage) if self._fingerprint else None,
             fingerprint=self._fingerprint,
         )

@@ -33,7 +33,7 @@ from dkl.learners.peaks import PeakFeatures
 from dkl.learners.posterior import PosteriorFeatures
 from dkl.learners.prediction import Scorer
 from dkl.learners.random_features import RandomFeatures
-from dkl.learners.recording import record_rows, recorded
+from dkl.learners.recording import record_rows, recorded, recorded_device
 from dkl.learners.rows import check_classes, check_columns, encoded_rows, one_dimensional, rows_to_fit, without_splits
 from dkl.learners.saving import Saved
 from dkl.learners.suggesting import advise
@@ -43,7 +43,7 @@ from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton
 from dkl.linear.penalty import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.linear.pieces import HeldOut
-from dkl.passes.devices import check_device, computing_device
+from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
 
 _PILOT_FEATURES = 500
@@ -373,7 +373,7 @@ class KernelMachine(Saved, CallbackSupportMixin, BaseEstimator):
         return Run(
             publish=resolve_progress(self.progress),
             memory_limit=self.memory_limit,
-            device=computing_device(self.device),
+            device=recorded_device(self.device),
             checkpoint=stage_checkpoint(self.checkpoint, "linear") if fingerprint else None,
             fingerprint=fingerprint,
         )

@@ -13,9 +13,15 @@ from scipy.special import expit, softmax
 
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
+from dkl.errors import located, refuse_non_finite
 from dkl.features.feature_map import FeatureMap
-from dkl.learners.rows import checked_rows, dask_rows, encoded_frame, finite_rows, stored_rows, whole_rows
-from dkl.linear.scores import cached_rows, decision_values
+from dkl.learners.rows import CHUNK, checked_rows, dask_rows, encoded_frame, finite_rows, stored_rows, whole_rows
+from dkl.linear.scores import TOO_LARGE, cached_rows, decision_values
+
+_FAR_OFF = (
+    "its values are so large that their products with the frequencies of the model overflow. Compare its columns with "
+    "those of fit, or leave the row out"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +41,25 @@ class Scorer:
     intercept: np.ndarray
     dtype: str
 
+    def __post_init__(self) -> None:
+        refuse_non_finite(self.coef, "the coefficient of feature", TOO_LARGE)
+        refuse_non_finite(self.intercept, "the intercept of output", TOO_LARGE)
+
     def __call__(self, rows: Any) -> np.ndarray:
-        """Of encoded rows: (n, K) float64."""
+        """Of encoded rows: (n, K) float64, by all idle cores of this process."""
+        return self.score(rows, together=True)
+
+    def score(self, rows: Any, *, together: bool = False) -> np.ndarray:
+        """Of encoded rows: (n, K) float64, in this thread alone, as a task that shares the cores must."""
         rows = sparse.csr_array(rows) if sparse.issparse(rows) else rows
         span = cached_rows(self.feature_map, self.dtype)
-        return decision_values(rows, self.feature_map, self.coef, self.intercept, dtype=self.dtype, span=span)
+        scores = decision_values(
+            rows, self.feature_map, self.coef, self.intercept, dtype=self.dtype, span=span, together=together
+        )
+        if not np.isfinite(scores).all():
+            row = int(np.argmin(np.isfinite(scores).all(axis=1)))
+            refuse_non_finite(scores[row], f"row {row} cannot be predicted: its decision value", _FAR_OFF)
+        return scores
 
 
 def score_rows(model: Any, scorer: Scorer, X: Any) -> Any:
@@ -79,7 +99,9 @@ def _lazy_scores(model: Any, scorer: Scorer, X: da.Array) -> da.Array:
 
 
 def _score_block(rows: Any, scorer: Scorer) -> np.ndarray:
-    return scorer(finite_rows(rows))
+    rows = finite_rows(rows)
+    with located(CHUNK):
+        return scorer.score(rows)
 
 
 def blockwise(function: Any, scores: Any, *, dtype: Any, columns: int | None = None) -> Any:

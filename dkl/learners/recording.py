@@ -14,9 +14,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psutil
 
+from dkl.blocks.device import Device
 from dkl.data.dataset import Dataset
 from dkl.data.in_place import InPlaceSource
 from dkl.events import Event
+from dkl.passes.devices import choose_device
 from dkl.passes.memory import peak_bytes
 from dkl.progress import Tally, listening
 from dkl.version import __version__
@@ -48,6 +50,9 @@ class Provenance:
     promised_bytes : int
         The largest peak of one process that was projected for a pass: its blocks, operands, sums and caches. What the
         driver holds beside the passes, and code, is not in it. 0 for no pass.
+        The largest peak of one process that was projected for a pass; 0 for no pass.
+    device : str
+        Where blocks were computed on, and why.
     used_bytes : int
         By how much the resident memory of this process grew during the fit: what the passes hold, what the driver holds
         beside them, and the code that was loaded and compiled for the first fit of a process. Workers are not counted.
@@ -71,6 +76,7 @@ class Provenance:
     bytes_read: int = 0
     cache_hits: int = 0
     promised_bytes: int = 0
+    device: str = ""
     used_bytes: int = 0
     seconds: float = 0.0
     finished: str = ""
@@ -86,6 +92,7 @@ class _Recording:
         self._process = psutil.Process()
         self._held = self._largest = self._process.memory_info().rss
         self._peak = peak_bytes()
+        self.device = ""
         self._started = time.perf_counter()
 
     def heard(self, event: Event) -> None:
@@ -104,6 +111,7 @@ class _Recording:
             passes=self.tally.passes,
             bytes_read=self.tally.bytes,
             cache_hits=self.tally.cache_hits,
+            device=self.device,
             promised_bytes=self.tally.projected_bytes,
             used_bytes=self._used(),
             seconds=time.perf_counter() - self._started,
@@ -133,6 +141,14 @@ def recorded(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P],
         return self
 
     return run
+
+
+def recorded_device(device: str) -> Device:
+    """`dkl.passes.devices.computing_device`, said of the fit under way."""
+    choice, recording = choose_device(device), _UNDER_WAY.get()
+    if recording is not None:
+        recording.device = str(choice)
+    return choice.device
 
 
 def record_rows(dataset: Dataset) -> None:

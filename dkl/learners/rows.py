@@ -10,7 +10,8 @@ import numpy as np
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import validate_data
 
-from dkl.blocks.maps import map_rows
+from dkl.blocks.blas import one_blas_thread
+from dkl.blocks.maps import map_rows, map_rows_together
 from dkl.data.checks import as_rows, check_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
@@ -20,6 +21,8 @@ from dkl.data.lazy import as_dask_array
 from dkl.data.soundness import check_sound
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
+
+CHUNK = "a chunk of X, from whose first row the row is counted"
 
 
 def rows_to_fit(
@@ -151,7 +154,7 @@ def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str)
     X = checked_rows(estimator, X, reset=False)
     if is_frame(X):
         X = encoded_frame(estimator, X)
-    return map_rows(X, feature_map, dtype)
+    return map_rows_together(X, feature_map, dtype)
 
 
 def stored_rows(estimator: Any, dataset: Dataset) -> da.Array:
@@ -259,7 +262,9 @@ def _map_dask(estimator: Any, X: da.Array, feature_map: FeatureMap, dtype: str) 
 
 
 def _map_block(rows: Any, feature_map: FeatureMap, precision: str) -> np.ndarray:
-    return map_rows(finite_rows(rows), feature_map, precision)
+    rows = finite_rows(rows)
+    with one_blas_thread(), located(CHUNK):
+        return map_rows(rows, feature_map, precision)
 
 
 def finite_rows(rows: Any) -> Any:
@@ -270,7 +275,7 @@ def finite_rows(rows: Any) -> Any:
     ValueError
         For NaN, infinity or a masked entry, of which a class would be predicted as of any row.
     """
-    with located("a chunk of X, from whose first row the row is counted"):
+    with located(CHUNK):
         rows = as_rows(rows)
         check_rows(rows)
     return rows

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from dkl.data.source import BlockSource
+from dkl.errors import refuse_non_finite
 from dkl.events import Subscriber, ignore
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.calibration import calibration_record
 from dkl.linear.epochs import EpochProblem, EpochState, Stopping, centred, epochs_message, uncentred
 from dkl.linear.mixing import MixedSource
 from dkl.linear.pieces import HeldOut, RowTargets
+from dkl.linear.scores import TOO_LARGE
 from dkl.linear.sgd import (
     SGDState,
     batch_rows,
@@ -167,6 +169,12 @@ class LinearFit:
     message: str = ""
     alpha: Any = 0.0
     choice: Any = None
+
+    def __post_init__(self) -> None:
+        refuse_non_finite(self.target_scale, "the standard deviation of target", TOO_LARGE)
+        for name in ("coef_", "intercept_"):
+            what = "coefficient of feature" if name == "coef_" else "intercept of output"
+            refuse_non_finite(getattr(self.model, name), f"the {what}", TOO_LARGE)
 
 
 def default_epochs(n_rows: int) -> int:

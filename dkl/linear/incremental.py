@@ -20,6 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import check_random_state
 
+from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.device import rows_on
 from dkl.blocks.maps import map_rows
 from dkl.data.coerce import as_dataset
@@ -118,10 +119,10 @@ transform_meta
     @property
     def _postfit_estimator(self) -> Any:
         estimator = super()._postfit_estimator
-        if self.feature_map is None:
-            return estimator
-        mapping = FunctionTransformer(map_rows, kw_args={"feature_map": self.feature_map}, accept_sparse=True)
-        return make_pipeline(mapping, estimator)
+        if self.feature_map is not None:
+            mapping = FunctionTransformer(map_rows, kw_args={"feature_map": self.feature_map}, accept_sparse=True)
+            estimator = make_pipeline(mapping, estimator)
+        return _in_one_blas_thread(estimator)
 
     def decision_function(self, X: Any) -> Any:
         """Decision values of shape (n,) or (n, K); lazy for a Dask array."""
@@ -184,6 +185,26 @@ transform_meta
         self.estimator_ = state.model["estimator"]
         copy_learned_attributes(self.estimator_, self)
         return self
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """A method of an estimator, with one BLAS thread while it runs."""
+
+    method: Callable[..., Any]
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        with one_blas_thread():
+            return self.method(*args, **named)
+
+
+def _in_one_blas_thread(estimator: Any) -> Any:
+    """A copy whose answers take one BLAS thread: dask-ml asks for them in many tasks at once."""
+    held = copy.copy(estimator)
+    for name in ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform"):
+        if hasattr(estimator, name):
+            setattr(held, name, _Held(getattr(estimator, name)))
+    return held
 
 
 def _rows_and_options(estimator: Any, X: Any, y: Any, fit_options: dict[str, Any]) -> tuple[Dataset, dict[str, Any]]:

@@ -6,17 +6,28 @@ from typing import Any
 
 import numpy as np
 
+from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.device import on_host
-from dkl.blocks.maps import map_spans, mapping_flops
+from dkl.blocks.maps import mapping_flops, row_mapper
 from dkl.blocks.records import Cost
+from dkl.blocks.threads import Crew
+from dkl.blocks.tiles import spans
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.pieces import piece_rows
+
+# what is behind coefficients that are no numbers
+TOO_LARGE = (
+    "rows or targets are so large, or so far from each other, that the fit overflows. Scale the columns "
+    "(scaling='standard', or 'quantile' for outliers), and divide targets by a large number"
+)
 
 # BLAS takes other kernels for few rows, one column and ragged edges, and their last bits differ. Products of one shape
 # only make the scores of a row the same whichever rows come with it (in float32 on AVX2 within rounding:
 # `dkl.blocks.products`).
 _TILE = 256
 _EDGE = 16
+# beyond it, and below its inverse, sums of float32 coefficients are not safe
+_UNUSUAL = 1e30
 # bytes of mapped rows that the product finds in the cache where their map has left them
 _CACHED_BYTES = 1 << 20
 
@@ -44,6 +55,7 @@ def decision_values(
     *,
     dtype: str = "float32",
     span: int | None = None,
+    together: bool = False,
 ) -> np.ndarray:
     """``phi(x) . w_k + b_k`` of each row and model.
 
@@ -58,6 +70,8 @@ def decision_values(
         Of the features and products.
     span : int or None
         Rows that are mapped at once, whole tiles such as `cached_rows`, which change no bit; None is a piece.
+    together : bool
+        Whether idle cores of this process help, which changes no bit either: not in tasks, which share the cores.
 
     Returns
     -------
@@ -65,14 +79,31 @@ def decision_values(
     """
     out = np.empty((X.shape[0], len(coef)))
     weights = np.zeros((coef.shape[1], len(coef) + -len(coef) % _EDGE), dtype)
-    weights[:, : len(coef)] = coef.T
+    unit = _units(coef)
+    weights[:, : len(coef)] = (coef / unit[:, None]).T
     step = piece_rows(feature_map, dtype) if span is None else span
-    for rows, mapped in map_spans(X, feature_map, dtype, step):
-        phi, start = on_host(mapped), rows.start
+    mapped = row_mapper(X, feature_map, dtype)
+
+    def score(rows: slice) -> None:
+        phi, start = on_host(mapped(rows)), rows.start
         for first in range(0, len(phi), _TILE):
             scores = _tile_product(phi[first : first + _TILE], weights)
             out[start + first : start + first + len(scores)] = scores[:, : len(coef)]
-    return out + intercept
+
+    if together:
+        Crew().map(score, spans(X.shape[0], step))
+    else:
+        with one_blas_thread():
+            for rows in spans(X.shape[0], step):
+                score(rows)
+    return out * unit + intercept
+
+
+def _units(coef: np.ndarray) -> np.ndarray:
+    """Powers of two, (K,), 1 but for models whose coefficients float32 might not hold: targets may be of any size."""
+    largest = np.abs(coef).max(axis=1, initial=0.0)
+    usual = (largest == 0.0) | ((largest > 1 / _UNUSUAL) & (largest < _UNUSUAL))
+    return np.exp2(np.floor(np.log2(np.where(usual, 1.0, largest))))
 
 
 def _tile_product(phi: np.ndarray, weights: np.ndarray) -> np.ndarray:

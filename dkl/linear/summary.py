@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dkl.blocks.blas import in_one_blas_thread
 from dkl.blocks.block import Block
 from dkl.blocks.maps import map_rows
 from dkl.blocks.moments import moments_of
@@ -122,6 +123,7 @@ def _unevenness(between: float, variance: float, spare_blocks: float, rows: floa
     return float(max(0.0, (between / variance - chance) / (1.0 - chance)))
 
 
+@in_one_blas_thread
 def _lengths(
     sample: Block, feature_map: FeatureMap, class_weight: np.ndarray | None, mean_weight: float, dtype: str
 ) -> tuple[np.ndarray, float, float]:

@@ -17,13 +17,13 @@ from typing import Any
 from weakref import WeakSet
 
 import dask
-from dask.system import CPU_COUNT
 
 from dkl.errors import ClusterError
 from dkl.passes.dispatch import POLL_S, Backend, TaskLost
 from dkl.passes.reading import LOADER
 from dkl.passes.tasks import StopFlag
 from dkl.passes.transport import Packed, Shared, packed, shared, shared_file, unpacking
+from dkl.process import usable_cores
 
 NO_WORKERS_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 1.0
@@ -381,7 +381,7 @@ def choose_backend() -> Backend:
     if client is not None:
         return ClusterBackend(client)
     scheduler = str(dask.config.get("scheduler", None) or "threads").lower()
-    n_workers = int(dask.config.get("num_workers", None) or CPU_COUNT)
+    n_workers = int(dask.config.get("num_workers", None) or usable_cores())
     if scheduler in ("sync", "synchronous", "single-threaded"):
         return ThreadBackend(1, inline=True)
     if scheduler in ("processes", "multiprocessing"):

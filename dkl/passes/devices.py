@@ -2,20 +2,58 @@
 
 from __future__ import annotations
 
+import logging
+import time
 import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+
+import dask
 
 from dkl.blocks.device import Device, resolve_device, why_no_gpu
 from dkl.passes.backends import ClusterBackend, current_client
 
+LOG = logging.getLogger("dkl")
 LOOK_NAME = "look for a GPU"
-_ANSWER_S = 5.0
+# the first import of CuPy on a node whose files lie on a cold network disk was seen to take most of a minute
+ANSWER_TIMEOUT_S = 120.0
+_POLL_S = 0.5
+_TOO_LATE = "did not answer within {:g} s (dask.config 'dkl.device-timeout')"
 # what each worker answered; one that comes back to its address is on the same machine
 _known: dict[str, str | None] = {}
+_last_said = ""
+
+
+@dataclass(frozen=True)
+class DeviceChoice:
+    """Where blocks are computed on.
+
+    Parameters
+    ----------
+    device : {"cpu", "gpu", "mixed"}
+    why : str
+        What decided, for a person.
+    """
+
+    device: Device
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.device}: {self.why}"
 
 
 def computing_device(device: str) -> Device:
+    """What `device` comes to where blocks are computed on; see `choose_device`."""
+    return choose_device(device).device
+
+
+def choose_device(device: str) -> DeviceChoice:
     """What `device` comes to where the blocks are computed on: the workers of the current client, else this process.
+
+    The workers are waited for as long as the first import of CuPy may take: `dkl.device-timeout` seconds of dask.config
+    (120 by default). What was decided, and why, is logged.
 
     Parameters
     ----------
@@ -34,8 +72,10 @@ def computing_device(device: str) -> Device:
     """
     client = current_client()
     if client is None or device not in ("auto", "gpu", "mixed"):
-        return resolve_device(device)
-    answers = _answers(client)
+        found = resolve_device(device)
+        lacks = why_no_gpu() if device in ("auto", "mixed") and found == "cpu" else None
+        return _said(DeviceChoice(found, f"device={device!r}" + (f", and {lacks}" if lacks else "")))
+    answers, silent = _answers(client)
     without = {name: reason for name, reason in answers.items() if reason is not None}
     if device == "gpu" and without:
         worker, reason = next(iter(without.items()))
@@ -43,9 +83,32 @@ def computing_device(device: str) -> Device:
             f"device='gpu', but {len(without)} of {len(answers)} workers cannot use one: on {worker} {reason}; use "
             "device='mixed' to let each worker take what it has, or 'cpu'"
         )
-    if device == "gpu" or (answers and not without):
-        return "gpu"
-    return "mixed" if device == "mixed" and len(without) < len(answers) else "cpu"
+    return _said(_choice_of_cluster(device, answers, without, silent))
+
+
+def _choice_of_cluster(
+    device: str, answers: Mapping[str, str | None], without: Mapping[str, str], silent: Sequence[str]
+) -> DeviceChoice:
+    n_workers = len(answers) + len(silent)
+    lacking = {**without, **dict.fromkeys(silent, _TOO_LATE.format(_timeout()))}
+    if device == "gpu" or (answers and not lacking):
+        return DeviceChoice("gpu", f"device={device!r}, and no worker of {n_workers} has said that it has no GPU")
+    if not lacking:
+        return DeviceChoice("cpu", f"device={device!r}, and there is no worker to ask")
+    worker, reason = next(iter(lacking.items()))
+    cannot = f"{len(lacking)} cannot use a GPU or are silent: {worker} {reason}"
+    why = f"device={device!r}, and of {n_workers} workers {cannot}"
+    # a worker that was silent takes its GPU, if it has one, once it gets a block
+    return DeviceChoice("mixed" if device == "mixed" and (silent or len(without) < len(answers)) else "cpu", why)
+
+
+def _said(choice: DeviceChoice) -> DeviceChoice:
+    """Logged where it is not what was said before: a fit asks for each of its stages."""
+    global _last_said
+    if str(choice) != _last_said:
+        _last_said = str(choice)
+        LOG.info("blocks are computed on the %s", choice)
+    return choice
 
 
 def check_device(device: str) -> None:
@@ -59,21 +122,41 @@ def driving_device(device: str) -> Device:
     return resolve_device("auto" if device != "cpu" and current_client() is not None else device)
 
 
-def _answers(client: Any) -> dict[str, str | None]:
-    """Why no GPU can be used, of each worker that answers in time: one that hangs holds nobody up."""
-    from distributed import wait
+def _answers(client: Any) -> tuple[dict[str, str | None], list[str]]:
+    """Why no GPU can be used, of each worker that answers in time, and the workers that do not.
 
-    workers = set(ClusterBackend(client).slots())
+    One that leaves meanwhile is waited for no longer.
+    """
+    backend = ClusterBackend(client)
     # keys are never used twice: one that was cancelled, since its worker still loaded modules, would be so again
     asked = {
         worker: client.submit(why_no_gpu, key=f"{LOOK_NAME}-{uuid.uuid4().hex}", workers=[worker], priority=100)
-        for worker in sorted(workers - _known.keys())
+        for worker in sorted(set(backend.slots()) - _known.keys())
     }
-    try:
-        if asked:
-            wait(list(asked.values()), timeout=_ANSWER_S)
-    except TimeoutError:
-        pass
+    deadline = time.monotonic() + _timeout()
+    while (waiting := _unanswered(asked, backend)) and time.monotonic() < deadline:
+        _wait_a_little([asked[worker] for worker in waiting])
     _known.update({worker: task.result() for worker, task in asked.items() if task.status == "finished"})
     client.cancel([task for task in asked.values() if task.status != "finished"])
-    return {worker: _known[worker] for worker in sorted(workers) if worker in _known}
+    if waiting:
+        LOG.warning(
+            "%d workers did not say within %g s (dask.config 'dkl.device-timeout') whether they have a GPU: %s",
+            *(len(waiting), _timeout(), ", ".join(waiting)),
+        )
+    return {worker: _known[worker] for worker in sorted(set(backend.slots())) if worker in _known}, waiting
+
+
+def _unanswered(asked: dict[str, Any], backend: ClusterBackend) -> list[str]:
+    present = set(backend.slots())
+    return [worker for worker, task in asked.items() if task.status == "pending" and worker in present]
+
+
+def _wait_a_little(tasks: list[Any]) -> None:
+    from distributed import wait
+
+    with suppress(TimeoutError):
+        wait(tasks, timeout=_POLL_S)
+
+
+def _timeout() -> float:
+    return float(dask.config.get("dkl.device-timeout", ANSWER_TIMEOUT_S))

@@ -13,7 +13,6 @@ import cloudpickle
 import dask
 import numpy as np
 import psutil
-from dask.system import CPU_COUNT
 from dask.utils import format_bytes, parse_bytes
 
 from dkl.blocks.records import BlockSum, Fold, Record, RowSample
@@ -23,6 +22,7 @@ from dkl.passes.reading import OBJECT_BYTES
 from dkl.passes.reductions import narrowed
 from dkl.passes.spans import root, span_level
 from dkl.passes.work import Limits
+from dkl.process import usable_cores
 
 LARGEST_ACCUMULATOR = 64 << 20
 CACHE_SHARE = 0.25
@@ -94,7 +94,7 @@ def project(
     MemoryLimitError
         If the pass cannot be kept below the limit.
     """
-    threads = n_threads or int(dask.config.get("num_workers", None) or CPU_COUNT)
+    threads = n_threads or int(dask.config.get("num_workers", None) or usable_cores())
     allowed = allowed_bytes(memory_limit, None)
     cached = source.stored_nbytes > 0
     return fit_limits(source, records, n_threads=threads, allowed=allowed, cached=cached, in_driver=in_driver)

@@ -17,6 +17,7 @@ from dkl.blocks.block import Block
 from dkl.errors import located
 from dkl.passes.transport import aligned, unpacked
 from dkl.passes.work import Reading, Ticket, Work
+from dkl.process import after_fork
 
 Key = tuple[str, int]
 
@@ -188,6 +189,8 @@ class BlockLoader:
 
 
 LOADER = BlockLoader()
+# what threads of the parent were reading never comes in its child
+after_fork(LOADER.__init__)  # type: ignore[misc]
 
 
 def blocks_of(

@@ -15,6 +15,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from dkl.blocks.block import Block
 from dkl.data.source import BlockSource
 from dkl.errors import StoreError
+from dkl.process import after_fork
 
 VERSION_KEY = "dkl-version"
 _TOKEN_KEY = "dkl-token"
@@ -27,6 +28,9 @@ def _opened(store: str, token: str, path: str) -> Any:
     if array is None:
         raise KeyError(f"no row column {path!r} (version/name) in {store!r}")
     return array
+
+
+after_fork(_opened.cache_clear)
 
 
 @dataclass(frozen=True)

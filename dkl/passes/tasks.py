@@ -16,6 +16,7 @@ from dkl.passes.reading import LOADER, blocks_of
 from dkl.passes.reductions import Reduction, reduction
 from dkl.passes.spans import Node, TreeSum
 from dkl.passes.work import Reading, Ticket, Work
+from dkl.process import after_fork
 
 
 class PassStopped(RuntimeError):
@@ -68,6 +69,8 @@ class Gate:
 
 
 GATE = Gate()
+# tasks inside are the parent's
+after_fork(GATE.__init__)  # type: ignore[misc]
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.blocks.block import Block
+from dkl.process import after_fork
 
 _lock = threading.Lock()
 _last: tuple[str, Any] = ("", None)
@@ -85,6 +86,12 @@ class Carried:
 
 def _arrived(head: bytes, *buffers: Any) -> Carried:
     return Carried(pickle.loads(head, buffers=[bytearray(buffer) for buffer in buffers]))
+
+
+@after_fork
+def _open_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
 
 
 def packed(value: Any) -> Packed:

@@ -12,6 +12,7 @@ from dkl.blocks.block import Block
 from dkl.blocks.moments import Moments, moments_of, moments_record
 from dkl.blocks.records import Record, RowSample
 from dkl.blocks.scale import scale_rows
+from dkl.errors import refuse_non_finite
 from dkl.features.scaling import Scaler, ScalingKind
 from dkl.selection.bandwidth import Metric, median_distance
 from dkl.selection.scaling import heavy_tailed_columns, quantile_scaler, scaler_from_moments
@@ -105,6 +106,8 @@ class PreparationDriver:
     def request(self, problem: PreparationProblem, state: PreparationState) -> Sequence[Record] | None:
         return None if state.finished else _records(problem)
 
+    # what overflows is refused by name: a warning of NumPy beside it tells nobody more
+    @np.errstate(over="ignore", invalid="ignore")
     def step(self, problem: PreparationProblem, state: PreparationState, results: Sequence[Any]) -> PreparationState:
         sample: Block = results[0]
         # a sample that is all of the rows keeps their weights; in a smaller one the weights chose the rows
@@ -114,6 +117,12 @@ class PreparationDriver:
         if problem.needs_bandwidth:
             rows = scale_rows(sample.X, scaler, dtype="float64")
             sigma = median_distance(rows, weights, metric=problem.metric)
+            refuse_non_finite(
+                sigma,
+                "the median distance between rows, which is the bandwidth sigma,",
+                "the squares of their values are larger than float64 holds. Scale the columns (scaling='standard'), or "
+                "divide them by a large number",
+            )
         heavy = np.empty(0, np.int64)
         if problem.scaling != "quantile":
             heavy = heavy_tailed_columns(sample.X, problem.passthrough)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 
+import dkl
 from dkl.blocks import device as block_device
 from dkl.blocks.block import Block
 from dkl.data.coerce import as_dataset
@@ -15,15 +18,16 @@ from dkl.learners.machine import LEARNERS
 from dkl.learners.random_features import RandomFeatures
 from dkl.learners.tuned import TunedClassifier
 from dkl.passes import devices
-from dkl.passes.devices import computing_device, driving_device
+from dkl.passes.devices import choose_device, computing_device, driving_device
 
 NONE = "CuPy finds no GPU"
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, *answers: str | None) -> None:
+def answering(monkeypatch: pytest.MonkeyPatch, *answers: str | None, silent: tuple[str, ...] = ()) -> None:
     """A cluster whose workers answer so."""
     monkeypatch.setattr(devices, "current_client", lambda: object())
-    monkeypatch.setattr(devices, "_answers", lambda client: {f"tcp://{i}": one for i, one in enumerate(answers)})
+    found = {f"tcp://{i}": one for i, one in enumerate(answers)}
+    monkeypatch.setattr(devices, "_answers", lambda client: (found, list(silent)))
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,48 @@ def test_a_gpu_is_taken_if_every_worker_has_one(
 ) -> None:
     answering(monkeypatch, *answers)
     assert {name: computing_device(name) for name in chosen} == chosen
+
+
+def test_silent_workers_are_said_to_be_so_in_the_log_and_the_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answering(monkeypatch, None, silent=("tcp://cold",))
+    with dask.config.set({"dkl.device-timeout": 7}), caplog.at_level("INFO", "dkl"):
+        chosen = choose_device("auto")
+        assert (chosen.device, choose_device("mixed").device, choose_device("gpu").device) == ("cpu", "mixed", "gpu")
+    said = "of 2 workers 1 cannot use a GPU or are silent: tcp://cold did not answer within 7 s"
+    assert said in chosen.why
+    assert f"blocks are computed on the cpu: device='auto', and {said}" in caplog.text
+
+
+@pytest.mark.skipif(block_device.why_no_gpu() is None, reason="there is a GPU")
+def test_workers_are_waited_for_as_long_as_their_first_import_of_cupy_takes(
+    client: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(devices, "_known", {})
+    monkeypatch.setattr(devices, "why_no_gpu", slow_import)
+    with dask.config.set({"dkl.device-timeout": 0.2}):
+        assert len(devices._answers(client)[1]) == 2
+    assert "2 workers did not say within 0.2 s" in caplog.text
+    assert devices._answers(client) == (dict.fromkeys(sorted(client.nthreads()), NONE), [])
+
+
+def slow_import() -> str:
+    time.sleep(1.0)
+    return NONE
+
+
+def test_the_plan_and_the_report_say_where_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "why_no_gpu", lambda: NONE)
+    monkeypatch.setattr(block_device, "why_no_gpu", lambda: NONE)
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    learner = KernelClassifier(RandomFeatures(n_features=4, random_state=0), device="auto", random_state=0)
+    said = "cpu: device='auto', and CuPy finds no GPU"
+    planned = dkl.plan(learner, X, X[:, 0] > 0)
+    assert f"computed on the {said}" in repr(planned)
+    assert planned.facts["device"] == said
+    assert dkl.report(learner.fit(X, X[:, 0] > 0)).facts["work"]["computed on"] == said
+    assert NONE in dkl.plan(learner.set_params(device="gpu"), X, X[:, 0] > 0).device
 
 
 def test_a_forced_gpu_that_a_worker_lacks_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:

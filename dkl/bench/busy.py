@@ -1,0 +1,93 @@
+"""The time of every path over rows beside another busy process, by itself and with one BLAS thread throughout.
+
+Tasks that call a BLAS of several threads were seen to take thirty times as long beside one busy process.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+from dkl.bench.passes import Measure
+from dkl.blocks.blas import one_blas_thread
+from dkl.data.create import create_dataset
+from dkl.learners.kernel_machines import KernelClassifier
+from dkl.learners.random_features import RandomFeatures
+
+MOST_TIMES = 2.0
+_FITTED_ROWS = 5_000
+
+
+def busy_ratios(
+    *, n_rows: int = 200_000, n_columns: int = 20, n_features: int = 500, repeats: int = 9
+) -> Iterator[Measure]:
+    """Beside a busy process, the time of each path over its time with one BLAS thread: medians, interleaved.
+
+    Parameters
+    ----------
+    n_rows, n_columns, n_features : int
+    repeats : int
+    """
+    with tempfile.TemporaryDirectory(prefix="dkl-bench-") as folder, busy_process():
+        for name, call in _paths(folder, n_rows, n_columns, n_features).items():
+            seconds = _medians({"as it is": (call, nullcontext), "one thread": (call, one_blas_thread)}, repeats)
+            yield Measure(
+                f"{name} beside a busy process, times its time with one BLAS thread",
+                seconds["as it is"] / seconds["one thread"],
+                MOST_TIMES,
+                at_least=False,
+            )
+
+
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """Another process that does nothing but use a core."""
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        busy.kill()
+        busy.wait()
+
+
+def _paths(folder: str, n_rows: int, n_columns: int, n_features: int) -> Mapping[str, Callable[[], Any]]:
+    from dask_ml.wrappers import ParallelPostFit
+
+    X = np.random.default_rng(0).standard_normal((n_rows, n_columns), dtype=np.float32)
+    y = X[:, 0] * X[:, 1] > 0
+    rows = create_dataset(f"{folder}/rows.zarr", X, y)
+    lazy = da.from_array(X, chunks=(max(1, n_rows // 16), n_columns))
+    features = RandomFeatures(n_features=n_features, random_state=0)
+    machine: Any = KernelClassifier(features, loss="log_loss", random_state=0)
+    model = machine.fit(X[:_FITTED_ROWS], y[:_FITTED_ROWS])
+    return {
+        "score": lambda: model.score(rows),
+        "predict": lambda: model.predict(rows).compute(),
+        "predict_proba": lambda: model.predict_proba(rows).compute(),
+        "decision_function": lambda: model.decision_function(lazy).compute(),
+        "transform": lambda: model.features_.transform(rows).sum().compute(),
+        "ParallelPostFit": lambda: ParallelPostFit(model).predict(lazy).compute(),
+        "predict in memory": lambda: model.predict(X),
+        "transform in memory": lambda: model.features_.transform(X),
+    }
+
+
+def _medians(calls: Mapping[str, tuple[Callable[[], Any], Callable[[], Any]]], repeats: int) -> dict[str, float]:
+    for call, _ in calls.values():
+        call()
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, (call, context) in calls.items():
+            start = time.perf_counter()
+            with context():
+                call()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: float(np.median(taken)) for name, taken in seconds.items()}

@@ -1,0 +1,99 @@
+"""The process that we run in: the CPUs that it may use at once, and what a fork leaves behind in its child."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def usable_cores() -> int:
+    """CPUs that this process may use at once, whatever the host has: its affinity and its container's quota decide.
+
+    Of a quota the part of a CPU counts as one, as in Dask: with 1.5 CPUs two threads get a little more done than one.
+    """
+    quota = cpu_quota()
+    allowed = _allowed_cores()
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+def _allowed_cores() -> int:
+    # from Python 3.13 on; heeds PYTHON_CPU_COUNT too
+    counted = getattr(os, "process_cpu_count", None)
+    if counted is not None:
+        return counted() or 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+@cache
+def cpu_quota() -> float | None:
+    """CPUs that the control groups of this process grant it, the least of all levels; None without a quota."""
+    return min(_quotas(_CGROUPS, _OWN_CGROUPS), default=None)
+
+
+def _quotas(mounted: Path, own: Path) -> Iterator[float]:
+    """The quota of each control group around this process, of version 1 and 2 of the kernel's interface.
+
+    In a container the path of the group may be the host's, of which only the root is there: all levels are tried.
+    """
+    try:
+        groups = [line.split(":", 2)[1:] for line in own.read_text().splitlines()]
+    except OSError:
+        return
+    for controllers, path in groups:
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for root in [mounted] if not controllers else [mounted / controllers, mounted / "cpu"]:
+            group = root / path.lstrip("/")
+            for level in (group, *group.parents):
+                if level.is_relative_to(root) and (quota := _quota_of(level)) is not None:
+                    yield quota
+
+
+def _quota_of(group: Path) -> float | None:
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        # "max" and -1 stand for no limit
+        return float(quota) / float(period) if quota != "max" and float(quota) > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def after_fork(reset: Callable[[], None]) -> Callable[[], None]:
+    """Have `reset` called in the child of every fork, which has none of its parent's threads; returns `reset`.
+
+    Locks that those threads held would never be opened there, and pools of them never do what is submitted.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=reset)
+    return reset
+
+
+@after_fork
+def _forget_dask_of_parent() -> None:
+    """Dask's pools of threads are the parent's, and so are its connections to clusters: the child makes its own."""
+    threaded: Any = sys.modules.get("dask.threaded")
+    if threaded is not None:
+        threaded.pools_lock = threading.Lock()
+        threaded.pools.clear()
+        threaded.default_pool = None
+        threaded.main_thread = threading.current_thread()
+    distributed: Any = sys.modules.get("distributed.client")
+    if distributed is not None and distributed._get_global_client() is not None:
+        # its event loop runs in a thread of the parent; without it collections are computed by threads here
+        distributed._global_clients.clear()
+        distributed._current_client.set(None)
+        config = sys.modules["dask"].config
+        if config.get("scheduler", None) in ("dask.distributed", "distributed"):
+            config.set(scheduler=None)

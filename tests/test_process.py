@@ -1,0 +1,215 @@
+"""The process that we run in: how many CPUs it may use, and that the child of a fork works as its parent did."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+import dkl
+from dkl import process
+from dkl.blocks import threads
+from dkl.blocks.blas import one_blas_thread, threads_at_work
+from dkl.blocks.threads import Crew
+from dkl.data.dataset import Dataset
+from dkl.data.formats import Buffers
+from dkl.learners.kernel_machines import KernelClassifier
+from dkl.passes.backends import choose_backend, current_client
+from dkl.process import usable_cores
+
+SOON_S = 60.0
+
+
+def blas_threads() -> list[int]:
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+# CPUs ------------------------------------------------------------------------------------------------------------
+
+
+def allow(monkeypatch: pytest.MonkeyPatch, cores: int, quota: float | None) -> None:
+    """A process that may run on so many cores of a host of 64, and has a quota of their time."""
+    monkeypatch.setattr(process, "_allowed_cores", lambda: cores)
+    monkeypatch.setattr(process, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+
+
+@pytest.mark.parametrize(
+    ("cores", "quota", "expected"), [(1, None, 1), (64, 1.5, 2), (64, 0.5, 1), (1, 1.5, 1), (8, 16.0, 8), (8, None, 8)]
+)
+def test_thread_counts_follow_the_cpus_of_the_process_not_those_of_the_host(
+    cores: int, quota: float | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow(monkeypatch, cores, quota)
+    assert usable_cores() == expected
+    assert Buffers().threads == expected
+    backend = choose_backend()
+    try:
+        assert len(backend.slots()) == expected
+    finally:
+        backend.close()
+
+
+@pytest.mark.parametrize(("cores", "quota", "most"), [(1, None, 1), (64, 1.5, 2), (64, 0.5, 1)])
+def test_a_crew_has_no_more_threads_than_the_process_has_cpus(
+    cores: int, quota: float | None, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow(monkeypatch, cores, quota)
+    threads._threads.cache_clear()
+    inside, seen, lock = [0], [0], threading.Lock()
+
+    def work(piece: int) -> None:
+        with lock:
+            inside[0] += 1
+            seen[0] = max(seen[0], inside[0])
+        threading.Event().wait(0.002)
+        with lock:
+            inside[0] -= 1
+
+    Crew().map(work, range(20))
+    assert seen[0] == most
+    threads._threads.cache_clear()
+
+
+def test_a_crew_asks_for_no_help_where_other_threads_are_at_work_on_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
+    others, ready, done = [], threading.Barrier(2), threading.Event()
+
+    def task_of_dask() -> None:
+        with one_blas_thread():
+            ready.wait(SOON_S)
+            done.wait(SOON_S)
+
+    other = threading.Thread(target=task_of_dask)
+    other.start()
+    ready.wait(SOON_S)
+    try:
+        Crew().map(lambda piece: others.append(threading.get_ident()), range(50))
+    finally:
+        done.set()
+        other.join()
+    assert set(others) == {threading.get_ident()}
+
+
+def test_quotas_are_read_from_both_versions_of_control_groups_at_every_level(tmp_path: Path) -> None:
+    def quotas(own: str) -> list[float]:
+        (tmp_path / "own").write_text(own)
+        return sorted(process._quotas(tmp_path / "cgroup", tmp_path / "own"))
+
+    unlimited, limited = tmp_path / "cgroup" / "pod" / "here", tmp_path / "cgroup" / "pod"
+    unlimited.mkdir(parents=True)
+    (unlimited / "cpu.max").write_text("max 100000\n")
+    (limited / "cpu.max").write_text("150000 100000\n")
+    assert quotas("0::/pod/here\n") == [1.5]
+    # in a container the path is the host's
+    first = tmp_path / "cgroup" / "cpu,cpuacct"
+    first.mkdir()
+    (first / "cpu.cfs_quota_us").write_text("50000")
+    (first / "cpu.cfs_period_us").write_text("100000")
+    assert quotas("4:memory:/pod\n2:cpu,cpuacct:/docker/0123\n") == [0.5]
+    (first / "cpu.cfs_quota_us").write_text("-1")
+    assert quotas("2:cpu,cpuacct:/docker/0123\n") == []
+    assert list(process._quotas(tmp_path, tmp_path / "nothing")) == []
+
+
+# forks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    X = np.random.default_rng(0).normal(size=(600, 4)).astype(np.float32)
+    return dkl.create_dataset(tmp_path_factory.mktemp("fork") / "rows.zarr", X, X[:, 0] * X[:, 1] > 0, rows_a_block=100)
+
+
+@pytest.fixture(scope="module")
+def model(rows: Dataset) -> KernelClassifier:
+    return fitted(rows)
+
+
+def fitted(rows: Any) -> KernelClassifier:
+    features = dkl.RandomFeatures(n_features=40, random_state=0)
+    return KernelClassifier(features, loss="log_loss", random_state=0).fit(rows)
+
+
+def in_child(work: Callable[[], Any], folder: Path) -> np.ndarray:
+    """What `work` returns in a forked child, which is given a minute."""
+
+    def run() -> None:
+        np.save(folder / "answer.npy", np.asarray(work()))
+
+    child = multiprocessing.get_context("fork").Process(target=run)
+    child.start()
+    child.join(SOON_S)
+    hung = child.is_alive()
+    child.kill()
+    child.join()
+    assert not hung, "the child of a fork hangs"
+    assert child.exitcode == 0
+    return np.load(folder / "answer.npy")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+class TestAfterAFork:
+    @pytest.mark.parametrize(
+        "work",
+        [
+            lambda model, rows: model.predict(rows).compute(),
+            lambda model, rows: model.predict_proba(rows.X.compute()),
+            lambda model, rows: model.score(rows),
+            lambda model, rows: rows.X.compute(),
+            lambda model, rows: fitted(rows).decision_function(np.eye(4)),
+            lambda model, rows: dask.compute(model.decision_function(rows))[0],
+        ],
+        ids=["predict", "predict_proba", "score", "X.compute", "fit", "compute"],
+    )
+    @pytest.mark.parametrize("thread", ["main", "other"])
+    def test_a_child_works_as_its_parent_did_before(
+        self, work: Callable[[Any, Any], Any], thread: str, model: Any, rows: Any, tmp_path: Path
+    ) -> None:
+        expected = np.asarray(work(model, rows))
+        found: list[np.ndarray] = []
+        forking = threading.Thread(target=lambda: found.append(in_child(lambda: work(model, rows), tmp_path)))
+        if thread == "main":
+            forking.run()
+        else:
+            forking.start()
+            forking.join()
+        np.testing.assert_array_equal(found[0], expected)
+
+    def test_a_fork_amid_the_work_of_other_threads_leaves_the_child_its_cores(self, tmp_path: Path) -> None:
+        before, ready, done = blas_threads(), threading.Barrier(2), threading.Event()
+
+        def work() -> None:
+            with one_blas_thread():
+                ready.wait(SOON_S)
+                done.wait(SOON_S)
+
+        other = threading.Thread(target=work)
+        other.start()
+        ready.wait(SOON_S)
+        try:
+            assert in_child(lambda: [threads_at_work(), *blas_threads()], tmp_path).tolist() == [0, *before]
+            with one_blas_thread():
+                inside = in_child(lambda: [threads_at_work(), *blas_threads()], tmp_path)
+            assert inside.tolist() == [1, *(1 for _ in before)]
+        finally:
+            done.set()
+            other.join()
+        assert blas_threads() == before
+
+    def test_a_child_of_a_process_with_a_client_computes_by_itself(
+        self, client: Any, model: Any, rows: Any, tmp_path: Path
+    ) -> None:
+        with dask.config.set(scheduler="threads"):
+            expected = model.score(rows)
+        assert in_child(lambda: [current_client() is None, model.score(rows)], tmp_path).tolist() == [1.0, expected]
+        assert current_client() is client
