@@ -170,7 +170,7 @@ class OpenStore:
         """
         first, last = self._range("X/data", index)
         indptr = np.append(starts, last) - first
-        with self._damage(f"block {index} of 'X'"):
+        with self.reading(f"block {index} of 'X'"):
             rows = whole_csr(data, indices, indptr.astype(np.int32), self.schema.n_columns)
         rows.has_canonical_format = True
         return rows
