@@ -31,7 +31,7 @@ from dkl.data.digests import json_digest
 from dkl.data.location import MARKER, Location
 from dkl.data.outputs import check_output
 from dkl.errors import CorruptChunkError, StoreError, located
-from dkl.learners.loaded import check_estimator, check_record
+from dkl.learners.loaded import check_estimator, check_finite, check_record
 from dkl.version import __version__
 
 FORMAT = 1
@@ -491,6 +491,7 @@ class _Reader:
             return cls.from_json(values["json"])
         if dataclasses.is_dataclass(cls):
             _check_names(name, values, {one.name for one in dataclasses.fields(cls)}.__contains__)
+            check_finite(cls, values)
             made = cls(**values)
             check_record(made)
             return made

@@ -268,7 +268,7 @@ STORES = [
         ValueError,
         ("lies inside", "good.zarr", "outside"),
     ),
-    Case("a model with a NUL in its name", lambda f: fit_random().save(f / "a\0b"), ValueError, ("NUL", "take it out")),
+    Case("a model with a NUL in its name", lambda f: fit_random().save(f / "a\0b"), ValueError, ("NUL", "no path can")),
     Case(
         "a model under a file",
         lambda f: fit_random().save(f"{csv(f, 'a')}/model"),
@@ -1081,7 +1081,7 @@ PARAMETERS_TOO = [
         "more epochs than a life has",
         lambda f: classifier(epochs=2**40).fit(X, Y),
         ValueError,
-        ("epochs", "2147483647"),
+        ("epochs", "1000000000000"),
     ),
     Case("an empty checkpoint", lambda f: fit_random(checkpoint=""), ValueError, ("checkpoint", "empty")),
     Case("an infinite rho", lambda f: fit_aligned(rho=np.inf), ValueError, ("rho", "inf")),

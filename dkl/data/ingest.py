@@ -132,9 +132,9 @@ def ingest(
     choices = TableChoices(target, weight, drop, task, categorical, missing, unknown, layout, column)
     buffers = Buffers.within(None if memory_limit is None else parse_bytes(memory_limit))
     location = Location.of(store, storage_options)
+    check_replaceable(location, overwrite=overwrite, kind="dataset")
     files = find_files(paths, source_options)
     check_output(location, "dataset", overwrite=overwrite, inputs=[file.name for file in files])
-    check_replaceable(location, overwrite=overwrite, kind="dataset")
     job = _Job(
         open_rows(files, format, choices, buffers),
         files,

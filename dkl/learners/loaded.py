@@ -18,6 +18,18 @@ from dkl.learners.parameters import check_constraints
 _PREDICTING = frozenset({"coef_", "intercept_", "weights_", "target_center_", "target_scale_", "temperature_"})
 
 
+def check_finite(cls: type, fields: Mapping[str, Any]) -> None:
+    """Refuse numbers of a feature map or scaler that are not finite, by the name of their field, before it is made.
+
+    Raises
+    ------
+    StoreError
+    """
+    if cls.__module__.startswith("dkl.features."):
+        for name, value in fields.items():
+            _check_finite(f"{cls.__name__}.{name}", value)
+
+
 def check_record(made: Any) -> None:
     """Refuse a dataclass with fields of other types than it declares (as far as these are plain), or of no meaning.
 
@@ -30,9 +42,6 @@ def check_record(made: Any) -> None:
         for name, hint in get_type_hints(cls).items():
             if not _fits(getattr(made, name), hint):
                 raise StoreError(f"{cls.__name__}.{name} in the model file is {getattr(made, name)!r:.80}, not {hint}")
-    if cls.__module__.startswith("dkl.features."):
-        for name, value in vars(made).items():
-            _check_finite(f"{cls.__name__}.{name}", value)
     if isinstance(made, FeatureMap):
         _check_map(made)
     if hasattr(made, "validate"):

@@ -24,7 +24,7 @@ from dkl.passes.memory import allowed_bytes
 Constraints = dict[str, list[Any]]
 
 # beyond these no computer has the memory or the time, or the squares of floats are lost
-_MOST, _MOST_ROWS, _LARGEST, _LARGEST_POWER = 2**31 - 1, 2**53, 1e100, 1_000
+_MOST, _MOST_ROWS, _LARGEST, _LARGEST_POWER = 10**12, 2**53, 1e100, 1_000
 # a class that counts more leaves nothing of the others
 _LARGEST_FACTOR = 1e15
 

@@ -9,6 +9,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 
+from dkl.blocks.blas import one_blas_thread
 from dkl.blocks.maps import map_rows
 from dkl.data.coerce import as_dataset
 from dkl.features.feature_map import FeatureMap
@@ -68,7 +69,8 @@ def _check_map(fitted: Any, X: np.ndarray) -> None:
         not isinstance(asked, int) or mapped.shape[1] <= asked,
         f"{name}: {mapped.shape[1]} columns for {_size_parameter(fitted)}={asked}",
     )
-    expected = map_rows(X, fitted.feature_map_, fitted.dtype)
+    with one_blas_thread():
+        expected = map_rows(X, fitted.feature_map_, fitted.dtype)
     require(same_bits(mapped, expected), f"{name}.transform applies feature_map_")
     require(bool(np.isfinite(mapped).all()), f"{name}.transform is finite")
     names = fitted.get_feature_names_out()

@@ -283,7 +283,7 @@ def test_of_two_replacing_writers_the_second_is_told_and_the_first_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
 ) -> None:
     if not can_exchange:
-        monkeypatch.setattr("dkl.data.commit._exchanged", lambda *given: False)
+        monkeypatch.setattr("dkl.data.commit.exchanged", lambda *given: False)
     path = tmp_path / "rows.zarr"
     create_dataset(path, np.zeros((3, 2)))
     with pytest.raises(FileExistsError, match="another writer"):
@@ -334,6 +334,6 @@ def test_a_store_that_was_moved_aside_by_a_killed_writer_comes_back(tmp_path: Pa
 
 def test_another_folder_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("keep me")
-    with pytest.raises(FileExistsError, match="not a store of dkl"):
+    with pytest.raises(FileExistsError, match="not a dataset that dkl has written"):
         create_dataset(tmp_path, np.ones((4, 2)), overwrite=True)
     assert (tmp_path / "precious.txt").read_text() == "keep me"

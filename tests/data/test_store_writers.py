@@ -135,7 +135,7 @@ def test_a_store_that_is_deleted_while_something_is_added_does_not_come_back_as_
 @pytest.mark.parametrize("can_exchange", [True, False])
 def test_rows_that_are_appended_while_the_store_is_being_replaced_are_kept(tmp_path, monkeypatch, can_exchange) -> None:
     if not can_exchange:
-        monkeypatch.setattr("dkl.data.commit._exchanged", lambda *given: False)
+        monkeypatch.setattr("dkl.data.commit.exchanged", lambda *given: False)
     store = tmp_path / "rows.zarr"
     ds = make(store)
     schema = Schema(n_columns=3, dtype=np.dtype(np.float32))
@@ -311,7 +311,7 @@ def test_a_users_own_files_behind_a_url_are_not_deleted_either(tmp_path: Path) -
 @pytest.mark.parametrize("can_exchange", [True, False])
 def test_a_file_that_a_user_puts_in_meanwhile_is_not_deleted(tmp_path: Path, monkeypatch, can_exchange: bool) -> None:
     if not can_exchange:
-        monkeypatch.setattr("dkl.data.commit._exchanged", lambda *given: False)
+        monkeypatch.setattr("dkl.data.commit.exchanged", lambda *given: False)
     store = tmp_path / "rows.zarr"
     make(store)
     original = commit._flush

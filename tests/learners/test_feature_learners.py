@@ -397,7 +397,7 @@ def test_a_fit_that_was_broken_off_goes_on_from_its_last_pass(
 @pytest.mark.parametrize(
     ("learner", "message"),
     [
-        (AlignedFeatures(rho=-1.0), r"'rho' parameter of AlignedFeatures must be .*\[0.0, inf\).* Got -1.0 instead"),
+        (AlignedFeatures(rho=-1.0), r"'rho' parameter of AlignedFeatures .*\[0.0, 1e\+100\].* Got -1.0 instead"),
         (AlignedFeatures(k=1.5), r"'k' parameter of AlignedFeatures .*Got 1.5"),
         (AlignedFeatures(n_candidates=0), r"'n_candidates' parameter of AlignedFeatures .*Got 0 instead"),
         (AlignedFeatures(n_candidates=None), "'n_candidates' parameter of AlignedFeatures is None"),
