@@ -49,7 +49,7 @@ IN_MEMORY: dict[str, Fit] = {
     "margin, numbers": lambda X: dkl.MarginFeatures(**MARGIN).fit(X, numbers(X)),
     "margin, three classes": lambda X: dkl.MarginFeatures(**MARGIN).fit(X, X[:, :3].argmax(axis=1)),
     "margin, log loss": lambda X: dkl.MarginFeatures(loss="log_loss", **MARGIN).fit(X, X[:, 0] * X[:, 1] > 0),
-    "margin, refined": lambda X: dkl.MarginFeatures(refine=True, **MARGIN).fit(X, X[:, 0] * X[:, 1] > 0),
+    "margin, refined": lambda X: dkl.MarginFeatures(refine=1, **MARGIN).fit(X, X[:, 0] * X[:, 1] > 0),
     "peaks, grid": lambda X: dkl.PeakFeatures(n_features=8, method="grid", **SMALL).fit(X[:, :2], X[:, 0] > 0),
     "leverage, weighted": lambda X: dkl.LeverageFeatures(n_candidates=80, n_features=20, mu=1e-2, **SMALL).fit(X),
     "tuned, numbers": lambda X: dkl.TunedRegressor(n_features=20, **SMALL).fit(X, numbers(X)),
