@@ -20,8 +20,8 @@ from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
 
-from dkl.bench.devices import Speed, device_speeds
-from dkl.blocks.device import why_no_gpu
+from dkl.bench.device_speed import Speed, device_speeds
+from dkl.kernels.device import why_no_gpu
 
 ROOT = Path(__file__).parents[1]
 QUICK = {"n_rows": 4_096, "n_columns": 64, "n_frequencies": 512, "repeats": 1}

@@ -22,13 +22,13 @@ import numpy as np
 import psutil
 from distributed import Client, LocalCluster
 
-from dkl.blocks.records import Accumulator, BlockSum
 from dkl.data.create import create_dataset
-from dkl.data.source import BlockSource
 from dkl.features.families import Gaussian
+from dkl.methods.potentials import PotentialProblem, potential_record
 from dkl.passes.engine import TASKS_A_SLOT, run_pass
-from dkl.passes.spans import count_nodes, span_level
-from dkl.selection.potentials import PotentialProblem, potential_record
+from dkl.passes.tree_sum import count_nodes, span_level
+from dkl.protocols.records import Accumulator, BlockSum
+from dkl.protocols.source import BlockSource
 
 TARGET_ROWS, TARGET_COLUMNS, TARGET_CANDIDATES, CLASSES = 10**9, 1_000, 20_000, 2
 BLOCK_BYTES = 32 << 20

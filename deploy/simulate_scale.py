@@ -31,10 +31,10 @@ import numpy as np
 import psutil
 from distributed import Client
 
-from dkl.blocks.block import Block
-from dkl.blocks.records import Accumulator, BlockSum, Fold, Record
 from dkl.events import Event
 from dkl.passes.engine import run_pass
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum, Fold, Record
 
 PROCESSES = 4
 LOOK_AT_EVERY = 20

@@ -11,15 +11,15 @@ import numpy as np
 
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
-from dkl.data.reading import is_store
+from dkl.data.store.reader import is_store
 from dkl.features.families import Gaussian
-from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
-from dkl.learners.machine import LEARNERS
-from dkl.learners.random_features import RandomFeatures
+from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.methods.random_features import RandomFeatures
+from dkl.model_selection.comparing import compare as compare_learners
+from dkl.model_selection.comparing import entries_of, learners_for
+from dkl.model_selection.comparison import Comparison
 from dkl.plots.comparison import ComparisonDisplay
-from dkl.search.comparing import compare as compare_learners
-from dkl.search.comparing import entries_of, learners_for
-from dkl.search.comparison import Comparison
+from dkl.registry import learner_keys
 
 BASELINE = "RandomFeatures"
 MEDIAN, NARROW = "median bandwidth", "bandwidth 3 times too narrow"
@@ -76,7 +76,7 @@ def own_dataset(data: str, target: str | None, store: str | Path) -> Dataset:
     ValueError
         If the rows have no target.
     """
-    from dkl.data.ingest import ingest
+    from dkl.data.ingest.ingest import ingest
 
     if data.rstrip("/").endswith(".zarr") or is_store(data):
         dataset = open_dataset(data)
@@ -136,7 +136,7 @@ def compare(
 
 def learners(family: Any, largest: int, task: str | None = "classification") -> dict[str, Any]:
     """Every learner of features that has a meaning for the task, for sizes up to `largest`; the baseline first."""
-    names = [name for name in learners_for(task) if name in LEARNERS]
+    names = [name for name in learners_for(task) if name in learner_keys()]
     return {type(entry).__name__: entry for entry in entries_of(names, largest, task, family, "standard").values()}
 
 

@@ -2,7 +2,7 @@
 
 A value is written as JSON where JSON can hold it, an array goes to the group under a number, and an object becomes the
 short name of its class and its fields. Reading goes the other way and only through classes that are known: those of
-`KNOWN`, and those handed to `load_model(store, classes=[...])`.
+`STORED`, and those handed to `load_model(store, classes=[...])`.
 """
 
 from __future__ import annotations
@@ -26,61 +26,17 @@ import zarr
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.data.commit import staged
-from dkl.data.digests import json_digest
-from dkl.data.location import MARKER, Location
-from dkl.data.outputs import check_output
+from dkl.data.store.commit import staged
+from dkl.data.store.digests import json_digest
+from dkl.data.store.location import MARKER, Location
+from dkl.data.store.outputs import check_output
 from dkl.errors import CorruptChunkError, StoreError, located
-from dkl.learners.loaded import check_estimator, check_finite, check_record
+from dkl.methods.loaded import check_estimator, check_finite, check_record
+from dkl.registry import STORED
 from dkl.version import __version__
 
 FORMAT = 1
 KIND = "model"
-
-# short names and where their classes live; loaded when a file mentions them
-KNOWN = {
-    "RandomFeatures": "dkl.learners.random_features",
-    "AlignedFeatures": "dkl.learners.aligned",
-    "PosteriorFeatures": "dkl.learners.posterior",
-    "LeverageFeatures": "dkl.learners.leverage",
-    "LandmarkFeatures": "dkl.learners.landmarks",
-    "MarginFeatures": "dkl.learners.margin",
-    "JointFeatures": "dkl.learners.joint",
-    "PeakFeatures": "dkl.learners.peaks",
-    "TunedClassifier": "dkl.learners.tuned",
-    "TunedRegressor": "dkl.learners.tuned",
-    "KernelClassifier": "dkl.learners.kernel_machines",
-    "KernelRegressor": "dkl.learners.kernel_machines",
-    "Gaussian": "dkl.features.families",
-    "Laplacian": "dkl.features.families",
-    "Cauchy": "dkl.features.families",
-    "Matern": "dkl.features.families",
-    "ArcCosine": "dkl.features.families",
-    "Coordinates": "dkl.features.families",
-    "SphericalHarmonics": "dkl.features.harmonics",
-    "SparseFrequencies": "dkl.features.sparse_frequencies",
-    "RBFMetaKernel": "dkl.selection.meta_kernels",
-    "MaternMetaKernel": "dkl.selection.meta_kernels",
-    "PolynomialMetaKernel": "dkl.selection.meta_kernels",
-    "SumMetaKernel": "dkl.selection.meta_kernels",
-    "DeltaMetaKernel": "dkl.selection.meta_kernels",
-    "FeatureMap": "dkl.features.feature_map",
-    "DenseProjection": "dkl.features.projections",
-    "ColumnProjection": "dkl.features.projections",
-    "SparseProjection": "dkl.features.projections",
-    "StructuredProjection": "dkl.features.projections",
-    "LandmarkProjection": "dkl.features.landmark_projection",
-    "SharedLandmarkProjection": "dkl.features.landmark_projection",
-    "HarmonicProjection": "dkl.features.harmonic_projection",
-    "Scaler": "dkl.features.scaling",
-    "TableEncoding": "dkl.data.encoding",
-    "PassStats": "dkl.passes.session",
-    "Provenance": "dkl.learners.recording",
-    "SGDClassifier": "sklearn.linear_model",
-    "SGDRegressor": "sklearn.linear_model",
-    "Ridge": "sklearn.linear_model",
-    "LinearSVC": "sklearn.svm",
-}
 
 # how a fit was run says nothing about the model, and may hold what no file should: callables, paths
 _RUN_PARAMETERS = frozenset({"progress", "checkpoint", "memory_limit", "sums"})
@@ -371,7 +327,7 @@ class _Reader:
     shapes : list of (str, list of int), or None
         The dtype and the shape of each array; None in models of dkl 0.1.
     extensions : mapping of str to type
-        Classes that the caller trusts beside `KNOWN`.
+        Classes that the caller trusts beside `STORED`.
     """
 
     location: Location
@@ -500,8 +456,8 @@ class _Reader:
     def _class(self, name: Any) -> type[Any]:
         if name in self.extensions:
             return self.extensions[name]
-        if name in KNOWN:
-            return getattr(importlib.import_module(KNOWN[name]), name)
+        if name in STORED:
+            return getattr(importlib.import_module(STORED[name]), name)
         raise StoreError(
             f"the model holds a {name!r}, a class that this dkl {__version__} does not know; if it is of an extension "
             f"that you trust, hand it over: dkl.load_model({self.location.place}, classes=[{name}])"

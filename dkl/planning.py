@@ -12,16 +12,16 @@ from typing import Any, Protocol
 import numpy as np
 from dask.utils import format_bytes, format_time
 
-from dkl.blocks.blas import one_blas_thread
-from dkl.blocks.records import Cost, Record, RowSample
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.learners.rows import check_target, without_splits
+from dkl.kernels.blas import one_blas_thread
+from dkl.methods.validation import check_target, without_splits
 from dkl.passes.backends import choose_backend
 from dkl.passes.devices import choose_device
 from dkl.passes.dispatch import Backend
 from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits, pass_name
+from dkl.protocols.records import Cost, Record, RowSample
 
 _TRIAL_SHAPE = (512, 1_024, 512)
 

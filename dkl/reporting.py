@@ -15,10 +15,10 @@ from dask.utils import format_bytes, format_time
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
-from dkl.data.outputs import written_whole
+from dkl.data.store.outputs import written_whole
 from dkl.errors import StoreError
-from dkl.learners.checkpoints import digest_of, what_counts
-from dkl.learners.recording import Provenance, fingerprint_of
+from dkl.methods.checkpoints import digest_of, what_counts
+from dkl.methods.provenance import Provenance, fingerprint_of
 from dkl.model_io import content_hash, load_model
 
 _LINES = 12

@@ -12,9 +12,9 @@ from sklearn.base import clone
 from dkl.data.checks import whole_number
 from dkl.data.coerce import as_dataset
 from dkl.data.labels import TaskChoice
-from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
-from dkl.learners.suggesting import Advice, advise
 from dkl.linear.fitting import Run
+from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.machines.suggest import Advice, advise
 from dkl.progress import Choice, resolve_progress
 
 

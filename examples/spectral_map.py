@@ -16,7 +16,7 @@ import numpy as np
 from scipy.linalg import eigh
 
 from dkl.bounds import coherence_ratio, feature_count
-from dkl.selection.leverage import resample
+from dkl.methods.leverage.driver import resample
 
 DEGREES, N_ROWS, POOL, MU = 60, 240, 3_000, 3e-3
 DRAWS = (20, 50, 100, 200, 500)

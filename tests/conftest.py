@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import hypothesis  # noqa: F401
 import pytest
 
-from dkl.blocks.device import why_no_gpu
+from dkl.kernels.device import why_no_gpu
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

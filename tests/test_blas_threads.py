@@ -12,12 +12,12 @@ from sklearn.linear_model import SGDClassifier
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import dkl
-from dkl.blocks.products import DenseForm
 from dkl.explain import contributions, effects, importance, partial_dependence
 from dkl.export import predictor
-from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.kernels.products import DenseForm
 from dkl.linear import scores
 from dkl.linear.incremental import BlockIncremental
+from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 
 SOME_THREADS = 3
 
@@ -128,7 +128,7 @@ def test_the_predictor_of_single_rows_and_of_many(n_rows: int | None, model: Any
 
 
 def test_a_library_that_is_loaded_meanwhile_is_held_to_one_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dkl.blocks import blas
+    from dkl.kernels import blas
 
     class Library:
         def __init__(self) -> None:

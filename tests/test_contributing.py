@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dkl.data.memory import ArraySource
+from dkl.data.sources.in_memory import ArraySource
 from dkl.features.families import Gaussian
-from dkl.learners.random_features import RandomFeatures
+from dkl.methods.random_features import RandomFeatures
 from dkl.testing import check_family, check_learner, check_source
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ from dkl.cli.app import app
 from dkl.data.dataset import open_dataset
 from dkl.demo import BASELINE, MEDIAN, NARROW, compare, digits_dataset, learners
 from dkl.features.families import Gaussian
-from dkl.learners.base import FeatureLearner
+from dkl.methods.base import FeatureLearner
 from dkl.plots import ComparisonDisplay
 
 

@@ -15,29 +15,29 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 
-from dkl.blocks import device
-from dkl.blocks.device import rows_on
-from dkl.blocks.generic import projected
-from dkl.blocks.maps import map_rows
-from dkl.blocks.sgd import sgd_rows
 from dkl.explain.contributions import background_of
 from dkl.explain.dependence import partial_dependence
 from dkl.explain.importance import importance
 from dkl.features.families import ArcCosine, Coordinates, Gaussian
-from dkl.learners.aligned import AlignedFeatures
-from dkl.learners.joint import JointFeatures
-from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
-from dkl.learners.landmarks import LandmarkFeatures
-from dkl.learners.leverage import LeverageFeatures
-from dkl.learners.margin import MarginFeatures
-from dkl.learners.peaks import PeakFeatures
-from dkl.learners.posterior import PosteriorFeatures
-from dkl.learners.random_features import RandomFeatures
-from dkl.learners.tuned import TunedClassifier
+from dkl.kernels import device
+from dkl.kernels.device import rows_on
+from dkl.kernels.generic import projected
+from dkl.kernels.maps import map_rows
+from dkl.kernels.sgd.steps import sgd_rows
 from dkl.linear import array_sgd
+from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.methods.aligned.learner import AlignedFeatures
+from dkl.methods.density.joint_learner import JointFeatures
+from dkl.methods.density.learner import TunedClassifier
+from dkl.methods.frequency_search.peak_search import SearchOptions, search_peaks
+from dkl.methods.landmarks.learner import LandmarkFeatures
+from dkl.methods.leverage.learner import LeverageFeatures
+from dkl.methods.margin.learner import MarginFeatures
+from dkl.methods.peaks.learner import PeakFeatures
+from dkl.methods.posterior.learner import PosteriorFeatures
+from dkl.methods.random_features import RandomFeatures
 from dkl.passes.devices import computing_device
-from dkl.selection.peak_search import SearchOptions, search_peaks
-from tests.blocks.cuda_sources import played
+from tests.kernels.cuda_sources import played
 from tests.linear.problems import dataset
 
 PLAYED = Path(__file__).parent / "played_gpu"

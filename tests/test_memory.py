@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dkl.bench.memory import ALLOWED_BYTES, GIGABYTE, check_room, measure_memory
+from dkl.bench.peak_memory import ALLOWED_BYTES, GIGABYTE, check_room, measure_memory
 
 
 def needs_room(folder: Path, gigabytes: float) -> None:

@@ -25,19 +25,19 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 
 import dkl
-from dkl.blocks.maps import map_rows
 from dkl.data.coerce import as_dataset
 from dkl.errors import CorruptChunkError, StoreError
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
 from dkl.features.sparse_frequencies import SparseFrequencies
-from dkl.learners.aligned import AlignedFeatures
-from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
-from dkl.learners.margin import MarginFeatures
-from dkl.learners.peaks import PeakFeatures
-from dkl.learners.posterior import PosteriorFeatures
-from dkl.learners.random_features import RandomFeatures
+from dkl.kernels.maps import map_rows
+from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.methods.aligned.learner import AlignedFeatures
+from dkl.methods.margin.learner import MarginFeatures
+from dkl.methods.peaks.learner import PeakFeatures
+from dkl.methods.posterior.learner import PosteriorFeatures
+from dkl.methods.random_features import RandomFeatures
 from dkl.model_io import FORMAT, load_model, save
 from tests.linear.problems import rows
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import dkl
 from dkl.cli.app import app
 from dkl.cli.predictions import is_predictions, open_writer
-from dkl.data.outputs import written_whole
+from dkl.data.store.outputs import written_whole
 from dkl.model_io import load_model
 
 RNG = np.random.default_rng(0)

@@ -20,13 +20,13 @@ from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset
 from dkl.errors import MemoryLimitError
 from dkl.features.families import Gaussian
-from dkl.learners.aligned import AlignedFeatures
-from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
-from dkl.learners.margin import MarginFeatures
-from dkl.learners.peaks import PeakFeatures
-from dkl.learners.posterior import PosteriorFeatures
-from dkl.learners.random_features import RandomFeatures
-from dkl.learners.tuned import TunedClassifier
+from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.methods.aligned.learner import AlignedFeatures
+from dkl.methods.density.learner import TunedClassifier
+from dkl.methods.margin.learner import MarginFeatures
+from dkl.methods.peaks.learner import PeakFeatures
+from dkl.methods.posterior.learner import PosteriorFeatures
+from dkl.methods.random_features import RandomFeatures
 from dkl.planning import plan
 
 LEARNERS = [

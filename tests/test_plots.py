@@ -22,7 +22,7 @@ from dkl.plots import (
     SphereDisplay,
     WeightedRowsDisplay,
 )
-from dkl.plots.working import in_memory_rows, working_dual
+from dkl.plots.fitted_rows import in_memory_rows, working_dual
 from dkl.testing.synthetic import sphere_checkerboard, windmill
 
 pyplot = pytest.importorskip("matplotlib.pyplot")

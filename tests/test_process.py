@@ -16,12 +16,12 @@ from threadpoolctl import threadpool_info
 
 import dkl
 from dkl import process
-from dkl.blocks import threads
-from dkl.blocks.blas import one_blas_thread, threads_at_work
-from dkl.blocks.threads import Crew
 from dkl.data.dataset import Dataset
-from dkl.data.formats import Buffers
-from dkl.learners.kernel_machines import KernelClassifier
+from dkl.data.ingest.formats import Buffers
+from dkl.kernels import threads
+from dkl.kernels.blas import one_blas_thread, threads_at_work
+from dkl.kernels.threads import Crew
+from dkl.machines.kernel_machines import KernelClassifier
 from dkl.passes.backends import choose_backend, current_client
 from dkl.process import usable_cores
 

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 import dkl
-from dkl.blocks.records import Accumulator, BlockSum
 from dkl.events import Event
 from dkl.passes.engine import run_pass
 from dkl.progress import LOG, ProgressBar, Tally, listening, log_event, resolve_progress
+from dkl.protocols.records import Accumulator, BlockSum
 
 
 def told(n: int, name: str = "potentials", **last: object) -> list[Event]:

@@ -19,11 +19,11 @@ PAGES = ROOT / "examples" / "reference"
 # examples of half a second or more, on a quiet core
 LONG = {
     "dkl.export.predictor",
-    "dkl.learners.leverage",
+    "dkl.methods.leverage.learner",
     "dkl.linear.refinement",
     "dkl.reporting",
-    "dkl.search.comparing",
-    "dkl.search.tuning",
+    "dkl.model_selection.comparing",
+    "dkl.model_selection.tuning",
     "dkl.suggestions",
 }
 

@@ -17,10 +17,10 @@ import dask.array as da
 import numpy as np
 
 from dkl.bench.passes import Measure
-from dkl.blocks.blas import one_blas_thread
 from dkl.data.create import create_dataset
-from dkl.learners.kernel_machines import KernelClassifier
-from dkl.learners.random_features import RandomFeatures
+from dkl.kernels.blas import one_blas_thread
+from dkl.machines.kernel_machines import KernelClassifier
+from dkl.methods.random_features import RandomFeatures
 
 MOST_TIMES = 2.0
 _FITTED_ROWS = 5_000

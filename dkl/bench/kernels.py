@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dkl.blocks.sums import feature_sums
 from dkl.features.families import Gaussian, Sampling
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.sums import feature_sums
 
 # What is promised: times the speed of NumPy (cos, sin and two products with y) by number of columns, times the speed of
 # the bare sgemm at 784 columns, times the dense kernel for structured frequencies.

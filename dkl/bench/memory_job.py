@@ -1,4 +1,4 @@
-"""One measured process of `dkl.bench.memory`: writes a dataset, or learns and fits, and says what it held at most."""
+"""One measured process of `dkl.bench.peak_memory`: writes a dataset, or learns and fits, and says what it held."""
 
 from __future__ import annotations
 
@@ -26,10 +26,6 @@ def load_everything() -> int:
     import pandas  # noqa: F401
     import sklearn.linear_model  # noqa: F401
 
-    import dkl.data.store
-    import dkl.learners.aligned
-    import dkl.learners.kernel_machines  # noqa: F401
-
     return psutil.Process().memory_info().rss
 
 
@@ -55,7 +51,7 @@ def tiled_digits(n_rows: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarra
 def write(store: str, gigabytes: float) -> dict[str, Any]:
     """Write a dataset of this size, piece by piece."""
     from dkl.data.schema import Schema
-    from dkl.data.store import DatasetWriter
+    from dkl.data.store.writer import DatasetWriter
 
     loaded, started = load_everything(), time.perf_counter()
     n_rows = max(1, round(gigabytes * 1e9 / (4 * N_COLUMNS)))
@@ -73,8 +69,8 @@ def fit(store: str, n_workers: int) -> dict[str, Any]:
     """Learn aligned features and fit a classifier on the store, on worker processes or on threads of this one."""
     from dkl.data.dataset import open_dataset
     from dkl.features.families import Gaussian
-    from dkl.learners.aligned import AlignedFeatures
-    from dkl.learners.kernel_machines import KernelClassifier
+    from dkl.machines.kernel_machines import KernelClassifier
+    from dkl.methods.aligned.learner import AlignedFeatures
 
     with ExitStack() as stack:
         client = _client(stack, n_workers) if n_workers else None

@@ -13,16 +13,16 @@ import dask
 import numpy as np
 import psutil
 
-from dkl.blocks.block import Block
-from dkl.blocks.records import Accumulator, BlockSum
 from dkl.data.create import create_dataset
 from dkl.data.dataset import open_dataset
-from dkl.data.memory import ArraySource
-from dkl.data.source import BlockSource
+from dkl.data.sources.in_memory import ArraySource
 from dkl.events import Event
 from dkl.features.families import Gaussian
+from dkl.methods.potentials import PotentialProblem, potential_record
 from dkl.passes.engine import run_pass
-from dkl.selection.potentials import PotentialProblem, potential_record
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum
+from dkl.protocols.source import BlockSource
 
 OF_MEMORY = 0.8
 MOST_MS_A_BLOCK = 1.0

@@ -22,7 +22,7 @@ from dkl.bounds.margins import (
 )
 from dkl.bounds.pair_loss import divergence_bound, first_order_bound, second_order_bound
 from dkl.bounds.similarity import landmark_bound
-from dkl.bounds.tuning import Schedule, inverse_eigenvalue_bound, schedules
+from dkl.bounds.tuned import Schedule, inverse_eigenvalue_bound, schedules
 
 __all__ = [
     "Bound",

@@ -94,8 +94,8 @@ def played_regret(
     """The regret of a game that was played, for any steps and weights, from the gradients that occurred.
 
     (D^2 W + sum p eta |g|^2) / (2 sum p) for rounds of weight p in lambda and in the mean of F(alpha_t, lambda_t). W
-    sums up the increases of p / eta (T for the weights t eta_t of `dkl.selection.game`): large gradients of the first
-    rounds then cost little, where `guaranteed_regret` takes them for all rounds.
+    sums up the increases of p / eta (T for the weights t eta_t of `dkl.methods.game.driver`): large gradients of the
+    first rounds then cost little, where `guaranteed_regret` takes them for all rounds.
 
     Parameters
     ----------
@@ -309,7 +309,7 @@ def error_bound(
 def potential_deviation(n_rows: float, n_candidates: int, *, eps: float = 0.05) -> Bound:
     """Theorem 4.4 for K candidates: how far normalised potentials of fixed frequencies on n rows can be off.
 
-    sqrt(8 ln(2 K / eps) / n), the inverse of `dkl.selection.peak_search.sample_size`.
+    sqrt(8 ln(2 K / eps) / n), the inverse of `dkl.methods.frequency_search.peak_search.sample_size`.
 
     Parameters
     ----------

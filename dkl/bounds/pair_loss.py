@@ -8,7 +8,7 @@ import numpy as np
 
 from dkl.bounds.certificate import Bound, check_losses_of_pairs, form
 from dkl.bounds.similarity import kl_from_uniform
-from dkl.selection.alignment import divergence
+from dkl.solvers.kernel_alignment import divergence
 
 _COVERS = (
     "the expected loss E (1 - s k(x - x'))/2 of the kernel with these weights, s = 1 for two rows of one class and -1 "

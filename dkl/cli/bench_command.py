@@ -50,7 +50,7 @@ def bench(
 
 
 def _memory(sizes: Sequence[float], directory: str | None, n_workers: int) -> Result:
-    from dkl.bench.memory import ALLOWED_BYTES, measure_memory
+    from dkl.bench.peak_memory import ALLOWED_BYTES, measure_memory
 
     found = list(measure_memory(sizes, directory=directory, n_workers=n_workers))
     table = Table(title=f"peak above the imports, MB (at most {ALLOWED_BYTES / 1e6:,.0f})", title_justify="left")

@@ -16,8 +16,8 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, stderr
 from dkl.cli.model_options import FamilyName, FeatureOptions, family_from
 from dkl.cli.outputs import OutputFolder
-from dkl.data.outputs import written_whole
-from dkl.data.reading import is_store
+from dkl.data.store.outputs import written_whole
+from dkl.data.store.reader import is_store
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def compare(
     time is its own. Leaves a table here, and scores.csv and a picture in the output folder.
     """
     from dkl.demo import own_dataset
-    from dkl.search.comparing import compare as compare_learners
+    from dkl.model_selection.comparing import compare as compare_learners
 
     started = time.perf_counter()
     rows = [] if data.rstrip("/").endswith(".zarr") or is_store(data) else ["rows.zarr"]

@@ -92,8 +92,8 @@ class TextOptions:
         """As `dkl.ingest` takes it."""
         if self.n_columns is None and self.zero_based is None:
             return self.format
-        from dkl.data.libsvm_files import LibsvmFormat
-        from dkl.data.paths import file_format, find_files
+        from dkl.data.ingest.libsvm_files import LibsvmFormat
+        from dkl.data.ingest.paths import file_format, find_files
 
         if (self.format or file_format(find_files(sources, None), None)) != "libsvm":
             raise typer.BadParameter("--n-columns, --zero-based and --one-based are for libsvm text")
@@ -131,7 +131,7 @@ def ingest(
     shares = parse_splits(split)
     if plan:
         return _plan_of(sources, columns, running, text.chosen(sources))
-    from dkl.data.ingest import ingest as ingest_files
+    from dkl.data.ingest.ingest import ingest as ingest_files
 
     check_before(store, "dataset", overwrite=overwrite)
     started = time.perf_counter()
@@ -151,8 +151,8 @@ def ingest(
 
 
 def _plan_of(sources: list[str], columns: ColumnOptions, running: Running, format: Any) -> Result:
-    from dkl.data.ingest import plan_ingest
-    from dkl.data.table_rows import TableChoices
+    from dkl.data.ingest.ingest import plan_ingest
+    from dkl.data.ingest.table_rows import TableChoices
 
     planned = plan_ingest(sources, format=format, choices=TableChoices(**columns.choices()), progress=running.progress)
     facts = {"rows": planned.n_rows, "staged_bytes": planned.staged_bytes, "schema": planned.schema.to_json()}

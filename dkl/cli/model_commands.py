@@ -184,7 +184,7 @@ def predict(
     Each prediction carries the row_id of its row: its number in the files (ingest shuffles).
     """
     from dkl.cli.predictions import check_predictions, open_writer, predict_files, predict_store
-    from dkl.data.reading import is_store
+    from dkl.data.store.reader import is_store
     from dkl.model_io import load_model
 
     check_predictions(output, overwrite=overwrite, inputs=[model, data])

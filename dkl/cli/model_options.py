@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,11 +12,14 @@ from dkl.cli.cluster import Compute
 from dkl.cli.command import Running
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Family, Gaussian, Laplacian, Matern
 from dkl.features.harmonics import SphericalHarmonics
+from dkl.registry import LEARNERS, learner_entry, learner_keys
 
-LearnerName = Literal["random", "aligned", "posterior", "landmarks", "leverage", "peaks", "margin", "joint", "tuned"]
+if TYPE_CHECKING:
+    LearnerName = str
+else:
+    # the names that the shell completes and checks are those of the registry
+    LearnerName = Literal[(*learner_keys(), "tuned")]
 FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", "coordinates", "harmonics"]
-# features that are searched for have few, strong columns: exact steps and a penalty chosen on held-out rows suit them
-SEARCHING = ("peaks", "margin")
 FEATURES, CANDIDATES, FAMILY, MACHINE = "Features", "Candidates", "Family", "Linear model"
 
 
@@ -185,23 +188,21 @@ def learner_from(options: FeatureOptions, *, seed: int, task: str | None, comput
     )
 
 
-def _learner_class(name: LearnerName, task: str | None) -> Any:
+def _learner_class(name: str, task: str | None) -> Any:
     """The class of the learners of a name; tuned ones are machines of their own, one for each task."""
-    from dkl.learners.machine import LEARNERS
-    from dkl.learners.tuned import TunedClassifier, TunedRegressor
+    from dkl.methods.density.learner import TunedClassifier, TunedRegressor
 
     if name == "tuned":
         return TunedRegressor if task == "regression" else TunedClassifier
-    return LEARNERS[name]
+    return learner_entry(name).learner_class
 
 
 def estimator_from(
     learner: Any, options: MachineOptions, *, task: str | None, compute: Compute, running: Running
 ) -> Any:
     """The kernel machine on `learner` for the dataset's task, or the learner itself where it is one."""
-    from dkl.learners.kernel_machines import KernelClassifier, KernelRegressor
-    from dkl.learners.machine import LEARNERS
-    from dkl.learners.tuned_learner import TunedLearner
+    from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+    from dkl.methods.density.tuned_learner import TunedLearner
 
     given = {
         "loss": options.loss,
@@ -222,7 +223,7 @@ def estimator_from(
     machine = KernelClassifier if task == "classification" else KernelRegressor
     estimator = machine(features=learner, random_state=options.seed, progress=running.progress)
     chosen = _given(given)
-    if isinstance(learner, tuple(LEARNERS[name] for name in SEARCHING)):
+    if any(entry.exact_head and isinstance(learner, entry.learner_class) for entry in LEARNERS):
         chosen = {**_exact_steps(chosen, task), **chosen}
     return _with_parameters(estimator, {**chosen, **_settings(options.set or [])})
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dkl.data.location import Location
-from dkl.data.outputs import check_folder, check_output, what_is_at, writing, written_whole
+from dkl.data.store.location import Location
+from dkl.data.store.outputs import check_folder, check_output, what_is_at, writing, written_whole
 
 
 def check_before(
@@ -20,7 +20,7 @@ def check_before(
     is_own: Callable[[Path], bool] | None = None,
     belongs: Callable[[str], bool] | None = None,
 ) -> None:
-    """As `dkl.data.outputs.check_output`; a shell also takes the folder for misspelt where it is not there."""
+    """As `dkl.data.store.outputs.check_output`; a shell also takes the folder for misspelt where it is not there."""
     location = Location.of(path)
     check_output(location, kind, overwrite=overwrite, inputs=inputs, is_own=is_own, belongs=belongs)
     check_folder(location)

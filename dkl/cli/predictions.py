@@ -16,13 +16,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dkl.blocks.block import Block
 from dkl.cli.cluster import Compute
 from dkl.cli.outputs import check_before
-from dkl.data.location import Location
-from dkl.data.outputs import attributes_at, beside, writing
-from dkl.learners.rows import stored_rows
+from dkl.data.store.location import Location
+from dkl.data.store.outputs import attributes_at, beside, writing
+from dkl.methods.validation import stored_rows
 from dkl.passes.engine import map_blocks
+from dkl.protocols.block import Block
 from dkl.version import __version__
 
 CHUNK_ROWS = 65_536
@@ -66,7 +66,7 @@ def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
 
 def predict_files(estimator: Any, path: str, *, proba: bool, zero_based: bool | None) -> Iterator[Part]:
     """The predictions of raw rows in CSV, Parquet or libsvm files, a few thousand rows at a time."""
-    from dkl.data.paths import file_format, find_files
+    from dkl.data.ingest.paths import file_format, find_files
 
     is_libsvm = file_format(find_files(path, None), None) == "libsvm"
     start = 0
@@ -77,7 +77,7 @@ def predict_files(estimator: Any, path: str, *, proba: bool, zero_based: bool | 
 
 def _table_rows(estimator: Any, path: str) -> Iterator[tuple[Any, Any]]:
     """Raw rows as the model takes them: encoded where it has an encoding, else by name where it knows names."""
-    from dkl.data.ingest import read_tables
+    from dkl.data.ingest.ingest import read_tables
 
     encoding = getattr(estimator, "encoding_", None)
     start = 0
@@ -92,8 +92,8 @@ def _table_rows(estimator: Any, path: str) -> Iterator[tuple[Any, Any]]:
 
 def _libsvm_rows(estimator: Any, path: str, zero_based: bool | None) -> Iterator[tuple[Any, Any]]:
     """CSR rows whose columns are called as in the text that the model was fitted on, or as the user says."""
-    from dkl.data.libsvm_files import libsvm_batches
-    from dkl.data.paths import find_files
+    from dkl.data.ingest.libsvm_files import libsvm_batches
+    from dkl.data.ingest.paths import find_files
 
     if getattr(estimator, "encoding_", None) is not None:
         raise ValueError(f"{path!r} is libsvm text, and the model was fitted on a table; give it CSV or Parquet files")

@@ -49,12 +49,12 @@ def suggest(
 
 def fit_options(found: Suggestion) -> list[str]:
     """The options of `dkl fit` that make the suggested estimator."""
-    from dkl.learners.machine import LEARNERS
+    from dkl.registry import LEARNERS
 
     features, machine = found.features, found.advice.machine
     family = features.family
     given: dict[str, Any] = {
-        "learner": next(name for name, learner in LEARNERS.items() if type(features) is learner),
+        "learner": next(entry.key for entry in LEARNERS if entry.name == type(features).__name__),
         "features": features.n_features,
         "scaling": features.scaling or "none",
         "family": type(family).__name__.lower(),

@@ -18,14 +18,14 @@ from dkl.cli.command import Result, Running, command, facts_table
 from dkl.cli.model_commands import Store, chosen_split
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
 from dkl.cli.outputs import check_before
-from dkl.data.outputs import written_whole
+from dkl.data.store.outputs import written_whole
 
 _SHOWN = 5
 _TABLE_HEAD = b"trial,"
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class TuneOptions:
     """How the search is done."""
 
     space: Annotated[
@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
 def tune(
     store: Store,
     model: Annotated[str, typer.Argument(help="Where to write the best model.", show_default=False)],
-    search: SearchOptions,
+    search: TuneOptions,
     features: FeatureOptions,
     machine: MachineOptions,
     compute: Compute,
@@ -71,7 +71,7 @@ def tune(
     A Gaussian process on the scores so far says what is tried next. The same seed gives the same trials.
     """
     from dkl.model_io import is_part_of_a_model
-    from dkl.search.tuning import tune as search_for
+    from dkl.model_selection.tuning import tune as search_for
 
     check_before(model, "model", overwrite=overwrite, inputs=[store, checkpoint], belongs=is_part_of_a_model)
     if table is not None:

@@ -12,9 +12,9 @@ from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_wei
 from dkl.data.dataset import Dataset
 from dkl.data.frames import encode_frame, is_frame
 from dkl.data.labels import TaskChoice, as_targets, target_codes
-from dkl.data.lazy import is_lazy, lazy_dataset
-from dkl.data.memory import ArraySource
 from dkl.data.schema import Schema
+from dkl.data.sources.in_memory import ArraySource
+from dkl.data.sources.lazy import is_lazy, lazy_dataset
 from dkl.errors import Problems
 
 

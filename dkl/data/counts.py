@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dkl.blocks.block import Block
+from dkl.protocols.block import Block
 
 
 @dataclass(frozen=True, eq=False)

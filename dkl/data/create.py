@@ -12,23 +12,23 @@ import dask
 import numpy as np
 from dask.delayed import Delayed
 
-from dkl.blocks.block import Block
 from dkl.data.checks import shown_value, whole_number
 from dkl.data.coerce import as_dataset
-from dkl.data.commit import check_replaceable
 from dkl.data.dataset import Dataset, open_dataset
+from dkl.data.ingest.shuffle import shuffled_batches
+from dkl.data.ingest.staging import shuffle_keys
 from dkl.data.labels import TaskChoice
-from dkl.data.location import Location
-from dkl.data.memory import ArraySource
-from dkl.data.outputs import check_output
-from dkl.data.selected import SelectedSource
-from dkl.data.shuffle import shuffled_batches
-from dkl.data.staging import shuffle_keys
-from dkl.data.store import DatasetWriter
-from dkl.data.stored import StoreSource
-from dkl.data.version_files import newest_version
-from dkl.data.versions import VersionSource
+from dkl.data.sources.in_memory import ArraySource
+from dkl.data.sources.selected import SelectedSource
+from dkl.data.sources.stored import StoreSource
+from dkl.data.sources.versions import VersionSource
+from dkl.data.store.commit import check_replaceable
+from dkl.data.store.location import Location
+from dkl.data.store.outputs import check_output
+from dkl.data.store.version_files import newest_version
+from dkl.data.store.writer import DatasetWriter
 from dkl.events import Event, Subscriber, ignore
+from dkl.protocols.block import Block
 
 _DASK_BLOCKS_AT_ONCE = 2
 _TAG = np.dtype([("weight", np.float64), ("row_id", np.int64)])
@@ -201,7 +201,7 @@ def blocks_in_order(dataset: Dataset) -> Iterator[Block]:
 
 
 def shuffled_blocks(dataset: Dataset, seed: int) -> Iterator[Block]:
-    """All rows in the order of `dkl.data.staging.shuffle_keys`: in memory, or through temporary disk."""
+    """All rows in the order of `dkl.data.ingest.staging.shuffle_keys`: in memory, or through temporary disk."""
     source = dataset.source
     if isinstance(source, ArraySource):
         yield from source.reordered(np.argsort(shuffle_keys(source.row_id, seed), kind="stable"))

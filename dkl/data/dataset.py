@@ -15,15 +15,15 @@ from scipy import sparse
 
 from dkl.data.checks import stored_dtype, whole_number
 from dkl.data.description import Description, describe_dataset
-from dkl.data.in_place import CsrGroup, InPlaceSource, classes_in_place, open_in_place
+from dkl.data.label_mixing import warn_if_unmixed
 from dkl.data.labels import TaskChoice
-from dkl.data.location import Location
-from dkl.data.mixing import warn_if_unmixed
-from dkl.data.rows import RowSource, lazy_part
 from dkl.data.schema import Schema, Task
-from dkl.data.selected import Thinned, narrowed
+from dkl.data.sources.in_place import CsrGroup, InPlaceSource, classes_in_place, open_in_place
+from dkl.data.sources.rows import RowSource, lazy_part
+from dkl.data.sources.selected import Thinned, narrowed
 from dkl.data.splits import SplitSet, assign, split_rule
-from dkl.data.version_files import open_version
+from dkl.data.store.location import Location
+from dkl.data.store.version_files import open_version
 from dkl.events import Subscriber, ignore
 
 
@@ -297,7 +297,7 @@ class Dataset:
         FileExistsError
             A newer version is there.
         """
-        from dkl.data.changes import append_rows
+        from dkl.data.store.changes import append_rows
 
         return append_rows(self, (X, y, sample_weight), split, publish)
 
@@ -325,7 +325,7 @@ class Dataset:
         FileExistsError
             A newer version is there.
         """
-        from dkl.data.changes import drop_rows
+        from dkl.data.store.changes import drop_rows
 
         return drop_rows(self, rows, blocks)
 

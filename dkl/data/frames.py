@@ -1,4 +1,4 @@
-"""Data frames (pandas, Dask) as encoded rows, by the rules of `dkl.data.encoding`."""
+"""Data frames (pandas, Dask) as encoded rows, by the rules of `dkl.data.ingest.encoding`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from dask import delayed
 from scipy import sparse
 
-from dkl.data.encoding import TableEncoding, learn_encoding
+from dkl.data.ingest.encoding import TableEncoding, learn_encoding
 
 
 def is_frame(X: Any) -> bool:

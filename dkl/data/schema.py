@@ -107,7 +107,7 @@ class Schema:
             values["passthrough"] = chosen
         if values["encoding"] is not None:
             # read only where tables are in use: the module loads pyarrow and pandas
-            from dkl.data.encoding import TableEncoding
+            from dkl.data.ingest.encoding import TableEncoding
 
             values["encoding"] = TableEncoding.from_json(values["encoding"])
         return cls(**values)

@@ -11,17 +11,17 @@ import dask
 import numpy as np
 from dask.delayed import Delayed
 
-from dkl.data.block_arrays import CSR_PARTS, array_names
 from dkl.data.checks import check_rows
-from dkl.data.commit import VERSIONS
-from dkl.data.location import Location
-from dkl.data.reading import OpenStore
-from dkl.data.rows import RowReader, RowSource
-from dkl.data.selected import SelectedSource
-from dkl.data.stored import StoreSource
-from dkl.data.stored_splits import FOLDER, column_of, whole_split
-from dkl.data.version_files import check_note, check_version, newest_version, open_version, version_place
-from dkl.data.versions import VersionSource
+from dkl.data.sources.rows import RowReader, RowSource
+from dkl.data.sources.selected import SelectedSource
+from dkl.data.sources.stored import StoreSource
+from dkl.data.sources.versions import VersionSource
+from dkl.data.store.block_arrays import CSR_PARTS, array_names
+from dkl.data.store.commit import VERSIONS
+from dkl.data.store.location import Location
+from dkl.data.store.reader import OpenStore
+from dkl.data.store.stored_splits import FOLDER, column_of, whole_split
+from dkl.data.store.version_files import check_note, check_version, newest_version, open_version, version_place
 from dkl.errors import CorruptChunkError
 
 

@@ -8,28 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from dkl.blocks.records import Record
-from dkl.blocks.scale import scale_rows
-from dkl.blocks.shapley import wave_contributions
-from dkl.blocks.slopes import linear_slopes
-from dkl.blocks.threads import Crew
-from dkl.blocks.tiles import spans
 from dkl.data.dataset import Dataset
-from dkl.explain.columns import Columns, Groups, columns_of
+from dkl.explain.column_groups import Columns, Groups, columns_of
 from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
-from dkl.explain.reading import (
+from dkl.explain.wave_pass import (
     ROWS,
     TILE_BYTES,
-    Part,
-    Reading,
-    Sample,
+    ColumnWaves,
+    RowsToExplain,
+    SampledRows,
     column_record,
     dense,
     part_of,
     wave_means,
     wave_record,
 )
-from dkl.learners.prediction import Scorer
+from dkl.kernels.scale import scale_rows
+from dkl.kernels.shapley import wave_contributions
+from dkl.kernels.slopes import linear_slopes
+from dkl.kernels.threads import Crew
+from dkl.kernels.tiles import spans
+from dkl.methods.prediction import Scorer
+from dkl.protocols.records import Record
 
 # whose angles, in all columns of a tile of rows, exist at once
 _FREQUENCIES = 128
@@ -155,8 +155,8 @@ def contributions(
     --------
     >>> import numpy as np
     >>> from dkl.explain import contributions
-    >>> from dkl.learners.kernel_machines import KernelRegressor
-    >>> from dkl.learners.random_features import RandomFeatures
+    >>> from dkl.machines.kernel_machines import KernelRegressor
+    >>> from dkl.methods.random_features import RandomFeatures
     >>> X = np.random.default_rng(0).normal(size=(300, 2))
     >>> model = KernelRegressor(RandomFeatures(n_features=100, random_state=0), solver="newton", alpha=1e-4)
     >>> model = model.fit(X, np.sin(X[:, 1]) + X[:, 0])
@@ -241,7 +241,7 @@ def background_of(
         As `dkl.explain.importance`.
     """
     machine, columns = model_of(model), columns_of(model, names, groups)
-    dataset, reading = rows_to_explain(model, X, sample_weight), Reading(progress, memory_limit, device_of(model))
+    dataset, reading = rows_to_explain(model, X, sample_weight), RowsToExplain(progress, memory_limit, device_of(model))
     record: Any
     (record,) = background_records(machine, columns)
     (found,) = reading.run(dataset, record)
@@ -283,7 +283,7 @@ class _Waves(Background):
         self,
         columns: Columns,
         outputs: tuple[str, ...],
-        parts: list[Part],
+        parts: list[ColumnWaves],
         psi: np.ndarray,
         a: np.ndarray,
         intercept: np.ndarray,
@@ -327,7 +327,7 @@ class _Draws(Background):
     """
 
     def __init__(
-        self, columns: Columns, outputs: tuple[str, ...], machine: Scorer, sample: Sample, random_state: int
+        self, columns: Columns, outputs: tuple[str, ...], machine: Scorer, sample: SampledRows, random_state: int
     ) -> None:
         self.machine, generator = machine, np.random.default_rng(random_state)
         self.draws = np.empty((_DRAWS, sample.rows.shape[1]))

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from dkl.blocks.blas import in_one_blas_thread
-from dkl.blocks.records import Record
 from dkl.data.dataset import Dataset
-from dkl.explain.columns import Columns, Groups, columns_of, patterns_of
+from dkl.explain.column_groups import Columns, Groups, columns_of, patterns_of
 from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
-from dkl.explain.reading import ROWS, Reading, Sample, left_out_record, part_of, wave_means
-from dkl.learners.prediction import Scorer
+from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, left_out_record, part_of, wave_means
+from dkl.kernels.blas import in_one_blas_thread
+from dkl.methods.prediction import Scorer
+from dkl.protocols.records import Record
 
 # rows that the mean is taken over where it is no formula, and values of a column in a map
 _AVERAGED_ROWS = 1_000
@@ -162,8 +162,8 @@ def partial_dependence(
     --------
     >>> import numpy as np
     >>> from dkl.explain import partial_dependence
-    >>> from dkl.learners.kernel_machines import KernelRegressor
-    >>> from dkl.learners.random_features import RandomFeatures
+    >>> from dkl.machines.kernel_machines import KernelRegressor
+    >>> from dkl.methods.random_features import RandomFeatures
     >>> X = np.random.default_rng(0).normal(size=(300, 2))
     >>> model = KernelRegressor(RandomFeatures(n_features=100, random_state=0), solver="newton", alpha=1e-4)
     >>> model = model.fit(X, np.sin(X[:, 1]) + X[:, 0])
@@ -175,7 +175,7 @@ def partial_dependence(
     machine, known = model_of(model), columns_of(model, names, groups)
     dataset = rows_to_explain(model, X, sample_weight)
     wanted = positions_of(columns if isinstance(columns, list) else [columns], known)
-    means, sample = _read(machine, dataset, known, wanted, Reading(progress, memory_limit, device_of(model)))
+    means, sample = _read(machine, dataset, known, wanted, RowsToExplain(progress, memory_limit, device_of(model)))
     found = []
     for chosen in wanted:
         most = resolution if len(chosen) == 1 else min(resolution, _MAP_RESOLUTION)
@@ -192,8 +192,8 @@ def dependence_records(machine: Scorer, known: Columns, wanted: Sequence[tuple[i
 
 
 def _read(
-    machine: Scorer, dataset: Dataset, known: Columns, wanted: Sequence[tuple[int, ...]], reading: Reading
-) -> tuple[Any, Sample]:
+    machine: Scorer, dataset: Dataset, known: Columns, wanted: Sequence[tuple[int, ...]], reading: RowsToExplain
+) -> tuple[Any, SampledRows]:
     """What gives mean predictions, and a sample of the rows: one pass."""
     *sums, sample = reading.run(dataset, *dependence_records(machine, known, wanted))
     a = wave_amplitudes(machine)
@@ -267,7 +267,7 @@ class _Averaged:
     """Mean predictions by predicting: the rows with some columns set, one value after the other."""
 
     machine: Scorer
-    sample: Sample
+    sample: SampledRows
 
     def __call__(self, members: np.ndarray, patterns: np.ndarray) -> np.ndarray:
         def predicted(rows: np.ndarray, part: slice, pattern: np.ndarray) -> np.ndarray:

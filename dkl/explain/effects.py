@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dkl.blocks.blas import one_blas_thread
-from dkl.blocks.scale import scale_rows
-from dkl.blocks.tiles import spans
-from dkl.explain.columns import Columns, Groups, columns_of
+from dkl.explain.column_groups import Columns, Groups, columns_of
 from dkl.explain.model import model_of, rows_to_explain, wave_amplitudes
-from dkl.explain.reading import Part, dense, part_of
+from dkl.explain.wave_pass import ColumnWaves, dense, part_of
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import Scaler
+from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.scale import scale_rows
+from dkl.kernels.tiles import spans
 
 MOST_ROWS = 5_000
 _TILE = 1_024
@@ -51,8 +51,8 @@ class Effect:
     --------
     >>> import numpy as np
     >>> from dkl.explain import effects
-    >>> from dkl.learners.kernel_machines import KernelRegressor
-    >>> from dkl.learners.random_features import RandomFeatures
+    >>> from dkl.machines.kernel_machines import KernelRegressor
+    >>> from dkl.methods.random_features import RandomFeatures
     >>> X = np.random.default_rng(0).normal(size=(200, 1))
     >>> model = KernelRegressor(RandomFeatures(n_features=100, random_state=0), solver="newton", alpha=1e-6)
     >>> (effect,) = effects(model.fit(X, np.sin(X[:, 0])), X)
@@ -64,7 +64,7 @@ class Effect:
     columns: tuple[int, ...]
     names: tuple[str, ...]
     strength: float
-    waves: tuple[Part, ...]
+    waves: tuple[ColumnWaves, ...]
     means: np.ndarray
     coefficients: np.ndarray
 
@@ -142,8 +142,8 @@ def effects(
     --------
     >>> import numpy as np
     >>> from dkl.explain import effects
-    >>> from dkl.learners.kernel_machines import KernelRegressor
-    >>> from dkl.learners.random_features import RandomFeatures
+    >>> from dkl.machines.kernel_machines import KernelRegressor
+    >>> from dkl.methods.random_features import RandomFeatures
     >>> X = np.random.default_rng(0).normal(size=(200, 1))
     >>> model = KernelRegressor(RandomFeatures(n_features=20, random_state=0), solver="newton", alpha=1e-4)
     >>> [effect.names for effect in effects(model.fit(X, np.sin(X[:, 0])), X)]

@@ -9,19 +9,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dkl.blocks.blas import in_one_blas_thread
-from dkl.blocks.block import Block
-from dkl.blocks.maps import mapping_flops
-from dkl.blocks.products import PRODUCT_FREQUENCIES, PRODUCT_ROWS
-from dkl.blocks.records import Accumulator, BlockSum, Cost, Record
-from dkl.blocks.slopes import has_slopes, squared_slopes
-from dkl.blocks.sums import feature_squares, feature_sums
-from dkl.blocks.tiles import SCALED_BYTES
-from dkl.explain.columns import Columns, Groups, columns_of
+from dkl.explain.column_groups import Columns, Groups, columns_of
 from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
-from dkl.explain.reading import ROWS, Reading, Sample, columns_map, dense
+from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, columns_map, dense
 from dkl.features.projections import formed
-from dkl.learners.prediction import Scorer
+from dkl.kernels.blas import in_one_blas_thread
+from dkl.kernels.maps import mapping_flops
+from dkl.kernels.products import PRODUCT_FREQUENCIES, PRODUCT_ROWS
+from dkl.kernels.slopes import has_slopes, squared_slopes
+from dkl.kernels.sums import feature_squares, feature_sums
+from dkl.kernels.tiles import SCALED_BYTES
+from dkl.methods.prediction import Scorer
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
 Measure = Literal["auto", "slope", "replacement"]
 
@@ -137,8 +137,8 @@ def importance(
     --------
     >>> import numpy as np
     >>> from dkl.explain import importance
-    >>> from dkl.learners.kernel_machines import KernelRegressor
-    >>> from dkl.learners.random_features import RandomFeatures
+    >>> from dkl.machines.kernel_machines import KernelRegressor
+    >>> from dkl.methods.random_features import RandomFeatures
     >>> X = np.random.default_rng(0).normal(size=(300, 3))
     >>> model = KernelRegressor(RandomFeatures(n_features=100, random_state=0), solver="newton", alpha=1e-4)
     >>> found = importance(model.fit(X, np.sin(X[:, 1])), X, names=["a", "b", "c"])
@@ -154,10 +154,10 @@ def importance(
             f"measure='slope' needs features with a gradient, which {machine.feature_map.activation!r} ones of order "
             f"{machine.feature_map.order} have not; use measure='replacement'"
         )
-    reading, outputs = Reading(progress, memory_limit, device_of(model)), output_labels(model)
+    reading, outputs = RowsToExplain(progress, memory_limit, device_of(model)), output_labels(model)
     (record,) = importance_records(machine, dataset.n_columns, measure)
     (found,) = reading.run(dataset, record)
-    if isinstance(found, Sample):
+    if isinstance(found, SampledRows):
         return Importance(columns.names, _replaced(machine, columns, found), None, "replacement", outputs)
     variances = _variances(found)
     squares = found["slopes"] / found["weight"] * variances[:, None]
@@ -216,7 +216,7 @@ def _energy(machine: Scorer, columns: Columns, variances: np.ndarray) -> np.ndar
 
 
 @in_one_blas_thread
-def _replaced(machine: Scorer, columns: Columns, sample: Sample) -> np.ndarray:
+def _replaced(machine: Scorer, columns: Columns, sample: SampledRows) -> np.ndarray:
     """The rows of a sample come in random order, so the row half the sample away is an independent one."""
     other = np.roll(np.arange(len(sample.shares)), len(sample.shares) // 2)
     own = machine(sample.rows)

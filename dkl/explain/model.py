@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.blocks.landmarks import on_waves, wave_map
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.features.landmark_projection import Similarities
-from dkl.learners.prediction import Scorer
-from dkl.learners.rows import check_columns, encoded_rows
+from dkl.kernels.landmark_tiles import on_waves, wave_map
+from dkl.methods.prediction import Scorer
+from dkl.methods.validation import check_columns, encoded_rows
 
 
 def model_of(estimator: Any) -> Scorer:

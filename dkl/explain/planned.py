@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dkl.blocks.records import Record
 from dkl.data.dataset import Dataset
-from dkl.explain.columns import Groups, columns_of
+from dkl.explain.column_groups import Groups, columns_of
 from dkl.explain.contributions import background_records
 from dkl.explain.dependence import Column, dependence_records, positions_of
 from dkl.explain.importance import importance_records
 from dkl.explain.model import model_of, rows_to_explain
-from dkl.explain.reading import ROWS, TILE_BYTES
+from dkl.explain.wave_pass import ROWS, TILE_BYTES
+from dkl.protocols.records import Record
 
 Kind = Literal["importance", "partial_dependence", "contributions"]
 

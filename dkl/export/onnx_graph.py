@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.blocks.generic import mapped
-from dkl.blocks.tiles import checked_dtype
-from dkl.data.column_rules import ColumnRule
-from dkl.data.encoding import TableEncoding, takes_columns_as_they_are
-from dkl.data.outputs import check_file, written_whole
+from dkl.data.ingest.column_rules import ColumnRule
+from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
+from dkl.data.store.outputs import check_file, written_whole
 from dkl.export.quantiles import with_quantiles
 from dkl.export.symbols import ROWS, Symbol, SymbolNamespace, graph_input, needed
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.generic import mapped
+from dkl.kernels.tiles import checked_dtype
 from dkl.version import __version__
 
 OLDEST_OPSET, DEFAULT_OPSET = 15, 18
@@ -25,7 +25,7 @@ _MOST_BYTES = (1 << 31) - (1 << 20)
 
 
 def to_onnx(model: Any, path: Any = None, *, dtype: str | None = None, opset: int = DEFAULT_OPSET) -> Any:
-    """The fitted model as an ONNX graph; see `dkl.learners.saving.Saved.to_onnx`."""
+    """The fitted model as an ONNX graph; see `dkl.methods.saving.Saved.to_onnx`."""
     onnx = _onnx()
     if path is not None:
         check_file(path)
@@ -162,7 +162,7 @@ def _plain_labels(classes: np.ndarray) -> np.ndarray:
 
 
 def _probabilities(xp: SymbolNamespace, scores: Symbol, multiplier: float | None) -> Symbol:
-    """As `dkl.learners.prediction.probabilities`."""
+    """As `dkl.methods.prediction.probabilities`."""
     scaled = scores if multiplier is None else scores * multiplier
     if scores.shape[1] == 1:
         return _sigmoid(xp.concat([-scaled, scaled], axis=1))

@@ -19,18 +19,18 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.blocks.landmarks import on_waves, wave_map
-from dkl.blocks.scale import linear_part
-from dkl.data.column_rules import ColumnRule
-from dkl.data.encoding import TableEncoding, takes_columns_as_they_are
+from dkl.data.ingest.column_rules import ColumnRule
+from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.explain.model import model_of
 from dkl.export.predictor import Forms, linear_forms
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import Similarities
+from dkl.kernels.landmark_tiles import on_waves, wave_map
+from dkl.kernels.scale import linear_part
 
 
 def to_sklearn(model: Any) -> Pipeline:
-    """The fitted model as a Pipeline; see `dkl.learners.saving.Saved.to_sklearn`."""
+    """The fitted model as a Pipeline; see `dkl.methods.saving.Saved.to_sklearn`."""
     check_is_fitted(model, getattr(model, "_fitted_by", None))
     _check_map(model.feature_map_)
     encoding = getattr(model, "encoding_", None)

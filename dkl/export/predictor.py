@@ -8,19 +8,19 @@ from typing import Any, Self
 import numpy as np
 from scipy import sparse
 
-from dkl.blocks.activations import ramp
-from dkl.blocks.blas import one_blas_thread
-from dkl.blocks.maps import map_rows
-from dkl.blocks.scale import linear_part, scale_dense
-from dkl.blocks.slopes import linear_slopes
-from dkl.blocks.turns import write_waves
 from dkl.data.checks import check_rows
 from dkl.data.soundness import check_sound
 from dkl.explain.model import model_of
 from dkl.export.raw_rows import RowEncoder
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler
-from dkl.learners.prediction import Scorer, chosen_codes, probabilities
+from dkl.kernels.activations import ramp
+from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.maps import map_rows
+from dkl.kernels.scale import linear_part, scale_dense
+from dkl.kernels.sincos import write_waves
+from dkl.kernels.slopes import linear_slopes
+from dkl.methods.prediction import Scorer, chosen_codes, probabilities
 
 # so many rows are mapped in blocks: whole, the arrays of features leave the cache
 _MANY = 64
@@ -52,8 +52,8 @@ class Predictor:
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from dkl.learners.kernel_machines import KernelClassifier
-    >>> from dkl.learners.random_features import RandomFeatures
+    >>> from dkl.machines.kernel_machines import KernelClassifier
+    >>> from dkl.methods.random_features import RandomFeatures
     >>> X, y = load_iris(return_X_y=True)
     >>> model = KernelClassifier(RandomFeatures(n_features=100, random_state=0), random_state=0).fit(X, y)
     >>> predictor = model.predictor()

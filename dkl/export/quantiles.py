@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dkl.blocks.scale import normal_scores
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler
+from dkl.kernels.scale import normal_scores
 
 
 def with_quantiles(xp: Any, X: Any, feature_map: FeatureMap) -> tuple[Any, FeatureMap]:
@@ -28,7 +28,7 @@ def with_quantiles(xp: Any, X: Any, feature_map: FeatureMap) -> tuple[Any, Featu
 
 
 def quantile_scores(xp: Any, X: Any, scaler: Scaler) -> Any:
-    """Each column through its empirical distribution to normal scores, as `dkl.blocks.scale.scale_rows` in float64.
+    """Each column through its empirical distribution to normal scores, as `dkl.kernels.scale.scale_rows` in float64.
 
     Parameters
     ----------

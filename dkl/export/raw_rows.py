@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from dkl.data.encoding import TableEncoding
 from dkl.data.frames import is_frame
-from dkl.data.precision import EXACT
-from dkl.explain.reading import dense
+from dkl.data.ingest.encoding import TableEncoding
+from dkl.data.ingest.precision import EXACT
+from dkl.explain.wave_pass import dense
 
 _LARGEST = float(np.finfo(np.float32).max)
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
@@ -38,7 +38,7 @@ class RowEncoder:
     Examples
     --------
     >>> import pandas as pd
-    >>> from dkl.data.encoding import learn_encoding
+    >>> from dkl.data.ingest.encoding import learn_encoding
     >>> from dkl.export.raw_rows import RowEncoder
     >>> encode = RowEncoder(learn_encoding([pd.DataFrame({"age": [31.0, 45.0], "colour": ["red", "blue"]})]))
     >>> encode({"age": 40, "colour": "red"})

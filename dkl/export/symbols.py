@@ -121,7 +121,7 @@ def equal(x: Symbol, other: Any) -> Symbol:
 
 
 class SymbolNamespace:
-    """The functions of the array API that the maps of `dkl.blocks.generic` are written in, for symbols.
+    """The functions of the array API that the maps of `dkl.kernels.generic` are written in, for symbols.
 
     Parameters
     ----------

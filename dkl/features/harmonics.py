@@ -137,7 +137,7 @@ def zonal(n_columns: int, degrees: int, t: np.ndarray) -> Iterator[np.ndarray]:
 def harmonic_values(X: np.ndarray, index: np.ndarray) -> np.ndarray:
     """Y of rows on the sphere by separation of variables, each factor from SciPy: slow, and plain to read.
 
-    `dkl.blocks.maps.map_rows` computes the same by recurrences.
+    `dkl.kernels.maps.map_rows` computes the same by recurrences.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ ScalingKind = Literal["standard", "minmax", "unit", "quantile"]
 
 @dataclass(frozen=True, eq=False)
 class Scaler:
-    """A fitted scaling of d columns; `dkl.blocks.scale` applies it, `dkl.selection.scaling` makes it from sums.
+    """A fitted scaling of d columns: `dkl.kernels.scale` applies it, `dkl.methods.preparation.scalers` makes it.
 
     Parameters
     ----------

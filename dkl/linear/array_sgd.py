@@ -8,10 +8,10 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
-from dkl.blocks.device import array_module, is_on_gpu, on_host
-from dkl.blocks.sgd import sgd_rows
-from dkl.blocks.sgd_rule import SGDModels, SGDRule
-from dkl.linear.pieces import signs
+from dkl.kernels.device import array_module, is_on_gpu, on_host
+from dkl.kernels.sgd.rule import SGDModels, SGDRule
+from dkl.kernels.sgd.steps import sgd_rows
+from dkl.linear.minibatches import signs
 
 
 def is_foreign(X: Any) -> bool:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dkl.blocks.block import Block
-from dkl.blocks.calibration import calibration_sums
-from dkl.blocks.records import Accumulator, BlockSum
 from dkl.features.feature_map import FeatureMap
-from dkl.linear.pieces import HeldOut, RowTargets
+from dkl.linear.calibration_sums import calibration_sums
+from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.linear.scores import decision_values, scoring_cost
-from dkl.selection.calibration import MULTIPLIERS
+from dkl.linear.temperature import MULTIPLIERS
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum
 
 
 def calibration_record(
@@ -26,7 +26,7 @@ def calibration_record(
     targets: RowTargets,
     dtype: str,
 ) -> BlockSum:
-    """The record of the pass; `dkl.selection.calibration.best_multiplier` takes its sums."""
+    """The record of the pass; `dkl.linear.temperature.best_multiplier` takes its sums."""
     operands = {
         "feature_map": feature_map,
         "coef": coef,

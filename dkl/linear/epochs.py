@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dkl.blocks.block import Block
-from dkl.blocks.losses import loss_of
-from dkl.blocks.maps import mapping_flops
-from dkl.blocks.records import Accumulator, BlockSum, Cost, Fold, Record
 from dkl.features.feature_map import FeatureMap
-from dkl.linear.pieces import HeldOut, RowTargets, piece_rows, shuffled_piece
+from dkl.kernels.maps import mapping_flops
+from dkl.linear.minibatches import HeldOut, RowTargets, piece_rows, shuffled_piece
 from dkl.linear.scores import decision_values, scoring_cost
 from dkl.linear.sgd import SGDState
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum, Cost, Fold, Record
+from dkl.solvers.losses import loss_of
 
 _TOLERANCE = 1e-4
 # in operations of a matrix product at 100 GFLOP/s: a row costs each model 1.1 microseconds, and 1.6 ns a coefficient
@@ -78,7 +78,7 @@ class Stopping:
     Parameters
     ----------
     loss : str
-        See `dkl.blocks.losses.loss_of`.
+        See `dkl.solvers.losses.loss_of`.
     patience : int
         Epochs without a lower loss.
     epsilon : float

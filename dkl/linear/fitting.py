@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from dkl.data.source import BlockSource
 from dkl.errors import refuse_non_finite
 from dkl.events import Subscriber, ignore
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.calibration import calibration_record
 from dkl.linear.epochs import EpochProblem, EpochState, Stopping, centred, epochs_message, uncentred
-from dkl.linear.mixing import MixedSource
-from dkl.linear.pieces import HeldOut, RowTargets
+from dkl.linear.minibatches import HeldOut, RowTargets
+from dkl.linear.mixed_blocks import MixedSource
 from dkl.linear.scores import TOO_LARGE
 from dkl.linear.sgd import (
     SGDState,
@@ -27,12 +26,14 @@ from dkl.linear.sgd import (
     sgd_step,
     step_schedule,
 )
-from dkl.linear.summary import Summary, TargetSummary, summarise, summary_records
+from dkl.linear.summary import Summary, TargetMoments, summarise, summary_records
+from dkl.linear.temperature import best_multiplier
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
-from dkl.passes.loop import ColumnStore, Driver, run_driver
+from dkl.passes.loop import ColumnStore, run_driver
 from dkl.passes.session import PassStats
-from dkl.selection.calibration import best_multiplier
+from dkl.protocols.driver import Driver
+from dkl.protocols.source import BlockSource
 
 # blocks are read once an epoch when their targets differ by no more than this share of the variance
 _EVEN = 0.1
@@ -293,7 +294,7 @@ def row_targets(problem: LinearProblem, summary: Summary) -> RowTargets:
 
 
 def in_original_units(
-    coef: np.ndarray, intercept: np.ndarray, summary: TargetSummary, classes: np.ndarray | None
+    coef: np.ndarray, intercept: np.ndarray, summary: TargetMoments, classes: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """A model of standardised targets as one of the targets; that of classes as it is."""
     if classes is not None:

@@ -20,19 +20,19 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import check_random_state
 
-from dkl.blocks.blas import one_blas_thread
-from dkl.blocks.device import rows_on
-from dkl.blocks.maps import map_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
-from dkl.data.source import BlockSource
 from dkl.events import Subscriber, ignore
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.device import rows_on
+from dkl.kernels.maps import map_rows
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState
-from dkl.linear.pieces import Piece, RowTargets
+from dkl.linear.minibatches import Piece, RowTargets
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.loop import run_driver
+from dkl.protocols.source import BlockSource
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,20 +11,20 @@ import numpy as np
 from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC
 
-from dkl.blocks.blas import one_blas_thread
-from dkl.blocks.maps import map_rows
-from dkl.blocks.newton import NewtonLoss, NewtonTargets
-from dkl.blocks.records import Record, RowSample
-from dkl.data.source import BlockSource
+from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.maps import map_rows
+from dkl.kernels.normal_equations import NewtonLoss, NewtonTargets
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
-from dkl.linear.penalty import Candidates, PenaltyChoice, penalty_candidates
-from dkl.linear.pieces import HeldOut
-from dkl.linear.rough import rough_problem
-from dkl.linear.summary import TargetSummary, summarise_targets
-from dkl.linear.targets import target_record
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
+from dkl.linear.penalty_choice import Candidates, PenaltyChoice, penalty_candidates
+from dkl.linear.subsample_start import rough_problem
+from dkl.linear.summary import TargetMoments, summarise_targets
+from dkl.linear.target_statistics import target_record
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
-from dkl.selection.newton import NewtonDriver, NewtonProblem, NewtonState
+from dkl.protocols.records import Record, RowSample
+from dkl.protocols.source import BlockSource
 
 NEWTON_LOSSES = {"squared_hinge", "squared_error"}
 
@@ -89,7 +89,7 @@ def chosen_penalty(problem: LinearProblem, source: BlockSource, run: Run) -> Pen
 
 def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:
     """The records of each kind of pass and how often it runs at most, before any row was read."""
-    summary = TargetSummary(n_rows, n_rows, np.zeros(problem.n_targets), np.ones(problem.n_targets))
+    summary = TargetMoments(n_rows, n_rows, np.zeros(problem.n_targets), np.ones(problem.n_targets))
     task, driver = newton_problem(problem, summary), NewtonDriver()
     passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
     if problem.alpha != "auto":
@@ -107,7 +107,7 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
 
 def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     """What the driver of `newton_passes` holds at most beside them, item by item."""
-    summary = TargetSummary(n_rows, n_rows, np.zeros(problem.n_targets), np.ones(problem.n_targets))
+    summary = TargetMoments(n_rows, n_rows, np.zeros(problem.n_targets), np.ones(problem.n_targets))
     task = newton_problem(problem, summary)
     if problem.alpha == "auto":
         task = penalty_problem(problem, task, summary, square_length=1.0).problem
@@ -150,7 +150,7 @@ def _passed(record: Record, source: BlockSource, run: Run) -> Any:
     return run_pass(source, [record], publish=run.publish, memory_limit=run.memory_limit, device=run.device).results[0]
 
 
-def newton_problem(problem: LinearProblem, summary: TargetSummary) -> NewtonProblem:
+def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProblem:
     """The problem of the Newton steps; an alpha that is still to be chosen stands at 1."""
     targets = newton_targets(problem, summary.target_center, summary.target_scale)
     loss: NewtonLoss = "squared_error" if problem.classes is None else "squared_hinge"
@@ -167,11 +167,11 @@ def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.
         class_weight=problem.class_weight,
         center=center,
         scale=scale,
-        kept=Kept(held_out) if held_out.share > 0 else None,
+        kept=TrainingRows(held_out) if held_out.share > 0 else None,
     )
 
 
-def _start(problem: LinearProblem, summary: TargetSummary) -> np.ndarray | None:
+def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
     """The model to start from, for standardised targets."""
     start = problem.start
     if start is None or problem.classes is not None:
@@ -181,7 +181,7 @@ def _start(problem: LinearProblem, summary: TargetSummary) -> np.ndarray | None:
 
 
 def penalty_problem(
-    problem: LinearProblem, task: NewtonProblem, summary: TargetSummary, square_length: float, *, single: bool = False
+    problem: LinearProblem, task: NewtonProblem, summary: TargetMoments, square_length: float, *, single: bool = False
 ) -> Candidates:
     """All penalties that ``alpha="auto"`` chooses from, for mapped rows of a mean squared length."""
     start = _start(problem, summary)
@@ -216,7 +216,7 @@ def _run(
     return found
 
 
-def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonState, summary: TargetSummary) -> Any:
+def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> Any:
     """A fitted scikit-learn estimator on mapped rows."""
     classes, solution = problem.classes, state.solution(task)
     coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], summary, classes)
@@ -231,7 +231,7 @@ def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonStat
 
 
 @dataclass(frozen=True)
-class Kept:
+class TrainingRows:
     """The rows that are not held out."""
 
     held_out: HeldOut

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dkl.blocks.gradients import check_fourier
-from dkl.data.source import BlockSource
 from dkl.features.feature_map import FeatureMap
-from dkl.linear.descent import RefineDriver, Refinement, RefineProblem, check_refinable
+from dkl.kernels.gradients import check_fourier
 from dkl.linear.fitting import LinearProblem, Run, fit_by_epochs, summarise_rows
+from dkl.linear.minibatches import RowTargets
 from dkl.linear.newton import NEWTON_LOSSES, fit_by_newton
-from dkl.linear.pieces import RowTargets
+from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, check_refinable
+from dkl.protocols.source import BlockSource
 
 
 class Refined(NamedTuple):
@@ -85,7 +85,7 @@ def refine_features(
     >>> import numpy as np
     >>> from dkl.data.coerce import as_dataset
     >>> from dkl.features.families import Gaussian
-    >>> from dkl.linear.pieces import RowTargets
+    >>> from dkl.linear.minibatches import RowTargets
     >>> from dkl.linear.refinement import Refinement, refine_features
     >>> X = np.random.default_rng(0).normal(size=(4000, 2))
     >>> y = np.sign(X[:, 0] * X[:, 1])

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from dkl.blocks.blas import one_blas_thread
-from dkl.blocks.device import on_host
-from dkl.blocks.maps import mapping_flops, row_mapper
-from dkl.blocks.records import Cost
-from dkl.blocks.threads import Crew
-from dkl.blocks.tiles import spans
 from dkl.features.feature_map import FeatureMap
-from dkl.linear.pieces import piece_rows
+from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.device import on_host
+from dkl.kernels.maps import mapping_flops, row_mapper
+from dkl.kernels.threads import Crew
+from dkl.kernels.tiles import spans
+from dkl.linear.minibatches import piece_rows
+from dkl.protocols.records import Cost
 
 # what is behind coefficients that are no numbers
 TOO_LARGE = (
@@ -23,7 +23,7 @@ TOO_LARGE = (
 
 # BLAS takes other kernels for few rows, one column and ragged edges, and their last bits differ. Products of one shape
 # only make the scores of a row the same whichever rows come with it (in float32 on AVX2 within rounding:
-# `dkl.blocks.products`).
+# `dkl.kernels.products`).
 _TILE = 256
 _EDGE = 16
 # beyond it, and below its inverse, sums of float32 coefficients are not safe

@@ -10,10 +10,10 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
-from dkl.blocks.losses import loss_of
-from dkl.blocks.tiles import spans
+from dkl.kernels.tiles import spans
 from dkl.linear.array_sgd import is_foreign, take_steps
-from dkl.linear.pieces import Piece
+from dkl.linear.minibatches import Piece
+from dkl.solvers.losses import loss_of
 
 CLASSIFICATION_LOSSES = ("hinge", "squared_hinge", "log_loss", "modified_huber")
 REGRESSION_LOSSES = ("squared_error", "epsilon_insensitive", "huber")
@@ -59,7 +59,7 @@ class SGDState:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class StepSchedule:
     """The step length ``eta0 / t^0.75`` with t counted from `clock` on.
 
     Parameters
@@ -73,7 +73,7 @@ class Schedule:
     clock: float
 
 
-def step_schedule(loss: str, *, alpha: float, square_length: float, largest: float) -> Schedule:
+def step_schedule(loss: str, *, alpha: float, square_length: float, largest: float) -> StepSchedule:
     """Step lengths that follow from the rows' lengths and the penalty.
 
     Parameters
@@ -92,11 +92,11 @@ def step_schedule(loss: str, *, alpha: float, square_length: float, largest: flo
     if curvature >= _LEAST_CURVATURE:
         first_step = 1.0 / (curvature * largest)
     clock = max(1.0, np.floor(_DECAY / (alpha * first_step)))
-    return Schedule(float(first_step * clock**_POWER), float(clock))
+    return StepSchedule(float(first_step * clock**_POWER), float(clock))
 
 
 def default_estimator(
-    loss: str, schedule: Schedule, *, alpha: float, epsilon: float = 0.1
+    loss: str, schedule: StepSchedule, *, alpha: float, epsilon: float = 0.1
 ) -> SGDClassifier | SGDRegressor:
     """The unfitted estimator that fits by default.
 

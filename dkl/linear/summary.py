@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from dkl.blocks.blas import in_one_blas_thread
-from dkl.blocks.block import Block
-from dkl.blocks.maps import map_rows
-from dkl.blocks.moments import moments_of
-from dkl.blocks.records import Record, RowSample
 from dkl.features.feature_map import FeatureMap
-from dkl.linear.pieces import HeldOut
-from dkl.linear.targets import deviations, target_record
+from dkl.kernels.blas import in_one_blas_thread
+from dkl.kernels.maps import map_rows
+from dkl.kernels.moments import moments_of
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.target_statistics import deviations, target_record
+from dkl.protocols.block import Block
+from dkl.protocols.records import Record, RowSample
 
 _SAMPLE_ROWS = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class TargetSummary:
+class TargetMoments:
     """Figures of the targets, from sums alone.
 
     Attributes
@@ -43,7 +43,7 @@ class TargetSummary:
 
 
 @dataclass(frozen=True, eq=False)
-class Summary(TargetSummary):
+class Summary(TargetMoments):
     """Figures of the targets, and of a sample of mapped rows.
 
     Attributes
@@ -97,7 +97,7 @@ def summarise(
     return Summary(**vars(targets), center=center, square_length=square_length, largest=largest)
 
 
-def summarise_targets(sums: Mapping[str, np.ndarray]) -> TargetSummary:
+def summarise_targets(sums: Mapping[str, np.ndarray]) -> TargetMoments:
     """What the sums of `target_record` come to.
 
     Raises
@@ -112,7 +112,7 @@ def summarise_targets(sums: Mapping[str, np.ndarray]) -> TargetSummary:
     scale = deviations(moments.mean, moments.variance)
     between = np.maximum(sums["between"] / weight - moments.mean**2, 0.0)
     uneven = _unevenness(between.sum(), moments.variance.sum(), float(sums["blocks"]) - 1.0, rows)
-    return TargetSummary(rows, weight, moments.mean, scale, uneven)
+    return TargetMoments(rows, weight, moments.mean, scale, uneven)
 
 
 def _unevenness(between: float, variance: float, spare_blocks: float, rows: float) -> float:

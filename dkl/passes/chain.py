@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from dkl.blocks.blas import one_blas_thread
 from dkl.errors import ClusterError
+from dkl.kernels.blas import one_blas_thread
 from dkl.passes.cutting import MAP_NAME, Cut, Made, make_piece, stepped
 from dkl.passes.dispatch import MOST_LOSSES, TaskLost, wait_done
 from dkl.passes.memory import PIECES_A_THREAD
 from dkl.passes.session import Session
 from dkl.passes.transport import Carried, unpacked
-from dkl.passes.work import Reading, Ticket, Work
+from dkl.passes.work import ReadCounts, Ticket, Work
 
 KEEP_EVERY = 32
 AT_HAND = 2
@@ -26,7 +26,7 @@ class Progress:
     """The state after a piece, and what reading came to since the state was kept last."""
 
     state: Any
-    reading: Reading
+    reading: ReadCounts
 
 
 @dataclass(eq=False)
@@ -55,7 +55,7 @@ def at_hand(made: Made) -> Carried:
 
 def step_through(work: Work, before: Any, cut: Cut, made: Made) -> Carried:
     """One step; `before` is the progress that the step before ended with, or a state to begin from."""
-    state, reading = (before.state, before.reading) if isinstance(before, Progress) else (before, Reading())
+    state, reading = (before.state, before.reading) if isinstance(before, Progress) else (before, ReadCounts())
     with one_blas_thread():
         state = stepped(work, state, cut, made)
     return Carried(Progress(state, reading + made.reading))
@@ -165,7 +165,7 @@ class Chain:
         return min(self._kept[0] + KEEP_EVERY, len(self._cuts))
 
     def _take_oldest(self) -> None:
-        link, reading = self._links[0], Reading()
+        link, reading = self._links[0], ReadCounts()
         self._wait(link.step)
         if self._taken + 1 == self._segment_end:
             progress = unpacked(self._backend.result(link.step))
@@ -175,8 +175,8 @@ class Chain:
         if link.cut.is_last and self._taken >= self._reported:
             # at once, so that somebody who watches sees every block; what was read comes with the state
             self._reported = self._taken + 1
-            reading += Reading(1, int(self._session.source.block_rows[link.cut.block]))
-        if reading != Reading():
+            reading += ReadCounts(1, int(self._session.source.block_rows[link.cut.block]))
+        if reading != ReadCounts():
             self._session.advance(reading)
         self._links.popleft()
         self._taken += 1

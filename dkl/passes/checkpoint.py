@@ -17,8 +17,8 @@ import fsspec
 import google_crc32c
 import numpy as np
 
-from dkl.data.location import Location
-from dkl.data.outputs import store_around, what_is_at
+from dkl.data.store.location import Location
+from dkl.data.store.outputs import store_around, what_is_at
 from dkl.errors import StoreError
 
 FORMAT = 1
@@ -27,7 +27,7 @@ HEADER = "header"
 
 
 @dataclass(frozen=True, eq=False)
-class Saved:
+class SavedState:
     """What a checkpoint held: arrays, JSON, and after how many rounds it was saved."""
 
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Checkpoint:
         self._write(self._path(slot), _packed(header, arrays))
         self._seen = sequence
 
-    def load(self, fingerprint: str = "") -> Saved | None:
+    def load(self, fingerprint: str = "") -> SavedState | None:
         """The last state that was saved whole, or None.
 
         Raises
@@ -109,7 +109,7 @@ class Checkpoint:
             return None
         _, header, arrays = found
         self._check_owner(header, fingerprint)
-        return Saved(arrays, header["values"], header["rounds"])
+        return SavedState(arrays, header["values"], header["rounds"])
 
     def clear(self) -> None:
         """Remove both slots."""

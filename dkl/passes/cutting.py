@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from dkl.blocks.records import Fold
-from dkl.data.source import BlockSource
 from dkl.errors import located
 from dkl.passes.reading import LOADER
 from dkl.passes.tasks import StopFlag, working
-from dkl.passes.work import Reading, Ticket, Work
+from dkl.passes.work import ReadCounts, Ticket, Work
+from dkl.protocols.records import Fold
+from dkl.protocols.source import BlockSource
 
 MAP_NAME = "map rows"
 
@@ -33,7 +33,7 @@ class Made:
     """A piece (None where the block has fewer), and what reading the block came to: counted once, by the first."""
 
     piece: Any
-    reading: Reading
+    reading: ReadCounts
 
 
 def cuts(fold: Fold, source: BlockSource, order: Iterable[int]) -> Iterator[Cut]:

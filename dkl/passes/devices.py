@@ -12,7 +12,7 @@ from typing import Any
 
 import dask
 
-from dkl.blocks.device import Device, resolve_device, why_no_gpu
+from dkl.kernels.device import Device, resolve_device, why_no_gpu
 from dkl.passes.backends import ClusterBackend, current_client
 
 LOG = logging.getLogger("dkl")

@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dkl.blocks.block import Block
-from dkl.blocks.device import Device
-from dkl.blocks.records import BlockSum, Fold, Record, RowSample
-from dkl.data.light import LightSource
-from dkl.data.source import BlockSource
+from dkl.data.sources.without_x import LightSource
 from dkl.events import Subscriber, ignore
+from dkl.kernels.device import Device
 from dkl.passes.dispatch import Job
 from dkl.passes.folding import run_fold
 from dkl.passes.memory import pass_name, result_bytes
 from dkl.passes.reductions import narrowed, reduction
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.session import PassStats, Session, open_session
-from dkl.passes.spans import Node, TreeSum, count_nodes, root, span_level, spans
 from dkl.passes.tasks import Partial, apply_to_block, merge_partials, sum_span
+from dkl.passes.tree_sum import Node, TreeSum, count_nodes, root, span_level, spans
+from dkl.protocols.block import Block
+from dkl.protocols.records import BlockSum, Fold, Record, RowSample
+from dkl.protocols.source import BlockSource
 
 DRIVER_BYTES = 1 << 20
 MOST_LARGE_NODES = 16

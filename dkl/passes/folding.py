@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from dkl.blocks.records import Fold
 from dkl.passes.chain import Chain
 from dkl.passes.cutting import MAP_NAME, Cut, cuts, make_piece, stepped
 from dkl.passes.dispatch import Dispatcher, Job
 from dkl.passes.session import Session
-from dkl.passes.work import Reading
+from dkl.passes.work import ReadCounts
+from dkl.protocols.records import Fold
 
 
 def run_fold(session: Session, fold: Fold) -> Any:
@@ -26,7 +26,7 @@ def run_fold(session: Session, fold: Fold) -> Any:
 
 def fold_here(session: Session, fold: Fold, pieces: Sequence[Cut]) -> Any:
     """Threads or processes of this machine prepare; the calling thread steps, which moves no state."""
-    state, reading = fold.initial, Reading()
+    state, reading = fold.initial, ReadCounts()
     window = 1 if session.backend.is_inline else 2 * session.limits.tasks
     dispatcher = Dispatcher(session.backend, lambda: window)
     for job, made in dispatcher.in_order(_piece_jobs(session, pieces)):
@@ -35,7 +35,7 @@ def fold_here(session: Session, fold: Fold, pieces: Sequence[Cut]) -> Any:
         reading += made.reading
         if job.subject.is_last:
             session.advance(reading)
-            reading = Reading()
+            reading = ReadCounts()
     return state
 
 

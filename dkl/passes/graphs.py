@@ -11,7 +11,7 @@ import numpy as np
 from dask.core import get_dependencies, istask
 from dask.delayed import Delayed
 
-from dkl.data.source import BlockSource
+from dkl.protocols.source import BlockSource
 
 LARGEST_GRAPH_BYTES = 1 << 16
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dkl.blocks.block import Block
-from dkl.blocks.records import BlockSum, Cost, Record
-from dkl.data.source import BlockReader, BlockSource
 from dkl.passes.checkpoint import Checkpoint
+from dkl.protocols.block import Block
+from dkl.protocols.records import BlockSum, Cost, Record
+from dkl.protocols.source import BlockReader, BlockSource
 
 _KEPT = "kept sums"
 # a sum is there as it is read, checked and unpacked, or as it is packed and written

@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from dkl.blocks.device import Device
-from dkl.data.source import BlockSource
 from dkl.events import Event, Kind, StopRequested, Subscriber, ignore
+from dkl.kernels.device import Device
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.session import PassStats
 from dkl.passes.states import decode_state, encode_state
+from dkl.protocols.driver import Driver
+from dkl.protocols.source import BlockSource
 
-P = TypeVar("P", contravariant=True)
+P = TypeVar("P")
 # beside the state's own fields in a checkpoint; no field's name has a space
 _VERSION = "row columns"
 S = TypeVar("S")
@@ -48,16 +49,6 @@ class ColumnStore:
     def open(self, source: BlockSource, version: int) -> RowColumns:
         """The columns at the version of a checkpoint."""
         return replace(RowColumns.open(self.store, source).at(version), keeps_last=True)
-
-
-class Driver(Protocol[P, S]):
-    """What the loop needs of a method; `dkl.selection.driver` says it in full (passes do not import selection)."""
-
-    def init(self, problem: P) -> S: ...
-
-    def request(self, problem: P, state: S) -> Any: ...
-
-    def step(self, problem: P, state: S, results: Any) -> S: ...
 
 
 def run_driver(

@@ -15,14 +15,14 @@ import numpy as np
 import psutil
 from dask.utils import format_bytes, parse_bytes
 
-from dkl.blocks.records import BlockSum, Fold, Record, RowSample
-from dkl.data.source import BlockSource
 from dkl.errors import MemoryLimitError
 from dkl.passes.reading import OBJECT_BYTES
 from dkl.passes.reductions import narrowed
-from dkl.passes.spans import root, span_level
+from dkl.passes.tree_sum import root, span_level
 from dkl.passes.work import Limits
 from dkl.process import usable_cores
+from dkl.protocols.records import BlockSum, Fold, Record, RowSample
+from dkl.protocols.source import BlockSource
 
 LARGEST_ACCUMULATOR = 64 << 20
 CACHE_SHARE = 0.25

@@ -13,11 +13,11 @@ from typing import Any
 import dask
 from scipy import sparse
 
-from dkl.blocks.block import Block
 from dkl.errors import located
 from dkl.passes.transport import aligned, unpacked
-from dkl.passes.work import Reading, Ticket, Work
+from dkl.passes.work import ReadCounts, Ticket, Work
 from dkl.process import after_fork
+from dkl.protocols.block import Block
 
 Key = tuple[str, int]
 
@@ -36,7 +36,7 @@ def block_bytes(block: Block) -> int:
 
 
 @dataclass
-class Kept:
+class CachedBlock:
     """A block in the cache, with the number of the pass that used it last."""
 
     block: Block
@@ -52,7 +52,7 @@ class BlockCache:
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Key, Kept] = OrderedDict()
+        self._kept: OrderedDict[Key, CachedBlock] = OrderedDict()
         self._pass = 0
         self.nbytes = 0
 
@@ -78,7 +78,7 @@ class BlockCache:
         while self.nbytes + nbytes > capacity and self._oldest_is_stale(key[0]):
             self._drop_oldest()
         if self.nbytes + nbytes <= capacity:
-            self._kept[key] = Kept(block, nbytes, self._pass)
+            self._kept[key] = CachedBlock(block, nbytes, self._pass)
             self.nbytes += nbytes
 
     def _oldest_is_stale(self, fingerprint: str) -> bool:
@@ -105,7 +105,7 @@ class BlockLoader:
         self._begun: tuple[str, set[int]] = ("", set())
         self._shared: OrderedDict[int, Future] = OrderedDict()
 
-    def fetch(self, work: Work, ticket: Ticket) -> tuple[Block, Reading]:
+    def fetch(self, work: Work, ticket: Ticket) -> tuple[Block, ReadCounts]:
         """The block, from the cache, from a read under way, or read now."""
         key = (work.fingerprint, ticket.number)
         with self._lock:
@@ -114,14 +114,14 @@ class BlockLoader:
             block = self._cache.get(key)
             pending = self._pending.pop(key, None)
         if block is not None:
-            return block, Reading(1, block.n_rows, cache_hits=1)
+            return block, ReadCounts(1, block.n_rows, cache_hits=1)
         block, retries = _read(work, ticket) if pending is None else pending.result()
         if work.is_read:
             with self._lock:
                 self._cache.put(key, block, work.limits.cache_bytes)
-        return block, Reading(1, block.n_rows, block_bytes(block) if work.is_read else 0, retries=retries)
+        return block, ReadCounts(1, block.n_rows, block_bytes(block) if work.is_read else 0, retries=retries)
 
-    def share(self, work: Work, ticket: Ticket) -> tuple[Block, Reading]:
+    def share(self, work: Work, ticket: Ticket) -> tuple[Block, ReadCounts]:
         """The block for one of several tasks that take it shortly after each other; the first reads it for all.
 
         As many blocks are kept for that as are worked on at once. One that had to give way is read again.
@@ -139,7 +139,7 @@ class BlockLoader:
             except BaseException as error:
                 read.set_exception(error)
         block, reading = read.result()
-        return block, reading if is_first else Reading(1, block.n_rows)
+        return block, reading if is_first else ReadCounts(1, block.n_rows)
 
     def read_ahead(self, work: Work, ticket: Ticket | None) -> None:
         """Begin to read a block that will be fetched soon; never more than the pass allows are waiting."""
@@ -195,7 +195,7 @@ after_fork(LOADER.__init__)  # type: ignore[misc]
 
 def blocks_of(
     work: Work, tickets: Iterable[Ticket], following: Ticket | None = None
-) -> Iterator[tuple[Block, Reading]]:
+) -> Iterator[tuple[Block, ReadCounts]]:
     """The blocks behind `tickets` in order, the next one (at the end: `following`) read while the caller is busy."""
     iterator = iter(tickets)
     ticket = next(iterator, None)

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import sparse
 
-from dkl.blocks.block import Block
-from dkl.blocks.records import BlockSum, Record, RowSample
-from dkl.blocks.sampling import sample_keys, smallest_keys, stays_first, sure_key
-from dkl.data.source import BlockSource
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import aligned
+from dkl.protocols.block import Block
+from dkl.protocols.records import BlockSum, Record, RowSample
+from dkl.protocols.sampling import sample_keys, smallest_keys, stays_first, sure_key
+from dkl.protocols.source import BlockSource
 
 Sums = dict[str, np.ndarray]
 

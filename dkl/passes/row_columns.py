@@ -12,10 +12,10 @@ import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from dkl.blocks.block import Block
-from dkl.data.source import BlockSource
 from dkl.errors import StoreError
 from dkl.process import after_fork
+from dkl.protocols.block import Block
+from dkl.protocols.source import BlockSource
 
 VERSION_KEY = "dkl-version"
 _TOKEN_KEY = "dkl-token"

@@ -13,20 +13,20 @@ from typing import Any, Literal
 import dask
 import numpy as np
 
-from dkl.blocks.blas import one_blas_thread
-from dkl.blocks.device import Device
-from dkl.blocks.records import Record
-from dkl.data.source import BlockSource
 from dkl.events import Event, StopRequested, Subscriber
+from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.device import Device
 from dkl.passes.backends import choose_backend, current_client
 from dkl.passes.dispatch import Backend, Dispatcher
 from dkl.passes.graphs import culled, stand_alone
+from dkl.passes.hung_workers import watched
 from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits
 from dkl.passes.row_columns import RowColumns
-from dkl.passes.spans import Node
 from dkl.passes.transport import Carried
-from dkl.passes.watch import watched
-from dkl.passes.work import Limits, Reading, Ticket, Work
+from dkl.passes.tree_sum import Node
+from dkl.passes.work import Limits, ReadCounts, Ticket, Work
+from dkl.protocols.records import Record
+from dkl.protocols.source import BlockSource
 
 RESULTS_AT_ONCE_BYTES = 16 << 20
 MOST_RESULTS_AT_ONCE = 64
@@ -69,7 +69,7 @@ class Session:
         self.name = name
         self.source = source
         self.backend = backend
-        self.reading = Reading()
+        self.reading = ReadCounts()
         self.losses = 0
         self.work: Work
         self.projection: MemoryProjection
@@ -162,7 +162,7 @@ class Session:
             self._handle = self.backend.share(self.work)
         return self._handle
 
-    def advance(self, reading: Reading) -> None:
+    def advance(self, reading: ReadCounts) -> None:
         """Count what a task read and tell the subscribers."""
         self.reading += reading
         detail = {"cache_hits": self.reading.cache_hits}

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from dkl.blocks.blas import one_blas_thread
-from dkl.blocks.block import Block
-from dkl.blocks.device import Device, place
 from dkl.errors import located
+from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.device import Device, place
 from dkl.passes.reading import LOADER, blocks_of
 from dkl.passes.reductions import Reduction, reduction
-from dkl.passes.spans import Node, TreeSum
-from dkl.passes.work import Reading, Ticket, Work
+from dkl.passes.tree_sum import Node, TreeSum
+from dkl.passes.work import ReadCounts, Ticket, Work
 from dkl.process import after_fork
+from dkl.protocols.block import Block
 
 
 class PassStopped(RuntimeError):
@@ -45,7 +45,7 @@ class Partial:
     """The sums of one node: a value a record (None where there were no rows) and what reading them came to."""
 
     values: tuple[Any, ...] | None
-    reading: Reading
+    reading: ReadCounts
 
 
 class Gate:
@@ -87,7 +87,7 @@ def sum_span(work: Work, node: Node, tickets: Sequence[Ticket], following: Ticke
     """
     made = [reduction(record) for record in work.records]  # type: ignore[arg-type]
     trees = TreeSum(_merge_values(made), work.n_blocks, node)
-    reading = Reading()
+    reading = ReadCounts()
     index = node.blocks(work.n_blocks).start
     with working(work):
         for block, one in blocks_of(work, tickets, following):

@@ -17,8 +17,8 @@ import cloudpickle
 import numpy as np
 from scipy import sparse
 
-from dkl.blocks.block import Block
 from dkl.process import after_fork
+from dkl.protocols.block import Block
 
 _lock = threading.Lock()
 _last: tuple[str, Any] = ("", None)

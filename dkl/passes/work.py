@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dkl.blocks.device import Device
-from dkl.blocks.records import Record
-from dkl.data.source import BlockReader
+from dkl.kernels.device import Device
 from dkl.passes.row_columns import RowColumns
+from dkl.protocols.records import Record
+from dkl.protocols.source import BlockReader
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Ticket(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadCounts:
     """What reading some blocks came to."""
 
     blocks: int = 0
@@ -87,8 +87,8 @@ class Reading:
     cache_hits: int = 0
     retries: int = 0
 
-    def __add__(self, other: Reading) -> Reading:
-        return Reading(
+    def __add__(self, other: ReadCounts) -> ReadCounts:
+        return ReadCounts(
             self.blocks + other.blocks,
             self.rows + other.rows,
             self.bytes + other.bytes,

@@ -9,7 +9,7 @@ import numpy as np
 
 from dkl.explain.dependence import Axis
 from dkl.plots.figure import CLASS_COLOURS, diverging, quiet
-from dkl.plots.working import near_rows
+from dkl.plots.fitted_rows import near_rows
 
 
 def places_of(axis: Axis) -> np.ndarray:

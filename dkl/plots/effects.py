@@ -8,13 +8,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from dkl.explain.columns import Groups, columns_of
+from dkl.explain.column_groups import Groups, columns_of
 from dkl.explain.dependence import Axis, axis_on
 from dkl.explain.effects import Effect, effects
 from dkl.explain.model import output_labels
 from dkl.plots.along import draw_curves, draw_pair, places_of
 from dkl.plots.figure import Display, panels
-from dkl.plots.working import in_memory_rows
+from dkl.plots.fitted_rows import in_memory_rows
 
 # values of a number, and in a map
 _RESOLUTION, _MAP_RESOLUTION = 120, 60
@@ -43,8 +43,8 @@ class EffectsDisplay(Display):
     Examples
     --------
     >>> import numpy as np
-    >>> from dkl.learners.kernel_machines import KernelRegressor
-    >>> from dkl.learners.random_features import RandomFeatures
+    >>> from dkl.machines.kernel_machines import KernelRegressor
+    >>> from dkl.methods.random_features import RandomFeatures
     >>> from dkl.plots import EffectsDisplay
     >>> X = np.random.default_rng(0).normal(size=(200, 1))
     >>> model = KernelRegressor(RandomFeatures(n_features=20, random_state=0), solver="newton", alpha=1e-4)

@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dkl.methods.density.spectral import shift_kernel, steepest_direction
 from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
-from dkl.selection.spectral import shift_kernel, steepest_direction
 
 _POINTS = 241
 # periods of a typical frequency that the first panel shows

@@ -10,12 +10,12 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.blocks.sums import feature_sums
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
 from dkl.features.scaling import Scaler
+from dkl.kernels.sums import feature_sums
 from dkl.plots.figure import Display
-from dkl.plots.working import in_memory_rows, working_dual
+from dkl.plots.fitted_rows import in_memory_rows, working_dual
 
 # the map reaches this much further than the features: what was not chosen is seen too
 _MARGIN = 1.25

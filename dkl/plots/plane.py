@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Display, bare, diverging, pyplot
-from dkl.plots.working import in_memory_rows, near_rows, working_dual
+from dkl.plots.fitted_rows import in_memory_rows, near_rows, working_dual
 
 _MOST_POINTS = 4_000
 _MARGIN = 0.05
@@ -122,8 +122,8 @@ class DecisionDisplay(Display):
     Examples
     --------
     >>> import numpy as np
-    >>> from dkl.learners.kernel_machines import KernelClassifier
-    >>> from dkl.learners.random_features import RandomFeatures
+    >>> from dkl.machines.kernel_machines import KernelClassifier
+    >>> from dkl.methods.random_features import RandomFeatures
     >>> from dkl.plots import DecisionDisplay
     >>> from dkl.testing.synthetic import windmill
     >>> X, y = windmill(300)

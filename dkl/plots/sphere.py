@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dkl.blocks.maps import map_rows
+from dkl.kernels.maps import map_rows
 from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Display, diverging, panels
 
 _VIEW = (25.0, -50.0)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from dkl.blocks.maps import map_rows
-from dkl.blocks.sums import feature_sums
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonics import SphericalHarmonics
+from dkl.kernels.maps import map_rows
+from dkl.kernels.sums import feature_sums
 from dkl.testing.require import require, same_bits
 
 _STANDARD_ERRORS = 6.0

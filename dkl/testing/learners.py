@@ -9,10 +9,10 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 
-from dkl.blocks.blas import one_blas_thread
-from dkl.blocks.maps import map_rows
 from dkl.data.coerce import as_dataset
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.maps import map_rows
 from dkl.testing.require import require, same_bits
 
 
@@ -35,7 +35,7 @@ def check_learner(learner: Any, *, n_rows: int = 400) -> None:
 
     Examples
     --------
-    >>> from dkl.learners.random_features import RandomFeatures
+    >>> from dkl.methods.random_features import RandomFeatures
     >>> from dkl.testing.learners import check_learner
     >>> check_learner(RandomFeatures(n_features=20))
     """

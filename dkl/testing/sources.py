@@ -7,8 +7,8 @@ import pickle
 import numpy as np
 from scipy import sparse
 
-from dkl.blocks.block import Block
-from dkl.data.source import BlockSource
+from dkl.protocols.block import Block
+from dkl.protocols.source import BlockSource
 from dkl.testing.require import require, same_bits
 
 MOST_ROWS = 65_536
@@ -30,7 +30,7 @@ def check_source(source: BlockSource) -> None:
     Examples
     --------
     >>> import numpy as np
-    >>> from dkl.data.memory import ArraySource
+    >>> from dkl.data.sources.in_memory import ArraySource
     >>> from dkl.testing.sources import check_source
     >>> check_source(ArraySource(np.eye(10), rows_a_block=4))
     """

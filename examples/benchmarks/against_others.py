@@ -114,9 +114,11 @@ def xrfm(rows: Rows, quick: bool) -> Fitted:
 
 def dkl_machine(rows: Rows, quick: bool, learner: str, n_features: int) -> Fitted:
     import dkl
-    from dkl.learners.machine import LEARNERS
+    from dkl.registry import learner_entry
 
-    features = LEARNERS[learner](n_features=min(n_features, 100) if quick else n_features, random_state=0)
+    features = learner_entry(learner).learner_class(
+        n_features=min(n_features, 100) if quick else n_features, random_state=0
+    )
     kind, loss = (
         (dkl.KernelRegressor, "squared_error") if are_numbers(rows.y) else (dkl.KernelClassifier, "squared_hinge")
     )

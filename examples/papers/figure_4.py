@@ -28,8 +28,8 @@ from rich.progress import Progress
 from sets import rows_of
 from sklearn.exceptions import ConvergenceWarning
 
-from dkl.search.proposals import Proposer
-from dkl.search.space import Space, space_of
+from dkl.model_selection.proposals import Proposer
+from dkl.model_selection.space import Space, space_of
 
 # of the paper: RBF-SVM, MKL, FKL, tuned random features; the scale of some targets is not known
 PAPER = {

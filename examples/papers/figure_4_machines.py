@@ -16,11 +16,11 @@ from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from sklearn.svm import SVC, SVR
 
 import dkl
-from dkl.blocks.maps import map_rows
 from dkl.features.feature_map import FeatureMap
-from dkl.selection.density import DensityPenalty, density_penalty
-from dkl.selection.tuned_squared import solve_squared
-from dkl.selection.tuned_sums import SquaredRows, SquaredSums
+from dkl.kernels.maps import map_rows
+from dkl.methods.density.penalty import DensityPenalty, density_penalty
+from dkl.methods.density.row_summary import SquaredRows, SquaredSums
+from dkl.methods.density.squared import solve_squared
 
 Values = Mapping[str, Any]
 Space = dict[str, Any]

@@ -15,7 +15,7 @@ from dkl.bounds.alignment import (
     rademacher_bound,
     risk_bound,
 )
-from dkl.selection.alignment import maximise_alignment
+from dkl.solvers.kernel_alignment import maximise_alignment
 
 W = np.linspace(0.2, 3.0, 12)
 

@@ -11,8 +11,8 @@ from scipy.linalg import eigh
 
 from dkl.bounds.leverage import coherence_ratio, feature_count, learning_rate
 from dkl.features.families import Matern
-from dkl.learners.leverage import LeverageFeatures
-from dkl.selection.leverage import resample
+from dkl.methods.leverage.driver import resample
+from dkl.methods.leverage.learner import LeverageFeatures
 
 
 @pytest.fixture(scope="module")

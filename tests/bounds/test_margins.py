@@ -17,11 +17,11 @@ from dkl.bounds.margins import (
     potential_deviation,
     uniform_sample_size,
 )
-from dkl.selection.game import GameDriver
-from dkl.selection.peak_search import sample_size
+from dkl.methods.frequency_search.peak_search import sample_size
+from dkl.methods.game.driver import GameDriver
 from tests.definitions.game import game_value
-from tests.selection.play import play
-from tests.selection.test_game import D, features_of, game, rows, signs_of, table_of
+from tests.methods.play import play
+from tests.methods.test_game_driver import D, features_of, game, rows, signs_of, table_of
 
 
 def machine_value(weights: np.ndarray, X: np.ndarray, signs: np.ndarray, C: float, loss: str) -> float:

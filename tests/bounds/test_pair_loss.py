@@ -10,8 +10,8 @@ import pytest
 
 from dkl.bounds.certificate import Bound
 from dkl.bounds.pair_loss import divergence_bound, first_order_bound, second_order_bound
-from dkl.selection.alignment import maximise_alignment
-from dkl.selection.posterior import pseudo_posterior
+from dkl.methods.posterior.weights import pseudo_posterior
+from dkl.solvers.kernel_alignment import maximise_alignment
 
 EPS, DRAWS = 0.05, 4_000
 W = np.linspace(0.2, 3.0, 8)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dkl.bounds.similarity import landmark_bound
-from dkl.selection.posterior import pseudo_posterior
+from dkl.methods.posterior.weights import pseudo_posterior
 
 
 def draw(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dkl.bounds.tuning import inverse_eigenvalue_bound, schedules
-from dkl.selection.meta_kernels import RBFMetaKernel
+from dkl.bounds.tuned import inverse_eigenvalue_bound, schedules
+from dkl.methods.density.meta_kernels import RBFMetaKernel
 from tests.definitions.density import penalty_matrix
 
 

@@ -17,8 +17,8 @@ from sklearn.base import BaseEstimator, clone
 import dkl
 from dkl.data.create import create_dataset
 from dkl.data.dataset import open_dataset
-from dkl.learners.kernel_machines import KernelClassifier
-from dkl.learners.tuned import TunedClassifier
+from dkl.machines.kernel_machines import KernelClassifier
+from dkl.methods.density.learner import TunedClassifier
 
 EXACT = {"solver": "newton", "loss": "squared_hinge", "alpha": 1e-3}
 SMALL = {"scaling": "standard", "random_state": 0, "progress": False}

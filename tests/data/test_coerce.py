@@ -17,7 +17,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, from_zarr
 from dkl.data.labels import guess_task
-from dkl.data.lazy import DaskSource
+from dkl.data.sources.lazy import DaskSource
 from dkl.testing.sources import check_source
 
 RNG = np.random.default_rng(0)

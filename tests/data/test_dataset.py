@@ -12,13 +12,13 @@ import pytest
 from scipy import sparse
 
 import dkl
-from dkl.data.blocking import MAX_BLOCK_ROWS
 from dkl.data.coerce import as_dataset
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
-from dkl.data.memory import ArraySource
-from dkl.data.rows import nbytes_of
 from dkl.data.schema import Schema
+from dkl.data.sources.in_memory import ArraySource
+from dkl.data.sources.rows import nbytes_of
+from dkl.data.store.blocking import MAX_BLOCK_ROWS
 from dkl.testing.sources import check_source
 
 N = 400
@@ -57,7 +57,7 @@ def test_lazy_arrays_have_a_chunk_a_block_and_fit_together(stored: Dataset) -> N
 
 def test_counts_of_stored_views_are_known_without_reading(stored: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = stored["train"].y.compute()
-    monkeypatch.setattr("dkl.data.reading.OpenStore.values", lambda *arguments: pytest.fail("a block was read"))
+    monkeypatch.setattr("dkl.data.store.reader.OpenStore.values", lambda *arguments: pytest.fail("a block was read"))
     train = open_dataset(stored.store)["train"]
     assert train.n_rows == len(expected)
     assert train.class_weights.shape == (2,)

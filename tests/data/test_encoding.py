@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dkl.data.encoding import TableEncoding, learn_encoding, worth_sparse
+from dkl.data.ingest.encoding import TableEncoding, learn_encoding, worth_sparse
 
 
 def encoded_by_definition(frame: pd.DataFrame, encoding: TableEncoding) -> np.ndarray:

@@ -20,7 +20,7 @@ from zarr.storage import LocalStore
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.schema import Schema
-from dkl.data.store import DatasetWriter
+from dkl.data.store.writer import DatasetWriter
 from dkl.errors import CorruptChunkError, StoreError
 
 N_ROWS = 300
@@ -44,8 +44,8 @@ def make_store(path: Path, kind: str, seed: int = 0) -> Dataset:
     X, y, weight = rows_of(kind, seed)
     with pytest.MonkeyPatch.context() as patched:
         if kind == "sharded":
-            patched.setattr("dkl.data.block_arrays._MANY_BLOCKS", 2)
-            patched.setattr("dkl.data.block_arrays._MOST_IN_A_SHARD", 2)
+            patched.setattr("dkl.data.store.block_arrays._MANY_BLOCKS", 2)
+            patched.setattr("dkl.data.store.block_arrays._MOST_IN_A_SHARD", 2)
         ds = create_dataset(path, X, y, sample_weight=weight, rows_a_block=60)
     assert ds.describe().facts["sharded"] == (kind == "sharded")
     return ds.split({"train": 0.7, "test": 0.3})
@@ -283,7 +283,7 @@ def test_of_two_replacing_writers_the_second_is_told_and_the_first_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
 ) -> None:
     if not can_exchange:
-        monkeypatch.setattr("dkl.data.commit.exchanged", lambda *given: False)
+        monkeypatch.setattr("dkl.data.store.commit.exchanged", lambda *given: False)
     path = tmp_path / "rows.zarr"
     create_dataset(path, np.zeros((3, 2)))
     with pytest.raises(FileExistsError, match="another writer"):

@@ -11,7 +11,7 @@ import pyarrow.dataset
 import pytest
 
 import dkl
-from dkl.data.ingest import read_tables
+from dkl.data.ingest.ingest import read_tables
 
 MISSING = "__HIVE_DEFAULT_PARTITION__"
 

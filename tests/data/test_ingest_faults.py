@@ -19,10 +19,10 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 import dkl
-from dkl.data import ingest as ingest_module
-from dkl.data import scratch
-from dkl.data.formats import Buffers
-from dkl.data.store import DatasetWriter
+from dkl.data.ingest import ingest as ingest_module
+from dkl.data.ingest import scratch
+from dkl.data.ingest.formats import Buffers
+from dkl.data.store.writer import DatasetWriter
 from dkl.errors import MemoryLimitError
 
 GOOD = "x,c,y\n1,a,no\n2,b,yes\n3,a,no\n"

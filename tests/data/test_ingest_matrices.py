@@ -14,9 +14,9 @@ from scipy import sparse
 from sklearn.datasets import dump_svmlight_file, load_breast_cancer, load_svmlight_file
 
 import dkl
-from dkl.data.ingest import plan_ingest
-from dkl.data.libsvm_files import MAX_WIDTH, LibsvmFormat, libsvm_rows
-from dkl.data.npz_files import NpzFormat
+from dkl.data.ingest.ingest import plan_ingest
+from dkl.data.ingest.libsvm_files import MAX_WIDTH, LibsvmFormat, libsvm_rows
+from dkl.data.ingest.npz_files import NpzFormat
 
 
 def rows_in_order(ds: Any) -> tuple[np.ndarray, np.ndarray | None]:

@@ -16,16 +16,16 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 import dkl
-from dkl.data.csv_files import CsvFormat
 from dkl.data.dataset import Dataset
-from dkl.data.formats import Buffers, open_rows
-from dkl.data.ingest import plan_ingest, read_tables
-from dkl.data.packing import NumberPacking
-from dkl.data.paths import find_files
-from dkl.data.quoted_text import QuoteRules
-from dkl.data.staging import Stage, shuffle_keys
-from dkl.data.table_rows import TableChoices
-from dkl.data.text_chunks import text_chunks
+from dkl.data.ingest.csv_files import CsvFormat
+from dkl.data.ingest.formats import Buffers, open_rows
+from dkl.data.ingest.ingest import plan_ingest, read_tables
+from dkl.data.ingest.packing import NumberPacking
+from dkl.data.ingest.paths import find_files
+from dkl.data.ingest.quoted_text import QuoteRules
+from dkl.data.ingest.staging import Stage, shuffle_keys
+from dkl.data.ingest.table_rows import TableChoices
+from dkl.data.ingest.text_chunks import text_chunks
 from dkl.events import Event
 
 

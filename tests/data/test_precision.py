@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dkl
-from dkl.data.encoding import TableEncoding, learn_encoding
-from dkl.data.precision import CLOSE, SAMPLE_ROWS, WHOLE, NumberSample
+from dkl.data.ingest.encoding import TableEncoding, learn_encoding
+from dkl.data.ingest.precision import CLOSE, SAMPLE_ROWS, WHOLE, NumberSample
 
 N = 1_000
 RNG = np.random.default_rng(0)

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from scipy import sparse, stats
 
-from dkl.data import scratch
-from dkl.data.scratch import check_free_space, scratch_folder
-from dkl.data.shuffle import shuffled_batches
-from dkl.data.staging import ROW, Stage, shuffle_keys
+from dkl.data.ingest import scratch
+from dkl.data.ingest.scratch import check_free_space, scratch_folder
+from dkl.data.ingest.shuffle import shuffled_batches
+from dkl.data.ingest.staging import ROW, Stage, shuffle_keys
 
 
 def cut(n_rows: int, step: int) -> list[slice]:
@@ -153,7 +153,7 @@ def test_folders_of_a_killed_process_go_with_the_next_run_and_those_of_a_living_
     program = textwrap.dedent(
         f"""
         import time
-        from dkl.data.scratch import scratch_folder
+        from dkl.data.ingest.scratch import scratch_folder
         with scratch_folder({str(tmp_path)!r}, name="rows [1].zarr"):
             print("ready", flush=True)
             time.sleep(60)

@@ -16,8 +16,9 @@ from dask import delayed
 from scipy import sparse
 
 import dkl
-from dkl.data import checks, store
+from dkl.data import checks
 from dkl.data.soundness import check_structure
+from dkl.data.store import writer as store
 
 RNG = np.random.default_rng(0)
 ROWS, COLUMNS = 40, 6

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from dkl.data.coerce import as_dataset
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
-from dkl.data.memory import ArraySource
 from dkl.data.schema import Schema
+from dkl.data.sources.in_memory import ArraySource
 from dkl.data.splits import apportioned
 from dkl.errors import StoreError
 
@@ -142,7 +142,7 @@ def test_several_sets_of_splits_and_splits_of_splits_live_side_by_side(tmp_path:
 
 
 def test_rows_of_weight_zero_are_in_no_split(tmp_path: Path) -> None:
-    from dkl.data.store import DatasetWriter
+    from dkl.data.store.writer import DatasetWriter
 
     weight = np.arange(N) % 3.0
     schema = Schema(n_columns=1, dtype=np.dtype("f4"), has_weight=True)
@@ -173,7 +173,7 @@ def test_a_half_written_split_is_as_if_it_were_not_there(tmp_path: Path, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("dkl.data.commit._rename", fail)
+        patched.setattr("dkl.data.store.commit._rename", fail)
         with pytest.raises(KeyboardInterrupt):
             ds.split({"a": 0.5, "b": 0.5})
     assert open_dataset(tmp_path / "rows.zarr").splits == ()

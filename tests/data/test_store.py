@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from dkl.data.blocking import MAX_BLOCK_ROWS, block_bounds, block_rows, row_bytes
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, from_zarr, open_dataset
 from dkl.data.schema import Schema
-from dkl.data.store import DatasetWriter, is_store
+from dkl.data.store.blocking import MAX_BLOCK_ROWS, block_bounds, block_rows, row_bytes
+from dkl.data.store.writer import DatasetWriter, is_store
 from dkl.errors import StoreError
 from dkl.testing.sources import check_source
 
@@ -126,8 +126,8 @@ def test_rows_written_in_any_pieces_come_back(
 def test_stores_with_and_without_shards_and_known_length_hold_the_same_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sparse: bool
 ) -> None:
-    monkeypatch.setattr("dkl.data.block_arrays._MANY_BLOCKS", 3)
-    monkeypatch.setattr("dkl.data.block_arrays._LEAST_ENTRIES", 8)
+    monkeypatch.setattr("dkl.data.store.block_arrays._MANY_BLOCKS", 3)
+    monkeypatch.setattr("dkl.data.store.block_arrays._LEAST_ENTRIES", 8)
     rng = np.random.default_rng(0)
     X = rng.integers(0, 3, (400, 6)).astype(np.float32)
     rows = sparse.csr_array(X) if is_sparse else X
@@ -246,7 +246,7 @@ def test_a_reader_travels_light_and_opens_its_store_once_a_process(
     assert len(pickle.dumps(ds.source.reader())) < 1000
     assert len(pickle.dumps(ds.source.ticket(17))) < 100
     opened = []
-    monkeypatch.setattr("dkl.data.reading.read_facts", opened.append)
+    monkeypatch.setattr("dkl.data.store.reader.read_facts", opened.append)
     readers = [pickle.loads(pickle.dumps(ds.source.reader())) for _ in range(3)]
     assert all(reader.load(17).n_rows == 3 for reader in readers)
     assert not opened
@@ -258,13 +258,13 @@ def test_a_reader_of_a_store_that_was_replaced_is_told(tmp_path: Path, monkeypat
     with pytest.raises(StoreError):
         ds.source.reader().load(0)
     # as in a process that opens the store for the first time
-    monkeypatch.setattr("dkl.data.reading._open", type(open_stores())())
+    monkeypatch.setattr("dkl.data.store.reader._open", type(open_stores())())
     with pytest.raises(StoreError, match="was replaced"):
         ds.source.reader().load(0)
 
 
 def open_stores() -> object:
-    from dkl.data import reading
+    from dkl.data.store import reader as reading
 
     return reading._open
 

@@ -13,11 +13,11 @@ from scipy import sparse
 
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
-from dkl.data.location import Location
-from dkl.data.reading import OpenStore
-from dkl.data.stored_splits import whole_split
+from dkl.data.store.location import Location
+from dkl.data.store.reader import OpenStore
+from dkl.data.store.stored_splits import whole_split
+from dkl.data.store.version_files import check_version
 from dkl.data.verification import faults
-from dkl.data.version_files import check_version
 from dkl.errors import CorruptChunkError, StoreError
 
 WRITTEN = Path(__file__).parent / "written_by"

@@ -17,7 +17,7 @@ from scipy import sparse
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.schema import Schema
-from dkl.data.store import DatasetWriter
+from dkl.data.store.writer import DatasetWriter
 from dkl.errors import CorruptChunkError, StoreReplacedError
 
 NAMES = st.sampled_from(["one", "two"])

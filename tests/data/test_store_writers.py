@@ -16,12 +16,12 @@ import pytest
 import zarr
 from zarr.storage import LocalStore
 
-from dkl.data import commit
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
-from dkl.data.location import Location
 from dkl.data.schema import Schema
-from dkl.data.store import DatasetWriter
+from dkl.data.store import commit
+from dkl.data.store.location import Location
+from dkl.data.store.writer import DatasetWriter
 from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError
 
 X = (np.arange(75.0).reshape(25, 3) % 7).astype(np.float32)
@@ -135,7 +135,7 @@ def test_a_store_that_is_deleted_while_something_is_added_does_not_come_back_as_
 @pytest.mark.parametrize("can_exchange", [True, False])
 def test_rows_that_are_appended_while_the_store_is_being_replaced_are_kept(tmp_path, monkeypatch, can_exchange) -> None:
     if not can_exchange:
-        monkeypatch.setattr("dkl.data.commit.exchanged", lambda *given: False)
+        monkeypatch.setattr("dkl.data.store.commit.exchanged", lambda *given: False)
     store = tmp_path / "rows.zarr"
     ds = make(store)
     schema = Schema(n_columns=3, dtype=np.dtype(np.float32))
@@ -311,7 +311,7 @@ def test_a_users_own_files_behind_a_url_are_not_deleted_either(tmp_path: Path) -
 @pytest.mark.parametrize("can_exchange", [True, False])
 def test_a_file_that_a_user_puts_in_meanwhile_is_not_deleted(tmp_path: Path, monkeypatch, can_exchange: bool) -> None:
     if not can_exchange:
-        monkeypatch.setattr("dkl.data.commit.exchanged", lambda *given: False)
+        monkeypatch.setattr("dkl.data.store.commit.exchanged", lambda *given: False)
     store = tmp_path / "rows.zarr"
     make(store)
     original = commit._flush

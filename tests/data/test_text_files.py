@@ -24,16 +24,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dkl
-from dkl.data import table_rows
-from dkl.data.csv_files import CsvFormat
-from dkl.data.encoding import learn_encoding
-from dkl.data.formats import Buffers, open_rows
 from dkl.data.frames import encode_frame
-from dkl.data.ingest import plan_ingest, read_tables
-from dkl.data.paths import find_files
-from dkl.data.quoted_text import QuotedText, QuoteRules
-from dkl.data.table_rows import TableChoices
-from dkl.data.text_chunks import text_chunks
+from dkl.data.ingest import table_rows
+from dkl.data.ingest.csv_files import CsvFormat
+from dkl.data.ingest.encoding import learn_encoding
+from dkl.data.ingest.formats import Buffers, open_rows
+from dkl.data.ingest.ingest import plan_ingest, read_tables
+from dkl.data.ingest.paths import find_files
+from dkl.data.ingest.quoted_text import QuotedText, QuoteRules
+from dkl.data.ingest.table_rows import TableChoices
+from dkl.data.ingest.text_chunks import text_chunks
 
 ROWS = [f"{i},{'ab'[i % 2]},{'no' if i % 3 else 'yes'}" for i in range(1000)]
 

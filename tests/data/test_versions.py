@@ -19,9 +19,9 @@ from scipy import sparse
 
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, from_zarr, open_dataset
-from dkl.data.store import DatasetWriter
+from dkl.data.store.writer import DatasetWriter
 from dkl.errors import CorruptChunkError, StoreError
-from dkl.learners.random_features import RandomFeatures
+from dkl.methods.random_features import RandomFeatures
 from dkl.testing import check_source
 
 RNG = np.random.default_rng(0)

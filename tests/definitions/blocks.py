@@ -1,4 +1,4 @@
-"""What the functions of `dkl.blocks` mean, written as loops over rows and frequencies under the same names."""
+"""What the functions of `dkl.kernels` mean, written as loops over rows and frequencies under the same names."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy as np
 from scipy import sparse, special
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
-from dkl.blocks.block import Block
-from dkl.blocks.kmeans import Centers
-from dkl.blocks.nufft import FrequencyGrid
-from dkl.blocks.sgd_rule import SGDModels, SGDRule
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import LandmarkProjection, SharedLandmarkProjection
 from dkl.features.scaling import Scaler
+from dkl.kernels.nufft import FrequencyGrid
+from dkl.kernels.sgd.rule import SGDModels, SGDRule
+from dkl.methods.landmarks.kmeans_sums import Centers
+from dkl.protocols.block import Block
 from tests.definitions.refinement import adam_update as adam_update
 from tests.definitions.refinement import expansion_gradient as expansion_gradient
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from dkl.blocks.game import Trials
 from dkl.features.feature_map import FeatureMap
+from dkl.methods.game.sums import Trials
 from tests.definitions import blocks, losses
 
 

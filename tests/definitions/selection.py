@@ -1,4 +1,4 @@
-"""The papers' definitions behind `dkl.selection`, written as double loops under the same names."""
+"""The papers' definitions behind the drivers of `dkl.methods`, written as double loops under the same names."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dkl.bench.devices import Speed, device_speeds
-from dkl.blocks.device import why_no_gpu
+from dkl.bench.device_speed import Speed, device_speeds
+from dkl.kernels.device import why_no_gpu
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OUTCOMES = """<testsuites><testsuite>

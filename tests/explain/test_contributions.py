@@ -12,10 +12,10 @@ import pytest
 from scipy import sparse
 
 import dkl
-from dkl.blocks.block import Block
 from dkl.explain import background_of, contributions
-from dkl.explain.reading import part_of, wave_means, wave_sums
+from dkl.explain.wave_pass import part_of, wave_means, wave_sums
 from dkl.plots import ContributionsDisplay
+from dkl.protocols.block import Block
 from tests.definitions.explain import shapley_values
 from tests.explain.cases import NAMES, WAVES, decision_values, machine, rows
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from dkl.explain import partial_dependence
-from dkl.explain.columns import patterns_of
+from dkl.explain.column_groups import patterns_of
 from dkl.plots import DependenceDisplay
 from tests.explain.cases import NAMES, decision_values, machine, mixed_machine, rows
 

@@ -14,8 +14,8 @@ import dkl
 from dkl.explain import effects, supports
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
-from dkl.learners.random_features import RandomFeatures
-from dkl.learners.rows import encoded_frame
+from dkl.methods.random_features import RandomFeatures
+from dkl.methods.validation import encoded_frame
 from dkl.plots import EffectsDisplay
 from dkl.testing.synthetic import ADDITIVE_EFFECTS, additive
 

@@ -12,9 +12,9 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 import dkl
-from dkl.blocks.scale import scale_rows
 from dkl.export.quantiles import quantile_scores
-from dkl.selection.scaling import quantile_scaler
+from dkl.kernels.scale import scale_rows
+from dkl.methods.preparation.scalers import quantile_scaler
 from tests.export.models import MAPS, THREE, TWO, X, assert_agree, classifier, random_features
 
 onnx = pytest.importorskip("onnx")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dkl.blocks.maps import map_rows
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Family, Gaussian, Laplacian, Matern
 from dkl.features.projections import ColumnProjection
+from dkl.kernels.maps import map_rows
 
 SAMPLINGS = ("iid", "orthogonal", "structured")
 DRAWN: list[Family] = [

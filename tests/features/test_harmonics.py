@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy import special
 
-from dkl.blocks.maps import map_rows
 from dkl.features.families import Coordinates, FiniteFamily, Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonic_projection import HarmonicProjection
 from dkl.features.harmonics import SphericalHarmonics, dimension, harmonic_values, multi_indices, zonal
+from dkl.kernels.maps import map_rows
 from dkl.testing.families import check_family
 
 

@@ -18,7 +18,7 @@ from dkl.features.projections import (
     padded_width,
     walsh_hadamard,
 )
-from tests.blocks.cases import scaler
+from tests.kernels.cases import scaler
 
 
 def hadamard(length: int) -> np.ndarray:

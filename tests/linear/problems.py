@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dkl.blocks.block import Block
-from dkl.blocks.records import BlockSum, Fold
 from dkl.data.dataset import Dataset
-from dkl.data.memory import ArraySource
 from dkl.data.schema import Schema
+from dkl.data.sources.in_memory import ArraySource
 from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
+from dkl.protocols.block import Block
+from dkl.protocols.records import BlockSum, Fold
 from tests.passes.sources import stepped_through
 
 

@@ -11,9 +11,9 @@ import pytest
 from sklearn.base import clone
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
-from dkl.blocks.device import rows_on
+from dkl.kernels.device import rows_on
 from dkl.linear.array_sgd import ArraySGDClassifier, ArraySGDRegressor
-from dkl.linear.pieces import Piece
+from dkl.linear.minibatches import Piece
 from dkl.linear.sgd import default_estimator, first_state, sgd_step, step_schedule
 from tests.linear.problems import rows
 
@@ -119,7 +119,7 @@ def test_an_epoch_takes_the_same_steps_on_either_device(loss: str, place: str) -
 def test_a_piece_travels_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU's rows reach a process without one as NumPy's."""
     piece = Piece(np.ones((2, 3)), np.arange(2), None)
-    monkeypatch.setattr("dkl.linear.pieces.is_on_gpu", lambda x: True)
-    monkeypatch.setattr("dkl.linear.pieces.why_no_gpu", lambda: "there is none")
+    monkeypatch.setattr("dkl.linear.minibatches.is_on_gpu", lambda x: True)
+    monkeypatch.setattr("dkl.linear.minibatches.why_no_gpu", lambda: "there is none")
     arrived = pickle.loads(pickle.dumps(piece))
     np.testing.assert_array_equal(arrived.phi, piece.phi)

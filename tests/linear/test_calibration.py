@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dkl.blocks.calibration import calibration_sums
-from dkl.learners.prediction import chosen_codes, probabilities
-from dkl.selection.calibration import MULTIPLIERS, best_multiplier
+from dkl.linear.calibration_sums import calibration_sums
+from dkl.linear.temperature import MULTIPLIERS, best_multiplier
+from dkl.methods.prediction import chosen_codes, probabilities
 from tests.definitions import linear as definition
 
 

@@ -13,8 +13,8 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, centred, uncentred
 from dkl.linear.fitting import LinearProblem, Run, default_epochs, fit_by_epochs, mixed_source, summarise_rows
-from dkl.linear.mixing import MixedSource
-from dkl.linear.pieces import HeldOut, RowTargets, piece_rows, shuffled_piece
+from dkl.linear.minibatches import HeldOut, RowTargets, piece_rows, shuffled_piece
+from dkl.linear.mixed_blocks import MixedSource
 from dkl.linear.scores import decision_values
 from dkl.linear.sgd import (
     REGRESSION_LOSSES,

@@ -14,7 +14,7 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 from sklearn.naive_bayes import GaussianNB
 
 from dkl.linear.incremental import BlockIncremental, EstimatorState, estimator_step
-from dkl.linear.pieces import Piece
+from dkl.linear.minibatches import Piece
 from tests.linear.problems import feature_map, rows
 
 

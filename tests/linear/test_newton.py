@@ -9,20 +9,30 @@ import pytest
 from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC
 
-import dkl.selection.newton as newton
-from dkl.blocks.maps import map_rows
-from dkl.blocks.newton import NewtonOptions, NewtonTargets, Trial, add_hessian, loss_sums, newton_sums, packed_size
-from dkl.selection.newton import NewtonDriver, NewtonProblem
+import dkl.linear.newton_driver as newton
+from dkl.kernels.maps import map_rows
+from dkl.kernels.normal_equations import (
+    NewtonOptions,
+    NewtonTargets,
+    TrialSteps,
+    add_hessian,
+    loss_sums,
+    newton_sums,
+    packed_size,
+)
+from dkl.linear.newton_driver import NewtonDriver, NewtonProblem
 from tests.definitions import linear as definition
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed
 
 LOSSES = ("squared_hinge", "squared_error")
 
 
-def some_trial(g: int, width: int, seed: int = 0) -> Trial:
+def some_trial(g: int, width: int, seed: int = 0) -> TrialSteps:
     generator = np.random.default_rng(seed)
     shape = (g, width)
-    return Trial(generator.normal(size=shape), generator.normal(size=shape), generator.uniform(0.1, 1.0, size=(g, 3)))
+    return TrialSteps(
+        generator.normal(size=shape), generator.normal(size=shape), generator.uniform(0.1, 1.0, size=(g, 3))
+    )
 
 
 def mapped(X: np.ndarray, phi: object, dtype: str = "float64") -> np.ndarray:
@@ -77,8 +87,8 @@ def test_every_panel_of_the_hessian_is_that_of_the_outer_products(
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_block_of_several_tiles_has_the_sums_of_its_rows(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dkl.blocks.newton._LEAST_ROWS", 16)
-    monkeypatch.setattr("dkl.blocks.newton._TILE_BYTES", 1)
+    monkeypatch.setattr("dkl.kernels.normal_equations._LEAST_ROWS", 16)
+    monkeypatch.setattr("dkl.kernels.normal_equations._TILE_BYTES", 1)
     X, _ = rows(50, 2)
     phi, weight = feature_map(4), np.ones(50)
     targets, trial = targets_for(loss, 50, 2), some_trial(2, 17)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from sklearn.svm import LinearSVC
 
-from dkl.blocks.held_out import candidate_losses, held_out_block
-from dkl.blocks.maps import map_rows
-from dkl.blocks.newton import NewtonTargets, packed_size
-from dkl.linear.penalty import PENALTIES, Candidates, Folds, PenaltyChoice, clear_gain, penalty_candidates
-from dkl.linear.pieces import HeldOut
-from dkl.linear.rough import Share, rough_problem
-from dkl.selection.newton import NewtonDriver, NewtonProblem, NewtonState
+from dkl.kernels.maps import map_rows
+from dkl.kernels.normal_equations import NewtonTargets, packed_size
+from dkl.linear.held_out_sums import candidate_losses, held_out_block
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
+from dkl.linear.penalty_choice import PENALTIES, Candidates, Folds, PenaltyChoice, clear_gain, penalty_candidates
+from dkl.linear.subsample_start import Share, rough_problem
 from tests.definitions import linear as definition
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed
 
@@ -78,7 +78,7 @@ def test_the_penalty_of_many_classes_is_told_apart_on_features_whose_hessians_fi
 ) -> None:
     base = base_problem("squared_hinge", 3, 80.0)
     X, kept, start = rows(80, 3)[0], 5, np.ones((3, base.width))
-    monkeypatch.setattr("dkl.selection.newton._HESSIAN_BYTES", 3 * 8 * packed_size(0, 2 * kept + 2))
+    monkeypatch.setattr("dkl.linear.newton_driver._HESSIAN_BYTES", 3 * 8 * packed_size(0, 2 * kept + 2))
     made = penalty_candidates(base, HELD_OUT, n_rows=1e4, square_length=1.0, start=start)
     assert made.problem.start is None
     phi, first = (map_rows(X, of.feature_map, "float64") for of in (base, made.problem))
@@ -293,8 +293,8 @@ def test_blocks_without_held_out_rows_add_nothing() -> None:
 
 
 def test_steps_on_a_share_of_the_rows_lead_near_the_optimum_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dkl.linear.rough._LEAST_ROWS", 400)
-    monkeypatch.setattr("dkl.linear.rough._MOST", 0.3)
+    monkeypatch.setattr("dkl.linear.subsample_start._LEAST_ROWS", 400)
+    monkeypatch.setattr("dkl.linear.subsample_start._MOST", 0.3)
     X, codes = rows(2_000, 3)
     blocks, base = blocks_of(X, codes, 500), replace(base_problem("squared_hinge", 3, 2_000.0), alpha=1e-3)
     rough = rough_problem(base, 2_000, 7)

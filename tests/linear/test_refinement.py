@@ -10,20 +10,20 @@ import dask
 import numpy as np
 import pytest
 
-from dkl.blocks.block import Block
-from dkl.blocks.losses import loss_of
-from dkl.blocks.refinement import Expansion, expansion_gradient, scaled_rows
-from dkl.data.memory import ArraySource
+from dkl.data.sources.in_memory import ArraySource
 from dkl.events import Event
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
-from dkl.linear.descent import RefineDriver, Refinement, RefineProblem, adam_step, refine_piece
 from dkl.linear.fitting import LinearProblem, Run
+from dkl.linear.minibatches import HeldOut, RowTargets, signs
 from dkl.linear.newton import fit_by_newton
-from dkl.linear.pieces import HeldOut, RowTargets, signs
 from dkl.linear.refinement import Refined, fit_and_refine, refine_features
+from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, adam_step, refine_piece
+from dkl.linear.refinement_sums import Expansion, expansion_gradient, scaled_rows
 from dkl.linear.scores import decision_values
 from dkl.passes.checkpoint import Checkpoint
+from dkl.protocols.block import Block
+from dkl.solvers.losses import loss_of
 from tests.linear.problems import blocks_of, feature_map, rows
 
 D_IN, M = 4, 12

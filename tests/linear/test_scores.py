@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dkl.blocks.maps import map_rows
 from dkl.features.families import Gaussian
-from dkl.linear.pieces import piece_rows
+from dkl.kernels.maps import map_rows
+from dkl.linear.minibatches import piece_rows
 from dkl.linear.scores import cached_rows, decision_values
-from tests.blocks.cases import assert_same_rows
+from tests.kernels.cases import assert_same_rows
 
 
 @pytest.mark.parametrize("n_frequencies", [10, 3_001])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dkl.data.coerce import as_dataset
-from dkl.linear.targets import target_record, target_scale
+from dkl.linear.target_statistics import target_record, target_scale
 
 
 @pytest.mark.parametrize("t", [1, 3])

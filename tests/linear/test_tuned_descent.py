@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from dkl.blocks.maps import map_rows
-from dkl.data.memory import ArraySource
+from dkl.data.sources.in_memory import ArraySource
 from dkl.events import Event
+from dkl.kernels.maps import map_rows
 from dkl.linear.epochs import EpochDriver
 from dkl.linear.fitting import LinearProblem, Run
-from dkl.linear.pieces import HeldOut, Piece, RowTargets, signs
+from dkl.linear.minibatches import HeldOut, Piece, RowTargets, signs
 from dkl.linear.scores import decision_values
 from dkl.linear.summary import Summary
-from dkl.linear.tuned_descent import TunedDescent, TunedModel, tuned_gradient, tuned_step
-from dkl.linear.tuned_fitting import AdamFit, Descent, adam_problem, descent_passes, fit_by_adam
+from dkl.methods.density.adam_fit import AdamFit, Descent, adam_problem, descent_passes, fit_by_adam
+from dkl.methods.density.descent import TunedDescent, TunedModel, tuned_gradient, tuned_step
+from dkl.methods.density.penalty import DensityPenalty, density_penalty
 from dkl.passes.checkpoint import Checkpoint
-from dkl.selection.density import DensityPenalty, density_penalty
 from tests.linear.problems import feature_map, rows
 
 D_IN, D = 4, 6

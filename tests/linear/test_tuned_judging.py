@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from dkl.blocks.maps import map_rows
-from dkl.blocks.newton import NewtonTargets
-from dkl.linear.tuned_descent import TunedModel, tuned_gradient
-from dkl.linear.tuned_judging import judged, judging_record
-from dkl.selection.density import DensityPenalty, density_penalty
-from dkl.selection.tuned_solution import TunedSolution
+from dkl.kernels.maps import map_rows
+from dkl.kernels.normal_equations import NewtonTargets
+from dkl.methods.density.descent import TunedModel, tuned_gradient
+from dkl.methods.density.judging import judged, judging_record
+from dkl.methods.density.penalty import DensityPenalty, density_penalty
+from dkl.methods.density.solution import TunedSolution
 from tests.linear.problems import blocks_of, feature_map, rows, summed
 
 D_IN, D, LAM, N = 4, 6, 1e-2, 90

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.blocks.block import Block
+from dkl.protocols.block import Block
 from tests.passes.sources import make_block
 
 OK, DELAY, TRANSIENT, BROKEN, KILL = "ok", "delay", "transient", "broken", "kill"

@@ -10,9 +10,9 @@ from typing import Any
 import dask
 import numpy as np
 
-from dkl.blocks.blas import one_blas_thread
-from dkl.blocks.block import Block
-from dkl.blocks.records import Accumulator, BlockSum, Fold, RowSample
+from dkl.kernels.blas import one_blas_thread
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum, Fold, RowSample
 
 COLUMNS = 5
 CLASSES = 3

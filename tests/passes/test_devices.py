@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import dkl
-from dkl.blocks import device as block_device
-from dkl.blocks.block import Block
 from dkl.data.coerce import as_dataset
-from dkl.learners.kernel_machines import KernelClassifier
-from dkl.learners.machine import LEARNERS
-from dkl.learners.random_features import RandomFeatures
-from dkl.learners.tuned import TunedClassifier
+from dkl.kernels import device as block_device
+from dkl.machines.kernel_machines import KernelClassifier
+from dkl.methods.density.learner import TunedClassifier
+from dkl.methods.random_features import RandomFeatures
 from dkl.passes import devices
 from dkl.passes.devices import choose_device, computing_device, driving_device
+from dkl.protocols.block import Block
+from dkl.registry import learner_classes
 
 NONE = "CuPy finds no GPU"
 
@@ -121,11 +121,11 @@ def test_a_worker_places_blocks_on_what_it_has(monkeypatch: pytest.MonkeyPatch) 
     assert block_device.place(block, "mixed").X[1] == "gpu"
 
 
-@pytest.mark.parametrize("name", [*LEARNERS, "tuned", "machine"])
+@pytest.mark.parametrize("name", [*learner_classes(), "tuned", "machine"])
 def test_a_forced_gpu_that_is_missing_is_said_before_rows_are_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_device, "why_no_gpu", lambda: NONE)
     special: dict[str, Any] = {"tuned": TunedClassifier, "machine": KernelClassifier}
-    learner = {**LEARNERS, **special}[name](device="gpu")
+    learner = {**learner_classes(), **special}[name](device="gpu")
     with pytest.raises(RuntimeError, match="device='gpu', but CuPy finds no GPU; use device='auto' or 'cpu'"):
         learner.fit("rows that nobody looks at", None)
 

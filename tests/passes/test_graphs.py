@@ -10,7 +10,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dkl.data.lazy import DaskSource
+from dkl.data.sources.lazy import DaskSource
 from dkl.passes.engine import run_pass
 from dkl.passes.graphs import culled, stand_alone
 from dkl.passes.reading import LOADER

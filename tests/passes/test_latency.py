@@ -13,9 +13,9 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 import dkl
-from dkl.blocks.records import Accumulator, BlockSum
 from dkl.passes.engine import run_pass
 from dkl.passes.reading import LOADER
+from dkl.protocols.records import Accumulator, BlockSum
 
 LATENCY_S, WORK_S, BLOCKS = 0.05, 0.3, 10
 

@@ -12,13 +12,13 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dkl.blocks.block import Block
-from dkl.blocks.records import Accumulator, BlockSum, RowSample
 from dkl.data.coerce import as_dataset
 from dkl.errors import StoreError
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.loop import ColumnStore, run_driver
 from dkl.passes.row_columns import RowColumns
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum, RowSample
 
 ROWS, ROUNDS = 60, 4
 

@@ -10,12 +10,12 @@ import dask
 import numpy as np
 import pytest
 
-from dkl.blocks.block import Block
-from dkl.blocks.records import Accumulator, BlockSum, Cost, Fold, RowSample
 from dkl.errors import MemoryLimitError
 from dkl.passes.engine import run_pass
 from dkl.passes.memory import MemoryProjection, fit_limits, project
 from dkl.passes.reading import LOADER, block_bytes
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum, Cost, Fold, RowSample
 from tests.passes.sources import Source, chain, moments, ragged, sample, tree_by_definition
 
 ROWS, WIDE = 4000, 64

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dkl.blocks.block import Block
-from dkl.blocks.records import RowSample
-from dkl.blocks.sampling import sample_keys, smallest_keys, sure_key
-from dkl.data.memory import ArraySource
+from dkl.data.sources.in_memory import ArraySource
 from dkl.passes import reductions
 from dkl.passes.engine import run_pass
 from dkl.passes.reductions import narrowed, reduction
+from dkl.protocols.block import Block
+from dkl.protocols.records import RowSample
+from dkl.protocols.sampling import sample_keys, smallest_keys, sure_key
 
 N_ROWS, ROWS_A_BLOCK = 20_000, 1_000
 RECORD = RowSample("sample", 300, seed=4, round=2)

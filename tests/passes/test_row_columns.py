@@ -8,10 +8,10 @@ import dask
 import numpy as np
 import pytest
 
-from dkl.blocks.records import Accumulator, BlockSum
 from dkl.errors import StoreError
 from dkl.passes.engine import run_pass
 from dkl.passes.row_columns import RowColumns
+from dkl.protocols.records import Accumulator, BlockSum
 from tests.passes.sources import Source, make_block, ragged
 
 SOURCE = Source(ragged(11, 30))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dkl.blocks.block import Block
-from dkl.blocks.records import Accumulator, BlockSum, Cost
 from dkl.passes.engine import map_blocks, run_pass
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum, Cost
 from tests.passes.sources import (
     Source,
     chain,
@@ -41,7 +41,7 @@ def assert_same_rows(got: Block, expected: Block) -> None:
 
 
 def sample_by_definition(source: Source, k: int) -> Block:
-    from dkl.blocks.sampling import sample_keys
+    from dkl.protocols.sampling import sample_keys
 
     rows = [(index, row) for index, count in enumerate(source.rows) for row in range(count)]
     blocks = [make_block(index, count) for index, count in enumerate(source.rows)]
@@ -234,7 +234,7 @@ def test_concurrent_holders_of_the_blas_limit_see_one_thread_until_the_last_has_
 
     from threadpoolctl import threadpool_info, threadpool_limits
 
-    from dkl.blocks.blas import one_blas_thread
+    from dkl.kernels.blas import one_blas_thread
 
     def blas_threads() -> set[int]:
         return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}

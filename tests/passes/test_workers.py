@@ -15,12 +15,12 @@ import dask
 import numpy as np
 import pytest
 
-from dkl.blocks.records import Fold
 from dkl.errors import ClusterError
 from dkl.events import Event, Subscriber, ignore
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.passes.loop import run_driver
+from dkl.protocols.records import Fold
 from tests.passes.faults import slow_step, slow_sums
 from tests.passes.sources import Source, block_moments, chain, fold_by_definition, moments, ragged, tree_by_definition
 from tests.passes.test_loop import Descent, Problem, assert_same

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from tests.blocks.cuda_sources import host_kernel
+from tests.kernels.cuda_sources import host_kernel
 
 __version__ = "played"
 _TAKES_HOST_ARRAYS = {"array", "asarray", "ascontiguousarray"}

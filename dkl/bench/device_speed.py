@@ -1,0 +1,114 @@
+"""The speed of a GPU beside the CPU's, block by block and in a whole fit, and how far their results are apart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dkl.features.families import Gaussian
+from dkl.kernels.device import on_host, rows_on
+from dkl.kernels.gradients import gradient_sums
+from dkl.kernels.maps import map_rows
+from dkl.kernels.sums import feature_squares, feature_sums
+from dkl.linear.array_sgd import ArraySGDClassifier
+from dkl.machines.kernel_machines import KernelClassifier
+from dkl.methods.aligned.learner import AlignedFeatures
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One computation on both devices.
+
+    Parameters
+    ----------
+    name : str
+    cpu_seconds, gpu_seconds : float
+        The least of the repetitions; the CPU with all of its threads.
+    difference : float
+        The largest difference of the results, relative to the largest number of the CPU's.
+    """
+
+    name: str
+    cpu_seconds: float
+    gpu_seconds: float
+    difference: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast the GPU is."""
+        return self.cpu_seconds / self.gpu_seconds
+
+
+def device_speeds(
+    *, n_rows: int = 65_536, n_columns: int = 784, n_frequencies: int = 4_096, repeats: int = 3, gpu: Any = "gpu"
+) -> Iterator[Speed]:
+    """Measure the sums, the map and the steps of one block, and the fit of a kernel machine, in float32.
+
+    Parameters
+    ----------
+    n_rows, n_columns, n_frequencies : int
+        Of the block; the fit takes as many rows.
+    repeats : int
+        Of which the least time counts, after a call that compiles and warms up.
+    gpu : {"gpu", "cpu"}
+        What is compared with the CPU; "cpu" measures nothing of interest, anywhere.
+    """
+    generator = np.random.default_rng(0)
+    X = generator.standard_normal((n_rows, n_columns), dtype=np.float32)
+    labels = (X[:, :8].prod(axis=1) > 0).astype(np.int64)
+    for name, compute in _block_computations(n_columns, n_frequencies, labels).items():
+        yield _speed(name, partial(_computed_on, compute, X), gpu, repeats)
+    for solver in ("sgd", "newton"):
+        machine = _machine(solver, n_frequencies)
+        yield _speed(f"fit of aligned features, solver={solver!r}", partial(_fitted, machine, X, labels), gpu, 1)
+
+
+def _block_computations(d: int, D: int, labels: np.ndarray) -> dict[str, Callable[[Any], np.ndarray]]:
+    feature_map = Gaussian(sigma=float(np.sqrt(d))).draw(D, d, seed=0)
+    signs = 2.0 * labels - 1.0
+
+    def steps(X: Any) -> np.ndarray:
+        model = ArraySGDClassifier(shuffle=False, alpha=1e-4)
+        return model.partial_fit(map_rows(X[:8_192], feature_map), labels[:8_192], classes=[0, 1]).coef_
+
+    return {
+        "sums of features": lambda X: feature_sums(X, signs, feature_map),
+        "sums of squared features": lambda X: feature_squares(X, np.abs(signs), feature_map),
+        "sums of gradients, 1,024 rows": lambda X: gradient_sums(X[:1_024], signs[:1_024], feature_map),
+        "map of 8,192 rows": lambda X: on_host(map_rows(X[:8_192], feature_map)),
+        "map and steps of 8,192 rows": steps,
+    }
+
+
+def _machine(solver: str, n_frequencies: int) -> KernelClassifier:
+    features = AlignedFeatures(n_candidates=n_frequencies, n_features=n_frequencies // 8, random_state=0)
+    loss = "hinge" if solver == "sgd" else "squared_hinge"
+    return KernelClassifier(features, solver=solver, loss=loss, epochs=2, random_state=0)
+
+
+def _computed_on(compute: Callable[[Any], np.ndarray], X: np.ndarray, device: Any) -> np.ndarray:
+    return compute(rows_on(X, device))
+
+
+def _fitted(machine: KernelClassifier, X: np.ndarray, labels: np.ndarray, device: str) -> np.ndarray:
+    return machine.set_params(device=device).fit(X, labels).decision_function(X[:1_000])
+
+
+def _speed(name: str, compute: Callable[[str], np.ndarray], gpu: str, repeats: int) -> Speed:
+    (cpu_seconds, expected), (gpu_seconds, found) = (_timed(compute, where, repeats) for where in ("cpu", gpu))
+    difference = np.abs(found - expected).max() / max(np.abs(expected).max(), np.finfo(float).tiny)
+    return Speed(name, cpu_seconds, gpu_seconds, float(difference))
+
+
+def _timed(compute: Callable[[str], np.ndarray], device: str, repeats: int) -> tuple[float, np.ndarray]:
+    result, least = np.asarray(compute(device), dtype=np.float64), np.inf
+    for _ in range(repeats):
+        started = time.perf_counter()
+        compute(device)
+        least = min(least, time.perf_counter() - started)
+    return least, result

@@ -1,0 +1,1 @@
+"""Files to rows: readers, encodings, shuffling."""

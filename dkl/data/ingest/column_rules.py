@@ -1,0 +1,146 @@
+"""How one raw column becomes encoded columns, and the stated rules by which that is decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dkl.data.ingest.statistics import MAX_CATEGORIES, ColumnStatistics
+
+Missing = Literal["auto", "mean", "error"] | float
+"""What becomes of missing values: see `decide_rule`."""
+
+FEW_CATEGORIES = 20
+"""So few distinct texts are categories however few the rows are."""
+
+MISSING = "<missing>"
+
+
+@dataclass(frozen=True)
+class ColumnRule:
+    """How one raw column is encoded.
+
+    Parameters
+    ----------
+    name : str
+    kind : {"number", "boolean", "category"}
+        Numbers keep their value, booleans become 0 and 1, categories become one-hot columns.
+    categories : tuple of str
+        Sorted; one column each.
+    fill : float or None
+        What a missing value becomes (a missing category has no column set); None: it is an error.
+    missing : int
+        How many values were missing when the rule was made; when any were, one more column flags them.
+    double : str
+        Why the column needs float64, in words; empty where float32 holds what matters of it.
+    """
+
+    name: str
+    kind: Literal["number", "boolean", "category"]
+    categories: tuple[str, ...] = ()
+    fill: float | None = None
+    missing: int = 0
+    double: str = ""
+
+    @property
+    def flags_missing(self) -> bool:
+        return self.missing > 0
+
+    @property
+    def n_values(self) -> int:
+        """Encoded columns without the flag."""
+        return len(self.categories) if self.kind == "category" else 1
+
+    @property
+    def output_names(self) -> list[str]:
+        values = [f"{self.name}={text}" for text in self.categories] if self.kind == "category" else [self.name]
+        return values + ([f"{self.name}={MISSING}"] if self.flags_missing else [])
+
+    @property
+    def passthrough(self) -> list[bool]:
+        """For each encoded column whether scalers leave it alone: everything that is 0 or 1 by making."""
+        return [self.kind != "number"] * self.n_values + [True] * self.flags_missing
+
+    @property
+    def treatment(self) -> str:
+        """The rule in words, without the name of the column."""
+        if self.kind == "category":
+            text = f"one-hot, {len(self.categories)} categories"
+        else:
+            text = "number" if self.kind == "number" else "0 or 1"
+            text += f", kept in double precision because {self.double}" if self.double else ""
+        if self.flags_missing:
+            text += f"; {self.missing} missing, {self._filled} and flagged in '{self.output_names[-1]}'"
+        elif self.fill is None:
+            text += "; a missing value is an error"
+        else:
+            text += f"; a missing value is {self._filled}"
+        return text
+
+    @property
+    def _filled(self) -> str:
+        return "all zeros" if self.kind == "category" else f"filled with {self.fill:.6g}"
+
+
+def decide_rule(seen: ColumnStatistics, missing: Missing, double: str = "") -> ColumnRule:
+    """The rule for one column, which needs float64 where `double` says why.
+
+    Texts and categorical columns are one-hot when they have at most 1,000 categories and no more than half as many as
+    rows (20 are always allowed); the user's own choice of a column as categorical lifts both limits to 100,000.
+    Missing values: with "auto" the mean takes their place when some were missing here, and a later one is an error when
+    none was; "mean" and a number fill in any case; "error" never. A flag column says where values were missing.
+
+    Raises
+    ------
+    ValueError
+        A column of high cardinality, without any value, with missing values under "error", with an infinite value, or
+        beyond float32.
+    """
+    if seen.infinite is not None:
+        row, value = seen.infinite
+        raise ValueError(
+            f"column '{seen.name}' is {value} in row {row}; numbers must be finite: correct it, or leave it empty so "
+            f"that it counts as missing"
+        )
+    if seen.kind == "empty" or seen.missing == seen.rows:
+        raise ValueError(f"column '{seen.name}' holds no value in {seen.rows} rows; leave it out: drop=['{seen.name}']")
+    if missing == "error" and seen.missing:
+        raise ValueError(
+            f"column '{seen.name}' has {seen.missing} missing values in {seen.rows} rows and missing='error'; fill "
+            f"them, or use missing='auto' (the mean, and a flag column)"
+        )
+    if seen.kind == "category":
+        fill = 0.0 if seen.missing or missing not in ("auto", "error") else None
+        return ColumnRule(seen.name, "category", _sorted_categories(seen), fill, seen.missing)
+    _check_range(seen)
+    return ColumnRule(seen.name, seen.kind, (), _fill(seen, missing), seen.missing, double)
+
+
+def _fill(seen: ColumnStatistics, missing: Missing) -> float | None:
+    if missing == "mean" or (missing == "auto" and seen.missing):
+        return float(seen.mean)
+    return None if isinstance(missing, str) else float(missing)
+
+
+def _sorted_categories(seen: ColumnStatistics) -> tuple[str, ...]:
+    chosen = seen.max_categories > MAX_CATEGORIES
+    few = max(FEW_CATEGORIES, (seen.rows - seen.missing) // 2)
+    if seen.categories is not None and (chosen or len(seen.categories) <= few):
+        return tuple(sorted(seen.categories))
+    count = f"more than {seen.max_categories}" if seen.categories is None else str(len(seen.categories))
+    insist = "" if chosen else f", or insist on one column each: categorical=['{seen.name}']"
+    raise ValueError(
+        f"column '{seen.name}' has {count} different texts in {seen.rows} rows, too many for one-hot columns; leave it "
+        f"out (drop=['{seen.name}']), replace it by numbers or by coarser groups{insist}"
+    )
+
+
+def _check_range(seen: ColumnStatistics) -> None:
+    limit = float(np.finfo(np.float32).max)
+    if max(abs(seen.minimum), abs(seen.maximum)) > limit:
+        raise ValueError(
+            f"column '{seen.name}' reaches from {seen.minimum:g} to {seen.maximum:g}, beyond what float32 holds "
+            f"({limit:g}); divide it or take its logarithm"
+        )

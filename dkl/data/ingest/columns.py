@@ -1,0 +1,215 @@
+"""Columns of Arrow tables: what dkl can use them for, and their values as numbers or as texts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dkl.data.checks import spoken_names
+from dkl.data.ingest.precision import EXACT
+
+ColumnKind = Literal["number", "boolean", "category", "empty"]
+"""A column of type "empty" held no value yet and goes with any other kind."""
+
+_IS = pa.types
+_KINDS: tuple[tuple[Callable[[pa.DataType], bool], ColumnKind], ...] = (
+    (_IS.is_null, "empty"),
+    (_IS.is_boolean, "boolean"),
+    (_IS.is_integer, "number"),
+    (_IS.is_floating, "number"),
+    (_IS.is_decimal, "number"),
+    (_IS.is_string, "category"),
+    (_IS.is_large_string, "category"),
+    (_IS.is_string_view, "category"),
+)
+_NARROW = (pa.int8(), pa.int16(), pa.uint8(), pa.uint16(), pa.float16(), pa.float32())
+
+
+def column_kind(dtype: pa.DataType) -> ColumnKind | None:
+    """What a column of this type can be used as; None when dkl has no use for it (dates, lists, bytes)."""
+    if pa.types.is_dictionary(dtype):
+        return "category" if _IS.is_temporal(dtype.value_type) or column_kind(dtype.value_type) else None
+    return next((kind for is_type, kind in _KINDS if is_type(dtype)), None)
+
+
+def why_unusable(name: str, dtype: pa.DataType) -> str:
+    """The sentence for a column that `column_kind` has no kind for."""
+    if pa.types.is_temporal(dtype) or "pandas.period" in str(dtype):
+        return (
+            f"column '{name}' holds dates or times ({dtype}): turn it into numbers that mean something "
+            f"(an age in days, the hour, the month) or leave it out, drop=['{name}']"
+        )
+    if pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype):
+        return f"column '{name}' holds bytes that are not UTF-8 text: save the file as UTF-8, or drop=['{name}']"
+    return f"column '{name}' holds {dtype} values, which are neither numbers nor texts: leave it out, drop=['{name}']"
+
+
+def check_kinds(schema: pa.Schema, *, as_text: Collection[str] = ()) -> None:
+    """Raise a TypeError that lists every column of a type that cannot be encoded; dates can be taken as texts."""
+    unusable = [field for field in schema if column_kind(field.type) is None]
+    problems = [
+        why_unusable(field.name, field.type)
+        for field in unusable
+        if field.name not in as_text or not pa.types.is_temporal(field.type)
+    ]
+    if problems:
+        more = [f"and {len(problems) - 10} more columns"] if len(problems) > 10 else []
+        raise TypeError("; ".join(problems[:10] + more))
+
+
+def as_table(frame: Any) -> pa.Table:
+    """A pandas, Polars or Arrow frame as an Arrow table; NaN in a pandas column is a missing value.
+
+    Raises
+    ------
+    TypeError
+        `frame` is no frame, or a column mixes types that have no common one.
+    ValueError
+        Two columns have one name.
+    """
+    names = [str(name) for name in getattr(frame, "columns" if hasattr(frame, "iloc") else "column_names", ())]
+    twice = repeated(names)
+    if twice:
+        raise ValueError(f"column names must differ; found more than once: {twice}")
+    check_names_hold_no_nul(names)
+    return _to_arrow(frame)
+
+
+def check_names_hold_no_nul(names: Iterable[str]) -> None:
+    """Raise a ValueError for a name with a NUL character, which other programs take for its end."""
+    wrong = [name for name in names if "\0" in name]
+    if wrong:
+        raise ValueError(f"column names hold a NUL character: {spoken_names(wrong)}; rename them")
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """The names that are there more than once, sorted."""
+    return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+def _to_arrow(frame: Any) -> pa.Table:
+    if isinstance(frame, pa.Table):
+        return frame
+    if isinstance(frame, pa.RecordBatch):
+        return pa.Table.from_batches([frame])
+    if hasattr(frame, "iloc") and hasattr(frame, "columns"):
+        return _from_pandas(frame.rename(columns=str))
+    if hasattr(frame, "__arrow_c_stream__"):
+        return pa.table(frame)
+    raise TypeError(f"expected a pandas DataFrame or an Arrow table with named columns, got {type(frame).__name__}")
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    odd = {name: _readable(frame[name]) for name in frame.columns if type(frame[name].dtype).__name__ in _ODD}
+    frame = frame.assign(**odd) if odd else frame
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except _NOT_CONVERTED:
+        columns = {name: _converted(name, frame[name]) for name in frame.columns}
+    problems = [column for column in columns.values() if isinstance(column, str)]
+    if problems:
+        raise TypeError("; ".join(problems))
+    return pa.table(columns)
+
+
+_ODD = ("SparseDtype", "CategoricalDtype", "IntervalDtype")
+_NOT_CONVERTED = (pa.ArrowException, OverflowError, TypeError, ValueError)
+
+
+def _readable(series: Any) -> Any:
+    """A pandas column whose values Arrow has no form for: sparse ones written out, intervals by their names."""
+    kind = type(series.dtype).__name__
+    if kind == "SparseDtype":
+        return series.sparse.to_dense()
+    if kind == "IntervalDtype":
+        return series.astype(str).where(series.notna(), None)
+    categories = series.cat.categories
+    if type(categories.dtype).__name__ != "IntervalDtype" and categories.inferred_type not in (
+        "mixed",
+        "mixed-integer",
+    ):
+        return series
+    return series.cat.rename_categories([str(category) for category in categories])
+
+
+def _converted(name: str, series: Any) -> pa.Array | str:
+    """A pandas column as an Arrow array, or the sentence that says why it is none."""
+    try:
+        return pa.array(series, from_pandas=True)
+    except OverflowError:
+        # whole numbers beyond 64 bits: as float64, where it holds them
+        for row, value in enumerate(series):
+            if isinstance(value, int) and int(float(value)) != value:
+                raise ValueError(why_inexact(name, value, f"in row {row}")) from None
+        return pa.array(series.astype(float), from_pandas=True)
+    except _NOT_CONVERTED as error:
+        if series.dtype != object:
+            return (
+                f"column '{name}' holds {series.dtype} values, which are neither real numbers nor texts: leave it out"
+            )
+        kinds = sorted({type(value).__name__ for value in series if value is not None and value == value})
+        return (
+            f"column '{name}' holds values of several types ({', '.join(kinds)}: {error.args[0]}); make it a column of "
+            f"numbers, booleans or texts"
+        )
+
+
+def plain_type(dtype: pa.DataType, *, as_text: bool = False) -> pa.DataType:
+    """The one type in which values of `dtype` travel: text, bool, or the smaller of float32 and float64 to hold it."""
+    kind = column_kind(dtype)
+    if kind == "category" or as_text:
+        return pa.string()
+    if kind in ("boolean", "empty"):
+        return dtype
+    return pa.float32() if dtype in _NARROW else pa.float64()
+
+
+def numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """The values as float64 of shape (n,), NaN where missing."""
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
+
+
+def check_exact(name: str, column: pa.Array | pa.ChunkedArray, first_row: int = 0) -> None:
+    """Raise a ValueError where a whole number of a column is not among the numbers of float64; its row is named."""
+    dtype = column.type
+    if not (pa.types.is_decimal(dtype) or dtype in (pa.int64(), pa.uint64())):
+        return
+    extremes = pc.min_max(column).as_py()
+    if extremes["min"] is None or -EXACT <= extremes["min"] <= extremes["max"] <= EXACT:
+        return
+    for row, value in enumerate(column.to_pylist()):
+        if value is not None and abs(value) > EXACT and type(value)(float(value)) != value:
+            raise ValueError(why_inexact(name, value, f"in row {first_row + row}"))
+
+
+def why_inexact(name: str, value: Any, place: str) -> str:
+    """The sentence for a whole number that float64 does not hold."""
+    return (
+        f"column '{name}' is {value} {place}; beyond 2**53 float64 does not hold every whole number and would take "
+        f"this one for {float(value):.0f}: leave the column out (drop=['{name}']), or turn its values into texts, "
+        f"which count as names (categorical=['{name}'])"
+    )
+
+
+def texts(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The values as texts, null where missing: 1 and 1.0 are both "1", so whole numbers keep their name in any type."""
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), None, column.cast(pa.float64()))
+    return column.cast(pa.string())
+
+
+def plain(column: pa.ChunkedArray, field: pa.Field, first_row: int = 0) -> pa.ChunkedArray:
+    """The values of a column in the plain type that it travels in; `first_row` is the number of its first row."""
+    if column.type == field.type:
+        return column
+    if pa.types.is_string(field.type):
+        return texts(column)
+    if column_kind(column.type) == "number":
+        check_exact(field.name, column, first_row)
+        return pa.chunked_array([pa.array(numbers(column), field.type, from_pandas=True)])
+    return column.cast(field.type)

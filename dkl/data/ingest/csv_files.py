@@ -1,0 +1,212 @@
+"""Reading delimited text files in parallel, a few megabytes at a time, into tables of a given schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from dkl.data.ingest.columns import plain_type, why_inexact
+from dkl.data.ingest.paths import InputFile
+from dkl.data.ingest.precision import EXACT
+from dkl.data.ingest.quoted_text import LONGEST_TEXT, QuotedText, QuoteRules
+from dkl.data.ingest.tables import Probe
+from dkl.data.ingest.text_chunks import in_order, text_chunks
+
+_PROBE_BYTES = 2**20
+NULL_VALUES = tuple(pyarrow.csv.ConvertOptions().null_values)
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How delimited text is written and how much of it is parsed at a time.
+
+    Parameters
+    ----------
+    delimiter : str or None
+        None: a tab in ``.tsv`` files, else a comma.
+    column_names : sequence of str or None
+        The names of the columns when the files have no header line.
+    null_values : sequence of str
+        Texts that mean "missing": the empty one, ``"NA"``, ``"NaN"``, ``"null"`` and their like.
+    chunk_bytes, threads : int
+        Text that one thread parses at a time; up to one chunk more than threads is in memory.
+    longest_text : int
+        Bytes that a quoted value with line ends may have; a longer one is refused, since a quote that was left open
+        takes the rows after it for one value.
+    """
+
+    delimiter: str | None = None
+    column_names: Sequence[str] | None = None
+    null_values: Sequence[str] = NULL_VALUES
+    chunk_bytes: int = 4 * 2**20
+    threads: int = 2
+    longest_text: int = LONGEST_TEXT
+
+    def __post_init__(self) -> None:
+        if self.delimiter is not None and not (len(self.delimiter) == 1 and self.delimiter.isascii()):
+            raise ValueError(f"delimiter is {self.delimiter!r}; expected one ASCII character, such as ';' or '\\t'")
+
+    def probe(self, file: InputFile) -> Probe:
+        """The columns of a file and the types that its first megabyte suggests."""
+        with file.open() as stream:
+            names, chunks = self._header_and_rows(file, stream, _PROBE_BYTES)
+            text = next(chunks, b"")
+        if self.column_names is None:
+            _check_header(file, names)
+        if not text:
+            raise ValueError(f"'{file.name}' has a header line and no rows")
+        try:
+            table = self._parse(file, text, names, None)
+        except pa.ArrowInvalid as error:
+            raise ValueError(_explained(error, file, 0, names)) from error
+        staged_bytes = sum(_plain_bytes(column) for column in table.columns) / len(text) * file.unpacked_size
+        return Probe(file, table.schema, int(staged_bytes))
+
+    def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
+        """Tables in the order of the file, and how many bytes of the file each covers."""
+        with file.open() as stream, ThreadPoolExecutor(self.threads) as pool:
+            names, chunks = self._header_and_rows(file, stream, self.chunk_bytes)
+            packed = file.size / file.unpacked_size
+
+            def parse(chunk: bytes) -> tuple[pa.Table, int]:
+                table = self._parse(file, chunk, names, schema)
+                self._check_exact(file, chunk, names, table)
+                return table, int(len(chunk) * packed)
+
+            rows = 0
+            try:
+                for table, n_bytes in in_order(pool, parse, chunks, self.threads + 1):
+                    rows += table.num_rows
+                    yield table, n_bytes
+            except pa.ArrowInvalid as error:
+                raise ValueError(_explained(error, file, rows, names)) from error
+            except _InexactNumber as error:
+                name, value, row = error.args
+                place = f"in row {rows + row + 1} after the header of '{file.name}'"
+                raise ValueError(why_inexact(name, value, place)) from None
+
+    def _check_exact(self, file: InputFile, text: bytes, names: Sequence[str], table: pa.Table) -> None:
+        """Refuse whole numbers that the float64 numbers of `table` do not hold, as their texts show it."""
+        large = [name for name in table.column_names if _is_beyond_exact(table.column(name))]
+        if not large:
+            return
+        written = self._parse(file, text, names, pa.schema([(name, pa.string()) for name in large]))
+        for name in large:
+            whole = pc.fill_null(pc.match_substring_regex(written.column(name), r"^[+-]?[0-9]{16,}$"), False)
+            for row in np.flatnonzero(whole.to_numpy()).tolist():
+                value = int(written.column(name)[row].as_py())
+                if int(float(value)) != value:
+                    raise _InexactNumber(name, value, row)
+
+    def _header_and_rows(
+        self, file: InputFile, stream: IO[bytes], chunk_bytes: int
+    ) -> tuple[list[str], Iterator[bytes]]:
+        """The names of the columns, and the text of the rows in pieces of whole rows that are not empty."""
+        rules = QuoteRules(self._delimiter(file).encode(), self.longest_text)
+        chunks = text_chunks(stream, chunk_bytes, name=file.name, quotes=rules)
+        first = next(chunks, b"")
+        if not first:
+            raise ValueError(f"'{file.name}' is empty: all of its lines are blank; leave it out or write it again")
+        if self.column_names is not None:
+            names, start = list(self.column_names), 0
+        else:
+            start = QuotedText(first, rules).first_row_end() or len(first)
+            names = self._header(file, first[:start])
+        return names, (chunk for chunk in chain([first[start:]], chunks) if chunk.strip(b"\r\n"))
+
+    def _header(self, file: InputFile, line: bytes) -> list[str]:
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"the header of '{file.name}' holds a byte that is not UTF-8 text, {line[error.start]:#04x} after "
+                f"{line[: error.start].decode()[-20:]!r}; save the file as UTF-8 (iconv -f latin1 -t utf-8)"
+            ) from error
+        return self._parse(file, line, None, None).column_names
+
+    def _delimiter(self, file: InputFile) -> str:
+        return self.delimiter or ("\t" if file.suffix == ".tsv" else ",")
+
+    def _parse(self, file: InputFile, text: bytes, names: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
+        return pyarrow.csv.read_csv(
+            pa.BufferReader(text),
+            # one thread and one block a call: rows are counted in its errors, and calls run side by side
+            read_options=pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=self._delimiter(file), newlines_in_values=True),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=schema,
+                include_columns=None if schema is None else schema.names,
+                null_values=list(self.null_values),
+                strings_can_be_null=True,
+            ),
+        )
+
+
+class _InexactNumber(ValueError):
+    """A whole number that float64 does not hold: (column, value, row of the chunk)."""
+
+
+def _is_beyond_exact(column: pa.ChunkedArray) -> bool:
+    """Whether a number may have been rounded as it was read; the first whole number to be so becomes 2**53 itself."""
+    if not pa.types.is_floating(column.type):
+        return False
+    extremes = pc.min_max(column)
+    return any((extremes[side].as_py() or 0.0) * sign >= EXACT for side, sign in (("min", -1), ("max", 1)))
+
+
+def _plain_bytes(column: pa.ChunkedArray) -> int:
+    dtype = plain_type(column.type)
+    return len(column) * (dtype.bit_width // 8) if pa.types.is_floating(dtype) else column.nbytes
+
+
+def _check_header(file: InputFile, names: list[str]) -> None:
+    if names and all(_is_number(name) for name in names):
+        raise ValueError(
+            f"the first line of '{file.name}' holds only numbers ({', '.join(names[:5])}, ...), not names; for files "
+            f"without a header line pass format=dkl.CsvFormat(column_names=[...])"
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names: Sequence[str]) -> str:
+    """A parser's complaint with the file, the row counted from its first one, the column's name and what to do."""
+    text = str(error)
+    found = re.search(r"Row #(\d+): ", text)
+    row = f", row {rows_before + int(found[1])} after the header" if found else ""
+    place = f"'{file.name}'{row}"
+    if ragged := re.search(r"Expected (\d+) columns, got (\d+)", text):
+        return (
+            f"{place}: expected {ragged[1]} columns and found {ragged[2]}; every line needs as many values as the "
+            f"first (is the delimiter right, are texts with delimiters quoted?)"
+        )
+    column = re.search(r"CSV column #(\d+)", text)
+    if column:
+        name = names[int(column[1])]
+        if "UTF8" in text:
+            return (
+                f"{place}: column '{name}' holds bytes that are not UTF-8 text; save the file as UTF-8 "
+                f"(iconv -f latin1 -t utf-8), or leave the column out (drop=['{name}'])"
+            )
+        value = text.split("invalid value ")[-1]
+        return (
+            f"{place}: column '{name}' holds {value}, and other rows hold another type; correct it, add the text to "
+            f"format=CsvFormat(null_values=...) if it means missing, take the values as names "
+            f"(categorical=['{name}']), or leave it out (drop=['{name}'])"
+        )
+    return f"{place}: {text}"

@@ -1,0 +1,396 @@
+"""TableEncoding: how the raw columns of tables become the encoded columns of a dataset, at ingest and at predict."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from scipy import sparse
+
+from dkl.data.checks import no_rows, spoken_names
+from dkl.data.ingest.column_rules import ColumnRule, Missing, decide_rule
+from dkl.data.ingest.columns import as_table, check_exact, check_kinds, column_kind, numbers, texts, why_unusable
+from dkl.data.ingest.statistics import TableStatistics, merged, table_statistics
+from dkl.errors import Problems
+
+Layout = Literal["auto", "dense", "sparse"]
+
+
+def worth_sparse(n_columns: int, density: float) -> bool:
+    """The one rule for the layout of rows: CSR from 256 columns on when at most 5 % of the values are not zero.
+
+    Below that density the products with CSR rows are no slower than dense ones, and the rows take a tenth of the space.
+    """
+    return n_columns >= 256 and density <= 0.05
+
+
+@dataclass(frozen=True)
+class TableEncoding:
+    """How raw table columns become encoded columns.
+
+    Parameters
+    ----------
+    rules : tuple of ColumnRule
+        One a raw column, in the order of the encoded columns. Columns are found by name, in any order.
+    is_sparse : bool
+        Encoded rows are a ``csr_array`` rather than an ndarray.
+    unknown : {"zeros", "error"}
+        A category that was not seen when the encoding was learned sets none of its columns, or is an error.
+    ignored : tuple of str
+        Columns that a table may have beside the encoded ones (targets, weights, columns left out).
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> rows = pd.DataFrame({"age": [31.0, None, 45.0], "colour": ["red", "blue", "red"]})
+    >>> encoding = learn_encoding([rows])
+    >>> encoding.column_names
+    ['age', 'age=<missing>', 'colour=blue', 'colour=red']
+    >>> encoding.transform(rows)
+    array([[31.,  0.,  0.,  1.],
+           [38.,  1.,  1.,  0.],
+           [45.,  0.,  0.,  1.]], dtype=float32)
+    """
+
+    rules: tuple[ColumnRule, ...]
+    is_sparse: bool = False
+    unknown: Literal["zeros", "error"] = "zeros"
+    ignored: tuple[str, ...] = ()
+
+    @cached_property
+    def column_names(self) -> list[str]:
+        """Names of the encoded columns."""
+        return [name for rule in self.rules for name in rule.output_names]
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.column_names)
+
+    @cached_property
+    def dtype(self) -> np.dtype:
+        """Of encoded rows: float64 where one column needs it, else float32."""
+        return np.dtype(np.float64 if any(rule.double for rule in self.rules) else np.float32)
+
+    @cached_property
+    def passthrough(self) -> np.ndarray:
+        """bool (n_columns,): columns that scalers leave alone (one-hot, booleans, flags)."""
+        return np.array([keep for rule in self.rules for keep in rule.passthrough], bool)
+
+    def transform(
+        self, frame: Any, *, first_row: int = 0, dtype: np.dtype | None = None
+    ) -> np.ndarray | sparse.csr_array:
+        """Encode the rows of a pandas DataFrame or an Arrow table.
+
+        Parameters
+        ----------
+        frame : DataFrame or pyarrow.Table of n rows
+            Has the columns of the rules, in any order.
+        first_row : int
+            The number of the first row, for messages.
+        dtype : dtype or None
+            Of the encoded rows; None is the `dtype` of the encoding.
+
+        Returns
+        -------
+        X : ndarray or csr_array of shape (n, n_columns)
+
+        Raises
+        ------
+        ValueError
+            A column is missing or unknown, a number is infinite, missing where none was missing before, or no number; a
+            category is unknown and ``unknown="error"``. All that is wrong is listed.
+        TypeError
+            A column holds dates, lists or bytes.
+        """
+        table = as_table(frame)
+        problems, values = Problems(), []
+        with problems.collected():
+            self._check_names(table.column_names)
+        there = set(table.column_names)
+        for rule in self.rules:
+            with problems.collected():
+                if rule.name in there:
+                    values.append(_encode(rule, table.column(rule.name), self.unknown, first_row))
+        problems.raise_all()
+        assemble = _sparse_rows if self.is_sparse else _dense_rows
+        return assemble(values, self.rules, (table.num_rows, self.n_columns), dtype or self.dtype)
+
+    def _check_names(self, names: list[str]) -> None:
+        known = [rule.name for rule in self.rules]
+        problems = []
+        absent = sorted(set(known) - set(names))
+        if absent:
+            problems.append(
+                f"the table lacks the columns {spoken_names(absent)}; expected {spoken_names(known)}, "
+                f"got {spoken_names(names)}"
+            )
+        extra = sorted(set(names) - set(known) - set(self.ignored))
+        if extra:
+            problems.append(
+                f"the table has columns that were not there before: {spoken_names(extra)}; leave them out "
+                f"(known: {spoken_names(known)})"
+            )
+        if problems:
+            raise ValueError("\n".join(problems))
+
+    def describe(self) -> str:
+        """The rules, a line for neighbouring columns that share one, and the layout that follows."""
+        runs = [(text, [rule.name for rule in run]) for text, run in groupby(self.rules, attrgetter("treatment"))]
+        lines = [f"{', '.join(names) if len(names) < 4 else _first_to_last(names)}: {text}" for text, names in runs]
+        layout = "CSR (wide and mostly zero)" if self.is_sparse else "dense"
+        return "\n".join(
+            [*lines, f"{len(self.rules)} columns become {self.n_columns} encoded ones, {layout}, {self.dtype}"]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists, texts and numbers, from which `from_json` makes an equal encoding."""
+        rules = [asdict(rule) | {"categories": list(rule.categories)} for rule in self.rules]
+        for rule in rules:
+            if not rule["double"]:
+                # as releases wrote it that knew float32 alone
+                del rule["double"]
+        return {"rules": rules, "is_sparse": self.is_sparse, "unknown": self.unknown, "ignored": list(self.ignored)}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> TableEncoding:
+        """The encoding that `to_json` wrote."""
+        rules = tuple(ColumnRule(**(rule | {"categories": tuple(rule["categories"])})) for rule in plain["rules"])
+        return cls(rules, bool(plain["is_sparse"]), plain["unknown"], tuple(plain["ignored"]))
+
+
+def _first_to_last(names: list[str]) -> str:
+    return f"{names[0]} to {names[-1]} ({len(names)} columns)"
+
+
+def takes_columns_as_they_are(encoding: TableEncoding) -> bool:
+    """Whether raw columns are the encoded ones: all of them numbers, and none filled in."""
+    return all(rule.kind != "category" and rule.fill is None for rule in encoding.rules)
+
+
+def learn_encoding(
+    frames: Iterable[Any],
+    *,
+    categorical: Collection[str] = (),
+    missing: Missing = "auto",
+    unknown: Literal["zeros", "error"] = "zeros",
+    layout: Layout = "auto",
+    ignored: Collection[str] = (),
+) -> TableEncoding:
+    """Learn the encoding of tables that come in pieces (Arrow tables, pandas frames), read once.
+
+    See `decide_encoding` for the rules and the errors.
+    """
+    names = set(ignored)
+    parts: list[TableStatistics] = []
+    row, problems = 0, Problems()
+    for table in map(as_table, frames):
+        features = table.select([name for name in table.column_names if name not in names])
+        if not row:
+            with problems.collected():
+                check_kinds(features.schema.remove_metadata())
+            names |= {field.name for field in features.schema if column_kind(field.type) is None}
+            features = features.select([name for name in features.column_names if name not in names])
+        seen = table_statistics(features, categorical=categorical, first_row=row)
+        parts = [merged([*parts, seen])]
+        row += table.num_rows
+    if not row:
+        raise ValueError(no_rows((0, len(parts[0].columns) if parts else 0)))
+    if problems and not parts[0].columns:
+        problems.raise_all()
+    with problems.collected():
+        encoding = decide_encoding(
+            parts[0], categorical=categorical, missing=missing, unknown=unknown, layout=layout, ignored=ignored
+        )
+    problems.raise_all()
+    return encoding
+
+
+def decide_encoding(
+    seen: TableStatistics,
+    *,
+    categorical: Collection[str] = (),
+    missing: Missing = "auto",
+    unknown: Literal["zeros", "error"] = "zeros",
+    layout: Layout = "auto",
+    ignored: Collection[str] = (),
+) -> TableEncoding:
+    """The encoding that follows from the statistics of all rows, by the rules of `decide_rule` and `worth_sparse`.
+
+    Raises
+    ------
+    ValueError
+        Columns that no rule fits (high cardinality, no value, out of range): all of them in one message; a name in
+        `categorical` that is no column; no column at all.
+    """
+    absent = sorted(set(categorical) - {column.name for column in seen.columns})
+    if absent:
+        names = [column.name for column in seen.columns]
+        raise ValueError(
+            f"categorical names columns that are not there: {absent}; the columns are {spoken_names(names)}"
+        )
+    if not seen.columns:
+        raise ValueError("no column is left to learn from")
+    rules, problems = [], Problems()
+    for place, column in enumerate(seen.columns):
+        with problems.collected():
+            rules.append(decide_rule(column, missing, seen.why_double(place)))
+    problems.raise_all()
+    is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(*_width_and_density(rules, seen)))
+    return TableEncoding(tuple(rules), is_sparse, unknown, tuple(ignored))
+
+
+def _width_and_density(rules: list[ColumnRule], seen: TableStatistics) -> tuple[int, float]:
+    """Encoded columns, and the share of their values that are not zero (taking every number for one that is not)."""
+    width = sum(len(rule.output_names) for rule in rules)
+    set_a_row = len(rules) + sum(rule.missing for rule in rules) / seen.rows
+    return width, set_a_row / width
+
+
+@dataclass(frozen=True, eq=False)
+class _Encoded:
+    """One raw column after its rule: for each row the encoded column that it sets (-1: none), its value, its flag."""
+
+    column: np.ndarray | int
+    values: np.ndarray | float
+    missing: np.ndarray | None
+
+
+def _encode(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: int) -> _Encoded:
+    if column_kind(column.type) is None:
+        raise TypeError(why_unusable(rule.name, column.type))
+    if rule.kind == "category":
+        return _encode_category(rule, column, unknown, first_row)
+    return _encode_number(rule, column, first_row)
+
+
+def _encode_category(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: int) -> _Encoded:
+    names = texts(column)
+    missing = np.asarray(names.is_null().to_numpy())
+    _check_missing(rule, missing, first_row)
+    found = pc.index_in(names, value_set=pa.array(rule.categories, pa.string()), skip_nulls=True)
+    codes = np.asarray(found.fill_null(-1).to_numpy())
+    strange = np.flatnonzero((codes < 0) & ~missing)
+    if len(strange) and (unknown == "error" or _was_of_texts(rule, column)):
+        kind = column_kind(column.type)
+        what = "a category that was not there before" if kind == "category" else f"a {kind}, and held texts before"
+        raise ValueError(
+            f"column '{rule.name}' is '{names[int(strange[0])]}' in row {first_row + strange[0]}, {what}; known are "
+            f"{list(rule.categories[:20])}"
+        )
+    return _Encoded(codes, 1.0, missing if rule.flags_missing else None)
+
+
+def _was_of_texts(rule: ColumnRule, column: pa.ChunkedArray) -> bool:
+    """Whether numbers or booleans stand where none of the categories looks like one."""
+    if column_kind(column.type) not in ("number", "boolean"):
+        return False
+    return not any(text in ("true", "false") or _is_number(text) for text in rule.categories)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> _Encoded:
+    check_exact(rule.name, column, first_row)
+    values = _numbers_of(rule, column, first_row)
+    missing = np.isnan(values)
+    _check_missing(rule, missing, first_row)
+    with np.errstate(over="ignore"):
+        infinite = np.flatnonzero(np.isinf(values.astype(np.float32)))
+    if len(infinite):
+        raise ValueError(
+            f"column '{rule.name}' is {values[infinite[0]]:g} in row {first_row + infinite[0]}; numbers must be finite "
+            f"and within float32"
+        )
+    strange = np.flatnonzero((values != 0) & (values != 1) & ~missing)
+    if rule.kind == "boolean" and len(strange):
+        raise ValueError(
+            f"column '{rule.name}' is {values[strange[0]]:g} in row {first_row + strange[0]}, and held booleans "
+            "before; expected true or false, or 1 or 0"
+        )
+    if rule.fill is not None:
+        values = np.where(missing, rule.fill, values)
+    return _Encoded(0, values, missing if rule.flags_missing else None)
+
+
+def _numbers_of(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> np.ndarray:
+    """The values of a column that held numbers or booleans; texts that are numbers, read whole, are taken for them."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    try:
+        return numbers(column)
+    except pa.ArrowInvalid:
+        row = next(row for row, value in enumerate(column) if not _is_read(value))
+        raise ValueError(
+            f"column '{rule.name}' is {column[row].as_py()!r} in row {first_row + row}, and held {rule.kind}s before; "
+            "correct it, or leave it empty where missing values are allowed"
+        ) from None
+
+
+def _is_read(value: pa.Scalar) -> bool:
+    try:
+        value.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _check_missing(rule: ColumnRule, missing: np.ndarray, first_row: int) -> None:
+    if rule.fill is None and missing.any():
+        row = first_row + int(np.flatnonzero(missing)[0])
+        raise ValueError(
+            f"column '{rule.name}' is missing (NaN) in row {row}, and no value of it was missing when the encoding was "
+            f"learned; fill it, or learn with missing='mean'"
+        )
+
+
+def _dense_rows(
+    values: list[_Encoded], rules: tuple[ColumnRule, ...], shape: tuple[int, int], dtype: np.dtype
+) -> np.ndarray:
+    X = np.zeros(shape, dtype)
+    start = 0
+    for encoded, rule in zip(values, rules, strict=True):
+        if isinstance(encoded.column, np.ndarray):
+            rows = np.flatnonzero(encoded.column >= 0)
+            X[rows, start + encoded.column[rows]] = 1.0
+        else:
+            X[:, start] = encoded.values
+        if encoded.missing is not None:
+            X[:, start + rule.n_values] = encoded.missing
+        start += len(rule.output_names)
+    return X
+
+
+def _sparse_rows(
+    values: list[_Encoded], rules: tuple[ColumnRule, ...], shape: tuple[int, int], dtype: np.dtype
+) -> sparse.csr_array:
+    """CSR rows: every raw column offers one entry a row, and one for its flag; those that are zero are left out."""
+    n_rows, n_slots = shape[0], len(rules) + sum(rule.flags_missing for rule in rules)
+    columns = np.empty((n_rows, n_slots), np.int32)
+    data = np.empty((n_rows, n_slots), dtype)
+    start = slot = 0
+    for encoded, rule in zip(values, rules, strict=True):
+        columns[:, slot] = start + encoded.column
+        data[:, slot] = np.where(np.asarray(encoded.column) >= 0, encoded.values, 0.0)
+        slot += 1
+        if encoded.missing is not None:
+            columns[:, slot] = start + rule.n_values
+            data[:, slot] = encoded.missing
+            slot += 1
+        start += len(rule.output_names)
+    there = data != 0
+    indptr = np.zeros(n_rows + 1, np.int32)
+    np.cumsum(there.sum(axis=1), out=indptr[1:])
+    return sparse.csr_array((data[there], columns[there], indptr), shape=shape)

@@ -1,0 +1,114 @@
+"""Which reader takes which files, and how much memory it may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from dask.utils import format_bytes
+
+from dkl.data.ingest.csv_files import CsvFormat
+from dkl.data.ingest.libsvm_files import LibsvmFormat
+from dkl.data.ingest.matrix_rows import MatrixRows
+from dkl.data.ingest.npz_files import NpzFormat
+from dkl.data.ingest.parquet_files import ParquetFormat
+from dkl.data.ingest.paths import FileFormat, InputFile, file_format
+from dkl.data.ingest.staging import BUFFER_BYTES
+from dkl.data.ingest.table_rows import TableChoices, TableRows
+from dkl.errors import MemoryLimitError
+from dkl.process import usable_cores
+
+Format = FileFormat | CsvFormat | ParquetFormat | LibsvmFormat | NpzFormat
+
+_CHUNK_BYTES = 4 * 2**20
+_MAX_THREADS = 8
+# what ingest holds besides its buffers: a block of the dataset being filled, encoded and compressed
+_FIXED_BYTES = 192 * 2**20
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """How much is in memory at a time.
+
+    Parameters
+    ----------
+    stage_bytes : int
+        Rows held before they go to temporary disk.
+    chunk_bytes, threads : int
+        Text that a thread parses at a time, and how many threads do.
+    """
+
+    stage_bytes: int = BUFFER_BYTES
+    chunk_bytes: int = _CHUNK_BYTES
+    threads: int = field(default_factory=lambda: min(_MAX_THREADS, usable_cores()))
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that is held at once: a full stage sorted, chunks as text and as columns, one block."""
+        return 3 * self.stage_bytes + 4 * (self.threads + 1) * self.chunk_bytes + _FIXED_BYTES
+
+    @classmethod
+    def within(cls, memory_limit: int | None) -> Buffers:
+        """The largest buffers that keep `peak_bytes` within a limit above what the process already holds.
+
+        Raises
+        ------
+        MemoryLimitError
+            The smallest ones do not fit; the message has the sum.
+        """
+        buffers = cls()
+        while memory_limit is not None and buffers.peak_bytes > memory_limit:
+            if buffers.stage_bytes <= BUFFER_BYTES // 64:
+                raise MemoryLimitError(
+                    f"memory_limit is {format_bytes(memory_limit)}, ingest needs {format_bytes(buffers.peak_bytes)}: "
+                    f"three buffers of {format_bytes(buffers.stage_bytes)}, {buffers.threads + 1} chunks of text of "
+                    f"{format_bytes(4 * buffers.chunk_bytes)} with their columns, and {format_bytes(_FIXED_BYTES)} to "
+                    "encode and write a block"
+                )
+            buffers = cls(buffers.stage_bytes // 2, max(2**18, buffers.chunk_bytes // 2), buffers.threads)
+        return buffers
+
+
+def open_rows(
+    files: list[InputFile], chosen: Format | None, choices: TableChoices, buffers: Buffers
+) -> TableRows | MatrixRows:
+    """The rows of `files` in the chosen format, or in the one that their suffixes tell.
+
+    Raises
+    ------
+    ValueError
+        The format is unknown or mixed, or a choice is made that it has no use for.
+    """
+    reader = _reader(files, chosen, buffers)
+    if isinstance(reader, CsvFormat | ParquetFormat):
+        return TableRows(files, reader, choices)
+    for name in ("drop", "categorical", "split"):
+        if getattr(choices, name):
+            raise ValueError(f"{name}={getattr(choices, name)} names columns of tables, and matrix files have none")
+    if isinstance(reader, NpzFormat):
+        reader = replace(reader, target=choices.target or reader.target, weight=choices.weight or reader.weight)
+    elif choices.beside:
+        raise ValueError(f"libsvm text carries its target and no other columns; leave out {choices.beside}")
+    return MatrixRows(files, reader, task=choices.task, layout=choices.layout)
+
+
+def table_reader(files: list[InputFile], chosen: Format | None) -> CsvFormat | ParquetFormat:
+    """The reader of files that must be tables."""
+    reader = _reader(files, chosen, Buffers())
+    if not isinstance(reader, CsvFormat | ParquetFormat):
+        raise ValueError(f"'{files[0].name}' is no table: expected CSV or Parquet")
+    return reader
+
+
+def _reader(
+    files: list[InputFile], chosen: Format | None, buffers: Buffers
+) -> CsvFormat | ParquetFormat | LibsvmFormat | NpzFormat:
+    if isinstance(chosen, CsvFormat | LibsvmFormat):
+        return replace(chosen, chunk_bytes=buffers.chunk_bytes, threads=buffers.threads)
+    if chosen is not None and not isinstance(chosen, str):
+        return chosen
+    name = file_format(files, chosen)
+    if name == "csv":
+        return CsvFormat(chunk_bytes=buffers.chunk_bytes, threads=buffers.threads)
+    if name == "libsvm":
+        return LibsvmFormat(chunk_bytes=buffers.chunk_bytes, threads=buffers.threads)
+    return ParquetFormat() if name == "parquet" else NpzFormat()

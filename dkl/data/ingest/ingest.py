@@ -1,0 +1,319 @@
+"""ingest: stream files of rows into a dataset on zarr, shuffled, encoded and checked, in bounded memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+from dask.utils import parse_bytes
+
+from dkl.data.dataset import Dataset, open_dataset
+from dkl.data.ingest.column_rules import Missing
+from dkl.data.ingest.encoding import Layout, TableEncoding
+from dkl.data.ingest.formats import Buffers, Format, open_rows, table_reader
+from dkl.data.ingest.matrix_rows import MatrixRows
+from dkl.data.ingest.paths import InputFile, PathLike, find_files
+from dkl.data.ingest.scratch import check_free_space, scratch_folder
+from dkl.data.ingest.staging import Stage
+from dkl.data.ingest.table_rows import TableChoices, TableRows
+from dkl.data.ingest.tables import common_schema, file_tables, probed
+from dkl.data.schema import Schema, Task
+from dkl.data.splits import by_fractions
+from dkl.data.store.commit import check_replaceable
+from dkl.data.store.location import Location
+from dkl.data.store.outputs import check_output
+from dkl.data.store.writer import DatasetWriter
+from dkl.events import Event, Kind, Subscriber
+from dkl.progress import resolve_progress
+
+Progress = bool | Callable[[Event], None] | None
+
+
+def ingest(
+    paths: PathLike | Iterable[PathLike],
+    store: PathLike,
+    *,
+    target: str | None = None,
+    weight: str | None = None,
+    drop: Collection[str] = (),
+    task: Literal["auto"] | Task = "auto",
+    categorical: Collection[str] = (),
+    missing: Missing = "auto",
+    unknown: Literal["zeros", "error"] = "zeros",
+    layout: Layout = "auto",
+    shuffle: bool = True,
+    seed: int = 0,
+    splits: Mapping[str, float] | str | None = None,
+    overwrite: bool = False,
+    format: Format | None = None,
+    memory_limit: int | str | None = None,
+    temporary_directory: PathLike | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    source_options: Mapping[str, Any] | None = None,
+    progress: Progress = None,
+) -> Dataset:
+    """Write the rows of files into a dataset, once, in bounded memory; it becomes visible when it is complete.
+
+    The files are read once. Their rows go to temporary disk while the columns are looked at; then the rules for
+    encoding are decided, shown and stored, and the rows are encoded in their final order. Columns of tables: numbers
+    stay (float32), booleans become 0 and 1, texts and categories become one column a value, missing values are filled
+    and flagged; dates, columns without values, and texts with too many values are errors that say what to do. Matrices
+    (libsvm, npz) must be finite; npz rows keep their dtype.
+
+    Parameters
+    ----------
+    paths : path, URL, glob or folder, or several of them
+        CSV (also compressed), Parquet, libsvm / svmlight, or npz files of the same columns. Folders of tables named
+        ``key=value``, as Hive writes them, give their rows a column ``key``.
+    store : path or URL
+        Where the dataset goes.
+    target, weight : str or None
+        Columns of a table (arrays of an npz archive) to learn and to weigh rows by. libsvm text carries its target.
+    drop : collection of str
+        Columns that are left out.
+    task : {"auto", "classification", "regression"}
+        "auto": classes for texts, booleans and whole numbers, regression for fractions.
+    categorical : collection of str
+        Columns (the target too) whose values are names whatever they look like: postcodes, codes.
+    missing : {"auto", "mean", "error"} or float
+        "auto": the mean and a flag column where values are missing, and an error at predict where none was; "mean" or a
+        number: what fills them in any case; "error": they are refused.
+    unknown : {"zeros", "error"}
+        What a category that was never seen becomes at predict.
+    layout : {"auto", "dense", "sparse"}
+        "auto": CSR from 256 columns on when at most 5 % of the values are not zero (npz files keep theirs).
+    shuffle : bool
+        Store the rows in a uniformly random order, which stochastic fitting needs; `row_id` keeps their numbers.
+    seed : int
+        Of the order and of the splits; the same rows and seed give the same dataset from any format.
+    splits : mapping of str to float, str, or None
+        Shares of named splits, drawn by class: ``{"train": 0.8, "test": 0.2}``; or the column of a table that holds the
+        name of each row's split.
+    overwrite : bool
+        Replace a dataset that is there.
+    format : str, CsvFormat, LibsvmFormat or NpzFormat, or None
+        None: by the suffix. The classes hold details (delimiter, files without header, names of arrays).
+    memory_limit : int, str or None
+        Bytes (or ``"512 MB"``) that ingest may take above what the process holds; None takes some 500 MB.
+    temporary_directory : path or None
+        Where rows are kept meanwhile; None is beside a local store, else the system's. It is checked for space first.
+    storage_options, source_options : mapping or None
+        For the fsspec file systems of the store and of the input.
+    progress : bool, callable or None
+        A progress bar, a subscriber to `dkl.events.Event`, or (None) a bar where somebody watches.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    FileNotFoundError, FileExistsError
+        No input; a dataset is at `store` and `overwrite` is False.
+    ValueError, TypeError
+        Files whose columns differ, ragged rows, and values that cannot be used; the message has file, row and column.
+    OSError
+        Not enough temporary disk.
+    MemoryLimitError
+        `memory_limit` is too small.
+
+    Examples
+    --------
+    >>> import dkl
+    >>> ds = dkl.ingest("part-*.csv", "rows.zarr", target="label")  # doctest: +SKIP
+    """
+    column = splits if isinstance(splits, str) else None
+    if splits and not isinstance(splits, str):
+        by_fractions(splits, seed=seed, n_classes=None)
+    choices = TableChoices(target, weight, drop, task, categorical, missing, unknown, layout, column)
+    buffers = Buffers.within(None if memory_limit is None else parse_bytes(memory_limit))
+    location = Location.of(store, storage_options)
+    check_replaceable(location, overwrite=overwrite, kind="dataset")
+    files = find_files(paths, source_options)
+    check_output(location, "dataset", overwrite=overwrite, inputs=[file.name for file in files])
+    job = _Job(
+        open_rows(files, format, choices, buffers),
+        files,
+        seed if shuffle else None,
+        buffers,
+        resolve_progress(progress),
+    )
+    directory = temporary_directory or _folder_beside(location)
+    with scratch_folder(directory, name=location.url.rpartition("/")[2]) as folder:
+        check_free_space(folder, job.rows.staged_bytes, "ingest")
+        stage = Stage(folder, seed=job.seed, n_bytes=job.rows.staged_bytes, buffer_bytes=buffers.stage_bytes)
+        schema = job.read(stage)
+        _check_shares(splits, stage.n_rows)
+        with DatasetWriter(
+            store, schema, n_rows=stage.n_rows, overwrite=overwrite, storage_options=storage_options
+        ) as writer:
+            job.write(stage, writer)
+    dataset = open_dataset(store, **(storage_options or {}))
+    given = job.rows.split.masks() if isinstance(job.rows, TableRows) and job.rows.split is not None else splits
+    return dataset.split(given, seed=seed) if given else dataset
+
+
+def _check_shares(splits: Mapping[str, float] | str | None, n_rows: int) -> None:
+    """Refuse splits that would be empty while nothing is written yet."""
+    shares = splits.items() if isinstance(splits, Mapping) else ()
+    for name, share in shares:
+        if share * n_rows < 1:
+            raise ValueError(f"split {name!r} would have no rows: {share:g} of {n_rows}; give it a larger share")
+
+
+def _folder_beside(location: Location) -> Path | None:
+    """The nearest folder that is there above a local store; None for a store behind a URL."""
+    if not location.is_local:
+        return None
+    return next(folder for folder in location.path.parents if folder.is_dir())
+
+
+@dataclass(frozen=True)
+class IngestPlan:
+    """What `ingest` would write: its schema and the rules of encoding, from all rows of the input.
+
+    Parameters
+    ----------
+    schema : Schema
+    n_rows : int
+    staged_bytes : int
+        About the temporary disk that `ingest` takes.
+    """
+
+    schema: Schema
+    n_rows: int
+    staged_bytes: int
+
+    @property
+    def encoding(self) -> TableEncoding | None:
+        """How raw columns become encoded ones; None for matrices."""
+        return self.schema.encoding
+
+    def describe(self) -> str:
+        """The plan as text."""
+        return f"{self.n_rows} rows; {described(self.schema)}"
+
+
+def plan_ingest(
+    paths: PathLike | Iterable[PathLike],
+    *,
+    choices: TableChoices | None = None,
+    format: Format | None = None,
+    source_options: Mapping[str, Any] | None = None,
+    progress: Progress = None,
+) -> IngestPlan:
+    """Read the files once, write nothing, and say how `ingest` would encode them.
+
+    The parameters are those of `ingest`; `choices` holds the ones on columns (``TableChoices(target="label")``).
+    """
+    files = find_files(paths, source_options)
+    rows = open_rows(files, format, choices or TableChoices(), Buffers())
+    n_rows = 0
+    with _Counted(resolve_progress(progress), "reading", sum(file.size for file in files)) as counted:
+        for table, n_bytes in rows.tables():
+            n_rows += table.num_rows
+            counted.advance(n_bytes, table.num_rows, n_bytes)
+    return IngestPlan(rows.decide(), n_rows, rows.staged_bytes)
+
+
+def read_tables(
+    paths: PathLike | Iterable[PathLike],
+    *,
+    encoding: TableEncoding | None = None,
+    format: Format | None = None,
+    source_options: Mapping[str, Any] | None = None,
+) -> Iterator[pa.Table]:
+    """The raw rows of CSV or Parquet files, a few thousand at a time, with columns checked across files.
+
+    Parameters
+    ----------
+    encoding : TableEncoding or None
+        Given the one that the rows are meant for, its categories are read as texts whatever they look like.
+    """
+    files = find_files(paths, source_options)
+    names = [rule.name for rule in encoding.rules if rule.kind == "category"] if encoding else []
+    reader = table_reader(files, format)
+    schema = common_schema(probed(files, reader), drop=(), as_text=names)
+    for table, _ in file_tables(files, reader, schema):
+        yield table
+
+
+def described(schema: Schema) -> str:
+    """What is to be written, and by which rules, as text."""
+    if schema.classes is not None:
+        labels = ", ".join(map(str, schema.classes[:10].tolist())) + (", ..." if len(schema.classes) > 10 else "")
+        target = f"{len(schema.classes)} classes: {labels}"
+    else:
+        target = schema.task or "no target"
+    if schema.encoding is not None:
+        return f"{target}\n{schema.encoding.describe()}"
+    columns = f"{schema.n_columns} {'CSR' if schema.is_sparse else 'dense'} columns of {schema.dtype}"
+    if schema.first_index == 0:
+        return f"{target}\n{columns}; the text counts columns from 0"
+    if schema.first_index == 1:
+        return (
+            f"{target}\n{columns}; the text counts columns from 1 (if it counts from 0: "
+            "format=dkl.LibsvmFormat(zero_based=True), in the shell --zero-based)"
+        )
+    return f"{target}\n{columns}"
+
+
+class _Counted:
+    """One stretch of work on the event stream, ended also when it fails."""
+
+    def __init__(self, publish: Subscriber, name: str, total: int) -> None:
+        self._publish, self._name, self._total, self._done = publish, name, total, 0
+        self._started = time.perf_counter()
+
+    def _event(self, kind: Kind, rows: int = 0, n_bytes: int = 0, **detail: bool) -> None:
+        seconds = time.perf_counter() - self._started
+        self._publish(Event(kind, self._name, self._done, self._total, rows, n_bytes, seconds, detail))
+
+    def __enter__(self) -> Self:
+        self._event("started")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._event("finished", failed=True)
+            return
+        self._done = self._total
+        self._event("finished")
+
+    def advance(self, units: int, rows: int, n_bytes: int) -> None:
+        self._done = min(self._done + units, self._total)
+        self._event("advanced", rows, n_bytes)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One run of `ingest` with everything settled but what the rows hold."""
+
+    rows: TableRows | MatrixRows
+    files: list[InputFile]
+    seed: int | None
+    buffers: Buffers
+    publish: Subscriber
+
+    def read(self, stage: Stage) -> Schema:
+        """Move all rows to the stage, and show and return what they are to become."""
+        with _Counted(self.publish, "reading", sum(file.size for file in self.files)) as counted:
+            for table, n_bytes in self.rows.tables():
+                stage.add(table)
+                counted.advance(n_bytes, table.num_rows, n_bytes)
+        names = [file.name for file in self.files]
+        provenance = {"from": names[:100], "n_files": len(names), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        schema = replace(self.rows.decide(), provenance=provenance, shuffle_seed=self.seed)
+        self.publish(Event("note", "ingest", detail={"message": described(schema)}))
+        return schema
+
+    def write(self, stage: Stage, writer: DatasetWriter) -> None:
+        """Encode the rows in their final order."""
+        with _Counted(self.publish, "writing", stage.n_rows) as counted:
+            for table in stage.tables():
+                writer.write(*self.rows.encode(table))
+                counted.advance(table.num_rows, table.num_rows, table.nbytes)

@@ -1,0 +1,201 @@
+"""Reading libsvm / svmlight text in parallel, a few megabytes at a time, as CSR rows with labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+from scipy import sparse
+
+from dkl.data.checks import check_rows
+from dkl.data.ingest.paths import InputFile
+from dkl.data.ingest.shuffle import Batch
+from dkl.data.ingest.text_chunks import in_order, text_chunks
+from dkl.errors import located
+
+MAX_WIDTH = 2**31 - 1
+"""The width of rows whose number of columns is not known yet."""
+
+_LABEL = -1
+# every token goes on a line of its own, "index,value", and a label as "-1,label": then one CSV parser reads it all
+_TOKENS = bytes.maketrans(b" \t:", b"\n\n,")
+_DIGITS = rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?i:nan|inf|infinity)"
+_NUMBER = re.compile(_DIGITS)
+_PAIR = re.compile(rb"([+-]?[0-9]+):(?:" + _DIGITS + rb")")
+
+
+@dataclass(frozen=True)
+class LibsvmFormat:
+    """libsvm / svmlight text: ``label index:value index:value ...`` a line; comments after ``#`` are skipped.
+
+    Indices are handed on as written: whether they start at 0 or at 1 shows only when all files are read.
+
+    Parameters
+    ----------
+    n_columns : int or None
+        Columns of a row; None is the highest index found.
+    zero_based : bool or "auto"
+        Whether the first column is called 0. "auto": it is when an index 0 occurs in any file, else it is called 1;
+        where `n_columns` is given and the indices leave both open, that is an error.
+    chunk_bytes, threads : int
+        Text that one thread parses at a time; up to one chunk more than threads is in memory.
+    """
+
+    n_columns: int | None = None
+    zero_based: Literal["auto"] | bool = "auto"
+    chunk_bytes: int = 4 * 2**20
+    threads: int = 2
+
+    def width_and_base(self, lowest: int, highest: int) -> tuple[int, int]:
+        """The number of columns and what the first one is called, from the lowest and highest index of all files.
+
+        Raises
+        ------
+        ValueError
+            More columns than `n_columns`, an index 0 although the first column is called 1, no column at all, or
+            indices that may start at 0 or at 1 where `n_columns` says that there are columns without a value.
+        """
+        if self.zero_based == "auto" and 0 < lowest <= highest < (self.n_columns or 0):
+            raise ValueError(
+                f"the files hold indices from {lowest} to {highest} and n_columns={self.n_columns}, so the first "
+                "column may be 0 or 1; say which, as the files of the training rows have it (ds.schema.first_index, "
+                "'first index' in dkl info): format=dkl.LibsvmFormat(n_columns=..., zero_based=...), in the shell "
+                "--zero-based or --one-based"
+            )
+        base = int(lowest > 0) if self.zero_based == "auto" else int(not self.zero_based)
+        if lowest < base:
+            raise ValueError("the files hold an index 0, and zero_based=False says that the first column is called 1")
+        found = highest + 1 - base
+        if self.n_columns is not None and found > self.n_columns:
+            raise ValueError(f"the files hold {found} columns, more than n_columns={self.n_columns}")
+        if not (self.n_columns or found > 0):
+            raise ValueError("the files hold no index:value pair, so there are no columns; pass n_columns=")
+        return self.n_columns or found, base
+
+    def staged_bytes(self, file: InputFile) -> int:
+        """About the bytes of all rows: a token of text is about as long as an index and a value."""
+        return file.unpacked_size
+
+    def read(self, file: InputFile) -> Iterator[tuple[Batch, int]]:
+        """Batches (CSR rows of width `MAX_WIDTH`, labels, None), and how many bytes of the file each covers."""
+        packed = file.size / file.unpacked_size
+        with file.open() as stream, ThreadPoolExecutor(self.threads) as pool:
+
+            def parse(numbered: tuple[bytes, int]) -> tuple[Batch, int]:
+                chunk, line = numbered
+                try:
+                    return libsvm_rows(chunk), int(len(chunk) * packed)
+                except ValueError as error:
+                    raise ValueError(f"'{file.name}', {_first_fault(chunk, line) or error}") from error
+
+            chunks = _numbered(text_chunks(stream, self.chunk_bytes, name=file.name))
+            yield from in_order(pool, parse, chunks, self.threads + 1)
+
+
+def _numbered(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Each chunk with the number of its first line."""
+    line = 1
+    for chunk in chunks:
+        yield chunk, line
+        line += chunk.count(b"\n")
+
+
+def libsvm_batches(files: list[InputFile], n_columns: int, *, zero_based: bool) -> Iterator[sparse.csr_array]:
+    """The rows of files, whose labels are passed over, as CSR rows of `n_columns` columns, in order.
+
+    Raises
+    ------
+    ValueError
+        An index is beyond the columns, or a value is not finite; the message has the file and the row.
+    """
+    base, first_row = int(not zero_based), 0
+    for file in files:
+        for (X, _, _), _ in LibsvmFormat().read(file):
+            with located(f"'{file.name}'"):
+                strange = np.flatnonzero((X.indices < base) | (X.indices - base >= n_columns))
+                if len(strange):
+                    row = first_row + int(np.searchsorted(X.indptr, strange[0], side="right")) - 1
+                    raise ValueError(
+                        f"row {row} has the index {X.indices[strange[0]]}, and the {n_columns} columns of fit are "
+                        f"counted from {base} to {n_columns - 1 + base}"
+                    )
+                rows = sparse.csr_array((X.data, X.indices - base, X.indptr), shape=(X.shape[0], n_columns))
+                check_rows(rows, first_row=first_row)
+            yield rows
+            first_row += X.shape[0]
+
+
+def libsvm_rows(text: bytes) -> Batch:
+    """Whole lines of libsvm text as (CSR rows, float64 labels, None).
+
+    Raises
+    ------
+    ValueError
+        A token is not ``index:value`` with a whole number and a number, or the indices of a row do not ascend from 0
+        on.
+    """
+    if b"#" in text:
+        text = re.sub(rb"#[^\n]*", b"", text)
+    if b"qid:" in text:
+        text = re.sub(rb"\bqid:\S+", b"", text)
+    if b"+" in text:
+        # the parser knows no leading plus sign; any other is not part of a number, and stays to be refused
+        text = re.sub(rb"(?<![^\s:])\+(?=[0-9.])", b"", text)
+    lines = [b"-1:" + line for line in map(bytes.strip, text.split(b"\n")) if line]
+    if not lines:
+        return sparse.csr_array((0, MAX_WIDTH), dtype=np.float32), np.empty(0), None
+    if b"x" in text or b"X" in text:
+        raise ValueError("a hexadecimal number")
+    indices, values = _parse_tokens(b"\n".join(lines).translate(_TOKENS))
+    starts = np.flatnonzero(indices == _LABEL)
+    wrong = np.flatnonzero(np.diff(indices) <= 0) + 1
+    if (indices[wrong] != _LABEL).any() or len(starts) != len(lines) or indices.max() >= MAX_WIDTH:
+        raise ValueError("indices that do not ascend")
+    kept = indices != _LABEL
+    indptr = np.append(starts - np.arange(len(starts)), kept.sum()).astype(np.int32)
+    with np.errstate(over="ignore"):
+        data = values[kept].astype(np.float32)
+    return sparse.csr_array((data, indices[kept], indptr), shape=(len(starts), MAX_WIDTH)), values[starts], None
+
+
+def _first_fault(text: bytes, first_line: int) -> str | None:
+    """The first line of libsvm text that is not well formed, its number and what is wrong with it."""
+    for number, raw in enumerate(text.split(b"\n"), first_line):
+        tokens = re.sub(rb"\bqid:\S+", b"", raw.partition(b"#")[0]).split()
+        last, shown = -1, raw[:80].decode(errors="replace")
+        for place, token in enumerate(tokens):
+            found = (_PAIR if place else _NUMBER).fullmatch(token)
+            if found is None:
+                what = "an index:value pair" if place else "the label"
+                return (
+                    f"line {number}: expected lines of numbers, 'label index:value index:value ...', and found "
+                    f"'{token[:40].decode(errors='replace')}' in the place of {what}"
+                )
+            index = int(found[1]) if place else -1
+            if place and not last < index < MAX_WIDTH:
+                return (
+                    f"line {number}: indices must ascend within a line from 0 or 1 to at most {MAX_WIDTH - 1}; found "
+                    f"{index} in {shown!r}"
+                )
+            last = index
+    return None
+
+
+def _parse_tokens(text: bytes) -> tuple[np.ndarray, np.ndarray]:
+    tokens = pyarrow.csv.read_csv(
+        pa.BufferReader(text),
+        read_options=pyarrow.csv.ReadOptions(
+            column_names=["index", "value"], use_threads=False, block_size=len(text) + 1
+        ),
+        parse_options=pyarrow.csv.ParseOptions(quote_char=False),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types={"index": pa.int32(), "value": pa.float64()}, null_values=[]
+        ),
+    )
+    return tokens.column("index").to_numpy(), tokens.column("value").to_numpy()

@@ -1,0 +1,168 @@
+"""Matrix files as rows of a dataset: what is staged, what is found on the way, and how staged rows are completed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+from scipy import sparse
+
+from dkl.data.checks import as_rows, check_rows
+from dkl.data.ingest.encoding import Layout, worth_sparse
+from dkl.data.ingest.libsvm_files import MAX_WIDTH, LibsvmFormat
+from dkl.data.ingest.paths import InputFile
+from dkl.data.ingest.shuffle import Batch, NumberedBatch, RowLayout, Rows
+from dkl.data.ingest.target_columns import Target, TargetSummary, WeightSummary
+from dkl.data.schema import Schema, Task
+from dkl.errors import located
+
+
+class MatrixFormat(Protocol):
+    """How files of one format are read."""
+
+    def staged_bytes(self, file: InputFile) -> int: ...
+
+    def read(self, file: InputFile) -> Iterator[tuple[Batch, int]]: ...
+
+
+class MatrixRows:
+    """Rows of matrix files.
+
+    Parameters
+    ----------
+    files : list of InputFile
+    reader : MatrixFormat
+    task : {"auto", "classification", "regression"}
+    layout : {"auto", "dense", "sparse"}
+    """
+
+    def __init__(
+        self,
+        files: list[InputFile],
+        reader: MatrixFormat,
+        *,
+        task: Literal["auto"] | Task = "auto",
+        layout: Layout = "auto",
+    ) -> None:
+        self._files, self._reader, self._task, self._wanted = files, reader, task, layout
+        self.staged_bytes = sum(reader.staged_bytes(file) for file in files)
+        self._layout: RowLayout | None = None
+        self._target = TargetSummary("y")
+        self._weight = WeightSummary("sample_weight")
+        self._parts: tuple[bool, bool] | None = None
+        self._base = 0
+        self._extent = IndexExtent()
+        self._decided: tuple[Schema, Target | None] | None = None
+
+    def tables(self) -> Iterator[tuple[pa.Table, int]]:
+        """All rows as they are to be staged, with the bytes of input that each table accounts for."""
+        row = 0
+        for file in self._files:
+            with located(f"'{file.name}'"):
+                for (X, y, weight), n_bytes in self._reader.read(file):
+                    if not X.shape[0]:
+                        continue
+                    yield self._table(as_rows(X), y, weight, row), n_bytes
+                    row += X.shape[0]
+
+    def _table(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None, row: int) -> pa.Table:
+        check_rows(X, first_row=row)
+        self._check_alike(X, y, weight)
+        self._extent.add(X)
+        layout = self._layout or RowLayout(X, None, None)
+        self._layout = layout
+        table = layout.pack(X, None, None)
+        columns = {
+            summary.name: pa.chunked_array([_arrow(values)])
+            for summary, values in ((self._target, y), (self._weight, weight))
+            if values is not None
+        }
+        counted = self._weight.add(columns["sample_weight"]) if weight is not None else None
+        if y is not None:
+            self._target.add(columns["y"], counted)
+        for name, column in columns.items():
+            table = table.append_column(name, column)
+        return table
+
+    def _check_alike(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> None:
+        parts = y is not None, weight is not None
+        if self._layout is None:
+            self._parts = parts
+            return
+        width, dtype = self._layout.n_columns, self._layout.dtype
+        if X.shape[1] != width or X.dtype != dtype or sparse.issparse(X) != self._layout.is_sparse:
+            raise ValueError(f"X has {X.shape[1]} columns of {X.dtype}, and the first file {width} columns of {dtype}")
+        if parts != self._parts:
+            raise ValueError("y and sample_weight must be in every file or in none")
+
+    def decide(self) -> Schema:
+        """The schema of the dataset, once all rows were seen."""
+        if self._layout is None:
+            raise ValueError(f"the input has no rows: {[file.name for file in self._files]}")
+        has_target, has_weight = self._parts or (False, False)
+        if has_weight:
+            self._weight.check()
+        target = self._target.decide(self._task) if has_target else None
+        n_columns, self._base = self._width_and_base(self._layout)
+        schema = Schema(
+            n_columns=n_columns,
+            dtype=self._layout.dtype,
+            is_sparse=self._stays_sparse(self._layout, n_columns),
+            task=target.task if target else None,
+            classes=target.classes if target else None,
+            has_weight=has_weight,
+            first_index=self._base if isinstance(self._reader, LibsvmFormat) else None,
+        )
+        self._decided = schema, target
+        return schema
+
+    def _width_and_base(self, layout: RowLayout) -> tuple[int, int]:
+        if isinstance(self._reader, LibsvmFormat):
+            return self._reader.width_and_base(self._extent.lowest, self._extent.highest)
+        return layout.n_columns, 0
+
+    def _stays_sparse(self, layout: RowLayout, n_columns: int) -> bool:
+        """Rows keep the layout of their file; libsvm text is no choice of a layout, and goes by the one rule."""
+        if self._wanted != "auto":
+            return self._wanted == "sparse"
+        if not isinstance(self._reader, LibsvmFormat):
+            return layout.is_sparse
+        return worth_sparse(n_columns, self._extent.values / (self._extent.rows * n_columns))
+
+    def encode(self, table: pa.Table) -> NumberedBatch:
+        """The rows of a staged table as (X, codes or targets, weights, row numbers)."""
+        if self._decided is None or self._layout is None:
+            raise RuntimeError("decide() comes before encode()")
+        schema, target = self._decided
+        X, _, _, row_id = self._layout.unpack(table)
+        if self._layout.is_sparse:
+            X = sparse.csr_array((X.data, X.indices - self._base, X.indptr), shape=(X.shape[0], schema.n_columns))
+        if sparse.issparse(X) != schema.is_sparse:
+            X = sparse.csr_array(X) if schema.is_sparse else X.toarray()
+        y = target.encode(table.column("y")) if target is not None else None
+        weight = table.column("sample_weight").to_numpy() if schema.has_weight else None
+        return X, y, weight, row_id
+
+
+class IndexExtent:
+    """The lowest and highest column index, the rows and the stored values seen so far."""
+
+    def __init__(self) -> None:
+        self.lowest, self.highest, self.rows, self.values = MAX_WIDTH, -1, 0, 0
+
+    def add(self, X: Rows) -> None:
+        self.rows += X.shape[0]
+        if sparse.issparse(X) and X.nnz:
+            self.lowest = min(self.lowest, int(X.indices.min()))
+            self.highest = max(self.highest, int(X.indices.max()))
+            self.values += X.nnz
+
+
+def _arrow(values: np.ndarray) -> pa.Array:
+    """One value a row in a type that the values of every file have: texts, booleans or float64."""
+    flat = values.reshape(len(values))
+    if flat.dtype.kind in "SU":
+        return pa.array(flat.astype(np.str_).tolist(), pa.string())
+    return pa.array(flat) if flat.dtype.kind == "b" else pa.array(flat.astype(np.float64))

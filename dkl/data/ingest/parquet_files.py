@@ -1,0 +1,72 @@
+"""Reading Parquet files into tables of a given schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dkl.data.ingest.columns import plain
+from dkl.data.ingest.paths import InputFile
+from dkl.data.ingest.tables import Probe
+from dkl.errors import located
+
+_BATCH_ROWS = 16_384
+
+
+@dataclass(frozen=True)
+class ParquetFormat:
+    """Parquet files, read some thousand rows at a time."""
+
+    def probe(self, file: InputFile) -> Probe:
+        with _opened(file) as parquet:
+            rows = parquet.metadata.num_rows
+            first = next(_batches(file, parquet, 1000, None), None)
+            width = first.nbytes / first.num_rows if first is not None and first.num_rows else 0
+            return Probe(file, parquet.schema_arrow.remove_metadata(), int(width * rows))
+
+    def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
+        with _opened(file) as parquet:
+            share, row = file.size / max(parquet.metadata.num_rows, 1), 0
+            for batch in _batches(file, parquet, _BATCH_ROWS, schema.names):
+                table = pa.Table.from_batches([batch])
+                with located(f"'{file.name}'"):
+                    columns = [plain(table.column(field.name), field, row) for field in schema]
+                row += batch.num_rows
+                yield pa.table(columns, schema=schema), int(share * batch.num_rows)
+
+
+@contextmanager
+def _opened(file: InputFile) -> Iterator[pq.ParquetFile]:
+    with file.open() as stream:
+        with _damage(file):
+            parquet = pq.ParquetFile(stream, pre_buffer=False)
+        yield parquet
+
+
+def _batches(file: InputFile, parquet: pq.ParquetFile, rows: int, names: list[str] | None) -> Iterator[pa.RecordBatch]:
+    batches = parquet.iter_batches(rows, columns=names)
+    while True:
+        with _damage(file):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
+@contextmanager
+def _damage(file: InputFile) -> Iterator[None]:
+    """Turn what pyarrow raises on bytes that are no Parquet, or not all of it, into an error that names the file."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        # a failure of the disk or the network carries its number, damage does not
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(
+            f"'{file.name}' is not a whole Parquet file: {error}; it is damaged, was cut short, or holds something "
+            "else: write or copy it again, or say what it is with format="
+        ) from error

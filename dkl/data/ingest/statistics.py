@@ -1,0 +1,215 @@
+"""Statistics of table columns, gathered batch by batch and merged: all that the encoding rules are decided on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dkl.data.ingest.columns import ColumnKind, check_exact, check_kinds, column_kind, numbers, plain_type, texts
+from dkl.data.ingest.precision import EXACT, EXACT_FLOAT32, NumberSample, why_double
+
+MAX_CATEGORIES = 1_000
+"""More distinct texts than this make a column one of high cardinality, unless the user names it in `categorical`."""
+MAX_CHOSEN_CATEGORIES = 100_000
+
+
+@dataclass(frozen=True)
+class ColumnStatistics:
+    """What was seen of one column.
+
+    Parameters
+    ----------
+    total, minimum, maximum : float
+        Of the values that are there (numbers and booleans).
+    categories : mapping of str to int, or None
+        How often each text was seen; None once there were more than `max_categories`, or for numbers.
+    infinite : (int, float) or None
+        The first row that holds an infinite value, and that value.
+    is_whole, fits_float32 : bool
+        All numbers are whole (and none is beyond 2**53); float32 holds each of them exactly.
+    """
+
+    name: str
+    kind: ColumnKind
+    rows: int
+    missing: int
+    total: float = 0.0
+    minimum: float = math.inf
+    maximum: float = -math.inf
+    categories: Mapping[str, int] | None = None
+    max_categories: int = MAX_CATEGORIES
+    infinite: tuple[int, float] | None = None
+    is_whole: bool = True
+    fits_float32: bool = True
+
+    @property
+    def mean(self) -> float:
+        return self.total / max(self.rows - self.missing, 1)
+
+    def merge(self, other: ColumnStatistics) -> ColumnStatistics:
+        """The statistics of both stretches of rows.
+
+        Raises
+        ------
+        TypeError
+            The column was of one kind here and of another there.
+        """
+        if self.kind == "empty" or other.kind == "empty":
+            known = other if self.kind == "empty" else self
+            return replace(known, rows=self.rows + other.rows, missing=self.missing + other.missing)
+        if self.kind != other.kind:
+            raise TypeError(
+                f"column '{self.name}' holds {self.kind} values in some rows and {other.kind} values in others; make "
+                f"it one type, or take all of its values as texts: categorical=['{self.name}']"
+            )
+        return replace(
+            self,
+            rows=self.rows + other.rows,
+            missing=self.missing + other.missing,
+            total=self.total + other.total,
+            minimum=min(self.minimum, other.minimum),
+            maximum=max(self.maximum, other.maximum),
+            categories=self._merged_categories(other),
+            infinite=self.infinite or other.infinite,
+            is_whole=self.is_whole and other.is_whole,
+            fits_float32=self.fits_float32 and other.fits_float32,
+        )
+
+    def _merged_categories(self, other: ColumnStatistics) -> dict[str, int] | None:
+        if self.categories is None or other.categories is None:
+            return None
+        counts = dict(self.categories)
+        for text, count in other.categories.items():
+            counts[text] = counts.get(text, 0) + count
+        return counts if len(counts) <= self.max_categories else None
+
+
+@dataclass(frozen=True)
+class TableStatistics:
+    """What was seen of every column of a table, in the order of the columns, and the numbers of some rows."""
+
+    columns: tuple[ColumnStatistics, ...]
+    rows: int
+    sample: NumberSample
+
+    def merge(self, other: TableStatistics) -> TableStatistics:
+        """The statistics of both tables' rows; their columns must have the same names in the same order."""
+        pairs = zip(self.columns, other.columns, strict=True)
+        columns = tuple(mine.merge(theirs) for mine, theirs in pairs)
+        return TableStatistics(columns, self.rows + other.rows, self.sample.merge(other.sample))
+
+    def why_double(self, place: int) -> str:
+        """Why column number `place` needs float64, in words; an empty text where float32 holds what matters of it."""
+        column = self.columns[place]
+        if column.kind != "number" or column.fits_float32 or column.minimum == column.maximum:
+            return ""
+        return why_double(self.sample.values[:, place], rounds_whole_numbers=column.is_whole)
+
+
+def table_statistics(table: pa.Table, *, categorical: Collection[str] = (), first_row: int = 0) -> TableStatistics:
+    """The statistics of one table.
+
+    Parameters
+    ----------
+    categorical : collection of str
+        Columns whose values are names, whatever their type.
+    first_row : int
+        The number of the table's first row in the input, for messages.
+
+    Raises
+    ------
+    TypeError
+        Columns hold dates, lists or bytes; all of them are listed.
+    ValueError
+        A number is whole and not held exactly by float64; the message has the column and the row.
+    """
+    check_kinds(table.schema.remove_metadata())
+    chosen = set(categorical)
+    keys, rows = NumberSample.rows_of(first_row, table.num_rows)
+    # a column at a time is written, so the values of one lie side by side
+    sampled = np.full((table.num_columns, len(rows)), np.nan).T
+    seen = [
+        _column(name, table.column(name), chosen, first_row, rows, sampled[:, place])
+        for place, name in enumerate(table.column_names)
+    ]
+    return TableStatistics(tuple(seen), table.num_rows, NumberSample(keys, sampled))
+
+
+def merged(parts: Collection[TableStatistics]) -> TableStatistics:
+    """The statistics of all parts, added in their order."""
+    return reduce(TableStatistics.merge, parts)
+
+
+def _column(
+    name: str,
+    column: pa.ChunkedArray,
+    categorical: Collection[str],
+    first_row: int,
+    rows: np.ndarray,
+    sampled: np.ndarray,
+) -> ColumnStatistics:
+    """The statistics of one column; its numbers in `rows` go to `sampled`."""
+    kind = column_kind(column.type)
+    if kind == "empty":
+        return ColumnStatistics(name, "empty", len(column), len(column))
+    if kind == "category" or name in categorical:
+        return _category(name, column, MAX_CHOSEN_CATEGORIES if name in categorical else MAX_CATEGORIES)
+    check_exact(name, column, first_row)
+    values = numbers(column)
+    seen = _number(name, "boolean" if kind == "boolean" else "number", values, first_row)
+    if kind == "boolean" or plain_type(column.type) == pa.float32() or seen.missing == seen.rows:
+        return seen
+    sampled[:] = values[rows]
+    largest = max(-seen.minimum, seen.maximum)
+    # beyond 2**53 every float64 is whole, whatever it measures
+    is_whole = largest <= EXACT and _all_whole(values)
+    fits = (is_whole and largest <= EXACT_FLOAT32) or _all_float32(values)
+    return replace(seen, is_whole=is_whole, fits_float32=fits)
+
+
+_FEW = 32
+
+
+def _all_whole(values: np.ndarray) -> bool:
+    # of most columns that are not, a few values tell
+    return all(((part == np.rint(part)) | np.isnan(part)).all() for part in (values[:_FEW], values))
+
+
+def _all_float32(values: np.ndarray) -> bool:
+    for part in (values[:_FEW], values):
+        with np.errstate(over="ignore"):
+            held = part.astype(np.float32)
+        if not ((part == held) | np.isnan(part)).all():
+            return False
+    return True
+
+
+def _category(name: str, column: pa.ChunkedArray, limit: int) -> ColumnStatistics:
+    values = texts(column)
+    counted = pc.value_counts(values.drop_null())
+    categories = None
+    if len(counted) <= limit:
+        names, counts = (counted.field(key).to_pylist() for key in ("values", "counts"))
+        categories = dict(zip(names, counts, strict=True))
+    return ColumnStatistics(
+        name, "category", len(values), values.null_count, categories=categories, max_categories=limit
+    )
+
+
+def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> ColumnStatistics:
+    there = values[np.isfinite(values)]
+    missing = int(np.isnan(values).sum())
+    infinite = None
+    if len(there) + missing < len(values):
+        row = int(np.flatnonzero(np.isinf(values))[0])
+        infinite = first_row + row, float(values[row])
+    if not len(there):
+        return ColumnStatistics(name, kind, len(values), missing, infinite=infinite)
+    total, low, high = float(there.sum()), float(there.min()), float(there.max())
+    return ColumnStatistics(name, kind, len(values), missing, total, low, high, infinite=infinite)

@@ -1,0 +1,229 @@
+"""Table files as rows of a dataset: what is staged, what is found on the way, and how staged rows are encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from dkl.data.checks import spoken_names
+from dkl.data.ingest.column_rules import Missing, decide_rule
+from dkl.data.ingest.encoding import Layout, TableEncoding, decide_encoding
+from dkl.data.ingest.packing import NumberPacking
+from dkl.data.ingest.paths import InputFile
+from dkl.data.ingest.shuffle import NumberedBatch
+from dkl.data.ingest.staging import ROW
+from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics, table_statistics
+from dkl.data.ingest.tables import TableFormat, common_schema, file_tables, probed
+from dkl.data.ingest.target_columns import SplitColumn, Target, TargetSummary, WeightSummary
+from dkl.data.schema import Schema, Task
+from dkl.errors import Problems
+
+_FURTHER_BYTES = 64 * 2**20
+"""Once something is wrong, so many bytes of further rows are looked at for what else is."""
+
+
+@dataclass(frozen=True)
+class TableChoices:
+    """What the user says of the columns; see `dkl.ingest`."""
+
+    target: str | None = None
+    weight: str | None = None
+    drop: Collection[str] = ()
+    task: Literal["auto"] | Task = "auto"
+    categorical: Collection[str] = ()
+    missing: Missing = "auto"
+    unknown: Literal["zeros", "error"] = "zeros"
+    layout: Layout = "auto"
+    split: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("task", ("auto", "classification", "regression")),
+            ("unknown", ("zeros", "error")),
+            ("layout", ("auto", "dense", "sparse")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; expected one of {allowed}")
+        if isinstance(self.missing, str) and self.missing not in ("auto", "mean", "error"):
+            raise ValueError(f"missing is {self.missing!r}; expected 'auto', 'mean', 'error' or a number")
+        for name in ("drop", "categorical"):
+            if isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} is the text {getattr(self, name)!r}; expected names in a list")
+
+    @property
+    def beside(self) -> list[str]:
+        """The columns that are no features."""
+        return [name for name in (self.target, self.weight, self.split) if name is not None]
+
+
+class TableRows:
+    """Rows of table files.
+
+    Parameters
+    ----------
+    files : list of InputFile
+    reader : TableFormat
+    choices : TableChoices
+    """
+
+    def __init__(self, files: list[InputFile], reader: TableFormat, choices: TableChoices) -> None:
+        probes = probed(files, reader)
+        self._problems = Problems()
+        choices = _possible(choices, probes[0].schema.names, self._problems)
+        as_text = [name for name in (*choices.categorical, choices.split) if name and name != choices.weight]
+        self._schema = common_schema(probes, drop=choices.drop, as_text=as_text, further=self._problems)
+        if self._problems:
+            # rows are read on for what else is wrong, without the columns that cannot be read
+            choices = _possible(choices, self._schema.names, Problems())
+        self._files, self._reader, self._choices = files, reader, choices
+        self._packing = NumberPacking(self._schema)
+        self.staged_bytes = sum(probe.staged_bytes for probe in probes)
+        self._seen: TableStatistics | None = None
+        self._target = TargetSummary(choices.target) if choices.target else None
+        self._weight = WeightSummary(choices.weight) if choices.weight else None
+        self.split = SplitColumn(choices.split) if choices.split else None
+        self._refused: set[str] = set()
+        self._cut_short = False
+        self._decided: tuple[TableEncoding, Target | None] | None = None
+
+    @property
+    def _features(self) -> list[str]:
+        return [name for name in self._schema.names if name not in self._choices.beside]
+
+    def tables(self) -> Iterator[tuple[pa.Table, int]]:
+        """All rows as they are to be staged, with the bytes of input that each table accounts for.
+
+        Where something is wrong, some more rows are read for what else is; `decide` raises one error for all of it.
+        """
+        row = further = 0
+        try:
+            for table, n_bytes in file_tables(self._files, self._reader, self._schema):
+                self._look_at(table, row)
+                row += table.num_rows
+                yield self._packing.pack(table), n_bytes
+                if self._problems or self._infinite:
+                    further += table.nbytes
+                    if further > _FURTHER_BYTES:
+                        self._cut_short = True
+                        return
+        except (ValueError, TypeError) as error:
+            self._problems.add(error)
+            self._cut_short = True
+            self.decide()
+
+    @property
+    def _infinite(self) -> list[ColumnStatistics]:
+        return [] if self._seen is None else [column for column in self._seen.columns if column.infinite is not None]
+
+    def _look_at(self, table: pa.Table, row: int) -> None:
+        features = table.select(self._features)
+        seen = table_statistics(features, categorical=self._choices.categorical, first_row=row)
+        self._seen = seen if self._seen is None else self._seen.merge(seen)
+        counted = None
+        for summary in (self._weight, self._target, self.split):
+            if summary is None or summary.name in self._refused:
+                continue
+            self._refused.add(summary.name)
+            with self._problems.collected():
+                column = table.column(summary.name)
+                if isinstance(summary, WeightSummary):
+                    counted = summary.add(column)
+                elif isinstance(summary, TargetSummary):
+                    summary.add(column, counted)
+                else:
+                    summary.add(column)
+                # a column is looked at up to the first thing that is wrong with it
+                self._refused.remove(summary.name)
+
+    def decide(self) -> Schema:
+        """The schema of the dataset, once all rows were seen.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Something is wrong with the columns or with values in them; all of it is listed.
+        """
+        problems = self._problems
+        if self._cut_short:
+            # of columns that were read in part no more is certain than what their values have shown
+            for column in self._infinite:
+                with problems.collected():
+                    decide_rule(column, self._choices.missing)
+            problems.raise_all("the files were not read further")
+        if self._seen is None:
+            raise ValueError(f"the input has no rows: {[file.name for file in self._files]}")
+        target = None
+        if self._weight is not None and self._weight.name not in self._refused:
+            with problems.collected():
+                self._weight.check()
+        if self._target is not None and self._target.name not in self._refused:
+            with problems.collected():
+                target = self._target.decide(self._choices.task)
+        if self._seen.columns or not problems:
+            with problems.collected():
+                encoding = self._encoding(self._seen)
+        problems.raise_all()
+        self._decided = encoding, target
+        return Schema(
+            n_columns=encoding.n_columns,
+            dtype=encoding.dtype,
+            is_sparse=encoding.is_sparse,
+            task=target.task if target else None,
+            classes=target.classes if target else None,
+            column_names=encoding.column_names,
+            encoding=encoding,
+            passthrough=encoding.passthrough,
+            has_weight=self._weight is not None,
+        )
+
+    def _encoding(self, seen: TableStatistics) -> TableEncoding:
+        choices = self._choices
+        return decide_encoding(
+            seen,
+            categorical=[name for name in choices.categorical if name not in choices.beside],
+            missing=choices.missing,
+            unknown=choices.unknown,
+            layout=choices.layout,
+            ignored=[*choices.beside, *choices.drop],
+        )
+
+    def encode(self, table: pa.Table) -> NumberedBatch:
+        """The rows of a staged table as (X, codes or targets, weights, row numbers)."""
+        if self._decided is None:
+            raise RuntimeError("decide() comes before encode()")
+        encoding, target = self._decided
+        table = self._packing.unpack(table)
+        X = encoding.transform(table.select(self._features))
+        y = target.encode(table.column(self._choices.target)) if target is not None else None
+        weight = None
+        if self._weight is not None:
+            weight = table.column(self._weight.name).cast(pa.float64()).to_numpy()
+        if self.split is not None:
+            self.split.place(table.column(self.split.name), weight)
+        return X, y, weight, table.column(ROW).to_numpy()
+
+
+def _possible(choices: TableChoices, names: list[str], problems: Problems) -> TableChoices:
+    """The choices without what names no column, or one that is taken, which goes to `problems`."""
+    there, found = set(names), spoken_names(names)
+    kept: dict[str, Any] = {}
+    for role in ("target", "weight", "split"):
+        name = getattr(choices, role)
+        if name is not None and name not in there:
+            problems.add(ValueError(f"{role}='{name}' is no column; the columns are {found}"))
+            kept[role] = None
+        elif name is not None and name in choices.drop:
+            problems.add(ValueError(f"{role}='{name}' is also in drop"))
+            kept[role] = None
+    if len(set(choices.beside)) < len(choices.beside):
+        problems.add(ValueError(f"target, weight and split are different columns; got {choices.beside}"))
+        kept |= {"weight": None, "split": None}
+    for what in ("drop", "categorical"):
+        given = getattr(choices, what)
+        if absent := sorted(set(given) - there):
+            problems.add(ValueError(f"{what} names columns that are not there: {absent}; the columns are {found}"))
+            kept[what] = [name for name in given if name in there]
+    return replace(choices, **kept) if kept else choices

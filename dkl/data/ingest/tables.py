@@ -1,0 +1,196 @@
+"""Rows of table files (CSV, Parquet) as Arrow tables of one schema, checked across files, in pieces of a fixed size."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from dkl.data.checks import spoken_names
+from dkl.data.ingest.columns import check_kinds, check_names_hold_no_nul, column_kind, plain, plain_type, repeated
+from dkl.data.ingest.paths import InputFile
+from dkl.errors import Problems, located
+
+_PIECE_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the beginning of a file says about it.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        The columns and the types that they seem to have.
+    staged_bytes : int
+        About how many bytes all rows of the file take as Arrow arrays.
+    """
+
+    file: InputFile
+    schema: pa.Schema
+    staged_bytes: int
+
+
+def probed(files: list[InputFile], reader: TableFormat) -> list[Probe]:
+    """The columns of every file, and behind them those that the names of its folders give."""
+    return [_with_partition(reader.probe(file)) for file in files]
+
+
+def _with_partition(probe: Probe) -> Probe:
+    keys = [key for key, _ in probe.file.partition]
+    twice = [key for key in keys if key in probe.schema.names or keys.count(key) > 1]
+    if twice:
+        raise ValueError(
+            f"'{probe.file.name}' has the column '{twice[0]}' and stands in a folder '{twice[0]}=...', which would be "
+            "a column of that name, too; rename the folder or the column"
+        )
+    fields = [pa.field(key, pa.array([value]).type) for key, value in probe.file.partition]
+    return replace(probe, schema=pa.schema([*probe.schema, *fields]))
+
+
+def _partitioned(file: InputFile, reader: TableFormat, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
+    """The rows of a file with the columns of its folders, in the order of `schema`."""
+    beside = dict(file.partition)
+    stored = pa.schema([field for field in schema if field.name not in beside])
+    for table, n_bytes in reader.read(file, stored):
+        columns = {name: table.column(name) for name in stored.names}
+        for name, value in beside.items():
+            if name in schema.names:
+                constant = pa.chunked_array([pa.repeat(pa.scalar(value), table.num_rows)])
+                columns[name] = plain(constant, schema.field(name))
+        yield pa.table([columns[name] for name in schema.names], schema=schema), n_bytes
+
+
+class TableFormat(Protocol):
+    """How files of one format are probed and read."""
+
+    def probe(self, file: InputFile) -> Probe: ...
+
+    def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
+        """The columns of `schema` in its order and types, and how many of the file's bytes each table accounts for."""
+        ...
+
+
+def common_schema(
+    probes: list[Probe], *, drop: Collection[str], as_text: Collection[str], further: Problems | None = None
+) -> pa.Schema:
+    """The schema that all files are read with: the first one's columns, in types that hold the values of all files.
+
+    Parameters
+    ----------
+    drop : collection of str
+        Columns that are not read.
+    as_text : collection of str
+        Columns whose values are names, whatever their type.
+    further : Problems or None
+        Takes what is wrong with single columns, which are then left out, so that the rows can be looked at for more.
+
+    Raises
+    ------
+    ValueError
+        A file lacks a column, has one more, names one twice or not at all.
+    TypeError
+        A column is of one kind in one file and of another in another, or holds dates, lists or bytes.
+    """
+    problems = Problems()
+    for probe in probes:
+        with problems.collected():
+            _check_names(probe, probes[0])
+    problems.raise_all()
+    names, texts = _without(probes[0].schema.names, drop), set(as_text)
+    problems = Problems() if further is None else further
+    with problems.collected():
+        _check_named(names, probes[0])
+    for probe in probes:
+        with problems.collected(), located(f"'{probe.file.name}'"):
+            check_kinds(pa.schema([probe.schema.field(name) for name in names]), as_text=texts)
+    fields = []
+    for name in names:
+        types = [probe.schema.field(name).type for probe in probes]
+        if all(column_kind(dtype) or (name in texts and pa.types.is_temporal(dtype)) for dtype in types):
+            with problems.collected():
+                fields.append((name, _common_type(name, probes, name in texts)))
+    if further is None or not fields:
+        problems.raise_all()
+    return pa.schema(fields)
+
+
+def _check_names(probe: Probe, first: Probe) -> None:
+    names = probe.schema.names
+    twice = repeated(names)
+    if twice:
+        raise ValueError(f"'{probe.file.name}' has several columns named {twice}; rename them")
+    with located(f"'{probe.file.name}'"):
+        check_names_hold_no_nul(names)
+    for description, columns in (
+        ("lacks the columns", _without(first.schema.names, names)),
+        ("has columns of its own:", _without(names, first.schema.names)),
+    ):
+        if columns:
+            raise ValueError(
+                f"'{probe.file.name}' {description} {spoken_names(columns)}, unlike '{first.file.name}' with "
+                f"{spoken_names(first.schema.names)}; all files need the same columns (their order is free)"
+            )
+
+
+def _without(names: list[str], others: Collection[str]) -> list[str]:
+    """The names that are not among the others, in their order."""
+    known = set(others)
+    return [name for name in names if name not in known]
+
+
+def _check_named(names: list[str], first: Probe) -> None:
+    if "" in names:
+        raise ValueError(
+            f"column {names.index('') + 1} of '{first.file.name}' has no name, as a row index written by pandas has "
+            f"none; leave it out with drop=[''], or name it"
+        )
+
+
+def _common_type(name: str, probes: list[Probe], as_text: bool) -> pa.DataType:
+    if as_text:
+        return pa.string()
+    common, where = pa.null(), ""
+    for probe in probes:
+        plain = plain_type(probe.schema.field(name).type)
+        if pa.types.is_null(common) or plain == common:
+            common, where = plain, where or probe.file.name
+        elif pa.types.is_floating(common) and pa.types.is_floating(plain):
+            common = pa.float64()
+        elif not pa.types.is_null(plain):
+            raise TypeError(
+                f"column '{name}' holds {_called(plain)} in '{probe.file.name}' and {_called(common)} in '{where}'; "
+                f"make it one type, or take its values as names: categorical=['{name}']"
+            )
+    # a column without any value yet: later rows, if they hold some, must be numbers
+    return pa.float64() if pa.types.is_null(common) else common
+
+
+def _called(plain: pa.DataType) -> str:
+    return {"string": "texts", "bool": "booleans"}.get(str(plain), "numbers")
+
+
+def pieces(tables: Iterable[tuple[pa.Table, int]], schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
+    """The same rows in pieces whose size follows from the schema alone: sums over them do not depend on files' cuts."""
+    rows = max(1024, min(65_536, _PIECE_BYTES // (8 * max(len(schema), 1))))
+    pending: list[pa.Table] = []
+    count = n_bytes = 0
+    for table, table_bytes in tables:
+        pending.append(table)
+        count += table.num_rows
+        n_bytes += table_bytes
+        if count >= rows:
+            joined = pa.concat_tables(pending)
+            whole = count - count % rows
+            for start in range(0, whole, rows):
+                yield joined.slice(start, rows), n_bytes if start == 0 else 0
+            pending, count, n_bytes = [joined.slice(whole)], count - whole, 0
+    if count:
+        yield pa.concat_tables(pending), n_bytes
+
+
+def file_tables(files: list[InputFile], reader: TableFormat, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
+    """All rows of all files in their order, in `pieces`, with the bytes of input that each accounts for."""
+    return pieces((table for file in files for table in _partitioned(file, reader, schema)), schema)

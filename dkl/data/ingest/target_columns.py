@@ -1,0 +1,263 @@
+"""Target, weight and split columns of the input: what they hold, found in one read, and how datasets hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dkl.data.ingest.columns import column_kind, numbers, texts, why_unusable
+from dkl.data.schema import Task
+
+AUTO_CLASSES = 1_000
+ROWS_A_CLASS = 20
+"""More distinct whole numbers than `AUTO_CLASSES`, or fewer rows for each of them than this, may be quantities."""
+MAX_CLASSES = 65_536
+MAX_SPLITS = 254
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """How a target column is held: codes of sorted labels, or float64 numbers.
+
+    Parameters
+    ----------
+    task : {"classification", "regression"}
+    classes : ndarray of shape (K,) or None
+        Sorted labels: texts, booleans or int64 (whole floats count as integers).
+    """
+
+    task: Task
+    classes: np.ndarray | None
+
+    def encode(self, column: pa.ChunkedArray) -> np.ndarray:
+        """int64 codes (positions in `classes`) or float64 values of shape (n,); of rows of weight 0 any code."""
+        if self.classes is None:
+            return numbers(column)
+        if self.classes.dtype.kind == "U":
+            codes = pc.index_in(texts(column), value_set=pa.array(self.classes.tolist(), pa.string()))
+            return pc.fill_null(codes, 0).to_numpy().astype(np.int64)
+        codes = np.searchsorted(self.classes.astype(np.float64), numbers(column)).astype(np.int64)
+        return np.minimum(codes, len(self.classes) - 1)
+
+
+class TargetSummary:
+    """What was seen of a target column, piece by piece.
+
+    Parameters
+    ----------
+    name : str
+        The column, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows = 0
+        self.kind = "empty"
+        self._labels: set[str] | set[float] = set()
+        self._fractional: float | None = None
+        self._largest = 0.0
+
+    def add(self, column: pa.ChunkedArray, counted: np.ndarray | None = None) -> None:
+        """Take the next rows.
+
+        Parameters
+        ----------
+        column : ChunkedArray
+        counted : ndarray of shape (n,) or None
+            Which rows have a weight above 0; the others' labels are no classes.
+
+        Raises
+        ------
+        ValueError
+            A label is missing or infinite; its row is named.
+        TypeError
+            The column holds dates, lists or bytes.
+        """
+        kind = column_kind(column.type)
+        if kind is None:
+            raise TypeError(f"target: {why_unusable(self.name, column.type)}")
+        if self.kind not in ("empty", kind):
+            raise TypeError(f"target '{self.name}' holds {self.kind} values up to row {self.rows}, then {kind} values")
+        if kind == "category":
+            values = texts(column)
+            self._check_there(np.asarray(values.is_null().to_numpy()))
+            values = values if counted is None else values.filter(pa.array(counted))
+            found = set(values.unique().to_pylist())
+            if wrong := sorted(label for label in found if "\0" in label):
+                raise ValueError(f"target '{self.name}' holds a NUL character in the label {wrong[0]!r}; remove it")
+            self._labels |= found
+        else:
+            values = self._checked(numbers(column))
+            self._add_numbers(values if counted is None else values[counted])
+        self.kind = kind
+        self.rows += len(column)
+        if len(self._labels) > MAX_CLASSES and kind == "category":
+            raise ValueError(
+                f"target '{self.name}' has more than {MAX_CLASSES} different texts; classes are fewer. Is it the "
+                f"column to predict?"
+            )
+
+    def _checked(self, values: np.ndarray) -> np.ndarray:
+        self._check_there(np.isnan(values))
+        infinite = np.flatnonzero(np.isinf(values))
+        if len(infinite):
+            raise ValueError(
+                f"target '{self.name}' is {values[infinite[0]]} in row {self.rows + infinite[0]}; it must be finite"
+            )
+        return values
+
+    def _add_numbers(self, values: np.ndarray) -> None:
+        fractional = values[values != np.trunc(values)]
+        if len(fractional) and self._fractional is None:
+            self._fractional = float(fractional[0])
+        self._largest = max(self._largest, float(np.abs(values).max(initial=0.0)))
+        if self._fractional is None and len(self._labels) <= MAX_CLASSES:
+            self._labels |= set(np.unique(values).tolist())
+
+    def _check_there(self, missing: np.ndarray) -> None:
+        if missing.any():
+            row = self.rows + int(np.flatnonzero(missing)[0])
+            raise ValueError(
+                f"target '{self.name}' is missing (NaN) in row {row}; remove rows without a target, or give them one"
+            )
+
+    def decide(self, task: Literal["auto"] | Task) -> Target:
+        """Classification for texts, booleans and whole numbers, regression for fractions, as scikit-learn decides.
+
+        Raises
+        ------
+        ValueError
+            One class; texts for regression; fractions for classification; whole numbers with so many values that the
+            task has to be said.
+        """
+        chosen = self._task() if task == "auto" else task
+        if chosen == "regression":
+            if self.kind == "category":
+                raise ValueError(f"target '{self.name}' holds texts, and task='regression' needs numbers")
+            return Target("regression", None)
+        self._check_classes()
+        labels = sorted(self._labels)
+        if self.kind == "category":
+            return Target("classification", np.array(labels, np.str_))
+        dtype = np.bool_ if self.kind == "boolean" else np.int64
+        return Target("classification", np.array(labels).astype(dtype))
+
+    def _task(self) -> Task:
+        if self._fractional is not None:
+            return "regression"
+        ambiguous = self.kind == "number" and len(self._labels) > min(AUTO_CLASSES, max(20, self.rows // ROWS_A_CLASS))
+        if ambiguous:
+            raise ValueError(
+                f"target '{self.name}' holds {min(len(self._labels), MAX_CLASSES)} or more different whole numbers in "
+                f"{self.rows} rows: say task='regression' if they are quantities, task='classification' if labels"
+            )
+        return "classification"
+
+    def _check_classes(self) -> None:
+        if self._fractional is not None:
+            raise ValueError(
+                f"target '{self.name}' holds fractions ({self._fractional:g}), not labels; use task='regression'"
+            )
+        if len(self._labels) > MAX_CLASSES:
+            raise ValueError(f"target '{self.name}' has more than {MAX_CLASSES} classes; use task='regression'")
+        if self._largest > 2**53:
+            raise ValueError(
+                f"target '{self.name}' holds labels up to {self._largest:.0f}, beyond 2**53, where float64 takes "
+                f"neighbours for one; read them as texts: categorical=['{self.name}']"
+            )
+        if len(self._labels) < 2:
+            raise ValueError(
+                f"target '{self.name}' has one class only, {next(iter(self._labels), None)!r}, in {self.rows} rows; "
+                f"classification needs two or more"
+            )
+
+
+class WeightSummary:
+    """What was seen of a weight column, piece by piece.
+
+    Parameters
+    ----------
+    name : str
+        The column, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows = 0
+        self.total = 0.0
+
+    def add(self, column: pa.ChunkedArray) -> np.ndarray:
+        """Take the next rows; which of them count is a bool array (n,).
+
+        Raises
+        ------
+        ValueError
+            A weight is negative, missing, infinite or no number; its row is named.
+        """
+        if column_kind(column.type) not in ("number", "boolean"):
+            raise ValueError(f"weight '{self.name}' holds {column.type} values; weights are numbers")
+        values = numbers(column)
+        wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
+        if len(wrong):
+            raise ValueError(
+                f"weight '{self.name}' is {values[wrong[0]]:g} in row {self.rows + wrong[0]}; weights must be finite "
+                f"and at least 0"
+            )
+        self.rows += len(values)
+        self.total += float(values.sum())
+        return values > 0
+
+    def check(self) -> None:
+        """Raise a ValueError when no row counts."""
+        if self.total <= 0:
+            raise ValueError(f"weight '{self.name}' is 0 in all {self.rows} rows; at least one must be positive")
+
+
+class SplitColumn:
+    """A column that says which split each row belongs to.
+
+    Parameters
+    ----------
+    name : str
+        The column, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows = 0
+        self._names: set[str] = set()
+        self._codes: list[np.ndarray] = []
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """Take the next rows of the input.
+
+        Raises
+        ------
+        ValueError
+            A name is missing, or there are more than `MAX_SPLITS`.
+        """
+        values = texts(column)
+        if values.null_count:
+            row = self.rows + int(np.flatnonzero(values.is_null().to_numpy())[0])
+            raise ValueError(
+                f"split column '{self.name}' is missing in row {row}; every row needs the name of its split"
+            )
+        self._names |= set(values.unique().to_pylist())
+        if len(self._names) > MAX_SPLITS:
+            raise ValueError(f"split column '{self.name}' has more than {MAX_SPLITS} values; is it the right column?")
+        self.rows += len(values)
+
+    def place(self, column: pa.ChunkedArray, weight: np.ndarray | None) -> None:
+        """Note the splits of rows in their final order; rows of weight 0 are in none."""
+        names = pa.array(sorted(self._names), pa.string())
+        codes = pc.index_in(texts(column), value_set=names).to_numpy().astype(np.uint8)
+        self._codes.append(codes if weight is None else codes[weight > 0])
+
+    def masks(self) -> dict[str, np.ndarray]:
+        """For each split whether a row is in it: bool (n_rows,), all rows having been placed."""
+        codes = np.concatenate(self._codes)
+        return {name: codes == code for code, name in enumerate(sorted(self._names))}

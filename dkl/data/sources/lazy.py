@@ -1,0 +1,292 @@
+"""DaskSource: rows that are Dask arrays, rechunked to blocks and computed where a pass runs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from dask import delayed
+from dask.delayed import Delayed
+from scipy import sparse
+
+from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows, stored_dtype
+from dkl.data.counts import RowCounts
+from dkl.data.dataset import Dataset
+from dkl.data.labels import (
+    TaskChoice,
+    as_targets,
+    check_target_shape,
+    check_targets,
+    encode_labels,
+    guess_task,
+    labels_that_count,
+    numeric_targets,
+    sorted_classes,
+)
+from dkl.data.schema import Schema, Task
+from dkl.data.sources.rows import PARTS, drop_weightless
+from dkl.data.store.blocking import block_bounds, block_rows, row_bytes
+from dkl.errors import located
+from dkl.protocols.block import Block
+
+_AT_ONCE = 64
+
+
+def is_lazy(value: Any) -> bool:
+    """Whether `value` is a Dask array, series or delayed frame of values."""
+    return dask.is_dask_collection(value)
+
+
+def aligned(X: Any, y: Any, weight: Any, rows_a_block: int | None = None) -> tuple[Any, Any, Any]:
+    """X in blocks of rows, columns in one piece, and y and weight cut as X is; unknown chunk sizes are computed.
+
+    Raises
+    ------
+    ValueError
+        X is not two-dimensional or has no rows, or y or weight have another number of rows.
+    """
+    # rows in memory are one chunk now, which is cut as the other arrays are
+    X = _known(X, "X") if is_lazy(X) else da.from_array(as_rows(X), chunks=-1, asarray=False)
+    if X.ndim != 2:
+        raise ValueError(f"X has shape {X.shape}; expected 2D rows and columns. Reshape your data: X.reshape(-1, 1)")
+    if X.shape[1] == 0:
+        raise ValueError(
+            f"Found array with 0 feature(s) (shape={X.shape}) while a minimum of 1 is required: X has no columns"
+        )
+    if X.shape[0] == 0:
+        raise ValueError(no_rows(X.shape))
+    stored_dtype(X.dtype)
+    rows = rows_a_block or block_rows(row_bytes(X), X.shape[0])
+    bounds = block_bounds(X.shape[0], rows)
+    chunks = tuple(int(n) for n in np.diff(bounds))
+    X = X.rechunk((chunks, (X.shape[1],)))
+    return X, targets_beside(y, chunks), weights_beside(weight, chunks)
+
+
+def as_dask_array(values: Any, name: str) -> da.Array:
+    """A Dask collection as an array, whose chunks may have unknown sizes.
+
+    Raises
+    ------
+    TypeError
+        A Bag or a Delayed, which have no columns.
+    """
+    if isinstance(values, da.Array):
+        return values
+    if not hasattr(type(values), "to_dask_array"):
+        raise TypeError(
+            f"{name} is a Dask {type(values).__name__}; expected a Dask array or data frame, which "
+            "dask.array.from_delayed and Bag.to_dataframe make"
+        )
+    return values.to_dask_array()
+
+
+def _known(values: Any, name: str) -> da.Array:
+    """A Dask array or frame as an array whose chunks have known sizes."""
+    values = as_dask_array(values, name)
+    if any(np.isnan(n) for sizes in values.chunks for n in sizes):
+        values = values.compute_chunk_sizes()
+    return values
+
+
+def targets_beside(y: Any, chunks: tuple[int, ...]) -> da.Array | None:
+    """Targets as a Dask array of (n,) or (n, t) in the given chunks of rows; values in memory are checked now."""
+    if y is None:
+        return None
+    n_rows = sum(chunks)
+    y = _known(y, "y") if is_lazy(y) else da.from_array(as_targets(y, n_rows), chunks=-1)
+    check_target_shape(y.shape, n_rows)
+    return _cut(y, chunks)
+
+
+def weights_beside(weight: Any, chunks: tuple[int, ...]) -> da.Array | None:
+    """Weights as a Dask array of (n,) in the given chunks of rows; values in memory are checked now."""
+    if weight is None:
+        return None
+    n_rows = sum(chunks)
+    if not is_lazy(weight):
+        weight = da.from_array(checked_weight(weight, n_rows), chunks=-1)
+    weight = _known(weight, "sample_weight")
+    if weight.shape not in ((n_rows,), (n_rows, 1)):
+        raise ValueError(f"sample_weight has shape {weight.shape}; expected ({n_rows},), one weight a row of X")
+    return _cut(weight, chunks)
+
+
+def _cut(values: da.Array, chunks: tuple[int, ...]) -> da.Array:
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    return values.rechunk((chunks, *((n,) for n in values.shape[1:])))
+
+
+@dataclass(frozen=True, eq=False)
+class MakeBlock:
+    """Turns the computed chunks of one block into a checked Block."""
+
+    classes: np.ndarray | None
+
+    def __call__(self, index: int, first_row: int, X: Any, y: Any, weight: Any) -> Block:
+        with located(f"block {index} of a Dask array"):
+            rows = as_rows(X)
+            check_rows(rows, first_row=first_row)
+            return self.light(index, first_row, rows, y, weight)
+
+    def light(self, index: int, first_row: int, X: Any, y: Any, weight: Any) -> Block:
+        """The block with `X` as it is given."""
+        n_rows = X.shape[0]
+        weight = checked_weight(weight, n_rows, first_row=first_row)
+        if y is not None:
+            y = as_targets(y, n_rows, first_row=first_row)
+            check_targets(y, first_row=first_row)
+            y = (
+                numeric_targets(y, first_row=first_row)
+                if self.classes is None
+                else encode_labels(y, self.classes, first_row=first_row, weight=weight)
+            )
+        return Block(index, X, y, weight, np.arange(first_row, first_row + n_rows, dtype=np.int64))
+
+
+class ComputedReader:
+    """The reader of blocks that Dask has computed."""
+
+    def load(self, ticket: Block, parts: tuple[str, ...] = PARTS) -> Block:
+        """The rows of `ticket` whose weight is not 0."""
+        return drop_weightless(ticket)
+
+
+class DaskSource:
+    """Rows of Dask arrays; see `dkl.protocols.source.BlockSource` for the attributes.
+
+    Parameters
+    ----------
+    X, y, weight : dask arrays from `aligned`, or None
+    classes : ndarray of shape (K,) or None
+    """
+
+    stored_nbytes = 0
+
+    def __init__(self, X: Any, y: Any, weight: Any, classes: np.ndarray | None) -> None:
+        self._X, self._y, self._weight = X, y, weight
+        self._make = MakeBlock(classes)
+        self._n_classes = None if classes is None else len(classes)
+        self.n_blocks = len(X.chunks[0])
+        self.rows_a_block = max(X.chunks[0])
+        self.n_columns = X.shape[1]
+        self.dtype = stored_dtype(X.dtype)
+        self.is_sparse = sparse.issparse(X._meta)
+        self.has_y, self.has_weight = y is not None, weight is not None
+        self.place = "a Dask array"
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return self._X.chunks[0]
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self._sizes)])
+
+    @property
+    def block_rows(self) -> np.ndarray:
+        return self.counts.rows if self.has_weight else np.array(self._sizes, np.int64)
+
+    @cached_property
+    def counts(self) -> RowCounts:
+        return RowCounts.of_blocks(self.light_blocks(), self._n_classes)
+
+    @property
+    def block_nbytes(self) -> int:
+        """For sparse rows, whose density is not known ahead, as if a twentieth of the values were not zero."""
+        width = self.n_columns * self.dtype.itemsize
+        width = max(width // 10, 16) if self.is_sparse else width
+        return max(self._sizes) * (width + 8 * (1 + self.has_y + self.has_weight))
+
+    @property
+    def read_nbytes(self) -> int:
+        return self.block_nbytes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        names = [None if a is None else (a.name, a.chunks) for a in (self._X, self._y, self._weight)]
+        return hashlib.sha256(repr((names, self._make.classes)).encode()).hexdigest()
+
+    def reader(self) -> ComputedReader:
+        return ComputedReader()
+
+    @cached_property
+    def _pieces(self) -> list[tuple[Any, Any, Any]]:
+        columns = [[None] * self.n_blocks if a is None else list(a.to_delayed().ravel()) for a in self._arrays]
+        return list(zip(*columns, strict=True))
+
+    @property
+    def _arrays(self) -> tuple[Any, Any, Any]:
+        return self._X, self._y, self._weight
+
+    def ticket(self, index: int) -> Delayed:
+        """A Delayed of the rows of block `index`, rows of weight 0 among them."""
+        X, y, weight = self._pieces[index]
+        return delayed(self._make, pure=False)(index, int(self._starts[index]), X, y, weight)
+
+    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+        light = delayed(self._make.light, pure=False)
+        for start in range(0, self.n_blocks, _AT_ONCE):
+            indices = range(start, min(start + _AT_ONCE, self.n_blocks))
+            empty = [np.empty((self._sizes[i], 0)) for i in indices]
+            tasks = [
+                light(i, int(self._starts[i]), x, *self._pieces[i][1:]) for i, x in zip(indices, empty, strict=True)
+            ]
+            yield from map(drop_weightless, dask.compute(*tasks))
+
+
+def lazy_dataset(X: Any, y: Any, weight: Any, *, task: TaskChoice = "auto", classes: Any = None) -> Dataset:
+    """The Dataset of Dask arrays; y and the weights are computed once, X is not (see `as_dataset`)."""
+    X, y, weight = aligned(X, y, weight)
+    found, labels = (None, None) if y is None else lazy_classes(y, weight, task, classes)
+    schema = Schema(
+        n_columns=X.shape[1],
+        dtype=stored_dtype(X.dtype),
+        is_sparse=sparse.issparse(X._meta),
+        task=found,
+        classes=labels,
+        n_targets=y.shape[1] if y is not None and y.ndim == 2 else None,
+        has_weight=weight is not None,
+    )
+    source = DaskSource(X, y, weight, labels)
+    if weight is not None:
+        check_total_weight(source.counts.weights)
+    return Dataset(source, schema)
+
+
+def lazy_classes(
+    y: da.Array, weight: da.Array | None, task: TaskChoice, classes: Any
+) -> tuple[Task, np.ndarray | None]:
+    """The task of a Dask array of targets and its sorted classes, found in one pass over y."""
+    if task == "regression":
+        return task, None
+    if y.ndim == 2:
+        if task == "classification" or classes is not None:
+            raise ValueError(f"y has shape {y.shape}; labels must be of one dimension: one class a row")
+        return "regression", None
+    if classes is not None:
+        return "classification", sorted_classes(classes)
+    pieces = y.to_delayed().ravel()
+    weights = [None] * len(pieces) if weight is None else weight.to_delayed().ravel()
+    starts = np.concatenate([[0], np.cumsum(y.chunks[0])])
+    look = delayed(_labels_of, pure=False)
+    parts = zip(pieces, weights, starts[:-1], strict=True)
+    seen = dask.compute(*(look(piece, weights_of_piece, task, int(start)) for piece, weights_of_piece, start in parts))
+    if any(labels is None for labels in seen):
+        return "regression", None
+    return "classification", sorted_classes(np.concatenate(seen))
+
+
+def _labels_of(y: Any, weight: Any, task: TaskChoice, first_row: int) -> np.ndarray | None:
+    values = as_targets(y, first_row=first_row)
+    check_targets(values, first_row=first_row)
+    if task == "auto" and guess_task(values) == "regression":
+        return None
+    return np.unique(labels_that_count(values, checked_weight(weight, len(values), first_row=first_row)))

@@ -1,0 +1,203 @@
+"""SelectedSource: some rows of a source (a split, a thinned sample), under the same absolute block numbers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+import numpy as np
+from dask import delayed
+from dask.delayed import Delayed
+
+from dkl.data.counts import RowCounts
+from dkl.data.ingest.staging import shuffle_keys
+from dkl.data.sources.rows import PARTS, RowReader, RowSource
+from dkl.protocols.block import Block
+
+# keeps the order of a thinned sample apart from that of a shuffle with the same seed
+_THIN_SALT = 0x5448_494E
+
+
+class Chooser(Protocol):
+    """Which of the rows of one block stay. Small and picklable."""
+
+    @property
+    def needs(self) -> tuple[str, ...]: ...
+
+    def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
+        """Those of the positions `chosen` that stay, ascending."""
+        ...
+
+
+class Step(Protocol):
+    """One narrowing of all blocks."""
+
+    @property
+    def identity(self) -> str: ...
+
+    def block_identity(self, index: int) -> str:
+        """What the choice among the rows of one block depends on."""
+        ...
+
+    def at(self, index: int) -> Chooser: ...
+
+
+@dataclass(frozen=True)
+class Fewest:
+    """The `count` rows with the smallest hash of (seed, row id)."""
+
+    count: int
+    seed: int
+    needs: tuple[str, ...] = ("row_id",)
+
+    def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
+        if self.count >= len(chosen):
+            return chosen
+        keys = shuffle_keys(block.row_id[chosen], self.seed ^ _THIN_SALT)
+        return np.sort(chosen[np.argpartition(keys, self.count)[: self.count]]) if self.count else chosen[:0]
+
+
+@dataclass(frozen=True, eq=False)
+class Thinned:
+    """A sample of at most `max_rows` rows: each block gives its share, rounded so that the total is exact.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_blocks,)
+        Rows of each block before thinning.
+    """
+
+    rows: np.ndarray
+    max_rows: int
+    seed: int
+
+    @cached_property
+    def kept(self) -> np.ndarray:
+        """Rows of each block after thinning."""
+        before = np.concatenate([[0], np.cumsum(self.rows)])
+        wanted = min(self.max_rows, int(before[-1]))
+        return np.diff(before * wanted // max(int(before[-1]), 1))
+
+    @property
+    def identity(self) -> str:
+        return f"thin {self.max_rows} {self.seed}"
+
+    def block_identity(self, index: int) -> str:
+        return f"thin {self.kept[index]} {self.seed}"
+
+    def at(self, index: int) -> Fewest:
+        return Fewest(int(self.kept[index]), self.seed)
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedTicket:
+    """The ticket of a block and what to keep of its rows."""
+
+    base: Any
+    choosers: tuple[Chooser, ...]
+
+
+@dataclass(frozen=True)
+class SelectedReader:
+    """Reads a block and keeps the chosen rows."""
+
+    base: RowReader
+
+    def load(self, ticket: SelectedTicket, parts: tuple[str, ...] = PARTS) -> Block:
+        needs = [name for chooser in ticket.choosers for name in chooser.needs]
+        return chosen_rows(self.base.load(ticket.base, tuple(dict.fromkeys([*parts, *needs]))), ticket.choosers)
+
+
+def chosen_rows(block: Block, choosers: tuple[Chooser, ...]) -> Block:
+    """The rows that all choosers keep, without the columns they needed; the block itself when that is all of them."""
+    chosen = np.arange(len(block.row_id))
+    for chooser in choosers:
+        chosen = chooser.choose(block, chosen)
+    block = Block(block.index, block.X, block.y, block.weight, block.row_id)
+    return block if len(chosen) == len(block.row_id) else block.rows(chosen)
+
+
+class SelectedSource:
+    """The rows of `base` that all `steps` keep; see `dkl.protocols.source.BlockSource` for the attributes.
+
+    Parameters
+    ----------
+    base : RowSource
+    steps : tuple of Step
+        Applied in turn.
+    rows : ndarray of shape (n_blocks,)
+        Rows that are left of each block.
+    counts : RowCounts or None
+        None has them counted from y and the weights when they are asked for.
+    """
+
+    def __init__(
+        self,
+        base: RowSource,
+        steps: tuple[Step, ...],
+        rows: np.ndarray,
+        *,
+        n_classes: int | None,
+        counts: RowCounts | None = None,
+    ) -> None:
+        self.base, self.steps, self.block_rows = base, steps, np.asarray(rows, np.int64)
+        self.n_blocks, self.n_columns, self.dtype = base.n_blocks, base.n_columns, base.dtype
+        self.is_sparse, self.has_y, self.has_weight = base.is_sparse, base.has_y, base.has_weight
+        self.stored_nbytes = base.stored_nbytes
+        self.place = base.place
+        self._n_classes = n_classes
+        self._counts = counts
+
+    @cached_property
+    def counts(self) -> RowCounts:
+        return self._counts or RowCounts.of_blocks(self.light_blocks(), self._n_classes)
+
+    @property
+    def block_nbytes(self) -> int:
+        if self.is_sparse:
+            return self.base.block_nbytes
+        share = self.block_rows.max() / max(self.base.block_rows.max(), 1)
+        return int(np.ceil(self.base.block_nbytes * share))
+
+    @property
+    def read_nbytes(self) -> int:
+        return self.base.read_nbytes + self.base.block_nbytes
+
+    @property
+    def fingerprint(self) -> str:
+        steps = "\n".join(step.identity for step in self.steps)
+        return hashlib.sha256(f"{self.base.fingerprint}\n{steps}".encode()).hexdigest()
+
+    def block_identity(self, index: int) -> str:
+        """Changes whenever a value, a label or the choice of the rows of a block changes."""
+        of_base: Any = self.base
+        return "\n".join([of_base.block_identity(index), *(step.block_identity(index) for step in self.steps)])
+
+    def reader(self) -> SelectedReader:
+        return SelectedReader(self.base.reader())
+
+    def ticket(self, index: int) -> Any:
+        base = self.base.ticket(index)
+        if isinstance(base, Delayed):
+            return delayed(partial(SelectedTicket, choosers=self._choosers(index)), pure=False)(base)
+        return SelectedTicket(base, self._choosers(index))
+
+    def _choosers(self, index: int) -> tuple[Chooser, ...]:
+        return tuple(step.at(index) for step in self.steps)
+
+    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+        needs = {name for chooser in self._choosers(0) for name in chooser.needs}
+        for block in self.base.light_blocks(tuple(sorted({*extra, *needs} - {"row_id"}))):
+            yield chosen_rows(block, self._choosers(block.index))
+
+
+def narrowed(
+    source: RowSource, step: Step, rows: np.ndarray, *, n_classes: int | None, counts: RowCounts | None = None
+) -> SelectedSource:
+    """`source` after one more step; steps on one base are kept in one list, so that rows are copied once."""
+    if isinstance(source, SelectedSource):
+        return SelectedSource(source.base, (*source.steps, step), rows, n_classes=n_classes, counts=counts)
+    return SelectedSource(source, (step,), rows, n_classes=n_classes, counts=counts)

@@ -1,0 +1,133 @@
+"""StoreSource: the blocks of a store, as passes and views see them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dkl.data.counts import RowCounts
+from dkl.data.sources.rows import LIGHT_PARTS
+from dkl.data.splits import SplitSet, code_blocks
+from dkl.data.store.commit import Home
+from dkl.data.store.location import Location
+from dkl.data.store.reader import OpenStore, StoreReader, keep_open, opened
+from dkl.data.store.stored_splits import FOLDER, read_split, write_split
+from dkl.protocols.block import Block
+
+
+class StoreSource:
+    """See `dkl.protocols.source.BlockSource` for the attributes.
+
+    Parameters
+    ----------
+    store : OpenStore
+        As this process opened it.
+    """
+
+    version = 0
+
+    def __init__(self, store: OpenStore) -> None:
+        keep_open(store, store.token)
+        self.location: Location = store.location
+        self.schema = store.schema
+        self._manifest = store.manifest
+        self._facts = store.facts
+        self.n_blocks = len(store.manifest.rows)
+        self.n_columns, self.dtype, self.is_sparse = store.schema.n_columns, store.schema.dtype, store.schema.is_sparse
+        self.has_y, self.has_weight = store.schema.task is not None, store.schema.has_weight
+        self.stored_nbytes: int = store.facts["stored_nbytes"]
+        self.place = store.location.place
+
+    @property
+    def counts(self) -> RowCounts:
+        return self._manifest.counts
+
+    @property
+    def block_rows(self) -> np.ndarray:
+        return self._manifest.rows
+
+    @property
+    def block_nbytes(self) -> int:
+        return int((self._x_nbytes + self._manifest.stored_rows * self._light_row_nbytes).max())
+
+    @property
+    def _x_nbytes(self) -> np.ndarray:
+        """Bytes of X in each block."""
+        if self._manifest.entries is None:
+            return self._manifest.stored_rows * self.n_columns * self.dtype.itemsize
+        return np.diff(self._manifest.entries) * (self.dtype.itemsize + 4) + 4 * (self._manifest.stored_rows + 1)
+
+    @property
+    def _light_row_nbytes(self) -> int:
+        return 8 * (1 + self.has_weight + (self.schema.n_targets or 1) * self.has_y)
+
+    @property
+    def read_nbytes(self) -> int:
+        """The stored chunk and what it is decoded to, besides a filtered copy where rows have weight 0."""
+        filtered = bool((self._manifest.rows != self._manifest.stored_rows).any())
+        return (2 + filtered) * int(self._x_nbytes.max())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        facts = [self._facts["manifest"], self._facts["rows_a_block"], self._facts["schema"]["classes"]]
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+    @property
+    def stored_block_rows(self) -> int:
+        """Rows of each block but the last."""
+        return int(self._facts["rows_a_block"])
+
+    @property
+    def token(self) -> str:
+        """Of the writer; another store at the same place has another one."""
+        return str(self._facts["token"])
+
+    def block_identity(self, index: int) -> str:
+        """Changes whenever a value or a label of a block changes, whatever happens to other blocks."""
+        digests = sorted((name, int(values[index])) for name, values in self._manifest.digests.items())
+        return repr((int(self._manifest.stored_rows[index]), digests, self._facts["schema"]["classes"]))
+
+    @property
+    def storage_facts(self) -> dict[str, Any]:
+        """How the rows are stored, for `describe`."""
+        codecs = {name: ", ".join(facts["codecs"]) for name, facts in self._facts["arrays"].items()}
+        shards = next(iter(self._facts["arrays"].values()))["shards"]
+        return {
+            "checksums": "crc32c of every chunk and block",
+            "codecs": codecs,
+            "sharded": shards is not None,
+            "format": self._facts["format"],
+            "written by": f"dkl {self._facts['written_by']}",
+        }
+
+    def reader(self) -> StoreReader:
+        location = self.location
+        return StoreReader(location.url, location.given, location.options, self._facts["token"])
+
+    def ticket(self, index: int) -> int:
+        return index
+
+    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+        reader = self.reader()
+        return (reader.load(index, (*LIGHT_PARTS, *extra)) for index in range(self.n_blocks))
+
+    def write_split(self, name: str, split: SplitSet, *, overwrite: bool) -> SplitSet:
+        """Keep a set of splits beside the rows."""
+        store = opened(self.location, self._facts["token"])
+        weights = (store.values("weight", i) if self.has_weight else None for i in range(self.n_blocks))
+        codes = code_blocks(split, weights)
+        chunk, shards = self._facts["rows_a_block"], self._facts["arrays"]["row_id"]["shards"]
+        shard = 1 if shards is None else shards[0] // chunk
+        home = Home(self.location, self.token)
+        return write_split(home, name, split, codes, chunk, shard=shard, overwrite=overwrite)
+
+    def read_splits(self) -> dict[str, SplitSet]:
+        """The sets of splits that the store keeps."""
+        folder = self.location.child(FOLDER)
+        names = sorted(folder.folders())
+        found = {name: read_split(folder.child(name)) for name in names}
+        return {name: split for name, split in found.items() if split is not None}

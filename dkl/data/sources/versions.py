@@ -1,0 +1,184 @@
+"""VersionSource: the blocks of a store and of those appended to it since, less the rows that were dropped."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from dkl.data.counts import RowCounts
+from dkl.data.sources.rows import LIGHT_PARTS, PARTS
+from dkl.data.sources.stored import StoreSource
+from dkl.data.store.reader import StoreReader
+from dkl.protocols.block import Block
+
+
+class VersionTicket(NamedTuple):
+    """Where a block is: its number in the dataset and in a part, and which rows are left (None: all; empty: none)."""
+
+    number: int
+    part: int
+    place: int
+    kept: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
+class VersionReader:
+    """Reads blocks of several stores, less the rows that were dropped.
+
+    Parameters
+    ----------
+    parts : tuple of StoreReader
+        The first one keeps the codes of splits.
+    empty : Block
+        A block without rows.
+    """
+
+    parts: tuple[StoreReader, ...]
+    empty: Block
+
+    def load(self, ticket: VersionTicket, parts: tuple[str, ...] = PARTS) -> Block:
+        """The rows of a block that are left, verified."""
+        number, part, place, kept = ticket
+        columns = [name for name in parts if name not in PARTS]
+        if kept is not None and not len(kept):
+            return replace(self.empty, index=number, columns={name: np.empty(0, np.uint8) for name in columns})
+        wanted = parts if part == 0 else tuple(name for name in parts if name in PARTS)
+        block = replace(self.parts[part].load(place, wanted), index=number)
+        return block if kept is None else block.rows(kept)
+
+
+class VersionSource:
+    """The blocks of a version; see `dkl.protocols.source.BlockSource` for the attributes.
+
+    Absolute block numbers stay: a dropped block has no rows, appended blocks come last.
+
+    Parameters
+    ----------
+    base : StoreSource
+        Version 0.
+    """
+
+    def __init__(self, base: StoreSource) -> None:
+        self.location, self.schema = base.location, base.schema
+        self.n_columns, self.dtype, self.is_sparse = base.n_columns, base.dtype, base.is_sparse
+        self.has_y, self.has_weight, self.place = base.has_y, base.has_weight, base.place
+        self.version, self.token, self.stored_block_rows = 0, base.token, base.stored_block_rows
+        self.parts: tuple[StoreSource, ...] = (base,)
+        self.kept: dict[int, np.ndarray] = {}
+        self.counts = base.counts
+        self._places = [(0, index) for index in range(base.n_blocks)]
+
+    def appended(self, part: StoreSource, version: int) -> VersionSource:
+        """This version and the blocks of one more store."""
+        other = self._next(version, part.token)
+        other.parts = (*self.parts, part)
+        other.counts = _stacked_counts(self.counts, part.counts)
+        other._places = self._places + [(len(self.parts), index) for index in range(part.n_blocks)]
+        return other
+
+    def without(self, dropped: Mapping[str, np.ndarray], version: int, token: str) -> VersionSource:
+        """This version less the rows of a record of `dkl.data.store.version_files.drop_record`."""
+        other = self._next(version, token)
+        blocks, rows = dropped["blocks"], dropped["rows"]
+        other.counts = _replaced_counts(self.counts, dropped)
+        start = 0
+        for block, left in zip(blocks.tolist(), rows.tolist(), strict=True):
+            size = self.part_rows(block) if left else 0
+            other.kept[block] = dropped["kept"][start : start + size].astype(bool)
+            start += size
+        return other
+
+    def _next(self, version: int, token: str) -> VersionSource:
+        other = VersionSource(self.parts[0])
+        other.version, other.token = version, token
+        other.parts, other.kept, other.counts = self.parts, dict(self.kept), self.counts
+        other._places = self._places
+        return other
+
+    def part_rows(self, index: int) -> int:
+        """Rows of a block before any was dropped."""
+        part, own = self._places[index]
+        return int(self.parts[part].block_rows[own])
+
+    def rows_left(self, index: int) -> np.ndarray:
+        """Which of the rows of a block before any was dropped are left: (part_rows,) bool."""
+        kept = self.kept.get(index, np.ones(self.part_rows(index), bool))
+        return kept if len(kept) else np.zeros(self.part_rows(index), bool)
+
+    @property
+    def n_blocks(self) -> int:
+        return len(self._places)
+
+    @property
+    def block_rows(self) -> np.ndarray:
+        return self.counts.rows
+
+    @property
+    def block_nbytes(self) -> int:
+        return max(part.block_nbytes for part in self.parts)
+
+    @property
+    def read_nbytes(self) -> int:
+        return max(part.read_nbytes for part in self.parts) + (self.block_nbytes if self.kept else 0)
+
+    @property
+    def stored_nbytes(self) -> int:
+        return sum(part.stored_nbytes for part in self.parts)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(repr([self.block_identity(index) for index in range(self.n_blocks)]).encode()).hexdigest()
+
+    def block_identity(self, index: int) -> str:
+        """Changes whenever a value, a label or the choice of the rows of a block changes."""
+        part, own = self._places[index]
+        identity, kept = self.parts[part].block_identity(own), self.kept.get(index)
+        return identity if kept is None else f"{identity} {hashlib.sha256(kept.tobytes()).hexdigest()}"
+
+    @property
+    def storage_facts(self) -> dict[str, Any]:
+        """How the rows are stored, for `describe`."""
+        dropped = int(sum(part.block_rows.sum() for part in self.parts) - self.block_rows.sum())
+        return {**self.parts[0].storage_facts, "version": self.version, "rows dropped": dropped}
+
+    def reader(self) -> VersionReader:
+        X: Any = np.empty((0, self.n_columns), self.dtype)
+        y = None
+        if self.has_y:
+            y = np.empty(self.schema.y_shape(0), np.float64 if self.schema.n_classes is None else np.int64)
+        weight = np.empty(0) if self.has_weight else None
+        empty = Block(0, sparse.csr_array(X) if self.is_sparse else X, y, weight, np.empty(0, np.int64))
+        return VersionReader(tuple(part.reader() for part in self.parts), empty)
+
+    def ticket(self, index: int) -> VersionTicket:
+        return VersionTicket(index, *self._places[index], self.kept.get(index))
+
+    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+        reader = self.reader()
+        return (reader.load(self.ticket(index), (*LIGHT_PARTS, *extra)) for index in range(self.n_blocks))
+
+
+def _stacked_counts(first: RowCounts, second: RowCounts) -> RowCounts:
+    classes = None
+    if first.class_weights is not None and second.class_weights is not None:
+        classes = np.concatenate([first.class_weights, second.class_weights])
+    return RowCounts(
+        np.concatenate([first.rows, second.rows]), np.concatenate([first.weights, second.weights]), classes
+    )
+
+
+def _replaced_counts(counts: RowCounts, dropped: Mapping[str, np.ndarray]) -> RowCounts:
+    replaced = []
+    for name in ("rows", "weights", "class_weights"):
+        values = getattr(counts, name)
+        if values is not None:
+            values = values.copy()
+            values[dropped["blocks"]] = dropped[name]
+        replaced.append(values)
+    return RowCounts(*replaced)

@@ -1,0 +1,118 @@
+"""BlockArrays: the zarr arrays of a store (X dense or as anndata lays out CSR, y, ...), appended to by blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dkl.data.schema import Schema
+from dkl.data.store.digests import block_digest
+from dkl.data.store.growing import GrowingArray
+from dkl.protocols.block import Block
+
+CSR_PARTS = ("X/data", "X/indices", "X/indptr")
+_MANY_BLOCKS = 256
+_SHARD_BYTES = 64 * 2**20
+_MOST_IN_A_SHARD = 64
+# entries of a chunk of CSR data: an eighth of a block, so that a block reads little of its neighbours' entries
+_CHUNKS_A_BLOCK = 8
+_LEAST_ENTRIES = 1024
+_MOST_ENTRIES = 2**19
+
+
+def array_names(schema: Schema) -> tuple[str, ...]:
+    """Names of the arrays that hold the rows."""
+    rows = CSR_PARTS if schema.is_sparse else ("X",)
+    y = () if schema.task is None else ("y",)
+    return (*rows, *y, *(("weight",) if schema.has_weight else ()), "row_id")
+
+
+STORED_NAMES = {"weight": "sample_weight"}
+"""Where the name in the store is another than the name in a block."""
+
+
+class BlockArrays:
+    """Appends blocks to the arrays of a store.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    schema : Schema
+    rows_a_block : int
+    n_rows : int or None
+    """
+
+    def __init__(self, group: zarr.Group, schema: Schema, rows_a_block: int, *, n_rows: int | None) -> None:
+        self._group, self._schema, self._rows, self._n_rows = group, schema, rows_a_block, n_rows
+        self._arrays: dict[str, GrowingArray] = {}
+        self._like: dict[str, np.ndarray] = {}
+        self._entries = 0
+        self._written_rows = 0
+
+    def append(self, index: int, block: Block) -> dict[str, int]:
+        """Write one block; returns the digest of its part of each array."""
+        parts = self._parts(block)
+        if not self._arrays:
+            self._open(parts)
+        for name, values in parts.items():
+            self._arrays[name].append(values)
+        self._written_rows += block.n_rows
+        return {name: block_digest(index, values) for name, values in parts.items()}
+
+    def _parts(self, block: Block) -> dict[str, np.ndarray]:
+        parts: dict[str, np.ndarray] = {}
+        if self._schema.is_sparse:
+            X: Any = block.X
+            parts["X/data"], parts["X/indices"] = X.data, X.indices.astype(np.int32, copy=False)
+            parts["X/indptr"] = X.indptr[:-1].astype(np.int64) + self._entries
+            self._entries += X.nnz
+        else:
+            parts["X"] = np.ascontiguousarray(block.X)
+        optional = {"y": block.y, "weight": block.weight}
+        parts |= {name: np.ascontiguousarray(values) for name, values in optional.items() if values is not None}
+        return parts | {"row_id": block.row_id}
+
+    def _open(self, parts: dict[str, np.ndarray]) -> None:
+        group = self._group
+        if self._schema.is_sparse:
+            shape = [self._n_rows or 0, self._schema.n_columns]
+            group.create_group("X", attributes=_csr_attributes(shape))
+        shard = self._blocks_a_shard(parts)
+        for name, values in parts.items():
+            self._like[name] = values[:0]
+            target: Any = group["X"] if name in CSR_PARTS else group
+            stored = STORED_NAMES.get(name, name).rpartition("/")[2]
+            if name in ("X/data", "X/indices"):
+                chunk = int(np.clip(len(values) // _CHUNKS_A_BLOCK, _LEAST_ENTRIES, _MOST_ENTRIES))
+                grown = GrowingArray(target, stored, chunk=chunk, shard=1 if shard == 1 else _CHUNKS_A_BLOCK * shard)
+            else:
+                # the last pointer is one more than there are rows
+                n_rows = None if self._n_rows is None else self._n_rows + (name == "X/indptr")
+                grown = GrowingArray(target, stored, chunk=self._rows, shard=shard, n_rows=n_rows)
+            self._arrays[name] = grown
+
+    def _blocks_a_shard(self, parts: dict[str, np.ndarray]) -> int:
+        """Several blocks go into one file where there are many of them."""
+        if self._n_rows is None or self._n_rows <= _MANY_BLOCKS * self._rows:
+            return 1
+        size = sum(values.nbytes for values in parts.values())
+        return int(np.clip(_SHARD_BYTES // max(size, 1), 1, _MOST_IN_A_SHARD))
+
+    def close(self) -> None:
+        """Write what is buffered and the shape of sparse rows."""
+        if self._schema.is_sparse:
+            self._arrays["X/indptr"].append(np.array([self._entries], np.int64))
+            shape = [self._written_rows, self._schema.n_columns]
+            self._group["X"].attrs.put(_csr_attributes(shape))
+        for name, array in self._arrays.items():
+            array.close(self._like[name])
+
+    def facts(self) -> dict[str, Any]:
+        """Dtype, shape and chunk of each array, which a reader compares with what it finds."""
+        return {name: array.facts() for name, array in self._arrays.items()}
+
+
+def _csr_attributes(shape: list[int]) -> dict[str, Any]:
+    return {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": shape}

@@ -1,0 +1,426 @@
+"""Whole or absent: a zarr group becomes visible at once, locally by a rename, elsewhere by a marker that goes last."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import zarr
+
+from dkl.data.store.location import MARKER, Location
+from dkl.data.store.strangers import check_no_strangers
+
+try:
+    import fcntl
+except ImportError:  # Windows: what a killed process left stays until it is removed by hand
+    fcntl = None  # type: ignore[assignment]
+
+_EXCHANGE = 2
+_AT_FDCWD = -100
+_PAUSES = (0.02, 0.1, 0.5, 2.0)
+
+
+VERSIONS = "versions"
+"""The folder of a store that holds one folder a version."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """The store that something is added to: a version, or a set of splits.
+
+    Parameters
+    ----------
+    location : Location
+    token : str
+        Of the store as it was opened; nothing is added to another one that has taken its place.
+    """
+
+    location: Location
+    token: str
+
+    def check(self) -> None:
+        """Refuse to go on once the store is not there any more.
+
+        Raises
+        ------
+        StoreReplacedError
+        """
+        self.location.check_token(self.token)
+
+
+class Staging:
+    """A group that is being written and that nobody takes for whole yet.
+
+    Parameters
+    ----------
+    target : Location
+        Where it will be seen.
+    location : Location
+        Where it is written: a hidden sibling folder of a local target, else the target itself.
+    token : str
+        Of this writer.
+    home : Home or None
+        The store that it is added to.
+    """
+
+    def __init__(self, target: Location, location: Location, token: str, home: Home | None) -> None:
+        self.target, self.location, self.token, self.home = target, location, token, home
+        self.replaced = store_state(target)
+        self.committed = False
+        self.handle: int | None = None
+        """Of the open folder that holds a local target: renames in it cannot end up in a folder put in its place."""
+
+    @cached_property
+    def group(self) -> zarr.Group:
+        """The group to write to; made when it is first asked for, and marked as being written."""
+        marker = {MARKER: {"state": "writing", "token": self.token}}
+        if self.target.is_local:
+            return zarr.create_group(self.location.store(read_only=False), attributes=marker, zarr_format=3)
+        # what is there is marked before it is deleted: after a kill in between it is half-written, and says so
+        self.target.write_marker(marker[MARKER])
+        self.target.delete(keep_marker=True)
+        return self.target.group(read_only=False)
+
+    def check_owner(self) -> None:
+        """Refuse to go on once another writer has taken the target over (targets behind URLs; a cheap look).
+
+        Raises
+        ------
+        FileExistsError
+        """
+        if self.target.is_local:
+            return
+        marker = self.target.read_marker()
+        if marker is None or marker.get("token") != self.token:
+            raise FileExistsError(_told(self.target))
+
+    def commit(self, marker: Mapping[str, Any], attributes: Mapping[str, Any] | None = None) -> None:
+        """Make the group visible with `marker` as its metadata.
+
+        Raises
+        ------
+        FileExistsError
+            Another writer was first; this one's files are removed.
+        StoreReplacedError
+            The store that it is added to is not there any more.
+        """
+        self.check_owner()
+        if self.home is not None:
+            self.home.check()
+            ensure_group(self.target.parent)
+        self.group.attrs.put({**(attributes or {}), MARKER: {**marker, "state": "complete", "token": self.token}})
+        if self.target.is_local:
+            _flush(self.location.path)
+            _rename(self)
+        if self.home is not None:
+            self.home.check()
+        self.committed = True
+
+
+def store_state(location: Location) -> tuple[Any, list[str]]:
+    """What changes when a store is replaced or gets a version: the token of its writer, and its versions."""
+    try:
+        marker = location.read_marker() or {}
+    except ValueError:
+        marker = {}
+    return marker.get("token"), sorted(location.child(VERSIONS).folders()) if marker else []
+
+
+def ensure_group(location: Location) -> None:
+    """An empty zarr group, where there is none yet."""
+    if location.read("zarr.json") is None:
+        zarr.create_group(location.store(read_only=False), zarr_format=3)
+
+
+@contextmanager
+def staged(target: Location, *, overwrite: bool, home: Home | None = None) -> Iterator[Staging]:
+    """Write a group that appears at `target` when `Staging.commit` is called, or leaves nothing.
+
+    Parameters
+    ----------
+    target : Location
+    overwrite : bool
+        Replace a whole store of dkl that is there. What a killed writer left is replaced in any case; anything else
+        (a folder of other files) never.
+    home : Home or None
+        The store that the group is added to, where it is a part of one.
+
+    Raises
+    ------
+    FileExistsError
+        Something is there that may not be replaced, or another writer was first.
+    StoreReplacedError
+        The store that the group is added to is not there any more.
+    OSError
+        The disk is full, or writing is not permitted: with the path, and nothing visible.
+    """
+    staging: Staging | None = None
+    made: list[Path] = []
+    try:
+        if home is not None:
+            home.check()
+        if target.is_local:
+            _clear_abandoned(target.path)
+        check_replaceable(target, overwrite=overwrite)
+        made = _missing_folders(target, home)
+        with _folder(target) as (location, token, handle):
+            staging = Staging(target, location, token, home)
+            staging.handle = handle
+            # a writer behind a URL must be seen from now on
+            _ = staging.group
+            yield staging
+    except Exception as error:
+        if home is not None:
+            # whatever went wrong, the reason may be that the store is gone
+            home.check()
+        if isinstance(error, OSError) and not isinstance(error, FileExistsError):
+            raise located_error(error, target) from error
+        raise
+    finally:
+        if staging is None or not staging.committed:
+            if staging is not None:
+                _discard(staging)
+            for folder in made:
+                with suppress(OSError):
+                    folder.rmdir()
+
+
+def _missing_folders(target: Location, home: Home | None) -> list[Path]:
+    """Folders above a local target that are removed again, where they are empty, when writing fails; lowest first."""
+    if not target.is_local:
+        return []
+    missing = [folder for folder in target.path.parents if not folder.exists()]
+    # a store that is deleted meanwhile comes back as empty folders, when zarr writes the next chunk
+    inside = [target.path.parent, home.location.path] if home is not None else []
+    return list(dict.fromkeys([*inside, *missing]))
+
+
+def check_replaceable(target: Location, *, overwrite: bool, kind: str | None = None) -> None:
+    """Refuse to write where something is that may not be replaced.
+
+    Parameters
+    ----------
+    target : Location
+    overwrite : bool
+    kind : str or None
+        What will be written: "dataset"; only a store of that kind is replaced by it.
+
+    Raises
+    ------
+    FileExistsError
+        What is there may not be replaced.
+    """
+    try:
+        marker = target.read_marker()
+    except ValueError:
+        marker = None
+    if marker is None:
+        if target.exists():
+            raise FileExistsError(
+                f"{target.place} exists and is not a store of dkl, so it is not replaced; choose another path"
+            )
+        return
+    if marker.get("state") == "complete":
+        if kind is not None and marker.get("kind", kind) != kind:
+            raise FileExistsError(
+                f"{target.place} is a {marker['kind']}, not a {kind}, so it is not replaced; choose another path"
+            )
+        if not overwrite:
+            raise FileExistsError(f"{target.place} exists; pass overwrite=True to replace it, or choose another path")
+    check_no_strangers(target, marker)
+
+
+@contextmanager
+def _folder(target: Location) -> Iterator[tuple[Location, str, int | None]]:
+    """Where to write, the writer's token, and the open folder around it.
+
+    A local folder is locked for as long as this process lives and writes.
+    """
+    if not target.is_local:
+        yield target, uuid.uuid4().hex, None
+        return
+    token, path, handles = _locked_folder(target.path)
+    try:
+        if os.rename in os.supports_dir_fd:
+            handles.append(os.open(path.parent, os.O_RDONLY))
+        yield Location(str(path), target.given), token, handles[1] if len(handles) > 1 else None
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def _locked_folder(target: Path) -> tuple[str, Path, list[int]]:
+    """A new hidden folder beside `target`, the token in its name, and the handle that holds its lock."""
+    while True:
+        token = uuid.uuid4().hex
+        path = target.with_name(f"{_prefix(target)}{token}.partial")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # another writer that clears up may take the folder before it is locked: then it is gone, and the next is tried
+        with suppress(FileNotFoundError):
+            path.mkdir()
+            handle = os.open(path, os.O_RDONLY)
+            if fcntl is not None:
+                with suppress(OSError):
+                    fcntl.flock(handle, fcntl.LOCK_EX)
+            if path.is_dir():
+                return token, path, [handle]
+            os.close(handle)
+
+
+def _prefix(path: Path) -> str:
+    name = path.name if len(os.fsencode(path.name)) < 180 else hashlib.sha256(os.fsencode(path.name)).hexdigest()
+    return f".{name}."
+
+
+def _clear_abandoned(target: Path) -> None:
+    """Remove what killed writers of this target left, and put back a store that one had just moved aside."""
+    if fcntl is None or not target.parent.is_dir():
+        return
+    # the whole name is compared: what begins alike belongs to another store (`rows`, `rows.zarr`) or to the user
+    ours = re.compile(re.escape(_prefix(target)) + r"[0-9a-f]{32}\.(partial|replaced)")
+    for folder in list(target.parent.iterdir()):
+        if not ours.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
+            continue
+        with suppress(OSError):
+            handle = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if folder.suffix == ".replaced" and not target.exists():
+                    os.rename(folder, target)
+                else:
+                    shutil.rmtree(folder)
+            finally:
+                os.close(handle)
+
+
+def _flush(folder: Path) -> None:
+    """Have the system write every file and folder below to the disk."""
+    for parent, _, files in os.walk(folder):
+        for name in [*files, "."]:
+            _sync(os.path.join(parent, name))
+
+
+def _sync(path: str | Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _rename(staging: Staging) -> None:
+    """Put the finished folder in its place; each step is atomic, and whoever comes second is told."""
+    path, target = staging.location.path, staging.target.path
+    if staging.replaced[0] is None:
+        try:
+            _move(staging, path, target)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise FileExistsError(_told(staging.target)) from error
+            raise
+    else:
+        _replace(staging, path, target)
+    _sync(target.parent)
+
+
+def _replace(staging: Staging, path: Path, target: Path) -> None:
+    aside = path if exchanged(path, target, staging.handle) else _moved_aside(staging, path, target)
+    former = Location(str(aside), staging.target.given)
+    try:
+        if store_state(former) != staging.replaced:
+            raise FileExistsError(_told(staging.target))
+        check_no_strangers(former, former.read_marker() or {})
+    except OSError:
+        # not the store that was to be replaced, or no longer as it was at the start: put it back
+        if not exchanged(target, aside, staging.handle):
+            _move(staging, target, path)
+            _move(staging, aside, target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _moved_aside(staging: Staging, path: Path, target: Path) -> Path:
+    """Two renames, where the system cannot exchange two folders at once."""
+    aside = path.with_suffix(".replaced")
+    try:
+        _move(staging, target, aside)
+        _move(staging, path, target)
+    except OSError as error:
+        if not target.exists():
+            with suppress(OSError):
+                _move(staging, aside, target)
+        raise FileExistsError(_told(staging.target)) from error
+    return aside
+
+
+def _move(staging: Staging, path: Path, target: Path) -> None:
+    """Rename a folder inside the folder that was there when writing began, wherever that one is now."""
+    if staging.handle is None:
+        os.rename(path, target)
+    else:
+        os.rename(path.name, target.name, src_dir_fd=staging.handle, dst_dir_fd=staging.handle)
+
+
+def exchanged(one: Path, other: Path, folder: int | None = None) -> bool:
+    """Exchange two files or folders atomically (Linux), by name in an open folder; False where it is not possible."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    names = [os.fsencode(path if folder is None else path.name) for path in (one, other)]
+    place = _AT_FDCWD if folder is None else folder
+    return bool(rename(place, names[0], place, names[1], _EXCHANGE) == 0)
+
+
+def _discard(staging: Staging) -> None:
+    """Remove what was written, as far as it is still this writer's."""
+    if staging.target.is_local:
+        _remove(staging.location.path)
+        return
+    with suppress(OSError, ValueError):
+        marker = staging.target.read_marker()
+        if marker is not None and marker.get("token") == staging.token:
+            staging.target.delete()
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder into which threads of zarr may still be writing after one of them has failed."""
+    for pause in _PAUSES:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(pause)
+        if not folder.exists():
+            return
+
+
+def _told(target: Location) -> str:
+    return (
+        f"another writer created or replaced {target.place} in the meantime; this one's rows were not kept. "
+        "Open what is there, or write again with overwrite=True"
+    )
+
+
+def located_error(error: OSError, target: Location, left: str = "Nothing was kept") -> OSError:
+    """The error of a write with the path, the reason and what can be done; `left` says what is there now."""
+    if error.errno is None:
+        return error
+    reasons = {
+        errno.ENOSPC: "the disk is full; free some space or choose another place",
+        errno.EDQUOT: "the disk quota is used up; free some space or choose another place",
+        errno.EACCES: "writing there is not permitted; choose another place or change its permissions",
+        errno.EPERM: "writing there is not permitted; choose another place or change its permissions",
+        errno.EROFS: "the file system is read-only; choose another place",
+    }
+    reason = reasons.get(error.errno, str(error))
+    return OSError(error.errno, f"{target.place} was not written: {reason}. {left}", target.url)

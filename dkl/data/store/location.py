@@ -1,0 +1,248 @@
+"""Location: where a store is, a local folder or any fsspec URL, fixed when it is named, and what is done there."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import google_crc32c
+import zarr
+from zarr.storage import FsspecStore, LocalStore
+
+from dkl.errors import CorruptChunkError, StoreReplacedError
+
+MARKER = "dkl"
+
+
+@dataclass(frozen=True, eq=False)
+class Location:
+    """A folder, local or behind a URL.
+
+    Parameters
+    ----------
+    url : str
+        An absolute local path, or a URL such as ``"s3://bucket/rows.zarr"``.
+    given : str
+        As the user named it; messages say this.
+    options : mapping
+        For fsspec.
+    """
+
+    url: str
+    given: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, store: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Location:
+        """The location that `store` names now: links and relative paths are resolved here, once.
+
+        Raises
+        ------
+        TypeError
+            `store` is no path, or storage options were given for a local one.
+        ValueError
+            `store` is empty or has a NUL character, which no file system allows.
+        """
+        if not isinstance(store, str | os.PathLike) or not isinstance(os.fspath(store), str):
+            raise TypeError(f"a store is named by a path or a URL, not by {type(store).__name__}")
+        given = os.fspath(store)
+        if not given or "\0" in given:
+            fault = "has a NUL character, which no path can hold" if given else "is empty"
+            raise ValueError(
+                f"{given!r} cannot name a store: it {fault}; expected a path such as 'rows.zarr', or a URL"
+            )
+        path = given.removeprefix("file://") if given.startswith("file://") else given
+        if "://" in path:
+            return cls(path.rstrip("/"), given, dict(options or {}))
+        if options:
+            raise TypeError(f"{given!r} is a local path, which takes no storage options; got {sorted(options)}")
+        return cls(os.path.realpath(os.path.expanduser(path)), given)
+
+    @property
+    def is_local(self) -> bool:
+        return "://" not in self.url
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether only this process sees it."""
+        return self.url.startswith("memory://")
+
+    @property
+    def path(self) -> Path:
+        """Of a local folder."""
+        return Path(self.url)
+
+    @property
+    def place(self) -> str:
+        """How messages call it."""
+        return f"'{self.given}'"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Equal for equal locations; hashable."""
+        return self.url, repr(sorted(self.options.items()))
+
+    def child(self, *names: str) -> Location:
+        """A folder inside this one."""
+        return Location("/".join([self.url, *names]), "/".join([self.given, *names]), self.options)
+
+    @property
+    def parent(self) -> Location:
+        """The folder that holds this one."""
+        return Location(self.url.rpartition("/")[0], self.given.rpartition("/")[0], self.options)
+
+    def store(self, *, read_only: bool) -> LocalStore | FsspecStore:
+        """A zarr store on this folder."""
+        if self.is_local:
+            return LocalStore(self.path, read_only=read_only)
+        return FsspecStore.from_url(self.url, storage_options=dict(self.options), read_only=read_only)
+
+    def group(self, *, read_only: bool) -> zarr.Group:
+        """The zarr group that is here."""
+        return zarr.open_group(self.store(read_only=read_only), mode="r" if read_only else "r+", zarr_format=3)
+
+    def exists(self) -> bool:
+        """Whether anything is here: a file, or a folder that is not empty."""
+        if self.is_local:
+            return self.path.is_file() or (self.path.is_dir() and any(self.path.iterdir()))
+        fs, path = self._fs()
+        return bool(fs.exists(path))
+
+    def read_marker(self) -> dict[str, Any] | None:
+        """What dkl keeps in the attributes of the zarr node here; None when there is no such node or nothing is kept.
+
+        Raises
+        ------
+        json.JSONDecodeError
+            There is metadata, damaged.
+        """
+        text = self.read("zarr.json")
+        if text is None:
+            return None
+        node = json.loads(text)
+        attributes = node.get("attributes") if isinstance(node, dict) else None
+        marker = attributes.get(MARKER) if isinstance(attributes, dict) else None
+        return marker if isinstance(marker, dict) else None
+
+    def check_token(self, token: str) -> None:
+        """Refuse to go on unless the store whose writer had `token` is still here.
+
+        Raises
+        ------
+        StoreReplacedError
+            It was moved, deleted or replaced.
+        CorruptChunkError
+            It is here, and its metadata is not.
+        """
+        try:
+            marker = self.read_marker()
+        except ValueError as error:
+            raise CorruptChunkError(f"the metadata of {self.place} is damaged: {error}") from error
+        if marker is None:
+            if self.path.exists() if self.is_local else self.exists():
+                raise CorruptChunkError(f"the metadata of {self.place} is missing or damaged, its file 'zarr.json'")
+            raise StoreReplacedError(
+                f"{self.place} is not found any more: it was moved, deleted or replaced since it was opened. Open it "
+                "again where it is now: dkl.open_dataset(store)"
+            )
+        if marker.get("token") != token:
+            raise StoreReplacedError(
+                f"{self.place} was replaced by another store since it was opened. Open it again: "
+                "dkl.open_dataset(store)"
+            )
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of one small file here, or None when it is absent."""
+        try:
+            if self.is_local:
+                return (self.path / name).read_bytes()
+            fs, path = self._fs()
+            return bytes(fs.cat_file(f"{path}/{name}"))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def nodes_digest(self, names: Iterable[str]) -> str:
+        """The digest of the metadata files of the zarr nodes `names` (paths in this folder).
+
+        Raises
+        ------
+        FileNotFoundError
+            One is absent.
+        """
+        crc = 0
+        for name in sorted(names):
+            text = self.read(f"{name}/zarr.json")
+            if text is None:
+                raise FileNotFoundError(f"'{name}/zarr.json' is missing in {self.place}")
+            crc = google_crc32c.extend(crc, text)
+        return f"{crc:08x}"
+
+    def folders(self) -> list[str]:
+        """Names of the folders here, hidden ones left out; none where there is nothing."""
+        if self.is_local:
+            names = [entry.name for entry in self.path.iterdir() if entry.is_dir()] if self.path.is_dir() else []
+        else:
+            fs, path = self._fs()
+            listed = fs.ls(path, detail=True) if fs.exists(path) else []
+            names = [e["name"].rstrip("/").rpartition("/")[2] for e in listed if e["type"] == "directory"]
+        return [name for name in names if not name.startswith(".")]
+
+    def files(self) -> list[str]:
+        """Paths of all files below this folder, links to folders among them."""
+        if not self.is_local:
+            fs, path = self._fs()
+            return sorted(name[len(path) :].strip("/") for name in fs.find(path))
+        found = []
+        for parent, folders, names in os.walk(self.path):
+            links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+            found += [os.path.relpath(os.path.join(parent, name), self.path) for name in [*names, *links]]
+        return sorted(name.replace(os.sep, "/") for name in found)
+
+    def stored_nbytes(self) -> int:
+        """Bytes of all files here."""
+        if self.is_local:
+            return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
+        fs, path = self._fs()
+        return int(fs.du(path))
+
+    def delete(self, *, keep_marker: bool = False) -> None:
+        """Remove everything here (behind a URL; local folders are renamed first, see `dkl.data.store.commit`).
+
+        The marker goes last, so that what is left after a kill still says what it is; or it stays.
+        """
+        fs, path = self._fs()
+        if not fs.exists(path):
+            return
+        for entry in fs.ls(path, detail=False):
+            if entry.rstrip("/").rpartition("/")[2] != "zarr.json":
+                fs.rm(entry, recursive=True)
+        if not keep_marker:
+            fs.rm(path, recursive=True)
+
+    def write_marker(self, marker: Mapping[str, Any]) -> None:
+        """Keep `marker` in the attributes of the zarr group here, which need not be there yet; at once."""
+        node = {"attributes": {MARKER: dict(marker)}, "zarr_format": 3, "node_type": "group"}
+        text = json.dumps(node, indent=2).encode()
+        if not self.is_local:
+            fs, path = self._fs()
+            fs.pipe_file(f"{path}/zarr.json", text)
+            return
+        # as zarr names a file that it has begun
+        begun = self.path / f"zarr.{uuid.uuid4().hex}.partial"
+        try:
+            begun.write_bytes(text)
+            os.replace(begun, self.path / "zarr.json")
+        finally:
+            begun.unlink(missing_ok=True)
+
+    def _fs(self) -> tuple[Any, str]:
+        fs, path = fsspec.core.url_to_fs(self.url, **self.options)
+        # listings are cached by some file systems; another process may have written
+        fs.invalidate_cache()
+        return fs, path

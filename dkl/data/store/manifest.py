@@ -1,0 +1,165 @@
+"""Manifest: what a store keeps of each of its blocks, so that views need not read rows and every read is checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dkl.data.counts import RowCounts, class_weights
+from dkl.data.schema import Schema
+from dkl.data.store.block_arrays import STORED_NAMES, array_names
+from dkl.data.store.digests import arrays_digest
+from dkl.data.store.growing import chosen_codecs
+from dkl.errors import StoreError
+from dkl.protocols.block import Block
+
+GROUP = "manifest"
+_DIGEST = "digest-"
+
+
+@dataclass(frozen=True, eq=False)
+class Manifest:
+    """Figures of all blocks.
+
+    Parameters
+    ----------
+    rows, weights : ndarray of shape (n_blocks,)
+        Rows of weight above 0 and their total weight.
+    class_weights : ndarray of shape (n_blocks, K) or None
+    stored_rows : ndarray of shape (n_blocks,), int64
+        Rows in the store, those of weight 0 among them.
+    entries : ndarray of shape (n_blocks + 1,), int64, or None
+        Where the entries of each block of CSR rows begin.
+    digests : mapping of str to ndarray of shape (n_blocks,), uint32
+        Of each array.
+    """
+
+    rows: np.ndarray
+    weights: np.ndarray
+    class_weights: np.ndarray | None
+    stored_rows: np.ndarray
+    entries: np.ndarray | None
+    digests: dict[str, np.ndarray]
+
+    @property
+    def counts(self) -> RowCounts:
+        return RowCounts(self.rows, self.weights, self.class_weights)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Every array under its name in the store."""
+        named = {"rows": self.rows, "weights": self.weights, "stored_rows": self.stored_rows}
+        optional = {"class_weights": self.class_weights, "entries": self.entries}
+        named |= {name: values for name, values in optional.items() if values is not None}
+        return named | {_digest_name(name): values for name, values in self.digests.items()}
+
+    @property
+    def digest(self) -> str:
+        return arrays_digest(self.arrays())
+
+    def write(self, group: zarr.Group) -> None:
+        """Keep it in a store."""
+        write_arrays(group.create_group(GROUP), self.arrays())
+
+    @classmethod
+    def read(cls, group: zarr.Group, digest: str) -> Manifest:
+        """The manifest of a store.
+
+        Raises
+        ------
+        StoreError
+            It is not what was written.
+        """
+        arrays = read_arrays(group[GROUP], digest)
+        digests = {_array_name(name): v for name, v in arrays.items() if name.startswith(_DIGEST)}
+        return cls(
+            arrays["rows"],
+            arrays["weights"],
+            arrays.get("class_weights"),
+            arrays["stored_rows"],
+            arrays.get("entries"),
+            digests,
+        )
+
+
+def _digest_name(array: str) -> str:
+    return _DIGEST + array.replace("/", ".")
+
+
+def _array_name(name: str) -> str:
+    return name.removeprefix(_DIGEST).replace(".", "/")
+
+
+def write_arrays(group: zarr.Group, arrays: dict[str, np.ndarray]) -> None:
+    """Small arrays, each in one chunk."""
+    for name, values in arrays.items():
+        written = group.create_array(
+            name,
+            shape=values.shape,
+            dtype=values.dtype,
+            chunks=tuple(max(n, 1) for n in values.shape),
+            compressors=chosen_codecs(values),
+        )
+        written[...] = values
+
+
+def read_arrays(group: Any, digest: str) -> dict[str, np.ndarray]:
+    """The arrays that `write_arrays` wrote.
+
+    Raises
+    ------
+    StoreError
+        Their digest is another.
+    """
+    arrays = {name: np.asarray(array[...]) for name, array in group.arrays()}
+    if arrays_digest(arrays) != digest:
+        raise StoreError("the manifest is not what was written")
+    return arrays
+
+
+def node_names(schema: Schema, manifest: Manifest) -> list[str]:
+    """Every zarr node of a store, its root and its splits left out."""
+    names = [STORED_NAMES.get(name, name) for name in array_names(schema)]
+    groups = [GROUP, *(["X"] if schema.is_sparse else [])]
+    return [*names, *groups, *(f"{GROUP}/{name}" for name in manifest.arrays())]
+
+
+@dataclass
+class ManifestDraft:
+    """The manifest of a store that is being written, a block at a time."""
+
+    n_classes: int | None
+    rows: list[int] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    class_weights: list[np.ndarray] = field(default_factory=list)
+    stored_rows: list[int] = field(default_factory=list)
+    entries: list[int] = field(default_factory=lambda: [0])
+    digests: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def n_blocks(self) -> int:
+        return len(self.rows)
+
+    def add(self, block: Block, digests: dict[str, int]) -> None:
+        """Count one block as it is stored."""
+        self.rows.append(int(np.count_nonzero(block.weights)))
+        self.weights.append(float(block.weights.sum()))
+        if self.n_classes is not None:
+            self.class_weights.append(class_weights(block, self.n_classes))
+        self.stored_rows.append(block.n_rows)
+        self.entries.append(self.entries[-1] + getattr(block.X, "nnz", 0))
+        for name, digest in digests.items():
+            self.digests.setdefault(name, []).append(digest)
+
+    def finished(self, *, is_sparse: bool) -> Manifest:
+        """The manifest of all blocks."""
+        return Manifest(
+            np.array(self.rows, np.int64),
+            np.array(self.weights, np.float64),
+            None if self.n_classes is None else np.array(self.class_weights).reshape(-1, self.n_classes),
+            np.array(self.stored_rows, np.int64),
+            np.array(self.entries, np.int64) if is_sparse else None,
+            {name: np.array(values, np.uint32) for name, values in self.digests.items()},
+        )

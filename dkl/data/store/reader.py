@@ -1,0 +1,327 @@
+"""Reading a store: what a process has open, the light reader that passes broadcast, and the checks on the way."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+from scipy import sparse
+from zarr.buffer.cpu import NDBuffer
+
+from dkl.data.schema import Schema
+from dkl.data.soundness import whole_csr
+from dkl.data.sources.rows import PARTS, drop_weightless
+from dkl.data.store.block_arrays import CSR_PARTS, STORED_NAMES
+from dkl.data.store.digests import block_digest, json_digest
+from dkl.data.store.location import Location
+from dkl.data.store.manifest import Manifest, node_names
+from dkl.data.store.stored_splits import StoredCodeReader
+from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError, located
+from dkl.process import after_fork
+from dkl.protocols.block import Block
+
+FORMAT = 1
+"""The version of the layout that this release writes; it reads this one and older ones."""
+
+_MOST_OPEN = 16
+
+
+def read_facts(location: Location) -> dict[str, Any]:
+    """The metadata of the whole dataset at `location`.
+
+    Raises
+    ------
+    FileNotFoundError
+        Nothing is there.
+    StoreError
+        It is no dataset of dkl, is not complete, is damaged, or is of a newer format.
+    """
+    try:
+        facts = location.read_marker()
+    except ValueError as error:
+        raise CorruptChunkError(f"the metadata of {location.place} is damaged: {error}") from error
+    if facts is None:
+        if not (location.path.exists() if location.is_local else location.exists()):
+            raise FileNotFoundError(f"no dataset at {location.place} ({location.url}); {_remedy(location)}")
+        raise StoreError(
+            f"{location.place} is not a dataset of dkl (it has no mark of one); for arrays that exist use dkl.from_zarr"
+        )
+    if facts.get("state") != "complete":
+        raise StoreError(
+            f"{location.place} is half-written: its writer was stopped or is at work; creating it again replaces it"
+        )
+    return _checked_facts(location, facts)
+
+
+def _remedy(location: Location) -> str:
+    if location.is_in_memory:
+        return "only the process that wrote it sees memory://; use threads, or a folder or URL that workers can read"
+    return "write one with dkl.ingest or dkl.create_dataset"
+
+
+def _checked_facts(location: Location, facts: dict[str, Any]) -> dict[str, Any]:
+    newer = facts.get("format")
+    if isinstance(newer, int) and newer > FORMAT:
+        raise StoreError(
+            f"{location.place} has the newer format {newer} of dkl {facts.get('written_by')}; this dkl reads formats "
+            f"up to {FORMAT}. Upgrade dkl: pip install -U dkl"
+        )
+    if facts.get("kind") == "model":
+        raise StoreError(f"{location.place} is a model, not a dataset; open it with dkl.load_model")
+    kept = {name: value for name, value in facts.items() if name not in ("digest", "state")}
+    if facts.get("kind") != "dataset" or json_digest(kept) != facts.get("digest"):
+        raise CorruptChunkError(f"the metadata of {location.place} is not what was written; create the dataset again")
+    return facts
+
+
+def is_store(store: str | os.PathLike[str], **storage_options: Any) -> bool:
+    """Whether a dataset of dkl, whole or half-written, is at this path or URL (rather than files to ingest)."""
+    location = Location.of(store, storage_options)
+    try:
+        return location.read_marker() is not None
+    except ValueError:
+        return location.is_local and location.path.is_dir()
+
+
+class OpenStore:
+    """A dataset that this process has open: metadata and manifest in memory, arrays opened when first used."""
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self.facts = read_facts(location)
+        self.token: str = self.facts["token"]
+        self.rows_a_block: int = self.facts["rows_a_block"]
+        with self.reading("the metadata"):
+            self.schema = Schema.from_json(self.facts["schema"])
+            self.group = location.group(read_only=True)
+            self.manifest = Manifest.read(self.group, self.facts["manifest"])
+        self._arrays: dict[str, zarr.Array] = {}
+        self._codes: dict[str, StoredCodeReader] = {}
+
+    def reading(self, what: str) -> Reading:
+        """What is read inside is not what was written, or is not there any more, where reading it fails."""
+        return Reading(f"{what} of {self.location.place}", self.location, self.token)
+
+    def array(self, name: str) -> zarr.Array:
+        """One array, compared with what was written."""
+        if name not in self._arrays:
+            with self.reading(f"the metadata of '{name}'"):
+                array: Any = self.group[stored_path(name)]
+                wanted = self.facts["arrays"][name]
+                found = {"dtype": array.dtype.str, "shape": list(array.shape), "chunks": list(array.chunks)}
+                if any(found[fact] != wanted[fact] for fact in found):
+                    raise ValueError(f"expected {wanted}, found {found}")
+            self._arrays[name] = array
+        return self._arrays[name]
+
+    def values(self, name: str, index: int) -> np.ndarray:
+        """The part of an array that belongs to block `index`, checked.
+
+        Raises
+        ------
+        CorruptChunkError
+            It is not what was written.
+        """
+        array = self.array(name)
+        start, stop = self._range(name, index)
+        with self.reading(f"block {index} of '{name}'"):
+            values = read_rows(array, start, stop)
+            if block_digest(index, values) != self.manifest.digests[name][index]:
+                raise ValueError("its digest is not the one in the manifest: a chunk is missing, damaged or misplaced")
+        return values
+
+    def _range(self, name: str, index: int) -> tuple[int, int]:
+        if name in ("X/data", "X/indices") and self.manifest.entries is not None:
+            return int(self.manifest.entries[index]), int(self.manifest.entries[index + 1])
+        start = index * self.rows_a_block
+        return start, start + int(self.manifest.stored_rows[index])
+
+    def block(self, index: int, parts: tuple[str, ...]) -> Block:
+        """Block `index` as stored; row ids and weights always, of the rest what `parts` names."""
+        row_id = self.values("row_id", index)
+        y = self._targets(index) if "y" in parts and self.schema.task is not None else None
+        weight = self.values("weight", index) if self.schema.has_weight else None
+        X = self._rows(index) if "X" in parts else np.empty((len(row_id), 0))
+        columns = {name: self.codes(name, index) for name in parts if name not in PARTS}
+        return Block(index, X, y, weight, row_id, columns)
+
+    def _targets(self, index: int) -> np.ndarray:
+        y = self.values("y", index)
+        return y.astype(np.int64) if self.schema.n_classes is not None else y
+
+    def _rows(self, index: int) -> np.ndarray | sparse.csr_array:
+        if not self.schema.is_sparse:
+            return self.values("X", index)
+        return self.csr_rows(index, *(self.values(name, index) for name in CSR_PARTS))
+
+    def csr_rows(self, index: int, data: np.ndarray, indices: np.ndarray, starts: np.ndarray) -> sparse.csr_array:
+        """The sparse rows of block `index` of their stored parts.
+
+        Raises
+        ------
+        CorruptChunkError
+            They point beyond their rows or columns, as a release wrote them that did not look.
+        """
+        first, last = self._range("X/data", index)
+        indptr = np.append(starts, last) - first
+        with self.reading(f"block {index} of 'X'"):
+            rows = whole_csr(data, indices, indptr.astype(np.int32), self.schema.n_columns)
+        rows.has_canonical_format = True
+        return rows
+
+    def check_nodes(self) -> None:
+        """Compare the metadata of all zarr nodes with what was written.
+
+        Raises
+        ------
+        CorruptChunkError
+        """
+        with self.reading("the metadata of the arrays"):
+            if self.location.nodes_digest(node_names(self.schema, self.manifest)) != self.facts["nodes"]:
+                raise ValueError("a file 'zarr.json' is not what was written")
+
+    def check_csr(self) -> None:
+        """Compare what only readers of the CSR layout use: its attributes and the last pointer.
+
+        Raises
+        ------
+        CorruptChunkError
+        """
+        with self.reading("the layout of 'X'"):
+            last = int(np.asarray(self.array("X/indptr")[-1:])[0])
+            shape = self.group["X"].attrs["shape"]
+            entries = 0 if self.manifest.entries is None else int(self.manifest.entries[-1])
+            if last != entries or shape != [self.facts["n_rows"], self.schema.n_columns]:
+                raise ValueError(f"its last pointer is {last} for {entries} entries, its shape {shape}")
+
+    def codes(self, name: str, index: int) -> np.ndarray:
+        """The split codes of the stored rows of a block, checked; `name` is that of `stored_splits.column_of`."""
+        with self.reading(f"block {index} of '{name.rpartition('#')[0]}'"):
+            if name not in self._codes:
+                self._codes[name] = StoredCodeReader(self.location, name, self.rows_a_block)
+            return self._codes[name].codes(index, int(self.manifest.stored_rows[index]))
+
+
+def read_rows(array: zarr.Array, start: int, stop: int) -> np.ndarray:
+    """Rows of a zarr array, decoded into fresh memory that zarr need not fill first (half as fast again)."""
+    rows = np.empty((stop - start, *array.shape[1:]), array.dtype)
+    if len(rows):
+        array.get_basic_selection(slice(start, stop), out=NDBuffer.from_numpy_array(rows))
+    return rows
+
+
+def stored_path(name: str) -> str:
+    """Where an array is in the group."""
+    return STORED_NAMES.get(name, name)
+
+
+class Reading:
+    """Turns whatever decoding raises into a CorruptChunkError; failures of the disk or the network keep their type.
+
+    Where the store was moved, deleted or replaced meanwhile, that is said instead.
+    """
+
+    def __init__(self, what: str, location: Location, token: str) -> None:
+        self.what, self.location, self.token = what, location, token
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(error, Exception) or isinstance(error, StoreReplacedError | MemoryError):
+            return
+        self._check_still_there(error)
+        if isinstance(error, StoreError):
+            return
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            error.add_note(f"at {self.what}")
+            return
+        raise CorruptChunkError(f"{self.what} cannot be read: {error}") from error
+
+    def _check_still_there(self, error: Exception) -> None:
+        try:
+            self.location.check_token(self.token)
+        except StoreReplacedError as gone:
+            raise gone from error
+        except (StoreError, OSError):
+            # damaged or out of reach itself: then what was read is to be named
+            return
+
+
+_open: OrderedDict[tuple[Any, str], OpenStore] = OrderedDict()
+_lock = threading.Lock()
+
+
+@after_fork
+def _forget_open() -> None:
+    """A connection to a remote store belongs to the process that made it."""
+    global _lock
+    _lock = threading.Lock()
+    _open.clear()
+
+
+def opened(location: Location, token: str) -> OpenStore:
+    """The store that a reader was made for; opened once a process.
+
+    Raises
+    ------
+    StoreReplacedError
+        Another dataset is there now.
+    """
+    key = (location.key, token)
+    with _lock:
+        found = _open.get(key)
+        if found is not None:
+            _open.move_to_end(key)
+            return found
+    return keep_open(OpenStore(location), token)
+
+
+def keep_open(store: OpenStore, token: str) -> OpenStore:
+    """Remember an opened store for the readers of this process."""
+    if store.token != token:
+        raise StoreReplacedError(
+            f"{store.location.place} was replaced by another dataset since it was opened. Open it again: "
+            "dkl.open_dataset(store)"
+        )
+    with _lock:
+        _open[(store.location.key, token)] = store
+        while len(_open) > _MOST_OPEN:
+            _open.popitem(last=False)
+    return store
+
+
+@dataclass(frozen=True, eq=False)
+class StoreReader:
+    """Reads blocks of a store by number; holds its address alone, so that it travels well."""
+
+    url: str
+    given: str
+    options: Mapping[str, Any]
+    token: str
+
+    @property
+    def location(self) -> Location:
+        return Location(self.url, self.given, self.options)
+
+    def load(self, ticket: int, parts: tuple[str, ...] = PARTS) -> Block:
+        """Block `ticket`, verified, without rows of weight 0.
+
+        Raises
+        ------
+        CorruptChunkError
+            A chunk is not what was written; it is named.
+        StoreReplacedError
+            The store was moved, deleted or replaced since it was opened.
+        StoreError
+            It cannot be seen from here.
+        """
+        location = self.location
+        with located(f"block {ticket} of {location.place}"):
+            return drop_weightless(opened(location, self.token).block(ticket, parts))

@@ -1,0 +1,347 @@
+"""How versions of a store are kept beside it, each whole or absent, and read back.
+
+Version 0 is the store itself. Version k is the folder ``versions/00000k``: a store of the blocks that were appended, or
+a record of the rows that were dropped. Nothing that was written is changed, so a reader of an older version goes on.
+The group ``versions`` notes the newest version that was finished, so that one that is lost is missed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dkl.data.sources.rows import LIGHT_PARTS
+from dkl.data.sources.stored import StoreSource
+from dkl.data.sources.versions import VersionSource
+from dkl.data.splits import NO_SPLIT, SplitSet, split_table
+from dkl.data.store.commit import VERSIONS, Home, staged
+from dkl.data.store.digests import arrays_digest, json_digest
+from dkl.data.store.location import Location
+from dkl.data.store.manifest import read_arrays, write_arrays
+from dkl.data.store.reader import FORMAT, OpenStore, Reading
+from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError
+
+_ATTEMPTS = 5
+_GROUP = "rows"
+Record = dict[str, np.ndarray]
+
+
+def open_version(location: Location, version: int | None = None) -> tuple[StoreSource | VersionSource, dict[str, Any]]:
+    """The blocks of a version (None: the newest that is whole) and the sets of splits that it has.
+
+    Raises
+    ------
+    StoreError
+        There is no such version.
+    CorruptChunkError
+        A version is missing, is not what was written, or belongs to another store.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            return _opened_version(location, version)
+        except StoreReplacedError:
+            # another writer replaced the store while it was being opened: what is there now is opened
+            continue
+    return _opened_version(location, version)
+
+
+def _opened_version(location: Location, version: int | None) -> tuple[StoreSource | VersionSource, dict[str, Any]]:
+    base = StoreSource(OpenStore(location))
+    with Reading("the versions", location, base.token):
+        splits = base.read_splits()
+        records = list(_records(location, version, base.token))
+        if version is not None and version != len(records):
+            raise StoreError(f"{location.place} has no version {version}; its newest is {len(records)}")
+        source: StoreSource | VersionSource = base
+        left_out: list[str] = []
+        for number, (place, facts) in enumerate(records, start=1):
+            if facts["after"] != source.token:
+                raise CorruptChunkError(
+                    f"{place.place} does not follow version {number - 1}: it belongs to another store. "
+                    + _remedy(location, number)
+                )
+            whole = source if isinstance(source, VersionSource) else VersionSource(source)
+            if number == 1:
+                _check_recorded(facts["splits"], splits, location)
+            left_out += [n for n, split in splits.items() if facts["splits"].get(n, {}).get("digest") != split.digest]
+            splits = {name: split for name, split in splits.items() if name not in left_out}
+            if facts["kind"] == "dataset":
+                part = StoreSource(OpenStore(place))
+                splits = {name: _joined(split, part, facts["splits"][name]["joins"]) for name, split in splits.items()}
+                source = whole.appended(part, number)
+            else:
+                dropped = _read_drop(place, facts)
+                splits = {name: _thinned(split, dropped, name) for name, split in splits.items()}
+                source = whole.without(dropped, number, facts["token"])
+        location.check_token(base.token)
+    if left_out:
+        warnings.warn(
+            f"the splits {', '.join(map(repr, left_out))} of {location.place} were made for version 0 after a later "
+            "version was: this version does not have them; split it by itself",
+            UserWarning,
+            stacklevel=4,
+        )
+    return source, splits
+
+
+def version_place(location: Location, version: int) -> Location:
+    """The folder of a version."""
+    return location.child(VERSIONS, f"{version:06d}")
+
+
+def _numbers(location: Location) -> list[int]:
+    """The versions that have a folder; folders of other names are none of ours."""
+    return sorted(int(name) for name in location.child(VERSIONS).folders() if re.fullmatch(r"[0-9]{6,}", name))
+
+
+def newest_version(location: Location, token: str) -> int:
+    """The highest number that a version of the store whose token is given has, whole or not; 0 without versions."""
+    return max([*_numbers(location), _noted(location, token)])
+
+
+def check_newest(location: Location, token: str, version: int) -> None:
+    """Refuse to add to a version when a later one was finished; the number of one that was lost is not given again.
+
+    Raises
+    ------
+    FileExistsError
+    """
+    # a folder of the very next number is looked at by `staged`: a writer may have left it
+    later = max([0, *(number for number in _numbers(location) if number > version + 1), _noted(location, token)])
+    if later > version:
+        raise FileExistsError(f"{location.place} has the version {later}")
+
+
+def _records(location: Location, version: int | None, token: str) -> Iterator[tuple[Location, dict[str, Any]]]:
+    """Folder and facts of each version up to `version`, from the first on.
+
+    A version that a writer behind a URL has not finished, the last of all, is as if it were not there.
+    """
+    newest = newest_version(location, token)
+    for number in range(1, (newest if version is None else min(version, newest)) + 1):
+        place = version_place(location, number)
+        facts = _facts(location, number)
+        if facts is not None:
+            yield place, facts
+            continue
+        _check_unfinished(location, number, token)
+        return
+
+
+def _check_unfinished(location: Location, number: int, token: str) -> None:
+    """Refuse a version without a whole marker, unless it is the last and a writer has left it, or is at work."""
+    place, newest = version_place(location, number), newest_version(location, token)
+    try:
+        state = (place.read_marker() or {}).get("state")
+    except ValueError:
+        state = None
+    if number > newest or (number == newest and state == "writing" and number > _noted(location, token)):
+        return
+    raise CorruptChunkError(
+        f"version {number} of {location.place} is lost: '{place.given}/zarr.json' is missing or damaged, and the "
+        f"rows that were appended or dropped then are not known without it. {_remedy(location, number)}"
+    )
+
+
+def _facts(location: Location, number: int) -> dict[str, Any] | None:
+    """The marker of a version, checked; None where it is not whole."""
+    place, remedy = version_place(location, number), _remedy(location, number)
+    try:
+        facts = place.read_marker()
+    except ValueError as error:
+        raise CorruptChunkError(f"the metadata of {place.place} is damaged: {error}. {remedy}") from error
+    if facts is None or facts.get("state") != "complete":
+        return None
+    kept = {name: value for name, value in facts.items() if name not in ("digest", "state")}
+    if json_digest(kept) != facts.get("digest"):
+        raise CorruptChunkError(f"the metadata of {place.place} is not what was written. {remedy}")
+    if facts["format"] > FORMAT:
+        raise StoreError(f"{place.place} has the newer format {facts['format']}; upgrade dkl: pip install -U dkl")
+    return facts
+
+
+def _remedy(location: Location, number: int) -> str:
+    return (
+        f"Restore the folder '{version_place(location, number).given}' from a copy; or go on from the version before "
+        f"it, in another store: dkl.create_dataset(other, dkl.open_dataset({location.given!r}, version={number - 1}))"
+    )
+
+
+def note_newest(location: Location, token: str, version: int) -> None:
+    """Note beside the versions that one was finished: should it be lost, that is noticed.
+
+    A writer that is killed before leaves the note of an older one, which is true as well.
+    """
+    note = {"of": token, "newest": version}
+    # the version is whole without it
+    with suppress(OSError):
+        location.child(VERSIONS).write_marker({**note, "digest": json_digest(note)})
+
+
+def _noted(location: Location, token: str) -> int:
+    """The version that `note_newest` noted for this store; 0 where there is no such note, or a damaged one."""
+    try:
+        note = location.child(VERSIONS).read_marker() or {}
+    except ValueError:
+        return 0
+    newest = note.get("newest")
+    return newest if _is_whole(note) and note.get("of") == token and isinstance(newest, int) else 0
+
+
+def check_note(location: Location) -> None:
+    """Refuse a note of the newest version that is not what was written; there is none where an older dkl wrote.
+
+    Raises
+    ------
+    CorruptChunkError
+    """
+    place = location.child(VERSIONS)
+    try:
+        node = json.loads(place.read("zarr.json") or b"{}")
+    except ValueError as error:
+        raise CorruptChunkError(f"the metadata of the group {place.place} is damaged: {error}") from error
+    if isinstance(node, dict) and node.get("attributes") and not _is_whole(place.read_marker() or {}):
+        raise CorruptChunkError(f"the note of the newest version in {place.place} is not what was written")
+
+
+def _is_whole(note: Mapping[str, Any]) -> bool:
+    return json_digest({name: value for name, value in note.items() if name != "digest"}) == note.get("digest")
+
+
+def _check_recorded(recorded: Mapping[str, Any], splits: Mapping[str, SplitSet], location: Location) -> None:
+    """Refuse a store that has lost sets of splits which its versions were made with."""
+    lost = sorted(set(recorded) - set(splits))
+    if lost:
+        raise CorruptChunkError(
+            f"the splits {', '.join(map(repr, lost))} of {location.place}, which its versions refer to, are missing. "
+            f"Restore the folder '{location.given}/splits/{lost[0]}' from a copy, or split as it was done before: "
+            f"dkl.open_dataset({location.given!r}, version=0).split(..., name={lost[0]!r}, overwrite=True)"
+        )
+
+
+def _joined(split: SplitSet, part: StoreSource, name: str | None) -> SplitSet:
+    """A set of splits whose split `name` (None: none) has all rows of a further store."""
+    code = NO_SPLIT if name is None else split.names.index(name)
+    n_old, counts = len(split.rows), part.counts
+    place = np.arange(len(split.names)) == code
+    classes = None
+    if split.class_weights is not None and counts.class_weights is not None:
+        classes = np.concatenate([split.class_weights, counts.class_weights[:, None, :] * place[:, None]])
+    return replace(
+        split,
+        rows=np.concatenate([split.rows, counts.rows[:, None] * place]),
+        weights=np.concatenate([split.weights, counts.weights[:, None] * place]),
+        class_weights=classes,
+        whole={**split.whole, **dict.fromkeys(range(n_old, n_old + part.n_blocks), code)},
+    )
+
+
+def _thinned(split: SplitSet, dropped: Mapping[str, np.ndarray], name: str) -> SplitSet:
+    """A set of splits after rows were dropped."""
+    table, blocks = dropped[f"split-{name}"], dropped["blocks"]
+    rows, weights = split.rows.copy(), split.weights.copy()
+    rows[blocks], weights[blocks] = table[:, :, 0].astype(np.int64), table[:, :, 1]
+    classes = None if split.class_weights is None else split.class_weights.copy()
+    if classes is not None:
+        classes[blocks] = table[:, :, 2:]
+    return replace(split, rows=rows, weights=weights, class_weights=classes)
+
+
+def version_facts(after: str, splits: Mapping[str, SplitSet], joins: Mapping[str, str | None]) -> dict[str, Any]:
+    """What a version notes of the one before: its token, its sets of splits, and which split the new rows join."""
+    kept = {name: split for name, split in splits.items() if split.column is not None}
+    return {
+        "after": after,
+        "splits": {name: {"digest": split.digest, "joins": joins.get(name)} for name, split in kept.items()},
+    }
+
+
+def drop_record(source: VersionSource, splits: Mapping[str, SplitSet], gone: Mapping[int, np.ndarray]) -> Record:
+    """What is left of the blocks that lose rows: which rows, and their counts in all and in each split.
+
+    Parameters
+    ----------
+    source : VersionSource
+    splits : mapping of str to SplitSet
+        Those that a store keeps.
+    gone : mapping of int to ndarray of bool
+        Which of the rows that a block still has go.
+    """
+    left = {index: _left_after(source, index, lost) for index, lost in gone.items()}
+    record: Record = {
+        "blocks": np.array(list(left), np.int64),
+        "kept": np.concatenate(list(left.values())).astype(np.uint8),
+    }
+    tables = _left_tables(source, splits, left)
+    whole = tables.pop("")[:, 0]
+    record |= {"rows": whole[:, 0].astype(np.int64), "weights": whole[:, 1]}
+    if source.schema.n_classes is not None:
+        record["class_weights"] = whole[:, 2:]
+    return record | {f"split-{name}": table for name, table in tables.items()}
+
+
+def _left_after(source: VersionSource, index: int, lost: np.ndarray) -> np.ndarray:
+    """Which rows of a block are left, counted before any was dropped; nothing where none is."""
+    if lost.all():
+        return np.zeros(0, bool)
+    left = source.rows_left(index).copy()
+    left[np.flatnonzero(left)[lost]] = False
+    return left
+
+
+def _left_tables(source: VersionSource, splits: Mapping[str, SplitSet], left: Mapping[int, np.ndarray]) -> Record:
+    """Counts of what is left, for all rows (under an empty name) and for each set of splits: (b, n_splits, 2 + K)."""
+    reader, n_classes = source.reader(), source.schema.n_classes
+    columns = {name: str(split.column) for name, split in splits.items()}
+    tables: dict[str, list[np.ndarray]] = {name: [] for name in ("", *splits)}
+    for index, kept in left.items():
+        block = reader.load(source.ticket(index)._replace(kept=kept), (*LIGHT_PARTS, *columns.values()))
+        size = len(block.row_id)
+        tables[""].append(split_table(block, np.zeros(size, np.uint8), 1, n_classes))
+        for name, split in splits.items():
+            joined = np.full(size, split.whole.get(index, NO_SPLIT), np.uint8)
+            codes = joined if index in split.whole else block.columns[columns[name]]
+            tables[name].append(split_table(block, codes, len(split.names), n_classes))
+    return {name: np.array(table) for name, table in tables.items()}
+
+
+def write_drop(home: Home, place: Location, record: Record, facts: Mapping[str, Any]) -> None:
+    """Keep a record of dropped rows as the version at `place`."""
+    with staged(place, overwrite=False, home=home) as staging:
+        write_arrays(staging.group.create_group(_GROUP), record)
+        whole = {"kind": "drop", "format": FORMAT, "arrays": arrays_digest(record), "token": staging.token, **facts}
+        whole["nodes"] = staging.location.nodes_digest(_drop_nodes(record))
+        staging.commit({**whole, "digest": json_digest(whole)})
+
+
+def _drop_nodes(record: Record) -> list[str]:
+    return [_GROUP, *(f"{_GROUP}/{name}" for name in record)]
+
+
+def _read_drop(place: Location, facts: Mapping[str, Any]) -> Record:
+    with Reading(f"the dropped rows of {place.place}", place, facts["token"]):
+        return read_arrays(place.group(read_only=True)[_GROUP], facts["arrays"])
+
+
+def check_version(location: Location, number: int, token: str) -> None:
+    """Refuse a version that is lost, or a record of dropped rows that is not what was written.
+
+    Raises
+    ------
+    CorruptChunkError
+    """
+    place, facts = version_place(location, number), _facts(location, number)
+    if facts is None:
+        _check_unfinished(location, number, token)
+    elif facts["kind"] == "drop":
+        record = _read_drop(place, facts)
+        # records of the first releases have no digest of their nodes
+        if "nodes" in facts and place.nodes_digest(_drop_nodes(record)) != facts["nodes"]:
+            raise CorruptChunkError(f"a file 'zarr.json' of the dropped rows {place.place} is not what was written")

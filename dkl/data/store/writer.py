@@ -1,0 +1,264 @@
+"""DatasetWriter: rows in, a store on disk or behind a URL out, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from scipy import sparse
+
+from dkl.data.checks import as_rows, check_rows, checked_weight
+from dkl.data.ingest.precision import stored_as
+from dkl.data.labels import check_targets, numeric_targets
+from dkl.data.schema import Schema
+from dkl.data.store.block_arrays import BlockArrays
+from dkl.data.store.blocking import block_rows, sparse_row_bytes
+from dkl.data.store.commit import Home, Staging, check_replaceable, staged
+from dkl.data.store.digests import json_digest
+from dkl.data.store.location import Location
+from dkl.data.store.manifest import ManifestDraft, node_names
+from dkl.data.store.reader import FORMAT, is_store
+from dkl.protocols.block import Block
+from dkl.version import __version__
+
+__all__ = ["DatasetWriter", "Schema", "is_store"]
+
+
+class DatasetWriter:
+    """Write rows, any number a call, into a store that becomes visible when the ``with`` block ends without an error.
+
+    Parameters
+    ----------
+    store : path or URL
+    schema : Schema
+        y is then given as blocks hold it: class codes 0 .. K-1, or float64 targets.
+    n_rows : int or None
+        Rows that will come, where it is known: blocks are then of even size, and many are put together in shards.
+    overwrite : bool
+        Replace a dataset that is there: a local one stays whole until the new one is, one behind a URL goes first.
+    storage_options : mapping or None
+        For fsspec.
+    rows_a_block : int or None
+        None follows the rule of `dkl.data.store.blocking`.
+    further : mapping or None
+        JSON values to keep with the metadata.
+    home : Home or None
+        The store that these rows are added to, where they are a version of one.
+
+    Raises
+    ------
+    FileExistsError
+        Something is there that may not be replaced, or another writer was first.
+    OSError
+        Writing failed; nothing is visible.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from dkl.data.dataset import open_dataset
+    >>> schema = Schema(n_columns=2, dtype=np.dtype("float32"), task="regression")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with DatasetWriter(f"{folder}/rows.zarr", schema) as writer:
+    ...         writer.write(np.eye(2), np.array([0.5, 1.5]))
+    ...     open_dataset(f"{folder}/rows.zarr").n_rows
+    2
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str],
+        schema: Schema,
+        *,
+        n_rows: int | None = None,
+        overwrite: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        rows_a_block: int | None = None,
+        further: Mapping[str, Any] | None = None,
+        home: Home | None = None,
+    ) -> None:
+        self.location = Location.of(store, storage_options)
+        self.schema = schema
+        self.n_rows = n_rows
+        self.rows_written = 0
+        self._overwrite = overwrite
+        self._further = dict(further or {})
+        self._home = home
+        self._rows_a_block = rows_a_block or (None if schema.is_sparse else self._dense_rule())
+        self._pending: list[Block] = []
+        self._buffered = 0
+        self._manifest = ManifestDraft(schema.n_classes)
+        self._arrays: BlockArrays | None = None
+        self._exit = ExitStack()
+        self._staging: Staging | None = None
+
+    def _dense_rule(self) -> int:
+        return block_rows(self.schema.n_columns * self.schema.dtype.itemsize, self.n_rows)
+
+    def __enter__(self) -> Self:
+        check_replaceable(self.location, overwrite=self._overwrite, kind="dataset")
+        self._staging = self._exit.enter_context(staged(self.location, overwrite=self._overwrite, home=self._home))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # pushed last, so it runs first: an error of the commit must still pass through the clean-up of `staged`
+        if kind is None:
+            self._exit.push(self._commit_on_exit)
+        self._exit.__exit__(kind, error, trace)
+
+    def _commit_on_exit(self, kind: Any, error: Any, trace: Any) -> None:
+        self._commit()
+
+    def write(
+        self,
+        X: Any,
+        y: np.ndarray | None = None,
+        weight: np.ndarray | None = None,
+        row_id: np.ndarray | None = None,
+    ) -> None:
+        """Append rows.
+
+        Parameters
+        ----------
+        X : array of shape (n, d) or scipy sparse matrix
+        y : ndarray of shape (n,) or (n, t)
+            Class codes or targets; None exactly when the schema has no task.
+        weight : ndarray of shape (n,)
+            None exactly when the schema has no weights.
+        row_id : ndarray of shape (n,), int64
+            None numbers the rows as they come.
+
+        Raises
+        ------
+        ValueError
+            NaN, infinity, a code outside 0 .. K-1, shapes that do not fit; the row is named by its number in the store.
+        """
+        if self._staging is None:
+            raise ValueError("use the writer as a context manager: with DatasetWriter(...) as writer: writer.write(X)")
+        block = self._checked(X, y, weight, row_id)
+        if not block.n_rows:
+            return
+        self.rows_written += block.n_rows
+        self._pending.append(block)
+        self._buffered += block.n_rows
+        self._flush_whole_blocks()
+
+    def _checked(self, X: Any, y: Any, weight: Any, row_id: Any) -> Block:
+        schema, first = self.schema, self.rows_written
+        rows = as_rows(X)
+        if sparse.issparse(rows) != schema.is_sparse:
+            raise TypeError(f"the schema says is_sparse={schema.is_sparse} and the rows are {type(rows).__name__}")
+        if rows.shape[1] != schema.n_columns:
+            raise ValueError(f"X has {rows.shape[1]} columns; the store has {schema.n_columns}")
+        check_rows(rows, first_row=first, names=schema.column_names)
+        n = rows.shape[0]
+        for name, given, wanted in (("y", y, schema.task), ("weight", weight, schema.has_weight)):
+            if (given is not None) != bool(wanted):
+                raise ValueError(f"{name} is {'missing' if given is None else 'given'}; the schema says otherwise")
+        ids = np.arange(first, first + n, dtype=np.int64) if row_id is None else np.asarray(row_id, np.int64)
+        if ids.shape != (n,):
+            raise ValueError(f"row_id has shape {ids.shape}; expected ({n},), one a row of X")
+        weights = checked_weight(weight, n, first_row=first)
+        rows = stored_as(rows, schema.dtype, first_row=first, names=schema.column_names)
+        return Block(0, rows, self._checked_targets(y, n), weights, ids)
+
+    def _checked_targets(self, y: Any, n_rows: int) -> np.ndarray | None:
+        if y is None:
+            return None
+        schema, first = self.schema, self.rows_written
+        values = np.asarray(y)
+        if values.shape != schema.y_shape(n_rows):
+            raise ValueError(f"y has shape {values.shape}; expected {schema.y_shape(n_rows)}")
+        if schema.n_classes is None:
+            check_targets(values, first_row=first)
+            return numeric_targets(values, first_row=first)
+        wrong = np.flatnonzero((values < 0) | (values >= schema.n_classes))
+        if values.dtype.kind not in "iu" or len(wrong):
+            what = f"y[{first + int(wrong[0])}] is {values[wrong[0]]}" if len(wrong) else f"y has dtype {values.dtype}"
+            raise ValueError(f"{what}; expected class codes, integers from 0 to {schema.n_classes - 1}")
+        return values.astype(np.int32)
+
+    def _flush_whole_blocks(self, *, all_of_it: bool = False) -> None:
+        if self._rows_a_block is None:
+            self._rows_a_block = self._sparse_rule(all_of_it)
+        rows = self._rows_a_block
+        if rows is None or (self._buffered < rows and not all_of_it):
+            return
+        joined = joined_blocks(self._pending)
+        stop = joined.n_rows if all_of_it else joined.n_rows // rows * rows
+        for start in range(0, stop, rows):
+            self._write_block(joined.rows(slice(start, min(start + rows, stop))))
+        rest = joined.rows(slice(stop, None))
+        self._pending = [rest] if rest.n_rows else []
+        self._buffered = rest.n_rows
+
+    def _sparse_rule(self, all_of_it: bool) -> int | None:
+        """Rows a block by the density of the first rows, once a whole block of them is there."""
+        entries = sum(getattr(block.X, "nnz", 0) for block in self._pending)
+        rows = block_rows(sparse_row_bytes(entries, self._buffered, self.schema.dtype), self.n_rows)
+        return rows if all_of_it or self._buffered >= rows else None
+
+    def _write_block(self, block: Block) -> None:
+        staging = self._writing
+        staging.check_owner()
+        if self._arrays is None:
+            # fewer rows than a block holds: a chunk is as large as they are
+            whole = self.n_rows if self.n_rows is not None else None
+            self._rows_a_block = min(self._rows_a_block or block.n_rows, max(block.n_rows, 1))
+            self._arrays = BlockArrays(staging.group, self.schema, self._rows_a_block, n_rows=whole)
+        digests = self._arrays.append(self._manifest.n_blocks, block)
+        self._manifest.add(block, digests)
+
+    @property
+    def _writing(self) -> Staging:
+        if self._staging is None:
+            raise ValueError("the writer is not open")
+        return self._staging
+
+    def _commit(self) -> None:
+        if not self.rows_written:
+            raise ValueError(f"no row was given for {self.location.place}; a dataset has at least one")
+        if self.n_rows is not None and self.n_rows != self.rows_written:
+            raise ValueError(
+                f"{self.rows_written} rows were written to {self.location.place}; {self.n_rows} were announced"
+            )
+        if self._pending:
+            self._flush_whole_blocks(all_of_it=True)
+        if self._arrays is None or not any(self._manifest.rows):
+            raise ValueError("all weights are 0; at least one row must count")
+        self._arrays.close()
+        manifest = self._manifest.finished(is_sparse=self.schema.is_sparse)
+        manifest.write(self._writing.group)
+        facts = {
+            "kind": "dataset",
+            "format": FORMAT,
+            "written_by": __version__,
+            "schema": self.schema.to_json(),
+            "n_rows": self.rows_written,
+            "rows_a_block": self._rows_a_block,
+            "n_blocks": manifest.rows.size,
+            "arrays": self._arrays.facts(),
+            "manifest": manifest.digest,
+            "nodes": self._writing.location.nodes_digest(node_names(self.schema, manifest)),
+            "stored_nbytes": self._writing.location.stored_nbytes(),
+            **self._further,
+        }
+        facts["token"] = self._writing.token
+        facts["digest"] = json_digest(facts)
+        self._writing.commit(facts)
+
+
+def joined_blocks(blocks: list[Block]) -> Block:
+    """Consecutive blocks as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    stack = sparse.vstack if sparse.issparse(blocks[0].X) else np.concatenate
+    columns = [[getattr(block, part) for block in blocks] for part in ("y", "weight", "row_id")]
+    y, weight, row_id = (None if column[0] is None else np.concatenate(column) for column in columns)
+    X = stack([block.X for block in blocks])
+    return Block(0, sparse.csr_array(X) if sparse.issparse(X) else X, y, weight, np.asarray(row_id))

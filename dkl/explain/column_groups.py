@@ -1,0 +1,184 @@
+"""Which encoded columns belong to a column that a person knows, what it is called, and the values that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dkl.data.checks import spoken_names
+from dkl.data.ingest.column_rules import MISSING
+
+# a column's axis ends where rows become rare
+_QUANTILES = (0.005, 0.995)
+_MOST_PATTERNS = 200
+
+Groups = Mapping[str, Sequence[int | str]]
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The columns that a model is explained by.
+
+    Parameters
+    ----------
+    names : tuple of str
+        G of them.
+    members : tuple of ndarray of int
+        The encoded columns behind each: several for a category, or for a number with a flag of missing values.
+    encoded : tuple of str
+        The names of the d encoded columns.
+    """
+
+    names: tuple[str, ...]
+    members: tuple[np.ndarray, ...]
+    encoded: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def position(self, column: int | str) -> int:
+        """Where a column stands, by its name or its number.
+
+        Raises
+        ------
+        ValueError
+            If there is none of this name or number.
+        """
+        if isinstance(column, str):
+            if column in self.names:
+                return self.names.index(column)
+            raise ValueError(f"there is no column {column!r}; the columns are {spoken_names(list(self.names))}")
+        if -len(self) <= column < len(self):
+            return int(column) % len(self)
+        raise ValueError(f"there is no column {column}; there are {len(self)}, from 0 to {len(self) - 1}")
+
+    def folded(self, values: np.ndarray) -> np.ndarray:
+        """Values (d, ...) of the encoded columns, added up: (G, ...)."""
+        return np.stack([values[members].sum(axis=0) for members in self.members])
+
+    def label(self, position: int, pattern: np.ndarray) -> str:
+        """What the encoded values of a column mean: its number, the category that is set, or that it is missing."""
+        name, members = self.names[position], self.members[position]
+        if len(members) == 1:
+            return f"{pattern[0]:g}"
+        own = [self.encoded[member].removeprefix(f"{name}=") for member in members]
+        if MISSING in own and pattern[own.index(MISSING)]:
+            return MISSING
+        return ", ".join(_set_values(own, pattern, name)) or "none"
+
+
+def _set_values(own: list[str], pattern: np.ndarray, name: str) -> Iterator[str]:
+    for encoded, value in zip(own, pattern, strict=True):
+        if encoded == name:
+            yield f"{value:g}"
+        elif value:
+            yield encoded if value == 1.0 else f"{encoded}={value:g}"
+
+
+def encoded_names(estimator: Any, names: Sequence[str] | None) -> list[str]:
+    """A name for each encoded column: those given, those of `fit`, or numbers.
+
+    Raises
+    ------
+    ValueError
+        If there is not one name a column.
+    """
+    width = estimator.n_features_in_
+    if names is None:
+        encoding = getattr(estimator, "encoding_", None)
+        known = getattr(estimator, "feature_names_in_", None) if encoding is None else encoding.column_names
+        return [f"column {c}" for c in range(width)] if known is None else [str(name) for name in known]
+    if len(names) != width:
+        raise ValueError(f"names has {len(names)} entries for {width} columns; give one a column")
+    return [str(name) for name in names]
+
+
+def columns_of(estimator: Any, names: Sequence[str] | None = None, groups: Groups | None = None) -> Columns:
+    """The columns of a fitted estimator, encoded ones folded back into the column that they came from.
+
+    Parameters
+    ----------
+    estimator : fitted estimator
+        Its encoding says which columns are one.
+    names : sequence of str, or None
+        Of the encoded columns.
+    groups : mapping of str to sequence of int or str, or None
+        Encoded columns, by number or name, that count as one; others stand by themselves. None folds as the encoding
+        of a data frame did; an empty mapping folds nothing.
+
+    Raises
+    ------
+    ValueError
+        If there is not one name a column, or a group names a column that is not there or in another group.
+    """
+    encoded = encoded_names(estimator, names)
+    given = _encoding_groups(estimator) if groups is None else {str(n): _numbers(m, encoded) for n, m in groups.items()}
+    taken = [member for members in given.values() for member in members]
+    if len(set(taken)) < len(taken):
+        twice = next(member for member in taken if taken.count(member) > 1)
+        raise ValueError(f"groups: column {encoded[twice]!r} is in two groups, or twice in one; name it once")
+    every = given | {encoded[c]: [c] for c in range(len(encoded)) if c not in set(taken)}
+    ordered = sorted(every.items(), key=lambda item: item[1][0])
+    members = tuple(np.array(members) for _, members in ordered)
+    return Columns(tuple(name for name, _ in ordered), members, tuple(encoded))
+
+
+def _encoding_groups(estimator: Any) -> dict[str, list[int]]:
+    encoding = getattr(estimator, "encoding_", None)
+    found, start = {}, 0
+    for rule in () if encoding is None else encoding.rules:
+        found[rule.name] = list(range(start, start + len(rule.output_names)))
+        start += len(rule.output_names)
+    return found
+
+
+def _numbers(members: Sequence[int | str], encoded: list[str]) -> list[int]:
+    alone = Columns(tuple(encoded), (), tuple(encoded))
+    if isinstance(members, str) or not len(members):
+        raise ValueError(f"groups: {members!r} is no list of columns; give their numbers or names")
+    return [alone.position(member) for member in members]
+
+
+def axis_of(values: np.ndarray, resolution: int) -> np.ndarray:
+    """Values of a number from one end of the rows to the other; where there are no more than two, these."""
+    found = np.unique(values)
+    if len(found) <= 2:
+        return np.linspace(found[0], found[-1] + (len(found) == 1), 2)
+    low, high = np.quantile(values, _QUANTILES)
+    if low == high:
+        low, high = found[0], found[-1]
+    return np.linspace(low, high, resolution)
+
+
+def patterns_of(values: np.ndarray, resolution: int, name: str) -> np.ndarray:
+    """Values (g, k) that a column of k encoded ones takes: along its number, or each category once.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n, k)
+        Of the rows.
+    resolution : int
+        Values of a number.
+    name : str
+        Of the column, for messages.
+
+    Raises
+    ------
+    ValueError
+        If several of the encoded columns are numbers, which have no common axis.
+    """
+    if values.shape[1] == 1:
+        return axis_of(values[:, 0], resolution)[:, None]
+    is_number = np.array([len(np.unique(column)) > 2 for column in values.T])
+    if is_number.sum() > 1:
+        raise ValueError(f"{name!r} is a group of several numbers, which have no common axis; ask for each by itself")
+    if is_number.any():
+        # a number beside its flag of missing values: where nothing is missing
+        there = (values[:, ~is_number] == 0.0).all(axis=1)
+        number = values[there if there.any() else slice(None), is_number.argmax()]
+        return axis_of(number, resolution)[:, None] * is_number
+    found, counts = np.unique(values, axis=0, return_counts=True)
+    return found[np.sort(np.argsort(-counts, kind="stable")[:_MOST_PATTERNS])][::-1]

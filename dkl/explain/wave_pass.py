@@ -1,0 +1,206 @@
+"""What explanations read of the rows, in one pass: sums of waves over some of the columns, and a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from scipy import sparse
+
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import ColumnProjection, DenseProjection, formed
+from dkl.features.scaling import Scaler
+from dkl.kernels.device import array_module
+from dkl.kernels.left_out import left_out_sums
+from dkl.kernels.scale import scale_rows
+from dkl.kernels.sums import feature_sums
+from dkl.kernels.tiles import SCALED_BYTES, spans
+from dkl.passes.devices import computing_device
+from dkl.passes.engine import run_pass
+from dkl.progress import resolve_progress
+from dkl.protocols.block import Block
+from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
+
+# rows that stand for all: for axes and pictures, and for models that are no sums of waves
+ROWS = RowSample("rows", 10_000, seed=0)
+# of rows written out at once
+TILE_BYTES = 1 << 25
+
+
+@dataclass(frozen=True, eq=False)
+class RowsToExplain:
+    """How rows are read.
+
+    Parameters
+    ----------
+    progress : bool, callable or None
+    memory_limit : int, str or None
+    device : {"auto", "cpu", "gpu", "mixed"}
+    """
+
+    progress: Any = None
+    memory_limit: int | str | None = None
+    device: str = "cpu"
+
+    def run(self, dataset: Dataset, *records: Record) -> list[Any]:
+        """The results of the records, of `ROWS` a `SampledRows`, in one pass."""
+        publish, where = resolve_progress(self.progress), computing_device(self.device)
+        found = run_pass(dataset.source, records, publish=publish, memory_limit=self.memory_limit, device=where).results
+        return [SampledRows.of_block(one, dataset.total_weight) if isinstance(one, Block) else one for one in found]
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnWaves:
+    """The waves exp(i w.x) of some columns: the map sees these of a row."""
+
+    feature_map: FeatureMap
+    columns: np.ndarray
+
+    def angles(self, rows: np.ndarray, chosen: slice = slice(None)) -> np.ndarray:
+        """w.x of rows (n, k) of these columns, unscaled, for some of the frequencies: radians, float64 (n, m)."""
+        scaled = scale_rows(rows, self.feature_map.scaler, "float64")
+        return scaled @ self.feature_map.projection.dense()[chosen].T.astype(np.float64)
+
+
+def part_of(feature_map: FeatureMap, columns: np.ndarray, frequencies: Any = slice(None)) -> ColumnWaves:
+    """The waves of the chosen columns; a model's amplitudes and phases are no part of them."""
+    W: Any = formed(feature_map.projection)[frequencies][:, columns]
+    own = DenseProjection(np.ascontiguousarray(W.toarray() if sparse.issparse(W) else W))
+    scaler = chosen_scaler(feature_map.scaler, columns)
+    return ColumnWaves(FeatureMap("cos-sin", own, np.ones(own.n_frequencies), scaler=scaler), columns)
+
+
+def chosen_scaler(scaler: Scaler | None, columns: np.ndarray) -> Scaler | None:
+    """The scaling of some columns alone."""
+    if scaler is None:
+        return None
+    # "unit" divides by the one number that stands first
+    scale = np.full(len(columns), scaler.scale[0]) if scaler.kind == "unit" else scaler.scale[columns]
+    knots = None if scaler.knots is None else scaler.knots[:, columns]
+    return replace(
+        scaler, center=scaler.center[columns], scale=scale, passthrough=scaler.passthrough[columns], knots=knots
+    )
+
+
+def wave_record(parts: Sequence[ColumnWaves], dtype: str) -> BlockSum:
+    """The record whose result `wave_means` takes."""
+    m = parts[0].feature_map.n_frequencies
+    accumulators = {"sums": Accumulator((len(parts), 2, m)), "weight": Accumulator(())}
+
+    def cost(rows: int, columns: int) -> Cost:
+        widths = [len(part.columns) for part in parts]
+        flops = rows * m * (2.0 * sum(widths) + SINCOS_FLOPS * len(parts))
+        return Cost(flops, 8 * rows * max(widths) + 2 * SCALED_BYTES)
+
+    return BlockSum("waves", wave_sums, accumulators, {"parts": tuple(parts), "dtype": dtype}, cost)
+
+
+def wave_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """sum_i s_i (cos, sin)(w.x_i) of each part, (parts, 2, m), and the weight of the rows."""
+    found = []
+    by_column = sparse.csc_array(block.X) if sparse.issparse(block.X) else block.X
+    for part in operands["parts"]:
+        rows, weights = _rows_of(part, block.X, by_column, block.weights)
+        found.append(feature_sums(rows, weights, part.feature_map, operands["dtype"])[:, :, 0])
+    return {"sums": np.stack(found), "weight": block.weights.sum()}
+
+
+def _rows_of(part: ColumnWaves, X: Any, by_column: Any, weights: np.ndarray) -> tuple[Any, np.ndarray]:
+    """The columns that a part looks at; rows that are zero in all of them are one row of their whole weight."""
+    chosen = by_column[:, array_module(X).asarray(part.columns)]
+    if not sparse.issparse(chosen):
+        return chosen, weights
+    there = np.unique(chosen.indices)
+    rows = np.zeros((len(there) + 1, len(part.columns)), X.dtype)
+    rows[:-1] = chosen.tocsr()[there].toarray()
+    return rows, np.append(weights[there], weights.sum() - weights[there].sum())
+
+
+def left_out_record(feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: str) -> BlockSum:
+    """The record of waves without a group of columns; `wave_means` takes its result too."""
+    m = feature_map.n_frequencies
+    accumulators = {"sums": Accumulator((len(groups), 2, m)), "weight": Accumulator(())}
+    entries = sum(len(columns) for columns in groups)
+
+    def cost(rows: int, columns: int) -> Cost:
+        # a tile of rows, turned, without a group's columns; and its angles
+        return Cost(rows * m * (2.0 * (columns + entries) + SINCOS_FLOPS * len(groups)), 4 * SCALED_BYTES)
+
+    operands = {"feature_map": feature_map, "groups": tuple(groups), "dtype": dtype}
+    return BlockSum("dependence", sums_without, accumulators, operands, cost)
+
+
+def sums_without(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """sum_i s_i (cos, sin)(w.x_i without a group of columns), (G, 2, m), and the weight of the rows."""
+    found = left_out_sums(block.X, block.weights, operands["feature_map"], operands["groups"], operands["dtype"])
+    return {"sums": found, "weight": block.weights.sum()}
+
+
+def column_record(scaler: Scaler | None, d: int) -> BlockSum:
+    """The record of the sums of the scaled columns."""
+    sums = {"first": Accumulator((d,)), "weight": Accumulator(())}
+    return BlockSum("columns", column_sums, sums, {"scaler": scaler}, lambda rows, columns: Cost(2.0 * rows * columns))
+
+
+def column_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """sum_i s_i x_i of scaled rows, (d,), and the weight of the rows."""
+    itself = columns_map(operands["scaler"], block.X.shape[1])
+    return {"first": feature_sums(block.X, block.weights, itself, "float64")[0, :, 0], "weight": block.weights.sum()}
+
+
+def columns_map(scaler: Scaler | None, d: int) -> FeatureMap:
+    """The map whose features are the d scaled columns."""
+    return FeatureMap("identity", ColumnProjection(np.arange(d), d), np.ones(d), scaler=scaler)
+
+
+def wave_means(result: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The mean of exp(i w.x) over the rows, for each part: complex (parts, m)."""
+    sums = result["sums"]
+    return (sums[:, 0] + 1j * sums[:, 1]) / result["weight"]
+
+
+@dataclass(frozen=True, eq=False)
+class SampledRows:
+    """Rows that stand for all.
+
+    Parameters
+    ----------
+    rows : ndarray or csr_array of shape (n, d)
+        In random order.
+    shares : ndarray of shape (n,)
+        What each stands for, of sum 1.
+    """
+
+    rows: Any
+    shares: np.ndarray
+
+    @classmethod
+    def of_block(cls, block: Block, total_weight: float) -> Self:
+        """A sample of all rows has their weights; of more rows it was drawn in proportion to these."""
+        is_whole = np.isclose(block.weights.sum(), total_weight, rtol=1e-12)
+        shares = block.weights if is_whole else np.ones(block.n_rows)
+        return cls(block.X, shares / shares.sum())
+
+    def first(self, n_rows: int) -> SampledRows:
+        """So many of the rows, at most."""
+        shares = self.shares[:n_rows]
+        return SampledRows(self.rows[:n_rows], shares / shares.sum())
+
+    def columns(self, members: np.ndarray) -> np.ndarray:
+        """Some of the columns, dense (n, k)."""
+        return dense(self.rows[:, members])
+
+    def mean(self, function: Callable[[np.ndarray, slice], np.ndarray]) -> np.ndarray:
+        """The mean of function(dense rows, which) over the rows, (K,), a tile of rows after the other."""
+        step = max(1, TILE_BYTES // (8 * self.rows.shape[1]))
+        return sum(
+            self.shares[part] @ function(dense(self.rows[part]), part) for part in spans(self.rows.shape[0], step)
+        )
+
+
+def dense(rows: Any) -> np.ndarray:
+    """Rows written out, a copy where they are not sparse."""
+    return rows.toarray() if sparse.issparse(rows) else np.array(rows)

@@ -1,0 +1,409 @@
+"""The one module that knows CuPy: where arrays live, and the block arithmetic on a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
+from functools import cache, wraps
+from typing import Any, Literal
+
+import numpy as np
+from scipy import sparse
+
+from dkl.features.feature_map import FeatureMap
+from dkl.features.frequencies import stream
+from dkl.kernels import generic
+from dkl.kernels.sgd.cuda_source import GROUP, sgd_source
+from dkl.kernels.sgd.rule import SGDModels, SGDRule
+from dkl.kernels.sincos import TURN
+from dkl.kernels.tiles import checked_dtype, checked_weights, spans
+from dkl.protocols.block import Block
+
+# "mixed": each process of a cluster takes what it has
+Device = Literal["cpu", "gpu", "mixed"]
+
+# bytes of one array of a tile on a GPU, rows whose sums stay in one precision, weight columns of one launch, threads
+_TILE_BYTES, _LEAST_TILE_BYTES = 1 << 28, 1 << 22
+_PARTIAL_ROWS = 256
+_WEIGHT_COLUMNS = 8
+_THREADS = 128
+
+_tile_bytes: ContextVar[int] = ContextVar("tile bytes", default=_TILE_BYTES)
+
+KERNEL_SOURCE = r"""
+// One thread a frequency: sum_i S[i, k] (cos, sin)(2 pi z[i, j]) over a few rows, for a few weight columns at a time.
+extern "C" __global__ void pair_sums(
+    const REAL* __restrict__ z, const REAL* __restrict__ weights, double* __restrict__ partial,
+    const int n, const int m, const int K)
+{
+    const int j = blockIdx.x * blockDim.x + threadIdx.x;
+    const int first = blockIdx.y * PARTIAL_ROWS;
+    const int k0 = blockIdx.z * WEIGHT_COLUMNS;
+    if (j >= m) return;
+    REAL cosines[WEIGHT_COLUMNS] = {0}, sines[WEIGHT_COLUMNS] = {0};
+    const int stop = min(first + PARTIAL_ROWS, n);
+    for (int i = first; i < stop; ++i) {
+        const REAL turns = z[(size_t)i * m + j];
+        const REAL fraction = turns - RINT(turns);
+        REAL c, s;
+        SINCOSPI(fraction == fraction ? 2 * fraction : (REAL)1, &s, &c);
+        #pragma unroll
+        for (int k = 0; k < WEIGHT_COLUMNS; ++k) {
+            const REAL w = k0 + k < K ? weights[(size_t)i * K + k0 + k] : (REAL)0;
+            cosines[k] += w * c;
+            sines[k] += w * s;
+        }
+    }
+    double* out = partial + (size_t)blockIdx.y * 2 * K * m;
+    for (int k = 0; k < WEIGHT_COLUMNS && k0 + k < K; ++k) {
+        out[(size_t)(k0 + k) * m + j] = cosines[k];
+        out[(size_t)(K + k0 + k) * m + j] = sines[k];
+    }
+}
+"""
+
+
+def kernel_source(dtype: np.dtype) -> str:
+    """The CUDA source of the fused kernel for one dtype, ready for NVRTC or nvcc."""
+    real = {"float32": ("float", "rintf", "sincospif"), "float64": ("double", "rint", "sincospi")}[dtype.name]
+    names = {"REAL": real[0], "RINT": real[1], "SINCOSPI": real[2]}
+    sizes = {"PARTIAL_ROWS": _PARTIAL_ROWS, "WEIGHT_COLUMNS": _WEIGHT_COLUMNS}
+    defines = [f"#define {name} {value}" for name, value in {**names, **sizes}.items()]
+    return "\n".join([*defines, KERNEL_SOURCE])
+
+
+def resolve_device(device: str) -> Literal["cpu", "gpu"]:
+    """Where this process computes: "auto" and "mixed" take a GPU if CuPy finds one.
+
+    Raises
+    ------
+    ValueError
+        If `device` is not "auto", "cpu", "gpu" or "mixed".
+    RuntimeError
+        If "gpu" is asked for and there is none that CuPy can use; the message says why.
+    """
+    if device not in ("auto", "cpu", "gpu", "mixed"):
+        raise ValueError(f"device is {device!r}; it must be 'auto', 'cpu', 'gpu' or 'mixed'")
+    if device == "cpu":
+        return "cpu"
+    reason = why_no_gpu()
+    if reason is None:
+        _warn_of_tf32()
+        return "gpu"
+    if device == "gpu":
+        raise RuntimeError(f"device='gpu', but {reason}; use device='auto' or 'cpu', or repair the installation")
+    return "cpu"
+
+
+def why_no_gpu() -> str | None:
+    """Why no GPU can be used, or None if one can."""
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed (pip install 'dkl[cuda12]' or 'dkl[cuda13]')"
+    try:
+        import cupy
+
+        return None if cupy.cuda.runtime.getDeviceCount() else "CuPy finds no GPU"
+    except (ImportError, OSError, RuntimeError) as error:
+        return f"CuPy finds no usable GPU ({error})"
+
+
+def place(block: Block, device: Device) -> Block:
+    """The block with its rows X on `device`; everything else stays on the host.
+
+    Raises
+    ------
+    RuntimeError
+        As `resolve_device`: a worker that came later may lack what the others have.
+    """
+    here = resolve_device(device)
+    return block if here == "cpu" else replace(block, X=rows_on(block.X, here))
+
+
+def rows_on(X: Any, device: Device) -> Any:
+    """Rows, dense or sparse, on `device`; those that are there already are not copied."""
+    if device == "cpu":
+        if not is_on_gpu(X):
+            return X
+        # of sparse rows cupyx makes a matrix, whose * is a product
+        return sparse.csr_array(X.get()) if hasattr(X, "toarray") else X.get()
+    if is_on_gpu(X):
+        return X
+    import cupy
+
+    if sparse.issparse(X):
+        from cupyx.scipy.sparse import csr_matrix
+
+        # cupyx knows no sparse matrices of integers
+        return csr_matrix(X if X.dtype.kind == "f" else X.astype(np.float64))
+    return cupy.asarray(X)
+
+
+def is_on_gpu(x: Any) -> bool:
+    """Whether an array, dense or sparse, is CuPy's."""
+    return type(x).__module__.partition(".")[0] in ("cupy", "cupyx")
+
+
+def array_module(x: Any) -> Any:
+    """The namespace of an array: numpy, or cupy for arrays on a GPU."""
+    if is_on_gpu(x):
+        import cupy
+
+        return cupy
+    return np
+
+
+def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """The function again, with smaller tiles and a warning, where the memory of the GPU does not suffice."""
+
+    @wraps(compute)
+    def computed(*args: Any) -> Any:
+        try:
+            return compute(*args)
+        except MemoryError as error:
+            if _tile_bytes.get() <= _LEAST_TILE_BYTES or not is_on_gpu(args[0]):
+                raise
+            smaller, reason = _tile_bytes.get() // 8, str(error)
+        warnings.warn(
+            f"the GPU's memory does not suffice ({reason}): this block again in tiles of {smaller / 2**20:.0f} MiB, "
+            "whose sums differ in the last bits; give the GPU to fewer processes",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        token = _tile_bytes.set(smaller)
+        try:
+            return computed(*args)
+        finally:
+            _tile_bytes.reset(token)
+
+    return computed
+
+
+@in_smaller_tiles
+def feature_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any) -> np.ndarray:
+    """`dkl.kernels.sums.feature_sums` for rows on a GPU; the result is on the host."""
+    xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
+    total = np.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies, S.shape[1]))
+    unit = replace(feature_map, amplitudes=np.ones(feature_map.n_frequencies))
+    for rows, tile in _tiles(X, feature_map, dtype):
+        weights = xp.asarray(S[rows], dtype=dtype)
+        if feature_map.activation == "cos-sin":
+            total += _pair_sums(xp, tile, weights, feature_map)
+            continue
+        for part, phi in enumerate(generic.mapped(xp, tile, unit, dtype)):
+            total[part] += _host(xp.matmul(phi.T, weights))
+    return total * feature_map.amplitudes[:, None]
+
+
+@in_smaller_tiles
+def feature_squares(X: Any, s: Any, feature_map: FeatureMap, dtype: Any) -> np.ndarray:
+    """`dkl.kernels.sums.feature_squares` for rows on a GPU; the result is on the host."""
+    xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(s, X.shape[0])
+    total = np.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies))
+    for rows, tile in _tiles(X, feature_map, dtype):
+        weights = xp.asarray(S[rows, 0], dtype=dtype)
+        for part, phi in enumerate(generic.mapped(xp, tile, feature_map, dtype)):
+            total[part] += _host(xp.matmul(xp.square(phi).T, weights))
+    return total
+
+
+@in_smaller_tiles
+def gradient_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any) -> np.ndarray:
+    """`dkl.kernels.gradients.gradient_sums` for rows on a GPU; the result is on the host."""
+    xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
+    total = np.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns))
+    for rows, tile in _tiles(X, feature_map, dtype):
+        scaled = generic.scaled(xp, tile, feature_map.scaler, dtype)
+        z = generic.angles(xp, scaled, feature_map, dtype)
+        for k in range(S.shape[1]):
+            weights = xp.asarray(S[rows, k, None], dtype=dtype)
+            total[0, :, k] += _host(xp.matmul((xp.cos(z) * weights).T, scaled))
+            total[1, :, k] += _host(xp.matmul((xp.sin(z) * weights).T, scaled))
+    return total * feature_map.amplitudes[:, None, None]
+
+
+@in_smaller_tiles
+def squared_slopes(X: Any, s: Any, feature_map: FeatureMap, coef: np.ndarray, dtype: Any) -> np.ndarray:
+    """`dkl.kernels.slopes.squared_slopes` of waves and ramps for rows on a GPU; the result is on the host."""
+    xp, S = array_module(X), checked_weights(s, X.shape[0])
+    W = xp.asarray(feature_map.projection.dense(), dtype=dtype)
+    outer = np.reshape(coef, (len(coef), feature_map.columns_a_frequency, feature_map.n_frequencies))
+    outer = xp.asarray(outer * feature_map.amplitudes, dtype=dtype)
+    total = np.zeros((feature_map.n_columns, len(coef)))
+    for rows, tile in _tiles(X, feature_map, dtype):
+        z = generic.angles(xp, generic.scaled(xp, tile, feature_map.scaler, dtype), feature_map, dtype)
+        weights = xp.asarray(S[rows, 0], dtype=dtype)
+        for k in range(len(coef)):
+            gradients = xp.matmul(generic.slopes(xp, z, feature_map, outer[k]), W)
+            total[:, k] += _host(xp.matmul(weights, xp.square(gradients)))
+    return total
+
+
+@in_smaller_tiles
+def left_out_sums(X: Any, s: Any, feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+    """`dkl.kernels.left_out.left_out_sums` for rows on a GPU; the result is on the host."""
+    xp, S = array_module(X), checked_weights(s, X.shape[0])
+    W, m = xp.asarray(feature_map.projection.dense(), dtype=dtype), feature_map.n_frequencies
+    total = np.zeros((len(groups), 2, m))
+    for rows, tile in _tiles(X, feature_map, dtype):
+        turns = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(TURN)
+        whole, weights = xp.matmul(turns, W.T), xp.asarray(S[rows], dtype=dtype)
+        for sums, columns in zip(total, groups, strict=True):
+            chosen = xp.asarray(columns)
+            own = xp.matmul(xp.take(turns, chosen, axis=1), xp.take(W, chosen, axis=1).T)
+            sums += _sums_of_turns(xp, whole - own, weights)[:, :, 0]
+    return total
+
+
+@in_smaller_tiles
+def map_rows(X: Any, feature_map: FeatureMap, dtype: Any) -> Any:
+    """`dkl.kernels.maps.map_rows` for rows on a GPU; the result stays there."""
+    xp, dtype, m = array_module(X), checked_dtype(dtype), feature_map.n_frequencies
+    out = xp.empty((X.shape[0], feature_map.n_features), dtype=dtype)
+    for rows, tile in _tiles(X, feature_map, dtype):
+        for part, phi in enumerate(generic.mapped(xp, tile, feature_map, dtype)):
+            out[rows, part * m : (part + 1) * m] = phi
+    return out
+
+
+def _pair_sums(xp: Any, tile: Any, weights: Any, feature_map: FeatureMap) -> np.ndarray:
+    """Sums of cosines and sines of a tile, (2, m, K): the product in true float32, and one fused kernel after it."""
+    dtype = np.dtype(weights.dtype.name)
+    rows = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(TURN)
+    return _sums_of_turns(xp, generic.projected(xp, rows, feature_map.projection, dtype), weights)
+
+
+def _sums_of_turns(xp: Any, z: Any, weights: Any) -> np.ndarray:
+    """The weighted sums, (2, m, K), of cosines and sines of turns (n, m)."""
+    z, (n, K), m = xp.ascontiguousarray(z), weights.shape, z.shape[1]
+    chunks = -(-n // _PARTIAL_ROWS)
+    partial = xp.empty((chunks, 2, K, m), dtype=xp.float64)
+    grid = (-(-m // _THREADS), chunks, -(-K // _WEIGHT_COLUMNS))
+    operands = (z, xp.ascontiguousarray(weights), partial, np.int32(n), np.int32(m), np.int32(K))
+    _kernel(np.dtype(weights.dtype.name))(grid, (_THREADS,), operands)
+    return _host(partial.sum(axis=0)).transpose(0, 2, 1)
+
+
+@cache
+def _kernel(dtype: np.dtype) -> Callable[..., None]:
+    import cupy
+
+    return cupy.RawKernel(kernel_source(dtype), "pair_sums")
+
+
+def sgd_rows(X: Any, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SGDRule) -> SGDModels:
+    """`dkl.kernels.sgd.steps.sgd_rows` for rows on a GPU; the models are on the host."""
+    xp, (n, m), K = array_module(X), X.shape, len(models.intercept)
+    coef, mean = (xp.array(one, dtype=X.dtype, order="C") for one in (models.coef, models.average_coef))
+    intercepts = xp.array(np.stack([models.intercept, models.average_intercept]), dtype=xp.float64)
+    by_row = [xp.array(one, dtype=xp.float64, order="C") for one in (Y, S, rule.step_lengths(models.clock, n))]
+    sizes, numbers = (n, m, K), (*rule.penalties, rule.epsilon, rule.intercept_rate, models.clock, rule.average)
+    _sgd_kernel(sgd_source(rule, np.dtype(X.dtype.name)))(
+        (K,),
+        (GROUP**2,),
+        (
+            *(xp.ascontiguousarray(X), *by_row, coef, mean, xp.zeros_like(coef), intercepts),
+            *(*map(np.int32, sizes), *map(np.float64, numbers)),
+        ),
+    )
+    b, mean_b = on_host(intercepts)
+    return SGDModels(on_host(coef), b, on_host(mean), mean_b, models.clock + n)
+
+
+@cache
+def _sgd_kernel(source: str) -> Callable[..., None]:
+    import cupy
+
+    return cupy.RawKernel(source, "sgd_rows")
+
+
+def _tiles(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[slice, Any]]:
+    """Dense row tiles of a block on a GPU, raw: sparse rows are written out there, a tile at a time."""
+    if X.shape[1] != feature_map.n_columns:
+        raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")
+    widest = max(feature_map.n_columns, feature_map.n_angles)
+    step = max(_PARTIAL_ROWS, _tile_bytes.get() // (widest * dtype.itemsize) // _PARTIAL_ROWS * _PARTIAL_ROWS)
+    for rows in spans(X.shape[0], step):
+        part = X[rows]
+        yield rows, part.toarray() if hasattr(part, "toarray") else part
+
+
+def _host(x: Any) -> np.ndarray:
+    """A result on the host, in float64."""
+    return np.asarray(x.get() if hasattr(x, "get") else x, dtype=np.float64)
+
+
+def on_host(x: Any) -> np.ndarray:
+    """The array itself, or a copy of one on a GPU, in its own dtype."""
+    return np.asarray(x.get() if is_on_gpu(x) else x)
+
+
+def _warn_of_tf32() -> None:
+    if os.environ.get("CUPY_TF32") == "1":
+        warnings.warn(
+            "CUPY_TF32=1 rounds products to 10 bits, which ruins the cosine of a large argument (an error of 9e-3 at "
+            "5 radians); unset it",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def normal_source(x: Any, seed: int) -> Callable[[tuple[int, ...]], Any]:
+    """Shape -> standard normal numbers in the dtype and on the device of `x`; other numbers on a GPU."""
+    if is_on_gpu(x):
+        import cupy
+
+        on_gpu = cupy.random.default_rng(seed)
+        return lambda shape: on_gpu.standard_normal(shape, dtype=x.dtype)
+    generator = stream(seed, "noise")
+    return lambda shape: generator.standard_normal(shape, dtype=x.dtype)
+
+
+class DeviceLandscape:
+    """`dkl.methods.frequency_search.landscape.landscape` for rows on a GPU; W, v and the gradient stay there.
+
+    Parameters
+    ----------
+    X : CuPy array of shape (n, d), dense or sparse
+    S : array of shape (n, K) or (n,)
+    dtype : dtype
+    columns : ndarray of shape (c, q) or None
+    """
+
+    def __init__(self, X: Any, S: Any, dtype: np.dtype, columns: np.ndarray | None = None) -> None:
+        self.xp = array_module(X)
+        dense = X.toarray() if hasattr(X, "toarray") else X
+        self.X = self.xp.ascontiguousarray(dense, dtype=dtype)
+        self.S = self.xp.asarray(S if S.ndim == 2 else S[:, None], dtype=dtype)
+        self.columns = None if columns is None else self.xp.asarray(columns)
+
+    def potentials(self, W: Any) -> Any:
+        """v alone."""
+        return self(W)[0]
+
+    def __call__(self, W: Any) -> tuple[Any, Any]:
+        W = self.xp.asarray(W, dtype=self.X.dtype)
+        if self.columns is None:
+            return self._climb(W)
+        chains, there = self.xp.arange(len(W))[:, None], self.columns >= 0
+        wide = self.xp.zeros((len(W), self.X.shape[1] + 1), self.X.dtype)
+        # the last column takes what is on no column
+        wide[chains, self.columns] = W * there
+        wide[:, -1] = 0
+        v, gradient = self._climb(self.xp.ascontiguousarray(wide[:, :-1]))
+        return v, gradient[chains, self.xp.maximum(self.columns, 0)] * there
+
+    def _climb(self, W: Any) -> tuple[Any, Any]:
+        xp = self.xp
+        v, gradient = xp.empty(len(W), xp.float64), xp.empty_like(W)
+        for chains in spans(len(W), max(16, _TILE_BYTES // (self.X.itemsize * max(len(self.X), 1)))):
+            z = xp.matmul(self.X, W[chains].T)
+            cosines, sines = xp.cos(z), xp.sin(z)
+            real, imaginary = xp.matmul(self.S.T, cosines), xp.matmul(self.S.T, sines)
+            v[chains] = xp.sum(xp.square(real.astype(xp.float64)) + xp.square(imaginary.astype(xp.float64)), axis=0)
+            pulls = cosines * xp.matmul(self.S, imaginary) - sines * xp.matmul(self.S, real)
+            gradient[chains] = 2.0 * xp.matmul(pulls.T, self.X)
+        return v, gradient

@@ -1,0 +1,258 @@
+"""Spherical harmonics of row tiles by recurrences: one product of two numbers a row and harmonic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numba
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.features.harmonic_projection import HarmonicProjection, HarmonicTerms
+from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
+from dkl.kernels.tiles import RowTiles
+
+# a harmonic of a row takes as long as about 50 operations of a matrix product, most of it moving numbers
+HARMONIC_FLOPS = 50
+# how far the length of a row may be from 1: rows are divided by it in any case, so this catches mistakes only
+OFF_SPHERE = 1e-3
+# numbers of a tile: they stay in the caches
+_TILE_VALUES = 1 << 19
+
+
+def harmonic_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
+    """sum_i S[i, k] Y_j(x_i)^power, without amplitudes: float64 of shape (1, m, K)."""
+    coefficients = _projection(feature_map).terms.coefficients
+    total = np.zeros((feature_map.n_frequencies, S.shape[1]))
+    for rows, values in harmonic_tiles(X, feature_map, dtype):
+        _add_sums(values, np.ascontiguousarray(S[rows].T, dtype=dtype), power, total)
+    return (total * coefficients[:, None] ** power)[None]
+
+
+def harmonic_maps(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
+    """Y_j(x_i) with amplitudes, of shape (n, m) in C order."""
+    amplitudes = (feature_map.amplitudes * _projection(feature_map).terms.coefficients).astype(dtype)
+    out = np.empty((X.shape[0], feature_map.n_frequencies), dtype)
+    for rows, values in harmonic_tiles(X, feature_map, dtype):
+        _write(values, amplitudes, out[rows])
+    return out
+
+
+def harmonic_tiles(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[slice, np.ndarray]]:
+    """The harmonics of one tile of rows after the other, without coefficients: arrays (m, rows), overwritten."""
+    projection = _projection(feature_map)
+    terms = projection.terms
+    step = _tile_rows(terms)
+    tiles = RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=step)
+    room = np.empty((terms.n_rows + terms.n_nodes) * tiles.step, dtype)
+    for rows, tile in tiles:
+        columns, radii = on_sphere(np, tile, projection, first=rows.start)
+        values = room[: (terms.n_rows + terms.n_nodes) * len(tile)].reshape(-1, len(tile))
+        table, nodes = values[: terms.n_rows], values[terms.n_rows :]
+        _fill_table(np.ascontiguousarray(columns), radii, terms.azimuth, terms.chains, table)
+        _multiply(table, terms.parent, terms.factor, terms.order, nodes)
+        yield rows, nodes[: projection.n_frequencies]
+
+
+def on_sphere(xp: Any, rows: Any, projection: HarmonicProjection, *, first: int = 0) -> tuple[Any, Any]:
+    """Columns of rows divided by their lengths, and the squared lengths of their first 1, ..., d columns: (d, n) each.
+
+    Parameters
+    ----------
+    xp : array namespace of `rows`
+    rows : array of shape (n, d), float64
+    projection : HarmonicProjection
+    first : int
+        The number of the first row, for the message.
+
+    Raises
+    ------
+    ValueError
+        For a row that is not on the sphere, or, where rows are to be divided by their lengths, has none.
+    """
+    columns = xp.asarray(rows, dtype=xp.float64).T
+    radii = _running_squares(xp, columns)
+    square = radii[-1, :]
+    length = xp.sqrt(square)
+    good = (length > 0.0) & xp.isfinite(length) if projection.project else xp.abs(length - 1.0) <= OFF_SPHERE
+    if not bool(xp.all(good)):
+        place = int(xp.argmin(xp.asarray(good, dtype=xp.int8)))
+        raise ValueError(_off_sphere(first + place, float(length[place]), project=projection.project))
+    return columns / length, radii / square
+
+
+def _running_squares(xp: Any, columns: Any) -> Any:
+    """The sums of the squares of the first 1, ..., d columns: (d, n)."""
+    if xp is np:
+        # as below, in one call: of a single row, the loop would take longer than all else
+        squares = np.square(columns, order="C")
+        _add_up(squares)
+        return squares
+    sums = [columns[0, :] ** 2]
+    for column in range(1, columns.shape[0]):
+        sums.append(sums[-1] + columns[column, :] ** 2)
+    return xp.stack(sums)
+
+
+def _off_sphere(row: int, length: float, *, project: bool) -> str:
+    if project:
+        return f"row {row} has length {length:g}, so that it has no direction to be projected to; leave such rows out"
+    return (
+        f"row {row} has length {length:.6g}; spherical harmonics take rows on the unit sphere (length 1 within "
+        f"{OFF_SPHERE}). Divide rows by their lengths, or ask for it: SphericalHarmonics(..., project=True). A scaling "
+        "other than None or 'unit' takes rows off the sphere"
+    )
+
+
+def harmonic_values(xp: Any, rows: Any, feature_map: FeatureMap, dtype: Any) -> Any:
+    """Y_j(x_i) of scaled rows in the operations of any array namespace, without amplitudes: of shape (n, m)."""
+    projection = _projection(feature_map)
+    terms = projection.terms
+    columns, radii = on_sphere(xp, xp.asarray(rows, dtype=xp.float64), projection)
+    table = xp.stack(_table_rows(xp, columns, radii, terms))
+    rank = np.argsort(terms.order)
+    levels = [xp.take(table, xp.asarray(terms.factor[terms.order[: terms.starts[1]]]), axis=0)]
+    for start, stop in zip(terms.starts[1:-1], terms.starts[2:], strict=True):
+        made = terms.order[start:stop]
+        above = rank[terms.parent[made]] - (start - levels[-1].shape[0])
+        factors = xp.take(table, xp.asarray(terms.factor[made]), axis=0)
+        levels.append(factors * xp.take(levels[-1], xp.asarray(above), axis=0))
+    values = xp.take(xp.concat(levels), xp.asarray(rank[: projection.n_frequencies]), axis=0)
+    return xp.asarray((values * xp.asarray(terms.coefficients)[:, None]).T, dtype=dtype)
+
+
+def _table_rows(xp: Any, columns: Any, radii: Any, terms: HarmonicTerms) -> list[Any]:
+    first, second = columns[0, :], columns[1, :]
+    one, zero = xp.ones_like(first), xp.zeros_like(first)
+    rows, cosine, sine = [one], one, zero
+    for _ in range(terms.azimuth):
+        cosine, sine = first * cosine - second * sine, first * sine + second * cosine
+        rows += [cosine, sine]
+    for k, order, count, _ in terms.chains.tolist():
+        before, now = zero, one
+        for n in range(1, count + 1):
+            down, up = _coupling(n - 1, order + 0.5 * (k - 1)), _coupling(n, order + 0.5 * (k - 1))
+            before, now = now, (columns[k, :] * now - down * radii[k, :] * before) / up
+            rows.append(now)
+    return rows
+
+
+def _projection(feature_map: FeatureMap) -> HarmonicProjection:
+    projection = feature_map.projection
+    if not isinstance(projection, HarmonicProjection):
+        raise ValueError(f"a map of harmonics needs their multi-indices, not a {type(projection).__name__}")
+    return projection
+
+
+def _tile_rows(terms: HarmonicTerms) -> int:
+    """A multiple of 16 from 16 to 512, so that the tile's table and harmonics stay in the cache where they can."""
+    rows = _TILE_VALUES // (terms.n_nodes + terms.n_rows)
+    return min(512, max(16, rows // 16 * 16))
+
+
+def _coupling(n: int, weight: float) -> float:
+    """The coefficients of t p_n = a_(n+1) p_(n+1) + a_n p_(n-1) for orthonormal Gegenbauer polynomials; a_0 = 0."""
+    if n == 0:
+        return 0.0
+    return float(0.5 * np.sqrt(n * (n + 2.0 * weight - 1.0) / ((n + weight) * (n + weight - 1.0))))
+
+
+_coupling_compiled = numba.njit(cache=True)(_coupling)
+
+
+@numba.njit(nogil=True, cache=True)
+def _add_up(values: np.ndarray) -> None:
+    """Each row becomes the sum of the rows up to it."""
+    for k in range(1, len(values)):
+        for i in range(values.shape[1]):
+            values[k, i] += values[k - 1, i]
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _fill_table(columns: np.ndarray, radii: np.ndarray, azimuth: int, chains: np.ndarray, table: np.ndarray) -> None:
+    """The table of `HarmonicTerms` for the rows of a tile; recurrences run in float64."""
+    n_rows = columns.shape[1]
+    before, now = np.zeros(n_rows), np.ones(n_rows)
+    table[0, :] = 1
+    for degree in range(1, azimuth + 1):
+        _turn(columns[0], columns[1], now, before)
+        table[2 * degree - 1, :] = now
+        table[2 * degree, :] = before
+    for chain in range(chains.shape[0]):
+        k, order, count, start = chains[chain]
+        weight = order + 0.5 * (k - 1)
+        before[:] = 0
+        now[:] = 1
+        for n in range(1, count + 1):
+            down, up = _coupling_compiled(n - 1, weight), _coupling_compiled(n, weight)
+            _climb(columns[k], radii[k], down, 1.0 / up, before, now)
+            table[start + n - 1, :] = now
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _turn(x: np.ndarray, y: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> None:
+    """(cosine + i sine) *= x + i y."""
+    for i in range(len(x)):
+        c, s = cosine[i], sine[i]
+        cosine[i] = x[i] * c - y[i] * s
+        sine[i] = x[i] * s + y[i] * c
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _climb(x: np.ndarray, radius: np.ndarray, down: float, scale: float, before: np.ndarray, now: np.ndarray) -> None:
+    """One step of the recurrence of orthonormal polynomials, times the powers of the radius."""
+    for i in range(len(x)):
+        following = (x[i] * now[i] - down * radius[i] * before[i]) * scale
+        before[i] = now[i]
+        now[i] = following
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _multiply(table: np.ndarray, parent: np.ndarray, factor: np.ndarray, order: np.ndarray, nodes: np.ndarray) -> None:
+    """Every node from its factor and its parent."""
+    for node in order:
+        row, above = factor[node], parent[node]
+        # loops written out: a call for each pair of short rows would cost as much as the products
+        if above < 0:
+            for i in range(nodes.shape[1]):
+                nodes[node, i] = table[row, i]
+        else:
+            for i in range(nodes.shape[1]):
+                nodes[node, i] = table[row, i] * nodes[above, i]
+
+
+@numba.njit(nogil=True, cache=True)
+def _add_sums(values: np.ndarray, weights: np.ndarray, power: int, total: np.ndarray) -> None:
+    """total[j, k] += weights[k] . values[j]^power."""
+    for j in range(values.shape[0]):
+        for k in range(weights.shape[0]):
+            total[j, k] += _dot(values[j], weights[k]) if power == 1 else _dot_squares(values[j], weights[k])
+
+
+@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+def _dot(values: np.ndarray, w: np.ndarray) -> float:
+    total = w.dtype.type(0)
+    for i in range(len(w)):
+        total += w[i] * values[i]
+    return total
+
+
+@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+def _dot_squares(values: np.ndarray, w: np.ndarray) -> float:
+    total = w.dtype.type(0)
+    for i in range(len(w)):
+        total += w[i] * values[i] * values[i]
+    return total
+
+
+@numba.njit(nogil=True, cache=True)
+def _write(values: np.ndarray, amplitudes: np.ndarray, out: np.ndarray) -> None:
+    """out[i, j] = amplitudes[j] values[j, i], in squares that stay in the cache."""
+    side = 16
+    for first in range(0, out.shape[1], side):
+        last = min(first + side, out.shape[1])
+        for start in range(0, out.shape[0], side):
+            for i in range(start, min(start + side, out.shape[0])):
+                for j in range(first, last):
+                    out[i, j] = amplitudes[j] * values[j, i]

@@ -1,0 +1,141 @@
+"""Similarities to landmarks, a tile of rows and of frequencies at a time: no row is ever expanded to its cosines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.features.landmark_projection import SharedLandmarkProjection, Similarities
+from dkl.kernels.products import DenseForm, Product
+from dkl.kernels.sincos import ELEMENTWISE, REDUCTION, write_cosines, write_waves
+from dkl.kernels.tiles import spans
+
+
+def similarity_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
+    """sum_i S[i, k] psi_l(x_i)^power with amplitudes: float64 of shape (1, n_L, K)."""
+    total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
+    similarities = SimilarityProduct(X, feature_map, dtype)
+    for rows in spans(X.shape[0], similarities.product.tiles.step):
+        values = similarities(rows)
+        total[0] += np.dot(values.T if power == 1 else np.square(values).T, S[rows].astype(dtype))
+    return total
+
+
+class SimilarityProduct:
+    """The similarities of spans of the rows of a block; what the map alone decides is prepared once for all."""
+
+    def __init__(self, X: Any, feature_map: FeatureMap, dtype: np.dtype) -> None:
+        waves = wave_map(feature_map)
+        self.product = Product(X, waves, dtype)
+        self.n_similarities, self.dtype = feature_map.n_frequencies, dtype
+        self.parts = list(spans(waves.n_frequencies, self.product.step))
+        projection, amplitudes = _projection(feature_map), feature_map.amplitudes
+        if isinstance(projection, SharedLandmarkProjection):
+            self.add: Any = _Shared(projection.mixing * amplitudes[:, None], self.parts, dtype)
+        else:
+            self.add = _Own(projection.weights * amplitudes[projection.owners], projection.starts, dtype)
+
+    def __call__(self, rows: slice) -> np.ndarray:
+        """With amplitudes, of shape (rows, n_L)."""
+        out = np.zeros((rows.stop - rows.start, self.n_similarities), self.dtype)
+        for part, tile in self.product.tiles.within(rows):
+            for chosen in self.parts:
+                self.add(self.product(tile, chosen), chosen, out[part])
+        return out
+
+
+class _Own:
+    """Adds cosines of each landmark's own frequencies, which are neighbours, to its similarity."""
+
+    def __init__(self, weights: np.ndarray, starts: np.ndarray, dtype: np.dtype) -> None:
+        self.weights, self.starts = weights.astype(dtype), starts
+
+    def __call__(self, z: np.ndarray, chosen: slice, values: np.ndarray) -> None:
+        first = int(np.searchsorted(self.starts, chosen.start, side="right")) - 1
+        _add_cosines(z, self.weights, self.starts, chosen.start, first, values)
+
+
+class _Shared:
+    """Adds what waves of a part of the shared frequencies make of every similarity."""
+
+    def __init__(self, mixing: np.ndarray, parts: list[slice], dtype: np.dtype) -> None:
+        cosines, sines = np.split(mixing.astype(dtype), 2, axis=1)
+        self.forms = {
+            part.start: DenseForm(np.concatenate([cosines[:, part], sines[:, part]], axis=1), dtype) for part in parts
+        }
+
+    def __call__(self, z: np.ndarray, chosen: slice, values: np.ndarray) -> None:
+        width = z.shape[1]
+        waves = np.empty((len(z), 2 * width), z.dtype)
+        write_waves(z, np.ones(width, z.dtype), 0, waves, True)
+        values += self.forms[chosen.start](waves, slice(0, values.shape[1]))
+
+
+def similarity_values(xp: Any, z: Any, feature_map: FeatureMap, dtype: Any) -> Any:
+    """The similarities (n, n_L) of angles z (n, m), phases included, in the operations of any array namespace."""
+    projection = _projection(feature_map)
+    amplitudes = xp.asarray(feature_map.amplitudes, dtype=dtype)
+    if isinstance(projection, SharedLandmarkProjection):
+        waves = xp.concat([xp.cos(z), xp.sin(z)], axis=1)
+        return xp.matmul(waves, xp.asarray(projection.mixing, dtype=dtype).T) * amplitudes
+    lengths = np.diff(projection.starts)
+    places = np.minimum(projection.starts[:-1, None] + np.arange(lengths.max()), len(projection.weights))
+    # a landmark with fewer frequencies than others takes the column of zeros for those it has not
+    places[np.arange(lengths.max()) >= lengths[:, None]] = len(projection.weights)
+    cosines = xp.cos(z) * xp.asarray(projection.weights, dtype=dtype)
+    padded = xp.concat([cosines, xp.zeros((z.shape[0], 1), dtype=dtype)], axis=1)
+    gathered = xp.take(padded, xp.asarray(places.ravel()), axis=1)
+    return xp.sum(xp.reshape(gathered, (z.shape[0], *places.shape)), axis=2) * amplitudes
+
+
+def wave_map(feature_map: FeatureMap) -> FeatureMap:
+    """What a map of similarities adds up, behind the same scaler.
+
+    A "cos" map of the cosines of each landmark's own frequencies, times their weights; of shared ones a "cos-sin" map.
+    """
+    projection = _projection(feature_map)
+    if isinstance(projection, SharedLandmarkProjection):
+        ones = np.ones(projection.frequencies.n_frequencies)
+        return FeatureMap("cos-sin", projection.frequencies, ones, scaler=feature_map.scaler)
+    return FeatureMap(
+        "cos", projection.frequencies, projection.weights, phases=projection.phases, scaler=feature_map.scaler
+    )
+
+
+def on_waves(feature_map: FeatureMap, coef: np.ndarray) -> np.ndarray:
+    """A linear form of a map of similarities, coef (..., n_L), as one of its `wave_map`."""
+    return _projection(feature_map).on_waves(coef * feature_map.amplitudes)
+
+
+def _projection(feature_map: FeatureMap) -> Similarities:
+    if not isinstance(feature_map.projection, Similarities):
+        raise TypeError(f"a map of landmarks needs a LandmarkProjection, not {type(feature_map.projection).__name__}")
+    return feature_map.projection
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _add_cosines(
+    z: np.ndarray, weights: np.ndarray, starts: np.ndarray, begin: int, first: int, out: np.ndarray
+) -> None:
+    """Add the cosines of angles z (n, F), frequencies `begin` on, to their similarities, `first` on."""
+    width = z.shape[1]
+    room = np.empty(width, z.dtype)
+    for i in range(z.shape[0]):
+        # all cosines of a row at once: those of one landmark alone are too few for vector code
+        write_cosines(z[i], weights[begin : begin + width], room)
+        landmark, j = first, 0
+        while j < width:
+            stop = min(starts[landmark + 1] - begin, width)
+            out[i, landmark] += _sum(room[j:stop])
+            landmark, j = landmark + 1, stop
+
+
+@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+def _sum(values: np.ndarray) -> float:
+    total = values.dtype.type(0)
+    for k in range(len(values)):
+        total += values[k]
+    return total

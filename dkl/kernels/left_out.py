@@ -1,0 +1,77 @@
+"""Sums of waves over rows with some columns left out, for many choices of columns at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numba
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels import device
+from dkl.kernels.sincos import ELEMENTWISE, TURN, add_multiple, add_sums
+from dkl.kernels.tiles import RowTiles, checked_dtype, checked_rows, checked_weights, even_step, spans
+
+__all__ = ["left_out_sums"]
+
+_FREQUENCIES = 768
+
+
+def left_out_sums(
+    X: Any, s: Any, feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: Any = "float32"
+) -> np.ndarray:
+    """sum_i s_i (cos, sin)(w_j.x_i less the terms of a group of columns), for each group.
+
+    The product of all columns is formed once; a group costs the product of its own columns and the waves.
+
+    Parameters
+    ----------
+    X : ndarray, csr_array or CuPy array of shape (n, d), any real dtype
+        Raw rows; the map's scaler is applied a tile at a time.
+    s : array of shape (n,)
+    feature_map : FeatureMap
+        Its frequencies and its scaler are used, no amplitudes and phases.
+    groups : sequence of ndarray of int
+        G sets of columns; an empty one leaves out nothing.
+    dtype : {"float32", "float64"}
+        Of the arithmetic inside a tile. Tiles are added in float64, in their order.
+
+    Returns
+    -------
+    ndarray of shape (G, 2, m), float64
+    """
+    dtype = checked_dtype(dtype)
+    groups = [np.asarray(columns, dtype=np.int64) for columns in groups]
+    if device.is_on_gpu(X):
+        return device.left_out_sums(X, s, feature_map, groups, dtype)
+    weights = checked_weights(s, checked_rows(X, feature_map).shape[0]).T.astype(dtype)
+    W, m = feature_map.projection.dense().astype(dtype, copy=False), feature_map.n_frequencies
+    total = np.zeros((len(groups), 2, 1, m))
+    # an angle beyond the range of float32 is infinite, which the waves make finite
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows, tile in RowTiles(X, feature_map, dtype, factor=TURN, dense=True):
+            own = np.ascontiguousarray(weights[:, rows])
+            if len(tile) == 1:
+                # one row alone would be a matrix-vector product, whose bits depend on where it lies in memory
+                tile, own = np.concatenate([tile, tile]), np.pad(own, ((0, 0), (0, 1)))
+            by_column = np.ascontiguousarray(tile.T)
+            for chosen in spans(m, even_step(m, _FREQUENCIES)):
+                turns = W[chosen] @ by_column
+                for columns, sums in zip(groups, total, strict=True):
+                    _add_without(turns, by_column[columns], W[chosen, columns], own, sums, chosen.start)
+    return total[:, :, 0]
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _add_without(
+    turns: np.ndarray, columns: np.ndarray, entries: np.ndarray, weights: np.ndarray, total: np.ndarray, first: int
+) -> None:
+    """Add the sums of turns (F, n) less entries (F, k) times columns (k, n) to places `first` on of total (2, 1, m)."""
+    z = np.empty(turns.shape[1], turns.dtype)
+    room = np.empty((2, len(z)), z.dtype)
+    for j in range(turns.shape[0]):
+        z[:] = turns[j]
+        for column in range(columns.shape[0]):
+            add_multiple(columns[column], -entries[j, column], z)
+        add_sums(z, weights, room, total, first + j)

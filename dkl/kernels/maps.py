@@ -1,0 +1,150 @@
+"""Mapping rows: the features themselves, tile by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import SparseProjection
+from dkl.kernels import device
+from dkl.kernels.activations import activate
+from dkl.kernels.harmonic_tiles import HARMONIC_FLOPS, harmonic_maps
+from dkl.kernels.landmark_tiles import SimilarityProduct, wave_map
+from dkl.kernels.products import Product
+from dkl.kernels.sincos import write_waves
+from dkl.kernels.threads import Crew
+from dkl.kernels.tiles import checked_dtype, checked_rows, refuse_overflow, row_tile, spans
+from dkl.protocols.records import SINCOS_FLOPS
+
+__all__ = ["map_rows", "row_tile"]
+
+# rows that one of several threads maps before it takes the next
+_SHARED_ROWS = 2048
+
+
+def map_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndarray:
+    """phi(x) of each row, amplitudes included.
+
+    Parameters
+    ----------
+    X : ndarray, csr_array or CuPy array of shape (n, d), any real dtype
+        Raw rows; the map's scaler is applied a tile at a time.
+    feature_map : FeatureMap
+    dtype : {"float32", "float64"}
+        Of the arithmetic and of the result.
+
+    Returns
+    -------
+    ndarray (CuPy array for rows on a GPU) of shape (n, n_features), C order
+        Of a pair's columns all cosines come first, then all sines.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `dkl.kernels.sums.feature_sums`.
+    """
+    mapped = row_mapper(X, feature_map, dtype)
+    return mapped(slice(0, np.shape(X)[0]))
+
+
+def map_rows_together(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndarray:
+    """`map_rows` by all idle cores of this process: pieces are whole tiles, so that the bits are the same."""
+    mapped, n_rows = row_mapper(X, feature_map, dtype), np.shape(X)[0]
+    if mapped.step is None:
+        return mapped(slice(0, n_rows))
+    out = np.empty((n_rows, feature_map.n_features), checked_dtype(dtype))
+    parts = spans(n_rows, -(-_SHARED_ROWS // mapped.step) * mapped.step)
+    Crew().map(lambda rows: mapped(rows, out[rows]), parts)
+    return out
+
+
+def map_spans(
+    X: Any, feature_map: FeatureMap, dtype: Any, step: int, room: np.ndarray | None = None
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Spans of at most `step` rows and their `map_rows`; what the map alone decides is prepared once for all.
+
+    With `room`, an array of `step` rows and at least as many columns as there are features, each span is written over
+    the one before: memory that is fresh for each costs a fifth of the time of a map.
+    """
+    mapped = row_mapper(X, feature_map, dtype)
+    yield from ((rows, mapped(rows, room)) for rows in spans(X.shape[0], step))
+
+
+@dataclass(frozen=True, eq=False)
+class RowMapper:
+    """``(span of rows, room=None) -> map_rows`` of them, in `room` if there is one.
+
+    Parameters
+    ----------
+    mapped : callable
+    step : int or None
+        Rows of a tile: spans that begin at multiples of it are tiled as all rows at once are. None where rows had
+        better not be cut: on a GPU, and on the sphere, where errors count rows from the first.
+    """
+
+    mapped: Callable[[slice, np.ndarray | None], Any]
+    step: int | None = None
+
+    def __call__(self, rows: slice, room: np.ndarray | None = None) -> Any:
+        return self.mapped(rows, room)
+
+
+def row_mapper(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> RowMapper:
+    """What the map alone decides is prepared once for all spans, which threads may share."""
+    dtype = checked_dtype(dtype)
+    if device.is_on_gpu(X):
+        return RowMapper(lambda rows, room: _kept(device.map_rows(X[rows], feature_map, dtype), room))
+    if feature_map.activation == "harmonics":
+        X = checked_rows(X, feature_map)
+        return RowMapper(lambda rows, room: _kept(harmonic_maps(X[rows], feature_map, dtype), room))
+    if feature_map.activation == "landmarks":
+        similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, dtype)
+        return RowMapper(lambda rows, room: _kept(similarities(rows), room), similarities.product.tiles.step)
+    product = Product(X, feature_map, dtype)
+    return RowMapper(lambda rows, room: _mapped(product, rows, feature_map, dtype, room), product.tiles.step)
+
+
+def _kept(mapped: Any, room: np.ndarray | None) -> Any:
+    """Mapped rows, in `room` if there is one."""
+    if room is None:
+        return mapped
+    out = room[: mapped.shape[0], : mapped.shape[1]]
+    out[...] = device.on_host(mapped)
+    return out
+
+
+def _mapped(
+    product: Product, rows: slice, feature_map: FeatureMap, dtype: np.dtype, room: np.ndarray | None = None
+) -> np.ndarray:
+    """phi of a span of the rows of a product."""
+    n_rows, n_features = rows.stop - rows.start, feature_map.n_features
+    out = np.empty((n_rows, n_features), dtype) if room is None else room[:n_rows]
+    amplitudes, paired = feature_map.amplitudes.astype(dtype), feature_map.activation == "cos-sin"
+    for part, tile in product.tiles.within(rows):
+        if dtype == np.float32:
+            refuse_overflow(tile, rows.start + part.start)
+        for chosen in spans(feature_map.n_frequencies, product.step):
+            z = product(tile, chosen)
+            if feature_map.is_fourier:
+                write_waves(z, amplitudes, chosen.start, out[part], paired)
+            else:
+                (phi,) = activate(np, z, feature_map)
+                np.multiply(phi, amplitudes[chosen], out=out[part, chosen])
+    return out[:, :n_features]
+
+
+def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
+    """Of mapping one row of so many columns."""
+    if feature_map.activation == "harmonics":
+        return HARMONIC_FLOPS * feature_map.n_features
+    if feature_map.activation == "landmarks":
+        waves = wave_map(feature_map)
+        mixing = 2.0 * waves.n_features * feature_map.n_features if waves.activation == "cos-sin" else 0.0
+        return mapping_flops(columns, waves) + mixing
+    projection = feature_map.projection
+    entries = len(projection.data) if isinstance(projection, SparseProjection) else columns * projection.n_frequencies
+    return 2.0 * entries + SINCOS_FLOPS * feature_map.n_features

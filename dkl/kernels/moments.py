@@ -1,0 +1,186 @@
+"""Moments and extremes of the columns, block by block: what the scalers are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from scipy import sparse
+
+from dkl.kernels.device import rows_on
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum, Cost
+
+_TILE_VALUES = 1 << 18
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Weighted moments of d columns.
+
+    Parameters
+    ----------
+    weight : float
+        Sum of the rows' weights.
+    mean, variance : ndarray of shape (d,), float64
+        Of the population: squared differences over the weight.
+    low, high : ndarray of shape (d,), float64
+        Extremes.
+    norm : float
+        The largest Euclidean norm of a row over the columns that are scaled.
+    """
+
+    weight: float
+    mean: np.ndarray
+    variance: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    norm: float
+
+
+def column_sums(X: Any, weights: np.ndarray, scaled: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """The sums and extremes of the columns of some rows, from which `moments_of` makes moments.
+
+    Squares are split at the mean of the rows, into `within` (differences from it) and `between` (its own square), so
+    that a column of large mean and small spread keeps its digits.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array of shape (n, d)
+    weights : ndarray of shape (n,)
+    scaled : ndarray of shape (d,), bool, or None
+        The columns that count for the norm of a row; None is all of them.
+
+    Returns
+    -------
+    dict of ndarray
+        weight (), sums, within, between, high, depth (the largest of -x), each of shape (d,), and norm ().
+    """
+    if X.shape[0] == 0:
+        return {name: np.full(shape, start) for name, (shape, start) in _empty(X.shape[1]).items()}
+    if sparse.issparse(X):
+        return _sparse_sums(X, weights, scaled)
+    tile = max(1, _TILE_VALUES // X.shape[1])
+    pieces = [
+        _dense_sums(X[start : start + tile], weights[start : start + tile], scaled)
+        for start in range(0, X.shape[0], tile)
+    ]
+    return {name: _COMBINE[name](np.stack([piece[name] for piece in pieces])) for name in pieces[0]}
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def moments_of(sums: Mapping[str, np.ndarray]) -> Moments:
+    """The moments behind the sums of `column_sums`, combined over all blocks."""
+    weight = float(sums["weight"])
+    mean = sums["sums"] / weight
+    between = sums["between"] - weight * np.square(mean)
+    # what cancels to the rounding of the squares is no difference between blocks
+    noise = 16.0 * np.finfo(np.float64).eps * sums["between"]
+    variance = (sums["within"] + np.where(between > noise, between, 0.0)) / weight
+    return Moments(weight, mean, variance, -sums["depth"], sums["high"], float(sums["norm"]))
+
+
+@numba.njit(nogil=True, cache=True)
+def dense_sums(X: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Weighted sums of the columns of dense rows, and of their squares, (2, d), float64: one read, no temporaries."""
+    total = np.zeros((2, X.shape[1]))
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            value = np.float64(X[i, j])
+            total[0, j] += weights[i] * value
+            total[1, j] += weights[i] * value * value
+    return total
+
+
+def _add(pieces: np.ndarray) -> np.ndarray:
+    return pieces.sum(axis=0)
+
+
+def _larger(pieces: np.ndarray) -> np.ndarray:
+    return pieces.max(axis=0)
+
+
+_COMBINE = {
+    "weight": _add,
+    "sums": _add,
+    "within": _add,
+    "between": _add,
+    "high": _larger,
+    "depth": _larger,
+    "norm": _larger,
+}
+
+
+def _empty(width: int) -> dict[str, tuple[tuple[int, ...], float]]:
+    shapes = {name: () if name in ("weight", "norm") else (width,) for name in _COMBINE}
+    return {name: (shape, -np.inf if name in ("high", "depth") else 0.0) for name, shape in shapes.items()}
+
+
+def _dense_sums(X: np.ndarray, weights: np.ndarray, scaled: np.ndarray | None) -> dict[str, np.ndarray]:
+    rows = np.asarray(X, dtype=np.float64)
+    weight = weights.sum()
+    sums = (rows * weights[:, None]).sum(axis=0)
+    mean = sums / weight
+    norms = np.square(rows if scaled is None else rows[:, scaled]).sum(axis=1)
+    return {
+        "weight": weight,
+        "sums": sums,
+        "within": (np.square(rows - mean) * weights[:, None]).sum(axis=0),
+        "between": weight * np.square(mean),
+        "high": rows.max(axis=0),
+        "depth": -rows.min(axis=0),
+        "norm": np.sqrt(norms.max()),
+    }
+
+
+def _sparse_sums(X: sparse.csr_array, weights: np.ndarray, scaled: np.ndarray | None) -> dict[str, np.ndarray]:
+    rows = X.astype(np.float64)
+    columns, width = rows.indices, rows.shape[1]
+    entry_weights = np.repeat(weights, np.diff(rows.indptr))
+    weight = weights.sum()
+    sums = np.bincount(columns, entry_weights * rows.data, minlength=width)
+    mean = sums / weight
+    stored = np.bincount(columns, entry_weights, minlength=width)
+    stored_squares = np.bincount(columns, entry_weights * np.square(rows.data - mean[columns]), minlength=width)
+    counted = rows if scaled is None else rows[:, np.flatnonzero(scaled)]
+    norms = np.asarray(counted.power(2).sum(axis=1))
+    high, low = (np.asarray(extreme.todense()).ravel() for extreme in (rows.max(axis=0), rows.min(axis=0)))
+    return {
+        "weight": weight,
+        "sums": sums,
+        "within": stored_squares + np.maximum(weight - stored, 0.0) * np.square(mean),
+        "between": weight * np.square(mean),
+        "high": high,
+        "depth": -low,
+        "norm": np.sqrt(norms.max(initial=0.0)),
+    }
+
+
+# of values whose squares overflow, "minmax" needs no squares; what does need them refuses the scaler that comes of them
+@np.errstate(over="ignore", invalid="ignore")
+def block_moments(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`column_sums` of one block, on the host."""
+    return column_sums(rows_on(block.X, "cpu"), block.weights, operands.get("scaled"))
+
+
+def moments_record(n_columns: int, scaled: np.ndarray | None = None) -> BlockSum:
+    """The record of the pass."""
+    accumulators = {
+        name: Accumulator(shape, combine="add" if _COMBINE[name] is _add else "max")
+        for name, (shape, _) in _empty(n_columns).items()
+    }
+    return BlockSum(
+        name="moments",
+        function=block_moments,
+        accumulators=accumulators,
+        operands={} if scaled is None else {"scaled": scaled},
+        cost=_moments_cost,
+    )
+
+
+def _moments_cost(rows: int, columns: int) -> Cost:
+    tile = 4 * 8 * max(_TILE_VALUES, columns)
+    return Cost(flops=8.0 * rows * columns, scratch_bytes=tile + 7 * 8 * columns * (2 + rows * columns // _TILE_VALUES))

@@ -1,0 +1,342 @@
+"""Loss, gradient and Hessian of linear models on mapped rows, as sums over a block: what a Newton step needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numba
+import numpy as np
+from scipy.linalg import blas
+
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.maps import map_spans
+from dkl.protocols.block import Block
+
+NewtonLoss = Literal["squared_hinge", "squared_error"]
+
+# bytes of mapped rows at once; rows with curvature are few, and their products want as many of them as possible
+_TILE_BYTES = 1 << 24
+_LEAST_ROWS, _MOST_ROWS = 1024, 8192
+_DESIGN_ROWS = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class TrialSteps:
+    """Where a pass evaluates g linear models: at ``coefficients + steps[:, j] * directions`` for every j.
+
+    Parameters
+    ----------
+    coefficients, directions : ndarray of shape (g, m + 1), float64
+        One model a row; the last entry is the intercept.
+    steps : ndarray of shape (g, T), float64
+        Gradient and Hessian are taken at ``steps[:, 0]``, the loss at all of them.
+    """
+
+    coefficients: np.ndarray
+    directions: np.ndarray
+    steps: np.ndarray
+
+    @property
+    def point(self) -> np.ndarray:
+        """The g models that gradient and Hessian belong to."""
+        return self.coefficients + self.steps[:, :1] * self.directions
+
+
+@dataclass(frozen=True, eq=False)
+class NewtonOptions:
+    """What a Newton pass computes beside the loss.
+
+    Parameters
+    ----------
+    loss : {"squared_hinge", "squared_error"}
+    columns : (int, int) or None
+        The columns of the Hessians to sum, or None for no Hessian.
+    hessian_of : tuple of int
+        The models (rows of the trial) whose Hessian is summed: one of those that share it.
+    change : bool
+        What the Hessians change by from those at the trial's coefficients, instead of the whole: only rows that have
+        got or lost their curvature count.
+    first_order : bool
+        Loss and gradient too (one record of a pass has them, the others are further panels of the Hessians).
+    dtype : {"float32", "float64"}
+        Of the mapped rows and of the Hessians' products.
+    exact : bool
+        Scores and gradients in float64, whatever `dtype` is.
+    """
+
+    loss: NewtonLoss
+    columns: tuple[int, int] | None = None
+    hessian_of: tuple[int, ...] = (0,)
+    change: bool = False
+    first_order: bool = True
+    dtype: str = "float32"
+    exact: bool = True
+
+
+def design_tiles(X: Any, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
+    """Row tiles of the design matrix: mapped rows with a last column of ones. Each is written over the one before."""
+    room = np.ones((min(_DESIGN_ROWS, X.shape[0]), feature_map.n_features + 1), dtype)
+    for rows, _ in map_spans(X, feature_map, dtype, _DESIGN_ROWS, room):
+        yield rows, room[: rows.stop - rows.start]
+
+
+def mapped_tiles(X: Any, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
+    """Row tiles of mapped rows, of the size that products of columns want. Each is written over the one before."""
+    step = newton_tile(feature_map.n_features, dtype)
+    room = np.empty((min(step, X.shape[0]), feature_map.n_features), dtype)
+    yield from map_spans(X, feature_map, dtype, step, room)
+
+
+def newton_tile(n_features: int, dtype: str) -> int:
+    """Rows that are mapped at once; follows from dtype and the number of features alone."""
+    rows = _TILE_BYTES // (n_features * np.dtype(dtype).itemsize)
+    return int(np.clip(rows // _LEAST_ROWS * _LEAST_ROWS, _LEAST_ROWS, _MOST_ROWS))
+
+
+def loss_sums(
+    phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial: TrialSteps, options: NewtonOptions
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sums over rows of the loss at every step and of its gradient, and the curvature of the rows.
+
+    The squared hinge is ``max(0, 1 - y f)^2`` for targets in {-1, +1}, the squared error ``(y - f)^2 / 2``.
+
+    Parameters
+    ----------
+    phi : ndarray of shape (n, m)
+        Mapped rows; the models' intercepts count beside them.
+    targets : ndarray of shape (n, g)
+    weight : ndarray of shape (n,) or (n, g)
+        Of each row, or of each row for each model; rows of weight 0 have no curvature.
+    trial : Trial
+    options : NewtonOptions
+
+    Returns
+    -------
+    loss : ndarray of shape (g, T), float64
+    gradient : ndarray of shape (g, m + 1), float64
+    curvature : ndarray of shape (n, g), int8
+        1 where a row has curvature at the first step, less 1 where it had some before, with `change`.
+    """
+    wide = phi.astype(np.float64) if options.exact else phi
+    start, move = (
+        wide @ models[:, :-1].T.astype(wide.dtype) + models[:, -1] for models in (trial.coefficients, trial.directions)
+    )
+    weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, targets.shape)
+    losses, pull, curvature = np.zeros(trial.steps.shape), np.empty(targets.shape), np.empty(targets.shape, np.int8)
+    flags = options.loss == "squared_hinge", options.change
+    _line_losses(start, move, targets, weight, trial.steps, flags, (losses, pull, curvature))
+    gradient = np.concatenate([pull.T.astype(wide.dtype) @ wide, pull.sum(axis=0)[:, None]], axis=1)
+    return losses, -gradient, curvature
+
+
+@numba.njit(nogil=True, cache=True)
+def _line_losses(
+    start: np.ndarray,
+    move: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    steps: np.ndarray,
+    flags: tuple[bool, bool],
+    out: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    """Add the losses at scores ``start + step * move``; write minus the slopes, and the curvatures, at the first."""
+    losses, pull, curvature = out
+    hinge, change = flags
+    for i in range(targets.shape[0]):
+        for k in range(targets.shape[1]):
+            y, w = targets[i, k], weight[i, k]
+            for t in range(steps.shape[1]):
+                score = start[i, k] + steps[k, t] * move[i, k]
+                slack = max(0.0, 1.0 - y * score) if hinge else y - score
+                losses[k, t] += w * slack * slack if hinge else 0.5 * w * slack * slack
+                if t == 0:
+                    pull[i, k] = 2.0 * w * slack * y if hinge else w * slack
+                    before = change and w > 0.0 and (y * start[i, k] < 1.0 or not hinge)
+                    curvature[i, k] = np.int8(w > 0.0 and (slack > 0.0 or not hinge)) - np.int8(before)
+
+
+def packed_size(start: int, stop: int) -> int:
+    """Numbers in columns start .. stop - 1 of an upper triangle, packed column by column down to the diagonal."""
+    return (stop * (stop + 1) - start * (start + 1)) // 2
+
+
+def packed_panels(width: int, nbytes: int) -> Iterator[tuple[int, int]]:
+    """Columns of a packed triangle of float64, cut so that a panel has at most so many bytes, or one column."""
+    start = 0
+    while start < width:
+        stop = start + 1
+        while stop < width and 8 * packed_size(start, stop + 1) <= nbytes:
+            stop += 1
+        yield start, stop
+        start = stop
+
+
+def add_hessian(phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], out: np.ndarray) -> None:
+    """Add columns of the upper triangle of sum_i weight_i (phi_i, 1) (phi_i, 1)^T to `out`, packed.
+
+    Parameters
+    ----------
+    phi : ndarray of shape (n, m)
+    weight : ndarray of shape (n,)
+        Of either sign.
+    columns : (int, int)
+        Columns start .. stop - 1 of the m + 1 columns; the last one belongs to the intercept.
+    out : ndarray of shape (packed_size(start, stop),), float64
+    """
+    start, stop = columns
+    m = phi.shape[1]
+    if start == 0 and stop > m:
+        _add_packed(signed_products(phi, weight), start, out)
+    elif start < m:
+        weighted = phi if np.all(weight == 1.0) else phi * weight.astype(phi.dtype)[:, None]
+        _add_packed(weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)], start, out)
+    if stop > m:
+        border = weight.astype(phi.dtype) @ phi
+        out[-m - 1 : -1] += border
+        out[-1] += weight.sum()
+
+
+def signed_products(phi: np.ndarray, weight: np.ndarray, *, upper: bool = False) -> np.ndarray:
+    """The lower or the upper triangle of phi^T diag(weight) phi: half the work of a product of two matrices."""
+    rank_k = blas.ssyrk if phi.dtype == np.float32 else blas.dsyrk
+    products = np.zeros((phi.shape[1],) * 2, phi.dtype, order="F")
+    for sign in (1.0, -1.0):
+        rows = np.flatnonzero(sign * weight > 0.0)
+        if len(rows):
+            size = sign * weight[rows]
+            chosen = phi if len(rows) == len(phi) else phi[rows]
+            chosen = chosen if np.all(size == 1.0) else chosen * np.sqrt(size).astype(phi.dtype)[:, None]
+            products = rank_k(sign, chosen.T, beta=1.0, c=products, overwrite_c=1, lower=upper)
+    return products.T
+
+
+@numba.njit(nogil=True, cache=True)
+def _add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
+    """Add entries (j, 0 .. start + j) of `products` to `out`, row after row."""
+    place = 0
+    for j in range(products.shape[0]):
+        row = products[j]
+        for i in range(start + j + 1):
+            out[place + i] += row[i]
+        place += start + j + 1
+
+
+def newton_sums(
+    X: Any, targets: np.ndarray, weight: np.ndarray, feature_map: FeatureMap, trial: TrialSteps, options: NewtonOptions
+) -> dict[str, np.ndarray]:
+    """The sums of a Newton pass over rows X: "loss" and "gradient" (if asked for) and "hessian" (likewise).
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+    targets : ndarray of shape (n, g)
+    weight : ndarray of shape (n,) or (n, g)
+    feature_map : FeatureMap
+    trial : Trial
+    options : NewtonOptions
+
+    Returns
+    -------
+    dict of ndarray
+        "loss" (g, T) and "gradient" (g, m + 1); "hessian" (h, size) with the packed columns of h Hessians, divided by
+        the loss's curvature.
+    """
+    g, width = trial.coefficients.shape
+    sums: dict[str, np.ndarray] = {}
+    if options.first_order:
+        sums = {"loss": np.zeros(trial.steps.shape), "gradient": np.zeros((g, width))}
+    if options.columns is not None:
+        sums["hessian"] = np.zeros((len(options.hessian_of), packed_size(*options.columns)))
+    for rows, phi in mapped_tiles(X, feature_map, options.dtype):
+        _add_tile(phi, targets[rows], weight[rows], trial, options, sums)
+    return sums
+
+
+def _add_tile(
+    phi: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    trial: TrialSteps,
+    options: NewtonOptions,
+    sums: dict[str, np.ndarray],
+) -> None:
+    losses, gradient, curvature = loss_sums(phi, targets, weight, trial, options)
+    if options.first_order:
+        sums["loss"] += losses
+        sums["gradient"] += gradient
+    if options.columns is None:
+        return
+    for model, out in zip(options.hessian_of, sums["hessian"], strict=True):
+        rows = np.flatnonzero(curvature[:, model])
+        own = (weight if weight.ndim == 1 else weight[:, model])[rows] * curvature[rows, model]
+        if len(rows):
+            add_hessian(phi if len(rows) == len(phi) else phi[rows], own, options.columns, out)
+
+
+def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`newton_sums` of a block: the function of a Newton pass's records.
+
+    Operands: "feature_map", "trial", "options", "targets" (a `NewtonTargets`).
+    """
+    targets: NewtonTargets = operands["targets"]
+    seen = targets.seen(block.row_id)
+    if seen is not None:
+        some = np.flatnonzero(seen.any(axis=1))
+        block, seen = (block, seen) if len(some) == block.n_rows else (block.rows(some), seen[some])
+    values, weight = targets(block)
+    weight = weight if seen is None or seen.all() else weight[:, None] * seen
+    return newton_sums(block.X, values, weight, operands["feature_map"], operands["trial"], operands["options"])
+
+
+@dataclass(frozen=True, eq=False)
+class NewtonTargets:
+    """Targets and weights of a block for g linear models.
+
+    Parameters
+    ----------
+    models : ndarray of shape (g,), int64
+        Class codes set against the rest, or columns of regression targets.
+    n_classes : int or None
+        K for classes, None for regression.
+    class_weight : ndarray of shape (K,) or None
+    center, scale : ndarray of shape (t,) or None
+        Regression targets become ``(y - center) / scale``.
+    kept : callable or None
+        Row ids to a mask of the rows that count; None for all.
+    folds : callable or None
+        Row ids (n,) to the fold of each row, -1 for rows that all models see, -2 for rows that none does.
+    fold : ndarray of shape (g,), int64, or None
+        The fold whose rows a model does not see, -1 for a model that sees all.
+    """
+
+    models: np.ndarray
+    n_classes: int | None
+    class_weight: np.ndarray | None = None
+    center: np.ndarray | None = None
+    scale: np.ndarray | None = None
+    kept: Callable[[np.ndarray], np.ndarray] | None = None
+    folds: Callable[[np.ndarray], np.ndarray] | None = None
+    fold: np.ndarray | None = None
+
+    def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
+        """The targets (n_b, g) and the weights (n_b,) of a block."""
+        weight = block.weights
+        if self.kept is not None:
+            weight = weight * self.kept(block.row_id)
+        if self.n_classes is not None:
+            if self.class_weight is not None:
+                weight = weight * self.class_weight[np.asarray(block.y)]
+            return np.where(np.asarray(block.y)[:, None] == self.models, 1.0, -1.0), weight
+        targets = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1)
+        center = 0.0 if self.center is None else self.center
+        scale = 1.0 if self.scale is None else self.scale
+        return ((targets - center) / scale)[:, self.models], weight
+
+    def seen(self, row_id: np.ndarray) -> np.ndarray | None:
+        """Which rows each model sees, (n_b, g), or None where all see all."""
+        if self.folds is None or self.fold is None:
+            return None
+        folds = self.folds(row_id)[:, None]
+        return (folds > -2) & ((folds != self.fold) | (folds < 0))

@@ -1,0 +1,220 @@
+"""Weighted sums of exp(i w.x) over rows on a CPU: a product into a cache-sized tile, and one fused kernel on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import SparseProjection, StructuredProjection, formed
+from dkl.kernels.few_entries import FewEntries, has_few_entries
+from dkl.kernels.hadamard import HadamardPlan, structured_sums
+from dkl.kernels.sincos import ELEMENTWISE, TURN, add_multiple, add_sums, cos_sin_rows, weighted_sum_of_two
+from dkl.kernels.tiles import RowTiles, even_step, spans
+
+# Frequencies of a tile of a dense product; columns up to which the product is part of the kernel; rows at once in the
+# sparse kernel, and frequencies of its tile.
+_FREQUENCIES = 768
+SMALL_COLUMNS = 4
+_GROUP = 8
+_SPARSE_FREQUENCIES = 512
+
+AddTile = Callable[[Any, np.ndarray, np.ndarray], None]
+
+
+def pair_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, multiple: float = 1.0) -> np.ndarray:
+    """sum_i S[i, k] exp(i multiple (w_j.x_i + b_j)): its real and its imaginary part, float64 of shape (2, m, K).
+
+    Phases, and the centre that sparse rows are not rid of, turn the sums at the end rather than each row's angle.
+    """
+    projection = feature_map.projection
+    structured = isinstance(projection, StructuredProjection)
+    tiles = RowTiles(X, feature_map, dtype, factor=multiple * TURN, dense=structured)
+    total = np.zeros((2, S.shape[1], feature_map.n_frequencies))
+    add_tile = _kernel(feature_map, dtype, sparse=tiles.sparse and not tiles.written_out)
+    # a row beyond the range of float32 is infinite and its angles undefined, which `cos_sin` makes finite
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows, tile in tiles:
+            add_tile(tile, np.ascontiguousarray(S[rows].T, dtype=dtype), total)
+    return _turned(total, _angles(feature_map, tiles, multiple)).transpose(0, 2, 1)
+
+
+def _angles(feature_map: FeatureMap, tiles: RowTiles, multiple: float) -> np.ndarray | None:
+    """What was left out of each row's angle, radians of shape (m,)."""
+    angles = None if feature_map.phases is None else multiple * feature_map.phases
+    if tiles.constant is None:
+        return angles
+    shift = 2.0 * np.pi * (formed(feature_map.projection) @ tiles.constant)
+    return -shift if angles is None else angles - shift
+
+
+def _turned(total: np.ndarray, angles: np.ndarray | None) -> np.ndarray:
+    if angles is None:
+        return total
+    c, s = np.cos(angles), np.sin(angles)
+    return np.stack([c * total[0] - s * total[1], s * total[0] + c * total[1]])
+
+
+def _kernel(feature_map: FeatureMap, dtype: np.dtype, *, sparse: bool) -> AddTile:
+    projection = feature_map.projection
+    if isinstance(projection, StructuredProjection):
+        plan = HadamardPlan(projection, dtype).arrays
+        return lambda tile, weights, total: structured_sums(tile, weights, plan, total)
+    if isinstance(projection, SparseProjection) and has_few_entries(projection).any():
+        return _FewAndRest(projection, dtype, sparse=sparse)
+    return _matrix_kernel(projection.dense().astype(dtype, copy=False), sparse=sparse)
+
+
+def _matrix_kernel(W: np.ndarray, *, sparse: bool) -> AddTile:
+    if sparse:
+        transposed = np.ascontiguousarray(W.T)
+        return lambda tile, weights, total: add_sparse_sums(
+            tile.data, tile.indices, tile.indptr, weights, transposed, total
+        )
+    if W.shape[1] <= SMALL_COLUMNS:
+        padded = np.ascontiguousarray(np.pad(W, ((0, 0), (0, W.shape[1] % 2))))
+        return lambda tile, weights, total: _add_small(tile, weights, padded, total)
+    return _DenseProduct(W)
+
+
+class _FewAndRest:
+    """Adds a tile's sums of frequencies with few entries from these, of the others by a product with all columns."""
+
+    def __init__(self, projection: SparseProjection, dtype: np.dtype, *, sparse: bool) -> None:
+        few = has_few_entries(projection)
+        self.few = FewEntries(projection, np.flatnonzero(few), dtype)
+        self.rest = np.flatnonzero(~few)
+        W = projection.take(self.rest).dense().astype(dtype, copy=False)
+        self.add_rest = _matrix_kernel(W, sparse=sparse) if len(self.rest) else None
+
+    def __call__(self, tile: Any, weights: np.ndarray, total: np.ndarray) -> None:
+        self.few.add(tile, weights, total)
+        if self.add_rest is not None:
+            part = np.zeros((2, len(weights), len(self.rest)))
+            self.add_rest(tile, weights, part)
+            total[:, :, self.rest] += part
+
+
+class _DenseProduct:
+    """Adds a tile's sums for a matrix W, through a buffer of frequencies x rows that stays in the cache."""
+
+    def __init__(self, W: np.ndarray) -> None:
+        self.n_frequencies = len(W)
+        # one row or one frequency alone would be a matrix-vector product, whose bits depend on where they lie in memory
+        self.W = W if len(W) > 1 else np.concatenate([W, W])
+        self.buffer = np.empty(0, W.dtype)
+
+    def __call__(self, tile: np.ndarray, weights: np.ndarray, total: np.ndarray) -> None:
+        if len(tile) == 1:
+            tile, weights = np.concatenate([tile, tile]), np.pad(weights, ((0, 0), (0, 1)))
+        for chosen in spans(self.n_frequencies, even_step(self.n_frequencies, _FREQUENCIES)):
+            W = self.W[chosen] if self.n_frequencies > 1 else self.W
+            product = self._room(len(W), len(tile))
+            np.dot(W, tile.T, out=product)
+            _reduce(product[: chosen.stop - chosen.start], weights, total, chosen.start)
+
+    def _room(self, n_frequencies: int, n_rows: int) -> np.ndarray:
+        size = n_frequencies * n_rows
+        if len(self.buffer) < size:
+            self.buffer = np.empty(size, self.W.dtype)
+        return self.buffer[:size].reshape(n_frequencies, n_rows)
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _reduce(product: np.ndarray, weights: np.ndarray, total: np.ndarray, first: int) -> None:
+    """Add the sums of a product (F, n) of angles in turns to the frequencies from `first` on of total (2, K, m)."""
+    room = np.empty((2, product.shape[1]), product.dtype)
+    for j in range(product.shape[0]):
+        add_sums(product[j], weights, room, total, first + j)
+
+
+def _add_small(tile: np.ndarray, weights: np.ndarray, W: np.ndarray, total: np.ndarray) -> None:
+    columns = np.zeros((W.shape[1], len(tile)), tile.dtype)
+    columns[: tile.shape[1]] = tile.T
+    if W.shape[1] == 2 and len(weights) == 1:
+        _reduce_two(columns, weights, W, total)
+    else:
+        _reduce_small(columns, weights, W, total)
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _reduce_two(columns: np.ndarray, weights: np.ndarray, W: np.ndarray, total: np.ndarray) -> None:
+    """Add the sums of a tile of two columns (2, n) for one column of weights."""
+    for j in range(W.shape[0]):
+        cosines, sines = weighted_sum_of_two(columns[0], columns[1], W[j, 0], W[j, 1], weights[0])
+        total[0, 0, j] += cosines
+        total[1, 0, j] += sines
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _reduce_small(columns: np.ndarray, weights: np.ndarray, W: np.ndarray, total: np.ndarray) -> None:
+    """Add the sums of a tile given by its columns (d, n), d small: angles stay in the first cache."""
+    z = np.empty(columns.shape[1], columns.dtype)
+    room = np.empty((2, len(z)), z.dtype)
+    for j in range(W.shape[0]):
+        z[:] = 0
+        for column in range(W.shape[1]):
+            add_multiple(columns[column], W[j, column], z)
+        add_sums(z, weights, room, total, j)
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def add_sparse_sums(
+    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, weights: np.ndarray, W: np.ndarray, total: np.ndarray
+) -> None:
+    """Add the sums of sparse rows to total (2, K, m); weights are (K, n), W is (d, m), in turns.
+
+    Angles of a few rows at a time, in the first cache.
+    """
+    n, m = len(indptr) - 1, W.shape[1]
+    angles = np.empty(_SPARSE_FREQUENCIES, data.dtype)
+    cosines = np.zeros((_GROUP, _SPARSE_FREQUENCIES), data.dtype)
+    sines = np.zeros_like(cosines)
+    partial = np.empty((2, weights.shape[0], _SPARSE_FREQUENCIES), data.dtype)
+    group_weights = np.empty(_GROUP, data.dtype)
+    for first in range(0, m, _SPARSE_FREQUENCIES):
+        width = min(_SPARSE_FREQUENCIES, m - first)
+        partial[:] = 0
+        for start in range(0, n, _GROUP):
+            stop = min(start + _GROUP, n)
+            for i in range(start, stop):
+                sparse_row_product(data, indices, indptr[i], indptr[i + 1], W, first, angles[:width])
+                cos_sin_rows(angles[:width], cosines[i - start, :width], sines[i - start, :width])
+            for k in range(weights.shape[0]):
+                for i in range(_GROUP):
+                    group_weights[i] = weights[k, start + i] if start + i < n else 0
+                _add_group(group_weights, cosines, partial[0, k, :width])
+                _add_group(group_weights, sines, partial[1, k, :width])
+        for part in range(2):
+            for k in range(weights.shape[0]):
+                for j in range(width):
+                    total[part, k, first + j] += partial[part, k, j]
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def sparse_row_product(
+    data: np.ndarray, indices: np.ndarray, start: int, stop: int, W: np.ndarray, first: int, out: np.ndarray
+) -> None:
+    """out = the product of one sparse row (its entries start .. stop) with columns first .. of W (d, m).
+
+    Places in W are counted here: a view of each of its rows costs more than a short row does.
+    """
+    out[:] = 0
+    for entry in range(start, stop):
+        factor, row = data[entry], indices[entry]
+        for j in range(len(out)):
+            # a place that may be negative would keep the loop from vector code
+            out[j] += W[row, np.uintp(first) + np.uintp(j)] * factor
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _add_group(w: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    """out += w . rows for eight rows: one load and one store of `out` for eight products."""
+    r0, r1, r2, r3, r4, r5, r6, r7 = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6], rows[7]
+    for j in range(len(out)):
+        low = (w[0] * r0[j] + w[1] * r1[j]) + (w[2] * r2[j] + w[3] * r3[j])
+        high = (w[4] * r4[j] + w[5] * r5[j]) + (w[6] * r6[j] + w[7] * r7[j])
+        out[j] += low + high

@@ -1,0 +1,176 @@
+"""z = W x for tiles of rows on a CPU, whatever W and the rows are: what maps, gradients and ramps are computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import ColumnProjection, Projection, SparseProjection, StructuredProjection, formed
+from dkl.kernels.few_entries import FewEntries, has_few_entries
+from dkl.kernels.hadamard import LANES, HadamardPlan, structured_product
+from dkl.kernels.pair_sums import sparse_row_product
+from dkl.kernels.sincos import ELEMENTWISE
+from dkl.kernels.tiles import RowTiles, even_step, spans
+
+# rows and frequencies of a tile
+PRODUCT_ROWS = 512
+PRODUCT_FREQUENCIES = 768
+# BLAS takes other kernels for small products and at ragged edges, and their last bits differ. With at least so many
+# rows, and rows times frequencies, in multiples of 4 and 16, the features of a row do not depend on which rows come
+# with it. No shape helps float32 in OpenBLAS on AVX2: of twelve rows its kernel rounds the first six otherwise than
+# the last.
+_LEAST_ROWS = 16
+_LEAST_ANGLES = 2048
+_ROW_EDGE = 4
+_EDGE = 16
+
+
+class Product:
+    """Angles or linear forms of the rows of a block, tile by tile and a span of frequencies at a time.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array of shape (n, d)
+    feature_map : FeatureMap
+        Its scaler is applied; amplitudes and activation are not.
+    dtype : dtype
+    factor : float
+        Multiplies the scaled rows and the phases.
+
+    Attributes
+    ----------
+    tiles : RowTiles
+    offset : ndarray of shape (m,) or None
+        Added to every row: factor * phases, less W times the centre that sparse rows are not rid of.
+    """
+
+    def __init__(self, X: Any, feature_map: FeatureMap, dtype: np.dtype, *, factor: float = 1.0) -> None:
+        projection = feature_map.projection
+        structured = isinstance(projection, StructuredProjection)
+        self.tiles = RowTiles(
+            X, feature_map, dtype, factor=factor, dense=structured, rows=LANES if structured else PRODUCT_ROWS
+        )
+        self.offset = _offset(feature_map, self.tiles, dtype)
+        self._form = _former(projection, dtype, sparse=self.tiles.sparse and not self.tiles.written_out)
+        whole = isinstance(self._form, _Structured | _FewAndRest)
+        self.step = feature_map.n_frequencies if whole else _step(feature_map.n_frequencies)
+
+    def __call__(self, tile: Any, chosen: slice) -> np.ndarray:
+        """z of a tile and a span of frequencies, of shape (rows, frequencies), new and in C order."""
+        z = self._form(tile, chosen)
+        if self.offset is not None:
+            z += self.offset[chosen]
+        return z
+
+
+def _former(projection: Projection, dtype: np.dtype, *, sparse: bool) -> Callable[[Any, slice], np.ndarray]:
+    if isinstance(projection, StructuredProjection):
+        return _Structured(projection, dtype)
+    if isinstance(projection, ColumnProjection):
+        return _Columns(projection)
+    if isinstance(projection, SparseProjection) and has_few_entries(projection).any():
+        return _FewAndRest(projection, dtype, sparse=sparse)
+    return _Sparse(projection.dense(), dtype) if sparse else DenseForm(projection.dense(), dtype)
+
+
+def _step(n_frequencies: int) -> int:
+    return max(1, even_step(n_frequencies, PRODUCT_FREQUENCIES, _EDGE))
+
+
+def _offset(feature_map: FeatureMap, tiles: RowTiles, dtype: np.dtype) -> np.ndarray | None:
+    offset = None if feature_map.phases is None else tiles.factor * feature_map.phases
+    if tiles.constant is not None:
+        shift = formed(feature_map.projection) @ tiles.constant
+        offset = -shift if offset is None else offset - shift
+    return None if offset is None else offset.astype(dtype)
+
+
+class DenseForm:
+    """Rows times the transpose of a matrix (F, d); a row's bits do not depend on which rows come with it.
+
+    In float32 by OpenBLAS on AVX2 they do, within rounding.
+    """
+
+    def __init__(self, W: np.ndarray, dtype: np.dtype) -> None:
+        self.n_frequencies = len(W)
+        padded = max(1, -(-len(W) // _EDGE)) * _EDGE
+        least = max(_LEAST_ROWS, -(-_LEAST_ANGLES // padded))
+        self.least_rows = least + -least % _ROW_EDGE
+        W = W.astype(dtype, copy=False)
+        self.W = W if len(W) == padded else np.concatenate([W, np.zeros((padded - len(W), W.shape[1]), dtype)])
+
+    def __call__(self, tile: np.ndarray, chosen: slice) -> np.ndarray:
+        rows, width = len(tile), chosen.stop - chosen.start
+        even = rows - rows % _ROW_EDGE if rows >= self.least_rows else 0
+        W = self.W[chosen.start : chosen.stop if chosen.stop < self.n_frequencies else len(self.W)]
+        z = np.empty((rows, len(W)), W.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if even:
+                np.dot(tile[:even], W.T, out=z[:even])
+            if even < rows:
+                # zeros below the few rows that are left, not below a copy of the whole tile
+                missing = np.zeros((self.least_rows - (rows - even), tile.shape[1]), tile.dtype)
+                z[even:] = np.dot(np.concatenate([tile[even:], missing]), W.T)[: rows - even]
+        return np.ascontiguousarray(z[:, :width])
+
+
+class _Columns:
+    def __init__(self, projection: ColumnProjection) -> None:
+        self.columns = projection.columns
+
+    def __call__(self, tile: Any, chosen: slice) -> np.ndarray:
+        part = tile[:, self.columns[chosen]]
+        return np.ascontiguousarray(part if isinstance(part, np.ndarray) else part.toarray())
+
+
+class _Structured:
+    def __init__(self, projection: StructuredProjection, dtype: np.dtype) -> None:
+        self.plan = HadamardPlan(projection, dtype).arrays
+        self.n_frequencies = projection.n_frequencies
+
+    def __call__(self, tile: np.ndarray, chosen: slice) -> np.ndarray:
+        out = np.empty((len(tile), self.n_frequencies), tile.dtype)
+        structured_product(tile, self.plan, out)
+        return out
+
+
+class _FewAndRest:
+    """Frequencies with few entries from these, the others by a product with all columns; all of them at once."""
+
+    def __init__(self, projection: SparseProjection, dtype: np.dtype, *, sparse: bool) -> None:
+        few = has_few_entries(projection)
+        self.n_frequencies = len(few)
+        self.few = FewEntries(projection, np.flatnonzero(few), dtype)
+        self.rest = np.flatnonzero(~few)
+        if len(self.rest):
+            W = projection.take(self.rest).dense()
+            self.form_rest = _Sparse(W, dtype) if sparse else DenseForm(W, dtype)
+
+    def __call__(self, tile: Any, chosen: slice) -> np.ndarray:
+        out = np.empty((tile.shape[0], self.n_frequencies), tile.dtype)
+        self.few.write(tile, out)
+        for part in spans(len(self.rest), _step(len(self.rest))):
+            out[:, self.rest[part]] = self.form_rest(tile, part)
+        return out
+
+
+class _Sparse:
+    def __init__(self, W: np.ndarray, dtype: np.dtype) -> None:
+        self.W = np.ascontiguousarray(W.T, dtype=dtype)
+
+    def __call__(self, tile: Any, chosen: slice) -> np.ndarray:
+        out = np.empty((tile.shape[0], chosen.stop - chosen.start), tile.dtype)
+        _sparse_product(tile.data, tile.indices, tile.indptr, self.W, chosen.start, out)
+        return out
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _sparse_product(
+    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, W: np.ndarray, first: int, out: np.ndarray
+) -> None:
+    for i in range(len(out)):
+        sparse_row_product(data, indices, indptr[i], indptr[i + 1], W, first, out[i])

@@ -1,0 +1,112 @@
+"""How steep a linear model on features is in each column, squared and added up over the rows of a block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import ColumnProjection, formed
+from dkl.kernels import device
+from dkl.kernels.activations import ramp
+from dkl.kernels.products import Product
+from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin
+from dkl.kernels.tiles import checked_dtype, checked_rows, checked_weights, spans
+
+__all__ = ["squared_slopes"]
+
+
+def squared_slopes(X: Any, s: Any, feature_map: FeatureMap, coef: np.ndarray, dtype: Any = "float32") -> np.ndarray:
+    """sum_i s_i (d f_k / d x_c)^2 at each row, for f_k(x) = coef_k . phi(x), in the scaled columns.
+
+    Parameters
+    ----------
+    X : ndarray, csr_array or CuPy array of shape (n, d), any real dtype
+        Raw rows; the map's scaler is applied a tile at a time.
+    s : array of shape (n,)
+    feature_map : FeatureMap
+        Of waves, ramps or linear forms: see `has_slopes`.
+    coef : ndarray of shape (K, n_features)
+    dtype : {"float32", "float64"}
+        Of the arithmetic inside a tile. Tiles are added in float64, in their order.
+
+    Returns
+    -------
+    ndarray of shape (d, K), float64
+
+    Raises
+    ------
+    ValueError
+        If the features have no gradient, or shapes do not fit.
+    """
+    dtype = checked_dtype(dtype)
+    if not has_slopes(feature_map):
+        raise ValueError(f"features {feature_map.activation!r} of order {feature_map.order} have no gradient")
+    if feature_map.activation == "identity":
+        return np.sum(s) * np.square(linear_slopes(feature_map, coef))
+    if device.is_on_gpu(X):
+        return device.squared_slopes(X, s, feature_map, coef, dtype)
+    weights = checked_weights(s, checked_rows(X, feature_map).shape[0])[:, 0]
+    product = Product(X, feature_map, dtype, factor=TURN if feature_map.is_fourier else 1.0)
+    outer = _outer(feature_map, coef, dtype)
+    W = formed(feature_map.projection).astype(dtype, copy=False)
+    total = np.zeros((feature_map.n_columns, len(coef)))
+    for rows, tile in product.tiles:
+        gradients = np.zeros((len(coef), rows.stop - rows.start, feature_map.n_columns), dtype)
+        for chosen in spans(feature_map.n_frequencies, product.step):
+            z = product(tile, chosen)
+            for k, slopes in enumerate(_slopes(z, feature_map, outer[:, :, chosen])):
+                gradients[k] += slopes @ W[chosen]
+        total += np.einsum("i,kic->ck", weights[rows].astype(dtype), np.square(gradients))
+    return total
+
+
+def linear_slopes(feature_map: FeatureMap, coef: np.ndarray) -> np.ndarray:
+    """The coefficients (d, K) of the scaled columns in coef (K, m) times linear forms; a column may be in several."""
+    weights, projection = (coef * feature_map.amplitudes).T, feature_map.projection
+    if not isinstance(projection, ColumnProjection):
+        return formed(projection).T @ weights
+    total = np.zeros((feature_map.n_columns, len(coef)))
+    np.add.at(total, projection.columns, weights)
+    return total
+
+
+def has_slopes(feature_map: FeatureMap) -> bool:
+    """Whether features are functions of one linear form each, with a derivative."""
+    if feature_map.activation == "arc-cosine":
+        return feature_map.order > 0
+    return feature_map.is_fourier or feature_map.activation == "identity"
+
+
+def _outer(feature_map: FeatureMap, coef: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Coefficients times amplitudes, (K, parts, m)."""
+    parts = np.reshape(coef, (len(coef), feature_map.columns_a_frequency, feature_map.n_frequencies))
+    return (parts * feature_map.amplitudes).astype(dtype)
+
+
+def _slopes(z: np.ndarray, feature_map: FeatureMap, outer: np.ndarray) -> Any:
+    """The derivative of each frequency's share of f_k in its linear form, (n, F), one output k after the other."""
+    if feature_map.activation == "arc-cosine":
+        inner = ramp(np, z, feature_map.order - 1) * feature_map.order
+        return (inner.astype(z.dtype) * one[0] for one in outer)
+    out = np.empty((len(outer), *z.shape), z.dtype)
+    pairs = outer if outer.shape[1] == 2 else np.concatenate([outer, np.zeros_like(outer)], axis=1)
+    _wave_slopes(z, pairs, out)
+    return out
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _wave_slopes(z: np.ndarray, outer: np.ndarray, out: np.ndarray) -> None:
+    """The derivative of outer_0 cos + outer_1 sin at angles z (n, F) in turns, for each of K outputs."""
+    for i in range(z.shape[0]):
+        for k in range(len(outer)):
+            _write_slopes(z[i], outer[k, 0], outer[k, 1], out[k, i])
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _write_slopes(z: np.ndarray, of_cosine: np.ndarray, of_sine: np.ndarray, out: np.ndarray) -> None:
+    for j in range(len(z)):
+        c, s = cos_sin(z[j])
+        out[j] = of_sine[j] * c - of_cosine[j] * s

@@ -1,0 +1,161 @@
+"""Cutting a block into tiles that stay in the cache: shapes that follow from dtype, d and D alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels import scale
+
+# bytes of mapped rows, and of scaled rows, that exist at once
+MAPPED_BYTES = 1 << 26
+SCALED_BYTES = 1 << 23
+# rows of a tile of a sum; not a power of two, since the rows of its product would compete for the same cache lines
+SUM_ROWS = 768
+
+
+def row_tile(feature_map: FeatureMap, dtype: Any = "float32") -> int:
+    """Rows whose mapped form stays below 64 MiB; follows from dtype and the number of features alone."""
+    rows = MAPPED_BYTES // (feature_map.n_features * np.dtype(dtype).itemsize)
+    return max(1, min(65_536, rows))
+
+
+def cache_tile(most: int, n_columns: int, dtype: np.dtype) -> int:
+    """Rows of a tile of scaled rows: `most`, fewer (a multiple of 16) where rows are wide."""
+    rows = SCALED_BYTES // (n_columns * dtype.itemsize)
+    return max(16, min(most, rows // 16 * 16))
+
+
+def spans(length: int, step: int) -> Iterator[slice]:
+    """Consecutive slices of `step` items, the last one shorter."""
+    for start in range(0, length, step):
+        yield slice(start, min(start + step, length))
+
+
+def even_step(length: int, most: int, multiple: int = 1) -> int:
+    """The step, a multiple of `multiple`, that cuts `length` into the fewest and most equal spans of at most `most`."""
+    step = -(-length // max(1, -(-length // most)))
+    return -(-step // multiple) * multiple
+
+
+class RowTiles:
+    """The rows of a block, tile by tile: scaled, times a factor, in the compute dtype.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array of shape (n, d)
+    feature_map : FeatureMap
+        Its scaler is applied.
+    dtype : dtype
+    factor : float
+        Multiplies the scaled rows (1/(2 pi) turns radians into turns).
+    dense : bool
+        Write sparse rows out, for projections that need every column.
+    rows : int
+        Rows of a tile at most.
+
+    Attributes
+    ----------
+    constant : ndarray of shape (d,), float64, or None
+        What is still to be subtracted from every row: the centre of sparse rows, which is never written out.
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        feature_map: FeatureMap,
+        dtype: np.dtype,
+        *,
+        factor: float = 1.0,
+        dense: bool = False,
+        rows: int = SUM_ROWS,
+    ) -> None:
+        self.X = checked_rows(X, feature_map)
+        self.scaler = feature_map.scaler
+        self.dtype = dtype
+        self.factor = factor
+        self.step = cache_tile(rows, feature_map.n_columns, dtype)
+        self.sparse = sparse.issparse(self.X)
+        self.written_out = self.sparse and (dense or scale.is_written_out(self.scaler))
+        self.constant, self._factors = self._sparse_scaling()
+
+    def _sparse_scaling(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        if not self.sparse or self.written_out:
+            return None, None
+        if self.scaler is None:
+            return None, None if self.factor == 1.0 else np.full(self.X.shape[1], self.factor)
+        center, factors = scale.linear_part(self.scaler)
+        return (center * factors * self.factor if center.any() else None), factors * self.factor
+
+    def __iter__(self) -> Iterator[tuple[slice, Any]]:
+        return self.within(slice(0, self.X.shape[0]))
+
+    def within(self, rows: slice) -> Iterator[tuple[slice, Any]]:
+        """The tiles of a span of the rows; their places are counted from its start."""
+        for part in spans(rows.stop - rows.start, self.step):
+            tile = self._tile(slice(rows.start + part.start, rows.start + part.stop))
+            yield part, tile
+
+    def _tile(self, rows: slice) -> Any:
+        if self.sparse and not self.written_out:
+            return scale.scale_columns(self.X, self._factors, self.dtype, rows)
+        part = self.X[rows]
+        if not self.sparse:
+            return scale.scale_dense(part, self.scaler, self.dtype, factor=self.factor)
+        if scale.is_written_out(self.scaler):
+            part = scale.write_out(part, "scaling by quantiles")
+        else:
+            part = part.toarray()
+        return scale.scale_dense(part, self.scaler, self.dtype, factor=self.factor)
+
+
+def refuse_overflow(tile: Any, first_row: int) -> None:
+    """Raise ValueError where scaling made infinity of a number, of which features are as of any other."""
+    values = tile.data if sparse.issparse(tile) else tile
+    with np.errstate(over="ignore", invalid="ignore"):
+        # one sum tells of almost all tiles that nothing is amiss
+        if np.isfinite(values.sum(dtype=np.float64)) or not np.isinf(values).any():
+            return
+    place = int(np.argmax(np.isinf(values)))
+    if sparse.issparse(tile):
+        row, column = int(np.searchsorted(tile.indptr, place, side="right")) - 1, int(tile.indices[place])
+    else:
+        row, column = divmod(place, tile.shape[1])
+    raise ValueError(
+        f"row {first_row + row}, column {column}: scaled, the value is larger than {tile.dtype} holds. Compare the "
+        "columns with those of fit, scale them (scaling='standard'), or compute with dtype='float64'"
+    )
+
+
+def checked_rows(X: Any, feature_map: FeatureMap) -> Any:
+    """X as a real two-dimensional array with the columns of the map; ValueError or TypeError if it is not one."""
+    X = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X)
+    if X.ndim != 2:
+        raise ValueError(f"rows must form a two-dimensional array; X has shape {X.shape}")
+    if X.shape[1] != feature_map.n_columns:
+        raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")
+    if X.dtype.kind not in "biuf":
+        raise TypeError(f"rows must be real numbers; X has dtype {X.dtype}")
+    scale.check_columns(X, feature_map.scaler)
+    return X
+
+
+def checked_dtype(dtype: Any) -> np.dtype:
+    """float32 or float64, the two kinds of arithmetic."""
+    dtype = np.dtype(dtype)
+    if dtype not in (np.dtype("float32"), np.dtype("float64")):
+        raise ValueError(f"dtype is {dtype}; block arithmetic is done in 'float32' or 'float64'")
+    return dtype
+
+
+def checked_weights(S: Any, n_rows: int) -> np.ndarray:
+    """The weight columns S as float64 of shape (n, K); one column may come as a vector."""
+    S = np.asarray(S, dtype=np.float64)
+    S = S[:, None] if S.ndim == 1 else S
+    if S.ndim != 2 or len(S) != n_rows:
+        raise ValueError(f"the weight columns S have shape {S.shape}; {n_rows} rows need shape ({n_rows}, K)")
+    return S

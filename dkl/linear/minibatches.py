@@ -1,0 +1,142 @@
+"""What a stochastic step sees: tiles of mapped rows in a shuffled order, made in parallel ahead of the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.device import array_module, is_on_gpu, place, rows_on, why_no_gpu
+from dkl.kernels.maps import map_rows, row_tile
+from dkl.protocols.block import Block
+from dkl.protocols.sampling import row_fractions
+
+# below the 64 MiB that a tile may have: several are alive at once, and a step is only as fine as its tile
+_TILE_ROWS = 4096
+# keeps held-out rows apart from samples and splits under the same seed
+_HELD_OUT_ROUND = 0x484F
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A tile of mapped rows.
+
+    Parameters
+    ----------
+    phi : ndarray or CuPy array of shape (n, m)
+        Mapped rows (the rows themselves where there is no feature map), less the centre; on the device that mapped
+        them. Another process gets them on its own, and on the host where it has no GPU.
+    y : ndarray of shape (n,) or (n, t)
+        Labels or targets.
+    weight : ndarray of shape (n,) or None
+    """
+
+    phi: Any
+    y: np.ndarray
+    weight: np.ndarray | None
+
+    def __reduce__(self) -> tuple[Callable[..., Piece], tuple[Any, ...]]:
+        return _arrived, (is_on_gpu(self.phi), rows_on(self.phi, "cpu"), self.y, self.weight)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The rows kept from fitting: a share of all rows, chosen by a hash of the row's identity.
+
+    Parameters
+    ----------
+    share : float
+        0 holds out nothing.
+    seed : int
+    first : float
+        Where the share begins on the circle of hashes: 0, 0.2, 0.4, ... are the folds of a cross-validation.
+    """
+
+    share: float = 0.0
+    seed: int = 0
+    first: float = 0.0
+
+    def mask(self, row_id: np.ndarray) -> np.ndarray:
+        """Which rows are held out: (n,) bool, the same whatever the blocks are."""
+        return self.fraction(row_id) < self.share
+
+    def fraction(self, row_id: np.ndarray) -> np.ndarray:
+        """How far behind the beginning of the share each row hashes to, in [0, 1): (n,) float64."""
+        return (row_fractions(row_id, self.seed, _HELD_OUT_ROUND) - self.first) % 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class RowTargets:
+    """How the y and the weights of a block become what an estimator is given.
+
+    Parameters
+    ----------
+    classes : ndarray of shape (K,) or None
+        Labels in place of class codes.
+    class_weight : ndarray of shape (K,) or None
+    weight_scale : float
+        n over the sum of all weights: the mean loss is over the weights, whatever their unit.
+    center, scale : float or ndarray of shape (t,)
+        Regression targets become ``(y - center) / scale``.
+    """
+
+    classes: np.ndarray | None = None
+    class_weight: np.ndarray | None = None
+    weight_scale: float = 1.0
+    center: Any = 0.0
+    scale: Any = 1.0
+
+    def weights(self, block: Block) -> np.ndarray | None:
+        """Weights of mean 1, or None where all of them are."""
+        if self.class_weight is not None:
+            return block.weights * self.class_weight[block.y] * self.weight_scale
+        return None if block.weight is None else block.weight * self.weight_scale
+
+    def targets(self, block: Block) -> np.ndarray:
+        """Labels, or standardised targets."""
+        return self.classes[block.y] if self.classes is not None else (block.y - self.center) / self.scale
+
+    def signed(self, block: Block) -> np.ndarray:
+        """The targets of each linear model, (n, K): `signs` of classes, else standardised targets."""
+        if self.classes is not None:
+            return signs(np.asarray(block.y), len(self.classes))
+        return np.asarray(self.targets(block), dtype=np.float64).reshape(block.n_rows, -1)
+
+
+def signs(codes: np.ndarray, n_classes: int) -> np.ndarray:
+    """-1 and +1 of class codes (n,): (n, K) one class against the rest, or (n, 1) of two classes."""
+    models = np.ones(1) if n_classes == 2 else np.arange(n_classes)
+    return np.where(codes[:, None] == models, 1.0, -1.0)
+
+
+def shuffled_piece(block: Block, operands: Mapping[str, Any], number: int) -> Piece | None:
+    """Tile `number` of the rows of a block that are not held out, in an order drawn for this block and epoch.
+
+    Operands: "feature_map" (or None), "center" (or None), "dtype", "seed", "epoch", "held_out", "targets"; "device",
+    from the pass.
+    """
+    feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
+    kept = np.flatnonzero(~operands["held_out"].mask(block.row_id))
+    order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
+    rows = piece_rows(feature_map, operands["dtype"])
+    chosen = order[number * rows : (number + 1) * rows]
+    if len(chosen) == 0:
+        return None
+    tile = place(block.rows(chosen), operands.get("device", "cpu"))
+    phi = tile.X if feature_map is None else map_rows(tile.X, feature_map, operands["dtype"])
+    if center is not None:
+        phi -= array_module(phi).asarray(center)
+    return Piece(phi, targets.targets(tile), targets.weights(tile))
+
+
+def _arrived(from_gpu: bool, phi: Any, y: np.ndarray, weight: np.ndarray | None) -> Piece:
+    """The piece in the process that it was sent to."""
+    return Piece(rows_on(phi, "gpu") if from_gpu and why_no_gpu() is None else phi, y, weight)
+
+
+def piece_rows(feature_map: FeatureMap | None, dtype: str) -> int:
+    """Rows of a piece; follows from dtype and the number of features alone."""
+    return _TILE_ROWS if feature_map is None else min(_TILE_ROWS, row_tile(feature_map, dtype))

@@ -1,0 +1,115 @@
+"""MixedSource: blocks made of parts of distant blocks, for rows whose order on disk would bias stochastic steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from dask import delayed
+from dask.delayed import Delayed
+from scipy import sparse
+
+from dkl.protocols.block import Block
+from dkl.protocols.source import BlockReader, BlockSource
+
+
+@dataclass(frozen=True)
+class BlockPart:
+    """One of `of` parts of the rows of a block, in an order drawn from `seed`."""
+
+    number: int
+    of: int
+    seed: int
+
+    def rows(self, block: Block) -> Block:
+        order = np.random.default_rng([self.seed, block.index]).permutation(block.n_rows)
+        return block.rows(np.sort(order[self.number :: self.of]))
+
+    def size(self, n_rows: int) -> int:
+        return len(range(self.number, n_rows, self.of))
+
+
+@dataclass(frozen=True, eq=False)
+class MixedTicket:
+    """The blocks behind a mixed one, and which part of each it has."""
+
+    index: int
+    parts: tuple[BlockPart, ...]
+    tickets: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class MixedReader:
+    """Reads the blocks behind a mixed one in turn and keeps its part of each."""
+
+    base: BlockReader
+
+    def load(self, ticket: MixedTicket) -> Block:
+        """The rows of a mixed block."""
+        parts = [part.rows(self.base.load(one)) for part, one in zip(ticket.parts, ticket.tickets, strict=True)]
+        return _joined(parts, ticket.index)
+
+
+class MixedSource:
+    """The rows of `base`, each once, in blocks that hold a part of `groups` blocks spread evenly over it.
+
+    With sorted labels every mixed block has nearly the classes' own shares. Each pass reads `groups` times as much.
+
+    Parameters
+    ----------
+    base : BlockSource
+    groups : int
+        At most the number of blocks that have rows.
+    seed : int
+        Of the order in which a block's rows go to its parts.
+    """
+
+    def __init__(self, base: BlockSource, groups: int, seed: int = 0) -> None:
+        self.base, self.groups, self.seed = base, groups, seed
+        self._filled = np.flatnonzero(base.block_rows)
+        self.n_blocks = len(self._filled)
+        self.n_columns, self.dtype, self.is_sparse = base.n_columns, base.dtype, base.is_sparse
+        self.block_nbytes = base.block_nbytes
+        self.stored_nbytes = base.stored_nbytes * groups
+        self.has_weight, self.place = base.has_weight, base.place
+        self.fingerprint = f"{base.fingerprint} mixed {groups} {seed}"
+        self.block_rows = np.array([self._size(index) for index in range(self.n_blocks)], np.int64)
+
+    @property
+    def read_nbytes(self) -> int:
+        """A block that is read whole for a part of it, and the parts before they are joined."""
+        return self.base.read_nbytes + 2 * self.base.block_nbytes
+
+    def reader(self) -> MixedReader:
+        return MixedReader(self.base.reader())
+
+    def ticket(self, index: int) -> Any:
+        tickets = [self.base.ticket(int(block)) for block, _ in self._behind(index)]
+        parts = tuple(part for _, part in self._behind(index))
+        if any(isinstance(ticket, Delayed) for ticket in tickets):
+            return delayed(_mixed_ticket, pure=False)(index, parts, *tickets)
+        return MixedTicket(index, parts, tuple(tickets))
+
+    def _behind(self, index: int) -> list[tuple[int, BlockPart]]:
+        """The blocks behind a mixed one: block b gives its part i to the mixed block i strides before it."""
+        strides = np.arange(self.groups) * self.n_blocks // self.groups
+        blocks = self._filled[(index + strides) % self.n_blocks]
+        return [(int(block), BlockPart(number, self.groups, self.seed)) for number, block in enumerate(blocks)]
+
+    def _size(self, index: int) -> int:
+        return sum(part.size(int(self.base.block_rows[block])) for block, part in self._behind(index))
+
+
+def _mixed_ticket(index: int, parts: tuple[BlockPart, ...], *tickets: Any) -> MixedTicket:
+    return MixedTicket(index, parts, tickets)
+
+
+def _joined(blocks: Sequence[Block], index: int) -> Block:
+    """One block with the rows of several, in order."""
+    rows = [block.X for block in blocks]
+    X = sparse.csr_array(sparse.vstack(rows)) if sparse.issparse(rows[0]) else np.concatenate(rows)
+    weights = None if blocks[0].weight is None else np.concatenate([block.weights for block in blocks])
+    y = None if blocks[0].y is None else np.concatenate([np.asarray(block.y) for block in blocks])
+    return replace(blocks[0], index=index, X=X, y=y, weight=weights, row_id=np.concatenate([b.row_id for b in blocks]))

@@ -1,0 +1,422 @@
+"""Ridge and squared-hinge linear models by Newton steps on sums over the rows: exact, deterministic, a few passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from scipy.linalg import lapack
+
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.maps import mapping_flops
+from dkl.kernels.normal_equations import (
+    NewtonLoss,
+    NewtonOptions,
+    NewtonTargets,
+    TrialSteps,
+    newton_block,
+    newton_tile,
+    packed_panels,
+    packed_size,
+)
+from dkl.protocols.records import Accumulator, BlockSum, Cost
+from dkl.solvers.losses import loss_of
+from dkl.solvers.positive_definite import map_systems, solve_positive, systems_at_once
+
+_HESSIAN_BYTES = 1 << 26
+_BACKTRACKS = 8
+_SUFFICIENT = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class NewtonProblem:
+    """Minimise ``alpha/2 |w|^2 + (1/N) sum_i s_i loss(y_i, w.phi(x_i) + b)`` for each of several models.
+
+    N is the sum of the weights s; the intercept b is not penalised. The squared hinge ``max(0, 1 - y f)^2`` is solved
+    class by class (one against the rest), the squared error ``(y - f)^2 / 2`` for all targets at once: these are the
+    problems of ``LinearSVC(C=1/(alpha N))`` with a free intercept and of ``Ridge(alpha N)``.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+    targets : NewtonTargets
+        Of all models; models may leave out the rows of a fold.
+    total_weight : float
+        N, with the rows of all folds.
+    alpha : float or ndarray of shape (g,)
+        Of all models, or of each.
+    loss : {"squared_hinge", "squared_error"}
+    tol : float
+        A model is done when its gradient has shrunk to `tol` of its length at the start.
+    decrement : float
+        A model is also done when the next step promises to lower the objective by no more than this share of it; that
+        step is then the last, and is taken.
+    max_steps : int
+        Of each model.
+    dtype : {"float32", "float64"}
+        Of the mapped rows and the Hessian. Gradients are float64 unless a `decrement` of the squared hinge is enough,
+        so float32 costs an extra step and no accuracy.
+    start : ndarray of shape (g, m + 1) or None
+        Where the models start, the intercept last; None is zero. Models of one target start at the same point.
+    fixed : bool
+        Hessians at the start serve all steps, where those of all targets and folds are within 64 MiB: penalties can be
+        told apart by rougher steps than a model is fitted with.
+    """
+
+    feature_map: FeatureMap
+    targets: NewtonTargets
+    total_weight: float
+    alpha: Any
+    loss: NewtonLoss = "squared_hinge"
+    tol: float = 1e-6
+    decrement: float = 0.0
+    max_steps: int = 50
+    dtype: str = "float32"
+    start: np.ndarray | None = None
+    fixed: bool = False
+
+    @property
+    def n_models(self) -> int:
+        return len(self.targets.models)
+
+    @property
+    def width(self) -> int:
+        """Coefficients of a model, the intercept included."""
+        return self.feature_map.n_features + 1
+
+    @property
+    def exact(self) -> bool:
+        """Whether scores and gradients are float64 whatever the rows are."""
+        return self.decrement == 0.0 or self.loss == "squared_error"
+
+    @property
+    def alphas(self) -> np.ndarray:
+        """The penalty of each model, of shape (g,)."""
+        return np.broadcast_to(np.asarray(self.alpha, dtype=np.float64), (self.n_models,))
+
+    @property
+    def keeps_hessians(self) -> bool:
+        """Whether Hessians are summed once: they never change, or those of the start will do."""
+        if self.loss == "squared_error" or not self.fixed:
+            return self.loss == "squared_error"
+        n_hessians = len(set(self._starting_keys()))
+        return n_hessians == 1 or 8 * n_hessians * packed_size(0, self.width) <= _HESSIAN_BYTES
+
+    @property
+    def held_features(self) -> int:
+        """The most features of which the Hessians of all models, one each, are within 64 MiB."""
+        return int((np.sqrt(1.0 + _HESSIAN_BYTES / self.n_models) - 1.0) / 2.0) - 1
+
+    def hessian_keys(self, fresh: np.ndarray) -> list[tuple[int, ...]]:
+        """What tells the Hessian of each model from others': models that have not stepped share theirs.
+
+        Parameters
+        ----------
+        fresh : ndarray of shape (g,), bool
+            Which models are still at the start.
+        """
+        first = self._starting_keys()
+        if self.keeps_hessians:
+            return first
+        return [key if new else (-2, model) for model, (key, new) in enumerate(zip(first, fresh, strict=True))]
+
+    def _starting_keys(self) -> list[tuple[int, ...]]:
+        folds = np.full(self.n_models, -1) if self.targets.fold is None else self.targets.fold
+        if self.loss == "squared_error":
+            return [(int(fold),) for fold in folds]
+        columns = np.zeros(self.n_models, np.int64) if self.start is None else self.targets.models
+        return [(int(fold), int(column)) for fold, column in zip(folds, columns, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class NewtonState:
+    """Where each of g models stands.
+
+    Attributes
+    ----------
+    coefficients, directions : ndarray of shape (g, m + 1)
+        The accepted point and the direction from it; the intercept last.
+    steps : ndarray of shape (g,)
+        The step length that the next pass tries.
+    objective, slope : ndarray of shape (g,)
+        At the accepted point; the slope along the direction.
+    gradient, first_gradient : ndarray of shape (g,)
+        Lengths of the gradient there and at the start.
+    counts : ndarray of shape (g,), int64
+        Steps tried.
+    stalled : ndarray of shape (g,), bool
+        No step lowers the objective any more: rounding is reached.
+    hessian : ndarray of shape (h, size) or None
+        Packed, divided by the loss's curvature: of the squared error, one a fold, which never change; of the squared
+        hinge those of the models `held` at
+        their accepted points, of which the next pass sums the change alone.
+    held : ndarray of shape (h,), int64, or None
+    ended : str
+        Who ended the steps before their time; empty while nobody did.
+    """
+
+    coefficients: np.ndarray
+    directions: np.ndarray
+    steps: np.ndarray
+    objective: np.ndarray
+    slope: np.ndarray
+    gradient: np.ndarray
+    first_gradient: np.ndarray
+    counts: np.ndarray
+    stalled: np.ndarray
+    hessian: np.ndarray | None = None
+    held: np.ndarray | None = None
+    ended: str = ""
+
+    @property
+    def fresh(self) -> np.ndarray:
+        """Which models have not been evaluated yet."""
+        return ~np.isfinite(self.first_gradient)
+
+    @property
+    def proposal(self) -> np.ndarray:
+        """Where the next steps lead, of shape (g, m + 1)."""
+        return self.coefficients + self.steps[:, None] * self.directions
+
+    def solution(self, problem: NewtonProblem) -> np.ndarray:
+        """The models, of shape (g, m + 1): the accepted points, with the last step of those that a decrement ended."""
+        ended = ~self.converged(problem.tol) & self.converged(problem.tol, problem.decrement)
+        return np.where(ended[:, None], self.proposal, self.coefficients)
+
+    def converged(self, tol: float, decrement: float = 0.0) -> np.ndarray:
+        """Which models have reached a tolerance, or the limit of rounding."""
+        small = -0.5 * self.slope <= decrement * self.objective if decrement > 0 else np.zeros(len(self.slope), bool)
+        return ~self.fresh & ((self.gradient <= tol * self.first_gradient) | small | self.stalled)
+
+
+class NewtonDriver:
+    """Newton's method with a line search (Keerthi & DeCoste 2005 for the squared hinge) as a driver on block sums.
+
+    One pass evaluates the loss at the full step and at shorter ones, and gradient and Hessian at the full step; when
+    the full step does not lower the objective enough, the next pass takes the longest one that does. The squared
+    hinge is piecewise quadratic, so a full step that leaves the rows with margin below 1 unchanged ends the search.
+    """
+
+    def init(self, problem: NewtonProblem) -> NewtonState:
+        """All models at the start, nothing read."""
+        g = problem.n_models
+        nothing = np.full(g, np.inf)
+        start = np.zeros((g, problem.width)) if problem.start is None else np.array(problem.start, dtype=np.float64)
+        return NewtonState(
+            coefficients=start,
+            directions=np.zeros((g, problem.width)),
+            steps=np.ones(g),
+            objective=nothing,
+            slope=np.zeros(g),
+            gradient=nothing,
+            first_gradient=nothing,
+            counts=np.zeros(g, np.int64),
+            stalled=np.zeros(g, bool),
+        )
+
+    def request(self, problem: NewtonProblem, state: NewtonState) -> Sequence[BlockSum] | None:
+        """One pass for the next models that are not done, or None."""
+        models = _next_models(problem, state)
+        return None if state.ended or len(models) == 0 else _records(problem, state, models)
+
+    def step(self, problem: NewtonProblem, state: NewtonState, results: Sequence[Any]) -> NewtonState:
+        """Accept or shorten the step of each model of the pass, and find the next direction."""
+        models = _next_models(problem, state)
+        _, hessian_of = _sharing(problem, state, models)
+        hessians = _assemble(state, models, results)
+        state = _copied(state)
+        sums = results[0]
+        accepted = np.flatnonzero([_accept(problem, state, *one) for one in zip(models, sums["loss"], strict=True)])
+        gradients = _gradients(problem, state, models[accepted], sums["gradient"][accepted])
+        _turn(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]))
+        if problem.keeps_hessians:
+            return replace(state, hessian=hessians)
+        own = accepted if len(hessians) == len(models) else accepted[:0]
+        return replace(state, hessian=hessians[own], held=models[own])
+
+    def stopped(self, problem: NewtonProblem, state: NewtonState, why: str) -> NewtonState | None:
+        """The accepted points; None until every model has left its start."""
+        moved = np.any(state.coefficients != self.init(problem).coefficients, axis=1)
+        return replace(state, ended=why) if np.all(moved | state.converged(problem.tol, problem.decrement)) else None
+
+    def held(self, problem: NewtonProblem, row_bytes: int) -> dict[str, int]:
+        """Hessians as they were, as they are summed and as they become; those being solved written out."""
+        one, system = 8 * packed_size(0, problem.width), 8 * problem.width**2
+        packed = min(problem.n_models * one, max(_HESSIAN_BYTES, one))
+        solved = systems_at_once(problem.n_models, problem.width)
+        return {"Hessians": 3 * packed + 2 * solved * system}
+
+    def plan(self, problem: NewtonProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
+        """The first pass, and an upper bound of the later ones."""
+        state = self.init(problem)
+        models = _next_models(problem, state)
+        first = _records(problem, state, models)
+        first_groups = -(-problem.n_models // len(models))
+        ones = np.ones(problem.n_models)
+        begun = replace(state, first_gradient=ones, gradient=ones, objective=ones, slope=-2.0 * ones)
+        if problem.keeps_hessians:
+            begun = replace(begun, hessian=np.zeros((len(set(problem.hessian_keys(state.fresh))), 0)))
+        models = _next_models(problem, begun)
+        groups = -(-problem.n_models // len(models))
+        later = groups * (problem.max_steps - 1)
+        passes = [(first, first_groups)]
+        return [*passes, (_records(problem, begun, models), later)] if later else passes
+
+
+def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:
+    """The models that the next pass serves: not done, equally far, and with no more Hessians than 64 MiB hold."""
+    waiting = np.flatnonzero(~state.converged(problem.tol, problem.decrement) & (state.counts < problem.max_steps))
+    if problem.keeps_hessians or len(waiting) == 0:
+        return waiting
+    fresh = state.fresh
+    waiting = waiting[fresh[waiting] == fresh[waiting[0]]]
+    keys = problem.hessian_keys(fresh)
+    room = max(1, _HESSIAN_BYTES // (8 * packed_size(0, problem.width)))
+    allowed = set(list(dict.fromkeys(keys[model] for model in waiting))[:room])
+    return np.array([model for model in waiting if keys[model] in allowed])
+
+
+def _sharing(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> tuple[tuple[int, ...], np.ndarray]:
+    """The models (by place) that stand for a Hessian each, and which Hessian each model has."""
+    keys = problem.hessian_keys(state.fresh)
+    order = list(dict.fromkeys(keys if problem.keeps_hessians else [keys[model] for model in models]))
+    number = np.array([order.index(keys[model]) for model in models])
+    standing = tuple(int(np.flatnonzero(number == one)[0]) for one in np.unique(number))
+    return standing, number
+
+
+def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> list[BlockSum]:
+    steps = state.steps[models, None] * 0.5 ** np.arange(_BACKTRACKS + 1)
+    trial = TrialSteps(state.coefficients[models], state.directions[models], steps)
+    standing, _ = _sharing(problem, state, models)
+    need_hessian = not problem.keeps_hessians or state.hessian is None
+    panels: list[tuple[int, int] | None] = list(packed_panels(problem.width, _HESSIAN_BYTES // len(standing)))
+    options = NewtonOptions(problem.loss, None, standing, _changes(state, models), True, problem.dtype, problem.exact)
+    return [
+        _record(problem, trial, models, replace(options, columns=panel, first_order=position == 0))
+        for position, panel in enumerate(panels if need_hessian else [None])
+    ]
+
+
+def _changes(state: NewtonState, models: np.ndarray) -> bool:
+    """Whether the Hessians of all these models are known at their accepted points."""
+    return state.held is not None and bool(np.isin(models, state.held).all())
+
+
+def _record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray, options: NewtonOptions) -> BlockSum:
+    accumulators = {}
+    if options.first_order:
+        accumulators = {"loss": Accumulator(trial.steps.shape), "gradient": Accumulator(trial.coefficients.shape)}
+    if options.columns is not None:
+        accumulators["hessian"] = Accumulator((len(options.hessian_of), packed_size(*options.columns)))
+    targets = problem.targets
+    fold = None if targets.fold is None else targets.fold[models]
+    targets = replace(targets, models=targets.models[models], fold=fold)
+    return BlockSum(
+        name="newton step",
+        function=newton_block,
+        accumulators=accumulators,
+        operands={"feature_map": problem.feature_map, "trial": trial, "options": options, "targets": targets},
+        cost=_NewtonCost(problem.feature_map, len(models), options),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _NewtonCost:
+    """What `newton_sums` of a block costs: mapping, scores and gradients, Hessians over all rows."""
+
+    feature_map: FeatureMap
+    n_models: int
+    options: NewtonOptions
+
+    def __call__(self, rows: int, columns: int) -> Cost:
+        width = self.feature_map.n_features + 1
+        mapping = mapping_flops(columns, self.feature_map)
+        scores = 6.0 * self.n_models * width * (2.0 if self.options.exact else 1.0)
+        packed = 0 if self.options.columns is None else packed_size(*self.options.columns)
+        hessians = 2.0 * packed * len(self.options.hessian_of)
+        itemsize = np.dtype(self.options.dtype).itemsize
+        tile = newton_tile(width - 1, self.options.dtype) * width * (2 * itemsize + (8 if self.options.exact else 0))
+        return Cost(rows * (mapping + scores + hessians), tile + itemsize * width * min(width, 2 * packed // width + 1))
+
+
+def _assemble(state: NewtonState, models: np.ndarray, results: Sequence[Any]) -> np.ndarray:
+    """The packed Hessians (h, size) of a pass from their panels, or those that never change."""
+    pieces = [result["hessian"] for result in results if "hessian" in result]
+    if state.hessian is not None and not pieces:
+        return state.hessian
+    hessians = np.concatenate(pieces, axis=1)
+    if state.hessian is not None and state.held is not None and _changes(state, models):
+        hessians += state.hessian[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
+    return hessians
+
+
+def _copied(state: NewtonState) -> NewtonState:
+    """With arrays of its own, but for the Hessians, which nobody writes to."""
+    shared = ("hessian", "held", "ended")
+    values = {field.name: getattr(state, field.name) for field in fields(state) if field.name not in shared}
+    return replace(state, **{name: value.copy() for name, value in values.items()})
+
+
+def _accept(problem: NewtonProblem, state: NewtonState, model: int, losses: np.ndarray) -> bool:
+    """Take the full step of a model if it lowers the objective enough, in `state` (a fresh copy); else shorten it."""
+    steps = state.steps[model] * 0.5 ** np.arange(_BACKTRACKS + 1)
+    weights = state.coefficients[model, :-1] + steps[:, None] * state.directions[model, :-1]
+    objectives = 0.5 * problem.alphas[model] * np.sum(weights**2, axis=1) + losses / problem.total_weight
+    state.counts[model] += 1
+    # at the optimum differences drown in rounding, where the gradient still tells
+    noise = 1e-12 if problem.exact else 1e-6
+    bound = state.objective[model] + _SUFFICIENT * steps * state.slope[model] + noise * abs(objectives[0])
+    good = np.flatnonzero(objectives <= bound)
+    if len(good) == 0 or good[0] > 0:
+        state.steps[model] = steps[good[0]] if len(good) else steps[-1] / 2
+        state.stalled[model] = state.steps[model] < 1e-10
+        return False
+    state.coefficients[model] += steps[0] * state.directions[model]
+    state.objective[model] = objectives[0]
+    state.steps[model] = 1.0
+    return True
+
+
+def _gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """The gradients of the objectives at the accepted points, (g, m + 1); their lengths go into `state`."""
+    gradients = sums / problem.total_weight
+    gradients[:, :-1] += problem.alphas[models, None] * state.coefficients[models, :-1]
+    state.gradient[models] = np.linalg.norm(gradients, axis=1)
+    first = models[state.fresh[models]]
+    state.first_gradient[first] = state.gradient[first]
+    return gradients
+
+
+def _turn(
+    problem: NewtonProblem, state: NewtonState, models: np.ndarray, sums: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> None:
+    """Set the next directions of models in `state`; models with one Hessian and penalty share its factors."""
+    gradients, hessians, hessian_of = sums
+    alphas = problem.alphas[models]
+
+    def solved(system: tuple[int, float]) -> tuple[np.ndarray, np.ndarray]:
+        those = np.flatnonzero((hessian_of == system[0]) & (alphas == system[1]))
+        return those, _solve(problem, hessians[system[0]], system[1], gradients[those])
+
+    systems = sorted(set(zip(hessian_of.tolist(), alphas.tolist(), strict=True)))
+    for those, steps in map_systems(solved, systems, problem.width):
+        state.directions[models[those]] = -steps
+        state.slope[models[those]] = -np.einsum("gj,gj->g", gradients[those], steps)
+
+
+def _solve(problem: NewtonProblem, packed: np.ndarray, alpha: float, gradients: np.ndarray) -> np.ndarray:
+    """(H/N + alpha I)^-1 of each gradient."""
+    # times N over the loss's curvature, which saves a copy of the sums
+    scale = problem.total_weight / loss_of(problem.loss).largest_curvature
+
+    def system() -> np.ndarray:
+        matrix, _ = lapack.dtpttr(problem.width, packed)
+        diagonal = np.einsum("ii->i", matrix)
+        diagonal[:-1] += scale * alpha
+        diagonal[-1] += 1e-12 * diagonal.mean()
+        return matrix
+
+    return solve_positive(system, scale * gradients.T).T

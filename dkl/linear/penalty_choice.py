@@ -1,0 +1,269 @@
+"""The penalty of a Newton head chosen on held-out rows: all candidates in the same passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.maps import mapping_flops
+from dkl.linear.held_out_sums import held_out_block
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.newton_driver import NewtonProblem, NewtonState
+from dkl.protocols.records import Accumulator, BlockSum, Cost
+
+# C beside loss sums on features of squared length 1, from the strongest penalty to the weakest
+PENALTIES = {
+    "squared_hinge": (0.01, 0.1, 1.0, 10.0, 100.0),
+    "squared_error": tuple(10.0 ** (0.5 * step) for step in range(-4, 9)),
+}
+
+# with fewer held-out rows than this, further folds of rows judge too; more than so many judge no better
+_ENOUGH_ROWS = 900
+_MOST_FOLDS = 5
+_MOST_JUDGES = 50_000
+# rows that candidates are fitted on: beside the sum of the losses, the best C hardly depends on their number
+_SEEN_A_FEATURE, _LEAST_SEEN = 20, 20_000
+# passes that a candidate takes before it is judged: from a given start, by fixed Hessians, from zero, for the squared
+# error
+_STEPS_WARM, _STEPS_FIXED, _STEPS_COLD, _STEPS_SQUARE = 2, 2, 3, 1
+_DECREMENT = 0.01
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Disjoint folds of rows, each a share of all, by the hash that holds rows out: fold 0 is what that holds out.
+
+    Parameters
+    ----------
+    held_out : HeldOut
+    count : int
+    seen : float
+        The share of all rows, beside the folds, that candidates are fitted on.
+    """
+
+    held_out: HeldOut
+    count: int
+    seen: float = 1.0
+
+    def __call__(self, row_id: np.ndarray) -> np.ndarray:
+        """The fold of each row, -1 for one that all candidates see, -2 for one that none does: (n,) int64."""
+        fraction = self.held_out.fraction(row_id)
+        fold = np.floor(fraction / self.held_out.share).astype(np.int64)
+        return np.where(
+            fold < self.count, fold, np.where(fraction < self.held_out.share * self.count + self.seen, -1, -2)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Linear models for every output, penalty and fold: model ``(k * A + a) * F + f`` of a Newton problem.
+
+    Parameters
+    ----------
+    problem : NewtonProblem
+        Of all of them.
+    folds : Folds
+    alphas : ndarray of shape (A,)
+        From the strongest to the weakest.
+    n_outputs : int
+        K, the models of one penalty and fold.
+    """
+
+    problem: NewtonProblem
+    folds: Folds
+    alphas: np.ndarray
+    n_outputs: int
+
+    def judged(self, state: NewtonState) -> BlockSum:
+        """The record that judges where the candidates stand and where their next steps lead, on the rows held out."""
+        shape = (self.n_outputs, len(self.alphas) * self.folds.count, self.problem.width)
+        models = np.stack([state.coefficients.reshape(shape), state.proposal.reshape(shape)])
+        targets = self.problem.targets
+        outputs = targets.models[:: shape[1]]
+        return BlockSum(
+            name="held-out scores",
+            function=held_out_block,
+            accumulators={"loss": Accumulator(models.shape[::2][:2]), "weight": Accumulator((shape[1],))},
+            operands={
+                "feature_map": self.problem.feature_map,
+                "models": models,
+                "targets": replace(targets, models=outputs, folds=None, fold=None),
+                "folds": self.folds,
+                "fold": np.tile(np.arange(self.folds.count), len(self.alphas)),
+                "dtype": self.problem.dtype,
+            },
+            cost=_JudgingCost(self.problem.feature_map, models[..., 0].size, self.folds),
+        )
+
+    def choose(self, state: NewtonState, sums: dict[str, np.ndarray]) -> PenaltyChoice:
+        """The penalty with the best score over all folds; of equals the strongest.
+
+        Raises
+        ------
+        ValueError
+            If no row is held out.
+        """
+        A, F = len(self.alphas), self.folds.count
+        weight = sums["weight"].reshape(A, F).sum(axis=1)
+        if weight[0] == 0.0:
+            raise ValueError(
+                f"alpha='auto' is chosen on held-out rows, and validation_fraction={self.folds.held_out.share:g} of so "
+                "few rows holds out none; use a larger fraction, or give alpha a number"
+            )
+        scores = 1.0 - sums["loss"].reshape(2, A, F).sum(axis=2) / weight
+        if self.problem.loss == "squared_error":
+            # one step leads to the optimum; where it starts is no candidate's
+            scores[0] = -np.inf
+        best = int(np.argmax(scores.max(axis=0)))
+        version = state.proposal if scores[1, best] >= scores[0, best] else state.coefficients
+        start = version.reshape(self.n_outputs, A, F, -1)[:, best].mean(axis=1)
+        return PenaltyChoice(float(self.alphas[best]), self.alphas, scores.max(axis=0), start)
+
+
+@dataclass(frozen=True, eq=False)
+class PenaltyChoice:
+    """The penalty that held-out rows prefer.
+
+    Attributes
+    ----------
+    alpha : float
+    alphas : ndarray of shape (A,)
+        All candidates, from the strongest to the weakest.
+    scores : ndarray of shape (A,)
+        One minus the mean loss on held-out rows: the squared hinge, or the squared error of standardised targets.
+    start : ndarray of shape (K, m + 1)
+        Where the chosen models stand, on the features that penalties were told apart on.
+    """
+
+    alpha: float
+    alphas: np.ndarray
+    scores: np.ndarray
+    start: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class _JudgingCost:
+    feature_map: FeatureMap
+    n_models: int
+    folds: Folds
+
+    def __call__(self, rows: int, columns: int) -> Cost:
+        mapping = mapping_flops(columns, self.feature_map)
+        scores = 2.0 * self.feature_map.n_features * self.n_models
+        judging = rows * min(1.0, self.folds.held_out.share * self.folds.count)
+        return Cost(judging * (mapping + scores), int(judging * 8 * (self.feature_map.n_features + 2 * self.n_models)))
+
+
+def penalty_candidates(
+    base: NewtonProblem,
+    held_out: HeldOut,
+    *,
+    n_rows: float,
+    square_length: float,
+    start: np.ndarray | None,
+    single: bool = False,
+) -> Candidates:
+    """All penalties for one problem, on folds of its rows.
+
+    Of several classes they are told apart on the first features alone where the Hessians of all classes would not fit:
+    each pass would then serve one model, and the best penalty hardly depends on the number of features.
+
+    Parameters
+    ----------
+    base : NewtonProblem
+        Its alpha does not count.
+    held_out : HeldOut
+        With a share above 0.
+    n_rows : float
+    square_length : float
+        The mean squared length of mapped rows, which the penalties are relative to.
+    start : ndarray of shape (K, m + 1) or None
+        A model that all candidates start from.
+    single : bool
+        No further folds, however few rows are held out.
+    """
+    if (first := _first_features(base)) is not None:
+        # a model of all features is none of the first ones
+        base, start = first, None
+    K, folds = base.n_models, _folds(held_out, max(n_rows, 1.0), base.feature_map.n_features)
+    folds = replace(folds, count=1) if single else folds
+    # a map of zeros has no length; any penalty will do
+    length = square_length if square_length > 0.0 else 1.0
+    alphas = length / (np.array(PENALTIES[base.loss]) * base.total_weight)
+    copies = len(alphas) * folds.count
+    # one output's Hessians are cheap, and tell penalties apart a little better
+    fixed = start is not None and folds.count == 1 and K > 1
+    targets = replace(
+        base.targets,
+        models=np.repeat(base.targets.models, copies),
+        folds=folds,
+        fold=np.tile(np.arange(folds.count), K * len(alphas)),
+    )
+    problem = replace(
+        base,
+        targets=targets,
+        alpha=np.tile(np.repeat(alphas, folds.count), K),
+        decrement=_DECREMENT,
+        max_steps=_steps(base, start, fixed),
+        start=None if start is None else np.repeat(start, copies, axis=0),
+        fixed=fixed,
+    )
+    return Candidates(problem, folds, alphas, K)
+
+
+def _first_features(base: NewtonProblem) -> NewtonProblem | None:
+    """The problem on no more features than Hessians of all models are held of, as long as all; None where all are."""
+    whole = base.feature_map
+    kept = max(1, base.held_features // whole.columns_a_frequency)
+    if base.loss == "squared_error" or base.n_models == 1 or kept >= whole.n_frequencies:
+        return None
+    first = whole.take(np.arange(kept))
+    longer = np.sqrt(np.sum(whole.amplitudes**2) / max(np.sum(first.amplitudes**2), np.finfo(np.float64).tiny))
+    return replace(base, feature_map=replace(first, amplitudes=longer * first.amplitudes))
+
+
+def judging_folds(held_out: HeldOut, n_rows: float) -> list[HeldOut]:
+    """The rows that judge: one share of many rows, the five folds of a cross-validation of few."""
+    folds = _folds(held_out, max(n_rows, 1.0), 1)
+    if folds.count == 1:
+        return [folds.held_out]
+    return [replace(held_out, share=1.0 / _MOST_FOLDS, first=number / _MOST_FOLDS) for number in range(_MOST_FOLDS)]
+
+
+def agreed(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
+    """The penalty with the best mean score over choices among the same candidates; of equals the strongest."""
+    scores = np.mean([choice.scores for choice in choices], axis=0)
+    best = int(np.argmax(scores))
+    return replace(choices[0], alpha=float(choices[0].alphas[best]), scores=scores)
+
+
+def clear_gain(choices: Sequence[PenaltyChoice], rivals: Sequence[PenaltyChoice]) -> bool:
+    """Whether models do better than rivals on the same folds, at the best penalty of either, and not by chance.
+
+    The paired gains of the folds pass a one-sided t-test at 2.5 %: a smaller gain of the loss may well be none.
+    """
+    scores = [np.array([choice.scores for choice in those]) for those in (choices, rivals)]
+    ours, theirs = (of[:, np.argmax(of.mean(axis=0))] for of in scores)
+    gains = ours - theirs
+    error = gains.std(ddof=1) / np.sqrt(len(gains))
+    return bool(gains.mean() > special.stdtrit(len(gains) - 1, 0.975) * error)
+
+
+def _folds(held_out: HeldOut, n_rows: float, n_features: int) -> Folds:
+    share = min(held_out.share, _MOST_JUDGES / n_rows)
+    most = int(np.ceil(_ENOUGH_ROWS / (share * n_rows)))
+    count = max(1, min(most, _MOST_FOLDS, int(1.0 / share)))
+    return Folds(replace(held_out, share=share), count, max(_SEEN_A_FEATURE * n_features, _LEAST_SEEN) / n_rows)
+
+
+def _steps(base: NewtonProblem, start: Any, fixed: bool) -> int:
+    if base.loss == "squared_error":
+        return _STEPS_SQUARE
+    if start is None:
+        return _STEPS_COLD
+    return _STEPS_FIXED if fixed else _STEPS_WARM

@@ -1,0 +1,339 @@
+"""Adam on frequencies and weights as a driver: an epoch is a fold over the blocks, held-out rows choose the best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import SparseProjection
+from dkl.linear.epochs import EpochState, held_out_loss
+from dkl.linear.minibatches import HeldOut, RowTargets
+from dkl.linear.refinement_sums import (
+    REFINED_LOSSES,
+    Expansion,
+    RefinedLoss,
+    ScaledRows,
+    adam_update,
+    expansion_gradient,
+    scaled_rows,
+)
+from dkl.linear.scores import scoring_cost
+from dkl.protocols.block import Block
+from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Fold, Record
+
+_PIECE_BYTES, _PIECE_ROWS = 1 << 24, 4096
+# polynomial-decay averaging (Shamir & Zhang 2013, section 4)
+_AVERAGING = 8.0
+# each number of the model takes a step some three nanoseconds: five arrays are read and three written
+_ADAM_FLOPS = 300.0
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """What is minimised, and how.
+
+    Parameters
+    ----------
+    loss : {"squared_hinge", "log_loss", "squared_error"}
+    alpha : float
+        Of the penalty ``alpha/2 |w|^2`` beside the mean loss.
+    epochs : int
+        At most. Frequencies over-fit when they are left alone: a few epochs gain, many lose.
+    patience : int
+        Epochs without a lower held-out loss.
+    rate : float
+        The step of Adam, relative to the root mean square of a frequency's entries and of a model's coefficients.
+    batch_rows : int
+        Rows of a step.
+    held_out : HeldOut
+        Rows that are looked at after each epoch and never stepped on; a share of 0 goes through all epochs and keeps
+        the last.
+    seed : int
+        Of the orders of blocks and rows.
+    dtype : {"float32", "float64"}
+    """
+
+    loss: RefinedLoss = "squared_hinge"
+    alpha: float = 1e-5
+    epochs: int = 4
+    patience: int = 2
+    rate: float = 0.007
+    batch_rows: int = 64
+    held_out: HeldOut = field(default_factory=lambda: HeldOut(0.1))
+    seed: int = 0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.loss not in REFINED_LOSSES:
+            raise ValueError(
+                f"loss={self.loss!r} cannot be refined; the losses with a gradient are {sorted(REFINED_LOSSES)}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class RefineProblem:
+    """A model on mapped rows to be refined.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        Pairs or phase features.
+    coef : ndarray of shape (K, n_features)
+    intercept : ndarray of shape (K,)
+    targets : RowTargets
+    block_rows : ndarray of shape (n_blocks,)
+        Rows of each block.
+    options : Refinement
+    """
+
+    feature_map: FeatureMap
+    coef: np.ndarray
+    intercept: np.ndarray
+    targets: RowTargets
+    block_rows: np.ndarray
+    options: Refinement = field(default_factory=Refinement)
+
+    @property
+    def expansion(self) -> Expansion:
+        """The model that comes in."""
+        return Expansion.of(self.feature_map, self.coef, self.intercept, self.options.dtype)
+
+    def model(self, state: Mapping[str, Any]) -> Expansion:
+        """The model of the fields of an `AdamState`."""
+        return _split(state["average"], self.coef.shape, self.feature_map)
+
+
+@dataclass(frozen=True, eq=False)
+class AdamState:
+    """Numbers under way: frequencies, coefficients and intercepts one after the other.
+
+    Attributes
+    ----------
+    values, first, second : ndarray of shape (P,)
+        The numbers, and the running means of their gradients and of these squared.
+    average : ndarray of shape (P,)
+        What the model is: the average of `values` over the steps, later ones counting more.
+    steps : int
+        Steps taken.
+    """
+
+    values: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    average: np.ndarray
+    steps: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class RefinePiece:
+    """Rows of a block in an order drawn for the epoch, with their targets (n, K) and weights."""
+
+    rows: ScaledRows
+    targets: np.ndarray
+    weight: np.ndarray | None
+
+
+def check_refinable(problem: RefineProblem) -> None:
+    """Raise ValueError unless loss, targets and model suit each other."""
+    classes, loss = problem.targets.classes, problem.options.loss
+    if (classes is None) != (loss == "squared_error"):
+        kind = "targets" if classes is None else "classes"
+        raise ValueError(f"loss={loss!r} has no meaning for {kind}; 'squared_error' is for targets, the others are not")
+    n_models = len(problem.expansion.intercept)
+    if classes is not None and n_models != (1 if len(classes) == 2 else len(classes)):
+        raise ValueError(f"{len(classes)} classes need one model each, two need one in all; coef has {n_models} rows")
+
+
+class RefineDriver:
+    """Epochs of Adam over the shuffled blocks; the held-out rows are looked at before the first and after each."""
+
+    def init(self, problem: RefineProblem) -> EpochState:
+        """The given model, nothing read."""
+        values = _values(problem.expansion)
+        return EpochState(_fields(AdamState(values, np.zeros_like(values), np.zeros_like(values), values)))
+
+    def request(self, problem: RefineProblem, state: EpochState) -> Sequence[Record] | None:
+        """The next look or the next epoch, or None."""
+        if _looks_next(problem, state) and not state.ended:
+            return [_look(problem, state)]
+        if state.ended or state.epoch >= problem.options.epochs or state.stale >= problem.options.patience:
+            return None
+        return [_epoch(problem, state)]
+
+    def step(self, problem: RefineProblem, state: EpochState, results: Sequence[Any]) -> EpochState:
+        """After an epoch: its model. After a look: its loss, and the best model."""
+        (result,) = results
+        if not _looks_next(problem, state):
+            return replace(state, model=_fields(result), epoch=state.epoch + 1)
+        weight = float(result["weight"][0])
+        if weight == 0.0:
+            share = problem.options.held_out.share
+            raise ValueError(f"no row is held out: a share of {share:g} of few rows; use a larger one")
+        loss = float(result["loss"][0]) / weight
+        best = state.model if state.best is None or loss < min(state.losses) else state.best
+        return replace(state, losses=(*state.losses, loss), best=best)
+
+    def stopped(self, problem: RefineProblem, state: EpochState, why: str) -> EpochState | None:
+        """The best epoch that was looked at, or the one that came to its end; None before either."""
+        return replace(state, ended=why) if state.epoch or state.best is not None else None
+
+    def plan(self, problem: RefineProblem) -> Sequence[tuple[Sequence[Record], int]]:
+        """All epochs, and one look more."""
+        state, epochs = self.init(problem), problem.options.epochs
+        looks = [([_look(problem, state)], epochs + 1)] if problem.options.held_out.share > 0 else []
+        return [*looks, ([_epoch(problem, state)], epochs)]
+
+
+def refine_piece(block: Block, operands: Mapping[str, Any], number: int) -> RefinePiece | None:
+    """Scaled rows, piece `number` of those of a block that are not held out, in the epoch's order.
+
+    Operands: "feature_map", "targets", "held_out", "seed", "epoch", "dtype".
+    """
+    kept = np.flatnonzero(~operands["held_out"].mask(block.row_id))
+    order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
+    size = _piece_rows(operands["feature_map"], operands["dtype"])
+    chosen = order[number * size : (number + 1) * size]
+    if len(chosen) == 0:
+        return None
+    part, targets = block.rows(chosen), operands["targets"]
+    rows = scaled_rows(part.X, operands["feature_map"], operands["dtype"])
+    return RefinePiece(rows, targets.signed(part).astype(operands["dtype"]), targets.weights(part))
+
+
+def adam_step(state: AdamState, piece: RefinePiece, operands: Mapping[str, Any]) -> AdamState:
+    """The state after the batches of a piece; `state` stays as it is.
+
+    Operands: "feature_map", "rates" (P,), "shape" (K, n_features), "loss", "alpha", "batch_rows".
+    """
+    feature_map, rates = operands["feature_map"], operands["rates"]
+    values, first, second, average = (one.copy() for one in (state.values, state.first, state.second, state.average))
+    steps = state.steps
+    for start in range(0, piece.rows.n_rows, operands["batch_rows"]):
+        batch = slice(start, min(start + operands["batch_rows"], piece.rows.n_rows))
+        weight = None if piece.weight is None else piece.weight[batch]
+        expansion = _split(values, operands["shape"], feature_map)
+        _, gradient = expansion_gradient(
+            piece.rows.rows(batch),
+            piece.targets[batch],
+            weight,
+            feature_map,
+            expansion,
+            loss=operands["loss"],
+            alpha=operands["alpha"],
+        )
+        steps += 1
+        adam_update(values, (first, second), _values(gradient), rates, step=steps)
+        share = (1.0 + _AVERAGING) / (steps + _AVERAGING)
+        average *= 1.0 - share
+        average += share * values
+    return AdamState(values, first, second, average, steps)
+
+
+def _values(expansion: Expansion) -> np.ndarray:
+    return np.concatenate([expansion.entries.ravel(), expansion.coef.ravel(), expansion.intercept])
+
+
+def _split(values: np.ndarray, shape: tuple[int, int], feature_map: FeatureMap) -> Expansion:
+    """The expansion that `_values` wrote out, as views."""
+    K, width = shape
+    projection = feature_map.projection
+    entries = values[: len(values) - K * width - K]
+    if not isinstance(projection, SparseProjection):
+        entries = entries.reshape(feature_map.n_frequencies, feature_map.n_columns)
+    return Expansion(entries, values[len(values) - K * width - K : len(values) - K].reshape(shape), values[-K:])
+
+
+def _rates(problem: RefineProblem) -> np.ndarray:
+    """The first step of each number: `rate` of the root mean square of its kind, so that no unit matters."""
+    expansion, feature_map = problem.expansion, problem.feature_map
+    if isinstance(feature_map.projection, SparseProjection):
+        owner = np.repeat(np.arange(feature_map.n_frequencies), np.diff(feature_map.projection.indptr))
+    else:
+        owner = np.repeat(np.arange(feature_map.n_frequencies), feature_map.n_columns)
+    entries = expansion.entries.ravel().astype(np.float64)
+    counts = np.maximum(np.bincount(owner, minlength=feature_map.n_frequencies), 1)
+    lengths = np.sqrt(np.bincount(owner, entries**2, feature_map.n_frequencies) / counts)
+    size = np.sqrt(np.mean(expansion.coef.astype(np.float64) ** 2)) or 1.0 / np.sqrt(expansion.coef.shape[1])
+    rest = np.full(expansion.coef.size + len(expansion.intercept), size)
+    rates = np.concatenate([np.maximum(lengths, 1e-3 * lengths.max(initial=0.0))[owner], rest])
+    return (problem.options.rate * rates).astype(expansion.entries.dtype)
+
+
+def _epoch(problem: RefineProblem, state: EpochState) -> Fold:
+    options, feature_map = problem.options, problem.feature_map
+    size = _piece_rows(feature_map, options.dtype)
+    order = np.random.default_rng([options.seed, state.epoch]).permutation(len(problem.block_rows))
+    values = state.model["values"]
+
+    def cost(rows: int, columns: int) -> Cost:
+        a_row = 4.0 * columns * feature_map.n_frequencies + SINCOS_FLOPS * 2 * feature_map.n_frequencies
+        a_row += 4.0 * problem.coef.size
+        return Cost(
+            0.0, 2 * size * columns * values.itemsize, rows * (a_row + _ADAM_FLOPS * len(values) / options.batch_rows)
+        )
+
+    return Fold(
+        name=f"refining, epoch {state.epoch + 1}",
+        initial=AdamState(**state.model),
+        step=adam_step,
+        prepare=refine_piece,
+        pieces=lambda rows: -(-rows // size),
+        operands={
+            "feature_map": feature_map,
+            "targets": problem.targets,
+            "held_out": options.held_out,
+            "seed": options.seed,
+            "epoch": state.epoch,
+            "dtype": options.dtype,
+            "rates": _rates(problem),
+            "shape": problem.coef.shape,
+            "loss": options.loss,
+            "alpha": options.alpha,
+            "batch_rows": options.batch_rows,
+        },
+        order=order,
+        piece_bytes=2 * size * feature_map.n_columns * values.itemsize,
+        state_bytes=4 * values.nbytes,
+        cost=cost,
+    )
+
+
+def _look(problem: RefineProblem, state: EpochState) -> BlockSum:
+    options, expansion = problem.options, problem.model(state.model)
+    feature_map = expansion.apply_to(problem.feature_map)
+    operands = {
+        "feature_map": feature_map,
+        "coef": expansion.coef,
+        "intercept": expansion.intercept,
+        "held_out": options.held_out,
+        "targets": problem.targets,
+        "dtype": options.dtype,
+        "loss": options.loss,
+        "epsilon": 0.0,
+    }
+    cost = partial(
+        scoring_cost,
+        feature_map=feature_map,
+        n_models=len(expansion.coef),
+        share=options.held_out.share,
+        dtype=options.dtype,
+    )
+    accumulators = {"loss": Accumulator((1,)), "weight": Accumulator((1,))}
+    return BlockSum("held-out loss", held_out_loss, accumulators, operands, cost=cost)
+
+
+def _fields(state: AdamState) -> dict[str, Any]:
+    return {one.name: getattr(state, one.name) for one in fields(state)}
+
+
+def _looks_next(problem: RefineProblem, state: EpochState) -> bool:
+    return problem.options.held_out.share > 0 and len(state.losses) <= state.epoch
+
+
+def _piece_rows(feature_map: FeatureMap, dtype: str) -> int:
+    return max(1, min(_PIECE_ROWS, _PIECE_BYTES // (feature_map.n_columns * np.dtype(dtype).itemsize)))

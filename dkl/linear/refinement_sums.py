@@ -1,0 +1,254 @@
+"""The gradient of a loss in the frequencies and weights of a Fourier expansion at once, over a batch of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numba
+import numpy as np
+from scipy import sparse
+
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import DenseProjection, Projection, SparseProjection
+from dkl.kernels.device import rows_on
+from dkl.kernels.gradients import check_fourier
+from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin_rows
+from dkl.kernels.tiles import RowTiles, checked_dtype, spans
+from dkl.solvers.losses import loss_of
+
+__all__ = ["adam_update", "expansion_gradient"]
+
+RefinedLoss = Literal["squared_hinge", "log_loss", "squared_error"]
+# those that have a gradient everywhere, which the descent follows
+REFINED_LOSSES: tuple[RefinedLoss, ...] = get_args(RefinedLoss)
+
+# of Adam (Kingma & Ba 2015)
+_FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
+
+# frequencies of which W, and the gradient in all its columns, exist at once
+_FREQUENCIES = 512
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledRows:
+    """Rows that several gradients are taken at.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array of shape (n, d)
+        Scaled, in turns: divided by 2 pi.
+    constant : ndarray of shape (d,) or None
+        Still to be subtracted from every row: the centre of sparse rows.
+    """
+
+    X: Any
+    constant: np.ndarray | None = None
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.X.shape[0])
+
+    def rows(self, index: slice) -> ScaledRows:
+        """The chosen rows alone."""
+        return replace(self, X=self.X[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """f_k(x) = sum_j coef[k, j] phi_j(x) + intercept[k], as numbers that a gradient step can change.
+
+    Parameters
+    ----------
+    entries : ndarray of shape (m, d) or (nnz,)
+        W, or its stored entries where it is sparse: the others stay 0.
+    coef : ndarray of shape (K, n_features)
+    intercept : ndarray of shape (K,)
+    """
+
+    entries: np.ndarray
+    coef: np.ndarray
+    intercept: np.ndarray
+
+    @classmethod
+    def of(cls, feature_map: FeatureMap, coef: np.ndarray, intercept: np.ndarray, dtype: Any) -> Expansion:
+        """The expansion of a linear model on mapped rows.
+
+        Raises
+        ------
+        ValueError
+            If the features are not cosines and sines, or the model has another number of coefficients.
+        """
+        check_fourier(feature_map)
+        coef, intercept = np.atleast_2d(coef), np.atleast_1d(intercept)
+        if coef.shape != (len(intercept), feature_map.n_features):
+            raise ValueError(
+                f"coef has shape {coef.shape} and intercept {intercept.shape}; a map of {feature_map.n_features} "
+                f"features needs (K, {feature_map.n_features}) and (K,)"
+            )
+        dtype = checked_dtype(dtype)
+        return cls(*(part.astype(dtype) for part in (_entries(feature_map.projection), coef, intercept)))
+
+    def apply_to(self, feature_map: FeatureMap) -> FeatureMap:
+        """The feature map with these frequencies in place of its own; its phases and amplitudes stay."""
+        projection = feature_map.projection
+        if isinstance(projection, SparseProjection):
+            return replace(feature_map, projection=replace(projection, data=self.entries))
+        return replace(feature_map, projection=DenseProjection(self.entries))
+
+
+def scaled_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> ScaledRows:
+    """Raw rows as `expansion_gradient` takes them; sparse rows stay sparse where their scaling has a sparse form."""
+    X = rows_on(X, "cpu")
+    tiles = RowTiles(X, feature_map, checked_dtype(dtype), factor=TURN)
+    parts = [tile for _, tile in tiles]
+    X = sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
+    constant = None if tiles.constant is None else tiles.constant.astype(dtype)
+    return ScaledRows(X, constant)
+
+
+def expansion_gradient(
+    rows: ScaledRows,
+    targets: np.ndarray,
+    weight: np.ndarray | None,
+    feature_map: FeatureMap,
+    expansion: Expansion,
+    *,
+    loss: RefinedLoss,
+    alpha: float = 0.0,
+) -> tuple[float, Expansion]:
+    """The regularised loss of a batch and its gradient in frequencies, coefficients and intercepts.
+
+    The loss is ``(1/n) sum_i s_i sum_k l(y_ik, f_k(x_i)) + alpha/2 |coef|^2``; with the angles z = W x, the waves c, s
+    and the loss's slope g in f, the gradient in w_j is sum_i a_j (coef_sin,j c_ij - coef_cos,j s_ij) g_i x_i.
+
+    Parameters
+    ----------
+    rows : ScaledRows
+        n of them, n at least 1.
+    targets : ndarray of shape (n, K)
+        -1 and +1 for "squared_hinge" and "log_loss", any numbers for "squared_error".
+    weight : ndarray of shape (n,) or None
+        s; None is 1 each.
+    feature_map : FeatureMap
+        For where the entries of sparse frequencies are, phases and amplitudes; its own frequencies are not looked at.
+    expansion : Expansion
+    loss : {"squared_hinge", "log_loss", "squared_error"}
+        As `dkl.solvers.losses` defines them.
+    alpha : float
+
+    Returns
+    -------
+    loss : float
+    gradient : Expansion
+    """
+    waves = _waves_of(rows, feature_map, expansion.entries)
+    amplitudes = np.tile(feature_map.amplitudes.astype(waves.dtype), feature_map.columns_a_frequency)
+    features = waves[:, : len(amplitudes)] * amplitudes
+    scores = features @ expansion.coef.T + expansion.intercept
+    losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
+    share = np.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
+    slope = (slope * share[:, None]).astype(waves.dtype)
+    penalty = 0.5 * alpha * float(np.sum(expansion.coef.astype(np.float64) ** 2))
+    gradient = Expansion(
+        entries=_entry_gradient(rows, feature_map, waves, slope @ (expansion.coef * amplitudes)),
+        coef=slope.T @ features + alpha * expansion.coef,
+        intercept=slope.sum(axis=0),
+    )
+    return float(share @ losses) + penalty, gradient
+
+
+def adam_update(
+    values: np.ndarray, moments: tuple[np.ndarray, np.ndarray], gradient: np.ndarray, rates: np.ndarray, *, step: int
+) -> None:
+    """One step of Adam in place (Kingma & Ba 2015, algorithm 1), each number with a rate of its own.
+
+    Parameters
+    ----------
+    values : ndarray of shape (P,)
+    moments : two ndarrays of shape (P,)
+        The running means of the gradients and of their squares, zero at first.
+    gradient, rates : ndarray of shape (P,)
+    step : int
+        The number of this step, from 1 on.
+    """
+    dtype = values.dtype.type
+    mean, square = 1.0 - _FIRST_DECAY**step, 1.0 - _SECOND_DECAY**step
+    shares = dtype(1.0 - _FIRST_DECAY), dtype(1.0 - _SECOND_DECAY)
+    scales = dtype(1.0 / mean), dtype(1.0 / square)
+    _adam(values, moments, gradient, rates, shares, scales, dtype(_EPSILON))
+
+
+def _entries(projection: Projection) -> np.ndarray:
+    return projection.data if isinstance(projection, SparseProjection) else np.asarray(projection.dense())
+
+
+def _formed(projection: Projection, entries: np.ndarray, chosen: slice) -> np.ndarray:
+    """The chosen rows of the W that has these entries."""
+    if not isinstance(projection, SparseProjection):
+        return entries[chosen]
+    start, stop = projection.indptr[chosen.start], projection.indptr[chosen.stop]
+    indptr = projection.indptr[chosen.start : chosen.stop + 1] - start
+    shape = (chosen.stop - chosen.start, projection.width)
+    return sparse.csr_array((entries[start:stop], projection.indices[start:stop], indptr), shape=shape).toarray()
+
+
+def _waves_of(rows: ScaledRows, feature_map: FeatureMap, entries: np.ndarray) -> np.ndarray:
+    """(n, 2 m): the cosines of all angles, then their sines, whichever of them are features."""
+    m = feature_map.n_frequencies
+    waves = np.empty((rows.n_rows, 2 * m), entries.dtype)
+    phases = np.zeros(m) if feature_map.phases is None else feature_map.phases * TURN
+    for chosen in spans(m, _FREQUENCIES):
+        W = _formed(feature_map.projection, entries, chosen)
+        shift = phases[chosen] if rows.constant is None else phases[chosen] - W @ rows.constant
+        z = np.asarray(rows.X @ W.T) + shift.astype(entries.dtype)
+        _write_waves(z, waves[:, chosen], waves[:, m + chosen.start : m + chosen.stop])
+    return waves
+
+
+def _entry_gradient(rows: ScaledRows, feature_map: FeatureMap, waves: np.ndarray, pull: np.ndarray) -> np.ndarray:
+    """The gradient in the entries of W; `pull` (n, n_features) is the loss's slope in each wave."""
+    m, projection = feature_map.n_frequencies, feature_map.projection
+    turn = -waves[:, m:] * pull[:, :m]
+    if feature_map.columns_a_frequency == 2:
+        turn += waves[:, :m] * pull[:, m:]
+    turn *= waves.dtype.type(1.0 / TURN)
+    parts = []
+    for chosen in spans(m, _FREQUENCIES):
+        own = turn[:, chosen]
+        full = np.asarray(rows.X.T @ own).T
+        if rows.constant is not None:
+            full = full - own.sum(axis=0)[:, None] * rows.constant
+        parts.append(full if not isinstance(projection, SparseProjection) else _at_entries(projection, full, chosen))
+    return np.concatenate(parts)
+
+
+def _at_entries(projection: SparseProjection, full: np.ndarray, chosen: slice) -> np.ndarray:
+    """What of `full`, rows `chosen` of a matrix of W's shape, belongs to stored entries."""
+    counts = np.diff(projection.indptr[chosen.start : chosen.stop + 1])
+    start, stop = projection.indptr[chosen.start], projection.indptr[chosen.stop]
+    return full[np.repeat(np.arange(len(counts)), counts), projection.indices[start:stop]]
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _write_waves(z: np.ndarray, cosines: np.ndarray, sines: np.ndarray) -> None:
+    for i in range(len(z)):
+        cos_sin_rows(z[i], cosines[i], sines[i])
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _adam(
+    values: np.ndarray,
+    moments: tuple[np.ndarray, np.ndarray],
+    gradient: np.ndarray,
+    rates: np.ndarray,
+    shares: tuple[float, float],
+    scales: tuple[float, float],
+    epsilon: float,
+) -> None:
+    first, second = moments
+    for i in range(len(values)):
+        g = gradient[i]
+        first[i] += shares[0] * (g - first[i])
+        second[i] += shares[1] * (g * g - second[i])
+        values[i] -= rates[i] * (first[i] * scales[0]) / (np.sqrt(second[i] * scales[1]) + epsilon)

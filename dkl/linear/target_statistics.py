@@ -1,0 +1,83 @@
+"""Sums of the targets, from a pass that reads no X: shares of classes, means and deviations of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dkl.kernels.moments import column_sums, moments_of, moments_record
+from dkl.kernels.sums import encode_targets
+from dkl.linear.minibatches import HeldOut
+from dkl.passes.engine import run_pass
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum
+from dkl.protocols.source import BlockSource
+
+
+@dataclass(frozen=True, eq=False)
+class TargetScale:
+    """Weighted mean and deviation of t targets, each of shape (t,); the deviation of a constant target is 1."""
+
+    center: np.ndarray
+    scale: np.ndarray
+
+
+def target_scale(source: BlockSource, n_targets: int) -> TargetScale:
+    """Of all rows of a source, in one pass over targets and weights."""
+    moments = moments_of(run_pass(source, [target_record(n_targets)]).results[0])
+    return TargetScale(moments.mean, deviations(moments.mean, moments.variance))
+
+
+def deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """What targets are divided by; 1 where they are constant, of which rounding leaves a little variance."""
+    found = np.where(variance > 1e-20 * mean**2, np.sqrt(variance), 1.0)
+    found[found == 0.0] = 1.0
+    return found
+
+
+def target_record(
+    n_columns: int,
+    n_classes: int | None = None,
+    class_weight: np.ndarray | None = None,
+    held_out: HeldOut | None = None,
+) -> BlockSum:
+    """The record of the pass, which reads no X.
+
+    Parameters
+    ----------
+    n_columns : int
+        K for classes, else the number of targets.
+    n_classes : int or None
+    class_weight : ndarray of shape (K,) or None
+    held_out : HeldOut or None
+        Rows that are not counted.
+    """
+    moments = moments_record(n_columns)
+    return replace(
+        moments,
+        name="targets",
+        function=target_sums,
+        accumulators={**moments.accumulators, "rows": Accumulator(()), "blocks": Accumulator(())},
+        operands={"n_classes": n_classes, "class_weight": class_weight, "held_out": held_out},
+        light=True,
+    )
+
+
+def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`column_sums` of a block's targets (one-hot for classes), its rows, and 1 for a block that has some.
+
+    Operands: as the parameters of `target_record`.
+    """
+    held_out, n_classes = operands["held_out"], operands["n_classes"]
+    if held_out is not None:
+        block = block.rows(np.flatnonzero(~held_out.mask(block.row_id)))
+    if n_classes is None:
+        values, weights = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1), block.weights
+    else:
+        weighted = encode_targets(block, n_classes, operands["class_weight"])
+        values, weights = (np.asarray(block.y)[:, None] == np.arange(n_classes)) * 1.0, weighted.sum(axis=1)
+    counts = {"rows": np.array(float(block.n_rows)), "blocks": np.array(float(block.n_rows > 0))}
+    return {**column_sums(values, weights), **counts}

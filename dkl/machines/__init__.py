@@ -1,0 +1,1 @@
+"""KernelClassifier and KernelRegressor: learned features and a linear model on them, as one estimator."""

@@ -1,0 +1,427 @@
+"""KernelMachine: what the classifier and the regressor share, from features to a fitted linear model."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import suppress
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import Tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.data.coerce import as_dataset
+from dkl.data.dataset import Dataset
+from dkl.events import Event, StopRequested
+from dkl.features.families import FiniteFamily
+from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton
+from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
+from dkl.machines.machine_plan import Passes, machine_memory, machine_passes
+from dkl.machines.suggest import advise
+from dkl.methods.base import FeatureLearner
+from dkl.methods.callbacks import CallbackSupportMixin, calls_back
+from dkl.methods.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
+from dkl.methods.parameters import Constraints, check_constraints
+from dkl.methods.prediction import Scorer
+from dkl.methods.provenance import record_rows, recorded, recorded_device
+from dkl.methods.saving import SavingMixin
+from dkl.methods.updating import updatable
+from dkl.methods.validation import (
+    check_classes,
+    check_columns,
+    encoded_rows,
+    one_dimensional,
+    rows_to_fit,
+    without_splits,
+)
+from dkl.methods.warm_start import has_begun, working_start
+from dkl.passes.devices import check_device
+from dkl.progress import resolve_progress
+from dkl.registry import learner_entry, learner_keys
+
+_PILOT_FEATURES = 500
+# what makes a searching learner draw all of its features
+_DRAWN = {"plain_share": 1.0}
+
+
+class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
+    """What the classifier and the regressor share: features, then a linear model on them."""
+
+    _parameter_constraints: ClassVar[Constraints]
+    _task: ClassVar[Any]
+    _supervised: ClassVar[bool] = True
+    _fitted_by: ClassVar[str] = "linear_"
+
+    features: Any
+    features_: FeatureLearner
+    loss: str
+    alpha: float | str
+    epochs: int | None
+    solver: str
+    early_stopping: bool
+    validation_fraction: float
+    patience: int
+    device: str
+    random_state: Any
+    checkpoint: Any
+    progress: Any
+    memory_limit: Any
+
+    @recorded
+    @calls_back
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn the features, then fit the linear model on them.
+
+        Parameters
+        ----------
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+            Data frames are raw rows and are encoded; everything else holds encoded rows.
+        y : array of shape (n,) or None
+            Labels or targets; those of a Dataset are its own.
+        sample_weight : array of shape (n,) or None
+            Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If a parameter or the rows have no meaning; before any pass.
+        RuntimeError
+            If ``device="gpu"`` and there is none where blocks are computed on; before any row is read.
+        """
+        check_constraints(self)
+        self._check_features()
+        self._check_solver()
+        check_device(self.device)
+        dataset = rows_to_fit(self, X, one_dimensional(y), sample_weight, supervised=self._supervised, task=self._task)
+        dataset = without_splits(dataset)
+        self._check_targets(dataset)
+        record_rows(dataset)
+        weights = self._class_weights(dataset)
+        self.encoding_ = dataset.encoding
+        fingerprint = run_fingerprint(self, dataset)
+        if goes_on := has_begun(self.features, getattr(self, "features_", None)):
+            # the rows held out stay the same, and a checkpoint of the last fit does not hold this one
+            fingerprint += " after a fit"
+        else:
+            self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
+        run = self._run(fingerprint)
+        if self.features is None:
+            advice = advise(dataset, run, self.seed_)
+            self._advised, self.reasons_ = advice.features, advice.reasons_for(self)
+        folds = self._judging_folds(dataset)
+        choice, changes = self._piloted_choice(folds, dataset, weights, run)
+        withheld = folds[0] if len(folds) == 1 else None
+        last = self.features_ if goes_on and not changes else None
+        self.features_ = self._withholding("features", withheld, last).set_params(**changes).fit(dataset)
+        problem = self._problem(self.features_, dataset.classes, dataset.schema.n_targets or 1, weights)
+        # features that were drawn saw no target: they are fitted as any drawn ones
+        problem = replace(problem, choice=choice, start=None if changes else problem.start)
+        self._keep(self._fit_linear(problem, dataset, run))
+        self._finish(problem, dataset, run)
+        return self
+
+    @available_if(lambda self: self.solver == "sgd")
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Go on with the linear model for one epoch on further rows; the features stay. Only for ``solver="sgd"``.
+
+        `dask_ml.wrappers.Incremental` has copies that are not fitted: an error, since `fit` takes Dask arrays itself.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As of `fit`. Labels must be among `classes_`.
+        classes : array of shape (K,) or None
+            Those of `fit`, if given at all.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            For a label that `fit` has not seen, or another number of columns.
+        """
+        if not hasattr(self, "linear_"):
+            raise NotFittedError(
+                f"this {type(self).__name__} is not fitted: call fit first, which takes Dask arrays itself, without "
+                "dask_ml's Incremental; partial_fit goes on with the linear model on the features that fit has learned"
+            )
+        known: Any = getattr(self, "classes_", None)
+        if classes is not None and not np.array_equal(np.unique(classes), known):
+            raise ValueError(f"classes is {list(classes)}, but fit has found the classes {known}; fit all rows again")
+        dataset = self._rows(X, y, sample_weight)
+        problem = replace(self._problem(self.features_, known, 1, self._class_weights(dataset)), held_out=HeldOut())
+        self._keep(fit_further(problem, self._fit, dataset.source, self._run("")))
+        return self
+
+    @recorded
+    def update(self, dataset: Dataset) -> Self:
+        """Take rows that were appended to the store of the fit or dropped from it.
+
+        The features are updated by the blocks that changed (`AlignedFeatures.update`); the linear model is fitted
+        anew on all rows.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            A version of the store, whole or a split of it.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the features keep no sums, or the rows do not suit them.
+        """
+        check_is_fitted(self)
+        features = updatable(self.features_, getattr(self.features, "sums", None))
+        if isinstance(dataset, Dataset):
+            self._rows(dataset, None, None)
+        features.update(dataset)
+        record_rows(dataset)
+        run = self._run("")
+        weights = self._class_weights(dataset)
+        problem = self._problem(self.features_, dataset.classes, dataset.schema.n_targets or 1, weights)
+        self._keep(self._fit_linear(problem, dataset, run))
+        self._finish(problem, dataset, run)
+        return self
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.required = True
+        return tags
+
+    def planned_passes(self, dataset: Dataset) -> Passes:
+        """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up."""
+        check_constraints(self)
+        self._check_features()
+        self._check_solver()
+        return machine_passes(self, dataset)
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """Bytes that the driver holds at most beside the passes: of the features, or of the linear model's steps."""
+        return machine_memory(self, dataset)
+
+    @property
+    def _fit(self) -> LinearFit:
+        return LinearFit(
+            self.linear_,
+            self.target_center_,
+            self.target_scale_,
+            self.n_epochs_,
+            self.validation_losses_,
+            alpha=self.alpha,
+        )
+
+    def _keep(self, fit: LinearFit) -> None:
+        self.linear_ = fit.model
+        self.target_center_, self.target_scale_ = fit.target_center, fit.target_scale
+        self.n_epochs_, self.validation_losses_, self.message_ = fit.epochs, fit.losses, fit.message
+        self.alpha_ = fit.alpha
+        if fit.choice is not None:
+            self.alphas_, self.validation_scores_ = fit.choice.alphas, fit.choice.scores
+
+    def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
+        """What is left to do after the linear model is fitted."""
+
+    def _as_fitted(self, fit: LinearFit) -> Self:
+        """This machine as it would be with a linear fit that is under way."""
+        machine = copy.copy(self)
+        machine._keep(fit)
+        return machine
+
+    def _fit_linear(self, problem: LinearProblem, dataset: Dataset, run: Run) -> LinearFit:
+        # one that calibrates has no probabilities before its last pass
+        run = replace(run, estimator=None if getattr(self, "calibrate", False) else self._as_fitted)
+        if self.solver == "newton":
+            return fit_by_newton(problem, dataset.source, run)
+        patience = self.patience if self.early_stopping else None
+        return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
+
+    def _judging_folds(self, dataset: Dataset) -> list[HeldOut]:
+        """The rows that the penalty of searched features is judged on: a share of many rows, five folds of few.
+
+        Features that were searched for on all rows look too good on each of them, and a penalty chosen there is too
+        light: those that judge are kept out of the search.
+        """
+        if self.alpha != "auto" or self.solver != "newton" or not self._new_features("features")._searches:
+            return []
+        return judging_folds(HeldOut(self.validation_fraction, self.seed_), dataset.total_weight)
+
+    def _piloted_choice(
+        self, folds: list[HeldOut], dataset: Dataset, weights: np.ndarray | None, run: Run
+    ) -> tuple[PenaltyChoice | None, dict[str, Any]]:
+        """The penalty that the folds agree on, each with a search of its own, and what was changed of the features.
+
+        On few rows a search may follow the noise: plain draws of the same number take its place unless it gains
+        something on the rows held out, and not by chance. (None, {}) for a single fold.
+        """
+        if len(folds) < 2:
+            return None, {}
+        choices, *rivals = (
+            [self._judged(fold, changes, dataset, weights, run) for fold in folds] for changes in self._rivals()
+        )
+        if not rivals or clear_gain(choices, rivals[0]):
+            return agreed(choices), {}
+        found, drawn = agreed(choices), agreed(rivals[0])
+        message = (
+            "features are drawn, since a search for them gains nothing on held-out rows: "
+            f"{found.scores.max():.4f} with it, {drawn.scores.max():.4f} without"
+        )
+        with suppress(StopRequested):
+            run.publish(Event("note", "features", detail={"message": message}))
+        return None, _DRAWN
+
+    def _judged(
+        self, fold: HeldOut, changes: dict[str, Any], dataset: Dataset, weights: np.ndarray | None, run: Run
+    ) -> PenaltyChoice:
+        """How the penalties do on a fold that the features do not see."""
+        stage = _pilot_stage(fold, changes)
+        pilot = self._pilot(fold, changes).fit(dataset)
+        problem = self._problem(pilot, dataset.classes, dataset.schema.n_targets or 1, weights)
+        own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
+        return chosen_penalty(replace(problem, validation=fold), dataset.source, own)
+
+    def _rivals(self) -> list[dict[str, Any]]:
+        """Changes of the features that few rows choose from: none, or all of them drawn, where a search draws some.
+
+        Features of few columns alone are asked for to be read: no draw takes their place.
+        """
+        learner = self._new_features("features")
+        given = {"plain_share": 0.0, **learner.get_params(deep=False)}
+        draws = given["plain_share"] is None and given["solver"] == "corrective" and given["sparse_share"] < 1.0
+        return [{}, _DRAWN] if draws and not isinstance(learner.family, FiniteFamily) else [{}]
+
+    def _pilot(self, fold: HeldOut, changes: dict[str, Any]) -> FeatureLearner:
+        pilot = self._withholding(f"pilot-{_pilot_stage(fold, changes)}", fold).set_params(**changes)
+        pilot._is_pilot = True
+        most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
+        pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
+        if "refine" in pilot.get_params(deep=False):
+            pilot.set_params(refine=0)
+        return pilot
+
+    def _withholding(self, stage: str, fold: HeldOut | None, last: FeatureLearner | None = None) -> FeatureLearner:
+        """A learner that does not see the rows of a fold: a new one, or one that goes on from the last."""
+        learner = self._new_features(stage)
+        if last is not None:
+            learner = copy.copy(last).set_params(**learner.get_params(deep=False))
+        learner._withheld = fold
+        return learner
+
+    def _new_features(self, stage: str) -> FeatureLearner:
+        options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
+        if isinstance(self.features, str):
+            learner = learner_entry(self.features).learner_class(**options)
+        elif self.features is None:
+            learner = clone(self._advised_features()).set_params(**options)
+        else:
+            learner = clone(self.features)
+        given = learner.get_params(deep=False)
+        if given.get("random_state") is None:
+            learner.set_params(random_state=self.seed_)
+        if self.checkpoint is not None and given.get("checkpoint") is None:
+            learner.set_params(checkpoint=f"{str(self.checkpoint).rstrip('/')}/{stage}")
+        return learner
+
+    def _problem(
+        self, features: FeatureLearner, classes: Any, n_targets: int, weights: np.ndarray | None
+    ) -> LinearProblem:
+        holds_out = self.early_stopping or getattr(self, "calibrate", False)
+        problem = LinearProblem(
+            feature_map=features.feature_map_,
+            loss=self.loss,
+            alpha=self.alpha,
+            classes=classes,
+            n_targets=n_targets,
+            class_weight=weights,
+            epsilon=getattr(self, "epsilon", 0.1),
+            held_out=HeldOut(self.validation_fraction if holds_out else 0.0, self.seed_),
+            validation=HeldOut(self.validation_fraction, self.seed_),
+            seed=self.seed_,
+            dtype=features.dtype,
+        )
+        return replace(problem, start=working_start(features, problem.n_models))
+
+    def _run(self, fingerprint: str) -> Run:
+        return Run(
+            publish=resolve_progress(self.progress),
+            memory_limit=self.memory_limit,
+            device=recorded_device(self.device),
+            checkpoint=stage_checkpoint(self.checkpoint, "linear") if fingerprint else None,
+            fingerprint=fingerprint,
+        )
+
+    @property
+    def _scorer(self) -> Scorer:
+        coef, intercept = np.atleast_2d(self.linear_.coef_), np.atleast_1d(self.linear_.intercept_)
+        return Scorer(self.features_.feature_map_, coef, intercept, self.features_.dtype)
+
+    @property
+    def feature_map_(self) -> Any:
+        """The feature map of the fitted features."""
+        return self.features_.feature_map_
+
+    def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
+        return None
+
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
+        """Further rows, encoded as those of `fit`."""
+        known = getattr(self, "classes_", None)
+        dataset = as_dataset(encoded_rows(self, X), y, sample_weight, task=self._task, classes=known)
+        check_classes(self, dataset)
+        check_columns(self, dataset)
+        return dataset
+
+    def _advised_features(self) -> FeatureLearner:
+        if not hasattr(self, "_advised"):
+            raise ValueError(
+                "features=None asks dkl.suggest, which reads the rows: ask it first, and plan what it says, as in "
+                "dkl.plan(dkl.suggest(dataset).estimator, dataset)"
+            )
+        return self._advised
+
+    def _check_features(self) -> None:
+        if not isinstance(self.features, str | FeatureLearner | None):
+            raise ValueError(
+                f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
+                f"AlignedFeatures(), or one of {sorted(learner_keys())}. Got {self.features!r} instead; other "
+                "transformers go before the machine, in a pipeline"
+            )
+
+    def _check_solver(self) -> None:
+        if self.solver == "newton" and self.loss not in NEWTON_LOSSES:
+            loss = "squared_hinge" if self._task == "classification" else "squared_error"
+            raise ValueError(
+                f"solver='newton' needs a loss with a Hessian: loss={loss!r}, got loss={self.loss!r}; "
+                "or use solver='sgd'"
+            )
+        if self.solver != "newton" and self.alpha == "auto":
+            raise ValueError(
+                f"alpha='auto' is chosen by Newton steps: set solver='newton', got solver={self.solver!r}; or give "
+                "alpha a number"
+            )
+        if self.solver == "newton" and self.early_stopping:
+            raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
+
+    def _check_targets(self, dataset: Dataset) -> None:
+        """Raise ValueError where the targets do not suit the solver."""
+
+
+def _pilot_stage(fold: HeldOut, changes: dict[str, Any]) -> str:
+    return f"plain-{fold.first:g}" if changes else f"{fold.first:g}"

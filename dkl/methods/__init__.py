@@ -1,0 +1,1 @@
+"""The methods, a folder each: learner (scikit-learn), driver (state machine), sums (block functions), problem."""

@@ -1,0 +1,1 @@
+"""Candidates weighed by their alignment with the targets (Sinha & Duchi 2016)."""

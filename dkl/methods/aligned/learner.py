@@ -1,0 +1,261 @@
+"""AlignedFeatures: candidates weighed by their alignment with the targets, within a divergence ball."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from dkl.bounds.alignment import alignment_deviation, alignment_gap, rademacher_bound
+from dkl.bounds.certificate import Bounds
+from dkl.bounds.pair_loss import divergence_bound
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import ScalingKind
+from dkl.methods.base import SelectingLearner
+from dkl.methods.bounds_mixin import Certified, why_no_waves
+from dkl.methods.choice import Estimator, FeatureChoice, block_means, choose_blocks
+from dkl.methods.parameters import (
+    ALIGNMENT,
+    COMMON,
+    POOL,
+    Constraints,
+    check_finite_pool,
+    family_of,
+    kept_frequencies,
+)
+from dkl.methods.potentials import AlignmentDriver, PotentialProblem
+from dkl.solvers.kernel_alignment import divergence, effective_features, maximise_alignment
+
+RHO_SHARE = 0.005
+
+
+class AlignedFeatures(Certified, SelectingLearner):
+    """Features that agree with the targets, chosen from a pool of candidates by one pass over the rows.
+
+    The weights q maximise the alignment of the kernel with the targets among all with D_f(q || uniform) <= rho,
+    f(t) = t^k - 1. Features are then the support of q with amplitudes sqrt(q), or drawn from q where the support has
+    more columns than `n_features`.
+
+    Parameters
+    ----------
+    family : Family or None
+        Law of the candidates; None is ``Gaussian()`` with the median bandwidth.
+    n_candidates : int or None
+        Frequencies in the pool; None, for the finite families ``Coordinates()`` and ``SphericalHarmonics()``, is each
+        column or harmonic once, and harmonics are then weighed in the family's blocks.
+    n_features : int or None
+        Output columns, an upper bound (a cosine-sine pair takes two); None keeps the support of q.
+    rho : float or None
+        Radius of the divergence ball: 0 is plain sampling, larger is more selective. None is 0.005 times the number of
+        candidates (of blocks, for candidates in blocks).
+    k : float
+        Order of the divergence, >= 2.
+    center : bool
+        Take the mean off the class indicators first; pays where classes are of unequal size. Numbers always are.
+    diagonal : bool
+        Count each row's pair with itself, as the paper does. Matters for families without pairs only.
+    estimator : {"auto", "draw", "support"}
+        "auto": the support where it fits into `n_features`, else a draw (the paper's rule). "draw": always drawn.
+        "support": always the support, the largest weights where it does not fit.
+    sigma_factors : sequence of float
+        Spread the candidates evenly over the bandwidth times each of these: with, say, (0.3, 1, 3) the choice of
+        bandwidth matters little.
+    sums : path, URL or None
+        Where to keep the sums of each block of a Dataset, so that `update` reads only blocks that changed; a folder
+        that all workers reach. It grows by ``16 K n_candidates`` bytes a block for K classes, and may be removed.
+    scaling, max_rows
+        As of `RandomFeatures`; `max_rows` bounds the rows of the learning pass too.
+    class_weight : dict, "balanced" or None
+        Factors of the rows' weights by label.
+    dtype, device, random_state, checkpoint, progress, memory_limit
+        As of `RandomFeatures`.
+
+    Attributes
+    ----------
+    feature_map_ : FeatureMap
+    candidates_ : ndarray, or csr_array for `Coordinates`, of shape (D, d)
+    alignment_ : ndarray of shape (D,)
+        v of equation (4).
+    weights_ : ndarray of shape (D,)
+        q.
+    divergence_ : float
+        D_f(q || 1/D), at most rho.
+    effective_features_ : float
+        1 / sum(q^2).
+    rho_ : float
+    bounds_ : Bounds
+        For class labels and Fourier features: on the expected loss and alignment of the weighed kernel, its distance
+        from the best, and the complexity of machines on it; see `bounds`.
+    frequencies_ : ndarray of shape (m, d)
+    family_, scaler_, seed_, n_features_in_, classes_, stats_
+        As of `RandomFeatures`; `classes_` for labels only.
+
+    References
+    ----------
+    Sinha & Duchi 2016, "Learning kernels with random features", equations (4) to (6).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from dkl.methods.aligned.learner import AlignedFeatures
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> learner = AlignedFeatures(n_candidates=2_000, n_features=50, scaling="quantile", random_state=0).fit(X, y)
+    >>> learner.transform(X).shape[1] <= 50
+    True
+    >>> learner.with_rho(1.0).divergence_ < learner.divergence_
+    True
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **ALIGNMENT}
+    _driver = AlignmentDriver()
+
+    def __init__(
+        self,
+        family: Any = None,
+        n_candidates: int | None = 20_000,
+        n_features: int | None = 1_000,
+        rho: float | None = None,
+        *,
+        k: float = 2,
+        center: bool = False,
+        diagonal: bool = True,
+        estimator: Estimator = "auto",
+        sigma_factors: Any = (1.0,),
+        sums: Any = None,
+        scaling: ScalingKind | None = None,
+        max_rows: int | None = None,
+        class_weight: Any = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        random_state: Any = None,
+        checkpoint: Any = None,
+        progress: Any = None,
+        memory_limit: Any = None,
+    ) -> None:
+        self.family = family
+        self.n_candidates = n_candidates
+        self.n_features = n_features
+        self.rho = rho
+        self.k = k
+        self.center = center
+        self.diagonal = diagonal
+        self.estimator = estimator
+        self.sigma_factors = sigma_factors
+        self.sums = sums
+        self.scaling = scaling
+        self.max_rows = max_rows
+        self.class_weight = class_weight
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.progress = progress
+        self.memory_limit = memory_limit
+
+    def with_rho(
+        self,
+        rho: float,
+        *,
+        n_features: int | None = None,
+        estimator: Estimator | None = None,
+        k: float | None = None,
+    ) -> Self:
+        """A fitted copy with another radius (number of columns, estimator, order), without reading the rows.
+
+        Parameters
+        ----------
+        rho : float
+        n_features : int or None
+        estimator : {"auto", "draw", "support"} or None
+        k : float or None
+            None keeps the learner's own, as for `n_features` and `estimator`.
+        """
+        return self._chosen_again(rho=rho, n_features=n_features, estimator=estimator, k=k)
+
+    def bounds(self, eps: float = 0.05, *, as_printed: bool = False) -> Bounds:
+        """What the weights in the ball promise for the population; without another look at the rows.
+
+        Theorem 4 of Letarte et al. (mu = k) on the expected loss; lemma 1 of Sinha & Duchi on the expected alignment,
+        theorem 1 on its distance from the best in the ball, lemma 3 on machines with coefficients of length 1.
+
+        Parameters
+        ----------
+        eps : float
+            Each fails with this probability at most.
+        as_printed : bool
+            The forms of the papers, of which theorem 4 is not valid above k = 2.
+
+        Returns
+        -------
+        Bounds
+            Empty where the theorems say nothing: targets that are numbers, `center`, `class_weight`, and features that
+            are not bounded by 1.
+
+        References
+        ----------
+        Sinha & Duchi 2016, lemmas 1 and 3, theorem 1; Letarte, Morvant & Germain 2019, theorem 4, corollary 5.
+        """
+        if why := self._why_no_bounds():
+            return Bounds(why_none=why)
+        n, q, k = self.total_weight_, self.weights_, float(self.k)
+        # pairs of a row with itself: n terms of 1 for cosine-sine pairs, at most that for a cosine with a phase
+        own = n if self.diagonal or self.pool_.activation == "cos-sin" else 0.0
+        losses = 0.5 - (self.alignment_ - own) / (2.0 * n * (n - 1.0))
+        found = 1.0 - 2.0 * float(q @ losses)
+        return Bounds(
+            [
+                divergence_bound(losses, q, n_rows=n, mu=k, eps=eps, as_printed=as_printed),
+                alignment_deviation(n, self.rho_, k=k, alignment=found, eps=eps, as_printed=as_printed),
+                alignment_gap(n, len(q), self.rho_, k=k, eps=eps, as_printed=as_printed),
+                rademacher_bound(n, self.rho_, k=k, as_printed=as_printed),
+            ]
+        )
+
+    def _why_no_bounds(self) -> str:
+        if why := why_no_waves(self):
+            return why
+        return "center=True makes the similarities depend on all rows" if self.center else super()._why_no_bounds()
+
+    def _check_rest(self) -> None:
+        family = family_of(self)
+        check_finite_pool(self, family)
+        if self.n_features is not None:
+            kept_frequencies(type(self).__name__, self.n_features, family)
+
+    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+        return replace(super()._problem(pool, dataset), center=self.center, diagonal=self.diagonal)
+
+    def _keep_values(self, values: np.ndarray) -> None:
+        self.alignment_ = values
+
+    def _choose(self) -> None:
+        groups = self.pool_.groups
+        sizes = np.bincount(groups)
+        self.rho_ = self._radius
+        weights = self.weighed(self.alignment_)
+        self.divergence_ = divergence(weights, self.k)
+        self.effective_features_ = effective_features(weights)
+        self.weights_ = (weights / sizes)[groups]
+        self._keep(self.chosen(weights))
+
+    def weighed(self, values: np.ndarray, total: float = np.nan) -> np.ndarray:
+        """The weights of the pool's blocks by alignments of all candidates; of single ones where blocks are single.
+
+        Parameters
+        ----------
+        values : ndarray of shape (D,)
+        total : float
+            The weight of the rows, on which these weights do not depend.
+        """
+        return maximise_alignment(block_means(values, self.pool_.groups), self._radius, self.k)
+
+    @property
+    def _radius(self) -> float:
+        return RHO_SHARE * (int(self.pool_.groups.max()) + 1) if self.rho is None else float(self.rho)
+
+    def chosen(self, weights: np.ndarray) -> FeatureChoice:
+        """The candidates that a feature map keeps by weights of the blocks."""
+        kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
+        return choose_blocks(weights, self.pool_.groups, kept, self.seed_, estimator=self.estimator)

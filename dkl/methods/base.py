@@ -1,0 +1,386 @@
+"""FeatureLearner, the scikit-learn transformer that all feature learners are, and how one runs its drivers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.data.dataset import Dataset
+from dkl.data.labels import TaskChoice
+from dkl.errors import refuse_non_finite
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import formed
+from dkl.features.scaling import ScalingKind
+from dkl.linear.fitting import Run
+from dkl.linear.scores import TOO_LARGE
+from dkl.methods.callbacks import CallbackSupportMixin, calls_back
+from dkl.methods.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
+from dkl.methods.choice import FeatureChoice
+from dkl.methods.parameters import (
+    COMMON,
+    Constraints,
+    bandwidth_factors,
+    check_parameters,
+    class_weights,
+    family_of,
+    family_parameters,
+    kept_frequencies,
+    with_parameters,
+)
+from dkl.methods.potentials import PotentialProblem, PotentialState
+from dkl.methods.preparation.driver import PreparationDriver
+from dkl.methods.preparation.learner import draw_pool, preparation_problem, tell_of_heavy_tails
+from dkl.methods.provenance import record_rows, recorded, recorded_device
+from dkl.methods.room import check_room
+from dkl.methods.saving import SavingMixin
+from dkl.methods.updating import Updated
+from dkl.methods.validation import first_targets, map_to_features, rows_to_fit
+from dkl.passes.devices import check_device
+from dkl.passes.loop import ColumnStore
+from dkl.progress import resolve_progress
+from dkl.protocols.driver import Driver
+
+
+class FeatureLearner(
+    SavingMixin, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+):
+    """What all feature learners share; a subclass says what `_learn` does between validation and the feature map."""
+
+    _parameter_constraints: ClassVar[Constraints] = COMMON
+    _supervised: ClassVar[bool] = False
+    _task: ClassVar[TaskChoice] = "auto"
+    # parameters that are objects with parameters of their own, such as ``family__sigma``
+    _parts: ClassVar[tuple[str, ...]] = ("family",)
+    # whether frequencies are climbed to, where a draw from a pool is blind enough to be judged on its own rows
+    _searches: ClassVar[bool] = False
+    # rows that a machine judges its penalty on: features that were searched for on them would look too good there
+    _withheld: Any = None
+    # what judges a choice is no model that a user may look at
+    _is_pilot = False
+
+    family: Any
+    n_features: int | None
+    scaling: ScalingKind | None
+    max_rows: int | None
+    class_weight: Any
+    dtype: str
+    device: str
+    random_state: Any
+    checkpoint: Any
+    progress: Any
+    memory_limit: Any
+
+    @recorded
+    @calls_back
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn the feature map.
+
+        Parameters
+        ----------
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+            Data frames are raw rows and are encoded; everything else holds encoded rows.
+        y : array of shape (n,) or None
+            Labels or targets; those of a Dataset are its own.
+        sample_weight : array of shape (n,) or None
+            Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If a parameter or the rows have no meaning; before any pass.
+        RuntimeError
+            If ``device="gpu"`` and there is none where blocks are computed on; before any row is read.
+        """
+        check_parameters(self)
+        self._check_rest()
+        check_device(self.device)
+        dataset = rows_to_fit(self, X, y, sample_weight, supervised=self._supervised, task=self._task)
+        record_rows(dataset)
+        self.encoding_ = dataset.encoding
+        self._fingerprint = run_fingerprint(self, dataset)
+        self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint)
+        if self.max_rows is not None:
+            dataset = dataset.thin(self.max_rows, self.seed_)
+        self.stats_: list[Any] = []
+        self._learn(dataset)
+        refuse_non_finite(getattr(self, "coef_", 0.0), "the coefficient of feature", TOO_LARGE)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Map rows to their features.
+
+        Parameters
+        ----------
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+
+        Returns
+        -------
+        ndarray of shape (n, n_features), or a lazy dask.array.Array for Dask collections and Datasets
+            In the learner's `dtype`: all cosines, then all sines, for pairs.
+        """
+        check_is_fitted(self)
+        return map_to_features(self, X, self.feature_map_, self.dtype)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters; with `deep` those of the family too, as ``family__sigma``."""
+        given = super().get_params(deep=deep)
+        for part in self._parts if deep else ():
+            of_part = family_parameters(self._part(part))
+            given.update({f"{part}__{name}": value for name, value in of_part.items()})
+        return given
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Set parameters; ``family__sigma=2.0`` gives the learner a changed copy of its family.
+
+        Raises
+        ------
+        ValueError
+            For a name that is no parameter.
+        """
+        own = dict(parameters)
+        for part in self._parts:
+            of_part = {name: own.pop(name) for name in parameters if name.startswith(f"{part}__")}
+            if of_part:
+                changed = {name.removeprefix(f"{part}__"): value for name, value in of_part.items()}
+                own[part] = with_parameters(own.get(part) or self._part(part), changed)
+        super().set_params(**own)
+        return self
+
+    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up."""
+        raise TypeError(f"{type(self).__name__} does not say what it reads")
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """Bytes that the learner's driver holds at most beside the passes, item by item."""
+        return {}
+
+    def planned_map(self, dataset: Dataset) -> FeatureMap:
+        """A map of the largest size that `fit` can learn, of other frequencies: what plans of later passes need."""
+        family = self._planned_family()
+        if self.n_features is None:
+            return self._planned_pool(family, dataset)
+        size = kept_frequencies(type(self).__name__, self.n_features, family)
+        check_room(self, size, dataset.n_columns)
+        return family.draw(size, dataset.n_columns, 0, self.dtype)
+
+    @property
+    def frequencies_(self) -> np.ndarray | sparse.csr_array:
+        """The frequencies that the feature map keeps, of shape (m, d); a csr_array where most of them are sparse."""
+        return formed(self.feature_map_.projection)
+
+    @property
+    def scaler_(self) -> Any:
+        """The fitted scaler, or None."""
+        return self.feature_map_.scaler
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.feature_map_.n_features
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.required = self._supervised
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def _part(self, name: str) -> Any:
+        """The object that a parameter of `_parts` stands for."""
+        return family_of(self) if name == "family" else getattr(self, name)
+
+    def _prior(self) -> Any:
+        """The law of the frequencies."""
+        return family_of(self)
+
+    def _planned_family(self) -> Any:
+        """The family, with some bandwidth."""
+        family = self._prior()
+        return family.with_bandwidth(1.0) if family.needs_bandwidth else family
+
+    def _unfitted(self) -> Self:
+        """A copy with some seed and bandwidth: what plans need of a fitted one."""
+        unfitted = copy.copy(self)
+        unfitted.seed_, unfitted.family_ = 0, self._planned_family()
+        return unfitted
+
+    def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
+        raise TypeError(f"{type(self).__name__} has no candidates: n_features must be a number")
+
+    def _check_rest(self) -> None:
+        """What a declared constraint cannot say."""
+
+    def _learn(self, dataset: Dataset) -> None:
+        raise TypeError(f"{type(self).__name__} does not say how it learns")
+
+    def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
+        """The factor of each class, (K,); None for none.
+
+        Raises
+        ------
+        ValueError
+            If factors are given for targets that are numbers.
+        """
+        if dataset.classes is not None and dataset.class_weights is not None:
+            return class_weights(self.class_weight, dataset.classes, np.asarray(dataset.class_weights))
+        if self.class_weight is not None:
+            raise ValueError("class_weight has a meaning for class labels only; these targets are numbers")
+        return None
+
+    def _prepare(self, dataset: Dataset) -> Any:
+        """The scaler of the rows, and `family_` with its bandwidth, in one pass where either needs it."""
+        family = self._prior()
+        problem = preparation_problem(dataset, family, self.scaling, self.seed_)
+        state = self._run(PreparationDriver(), problem, dataset, "preparation")
+        self.family_ = copy.copy(family) if state.sigma is None else family.with_bandwidth(state.sigma)
+        if state.heavy is not None:
+            tell_of_heavy_tails(state.heavy, dataset)
+        return state.scaler(problem)
+
+    def _running(self, stage: str) -> Run:
+        """How passes are run, the state of a stage kept below the checkpoint."""
+        return Run(
+            publish=resolve_progress(self.progress),
+            memory_limit=self.memory_limit,
+            device=recorded_device(self.device),
+            checkpoint=stage_checkpoint(self.checkpoint, stage) if self._fingerprint else None,
+            fingerprint=self._fingerprint,
+        )
+
+    def _run(
+        self,
+        driver: Driver[Any, Any],
+        problem: Any,
+        dataset: Dataset,
+        stage: str,
+        columns: ColumnStore | None = None,
+        *,
+        keep: Callable[[Self, Any], None] | None = None,
+    ) -> Any:
+        """The final state of a driver; its passes are added to `stats_`.
+
+        `keep` sets on a learner what a state has found: on this one in the end, and on copies where somebody asks for
+        the model so far.
+        """
+
+        def so_far(state: Any) -> Any:
+            learner = copy.copy(self)
+            keep(learner, state)  # type: ignore[misc]
+            return learner
+
+        model = None if keep is None or self._is_pilot else so_far
+        state, stats = self._running(stage).drive(driver, problem, dataset.source, columns, model)
+        self.stats_.extend(stats)
+        if keep is not None:
+            keep(self, state)
+        return state
+
+
+class PoolLearner(FeatureLearner):
+    """A learner that weighs a pool of candidates, `pool_`, and keeps a few of them; a subclass says how it weighs."""
+
+    n_candidates: int | None
+    sigma_factors: Any
+
+    @property
+    def candidates_(self) -> np.ndarray | sparse.csr_array:
+        """All candidate frequencies, of shape (D, d); formed when asked for; a csr_array where most are sparse."""
+        return formed(self.pool_.projection)
+
+    @property
+    def phases_(self) -> np.ndarray:
+        """The phases of the candidates, of shape (D,), for families that have them."""
+        if self.pool_.phases is None:
+            raise AttributeError(f"{self.family_!r} has no phases")
+        return self.pool_.phases
+
+    def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
+        check_room(self, self._pool_size(family), dataset.n_columns)
+        return self._draw(family, dataset, seed=0)
+
+    def _draw(self, family: Any, dataset: Dataset, *, seed: int) -> FeatureMap:
+        factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
+        size = self._pool_size(family)
+        return draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
+
+    def _pool_size(self, family: Any) -> int | None:
+        """How many candidates are drawn; None is each feature of a finite family once."""
+        return self.n_candidates
+
+    def _choose(self) -> None:
+        raise TypeError(f"{type(self).__name__} does not say how it chooses")
+
+    def _keep(self, choice: FeatureChoice) -> None:
+        """The feature map of a choice: its amplitudes on the scale of the family's kernel."""
+        scale = self.family_.feature_scale(self.pool_.n_columns)
+        self.feature_map_ = self.pool_.take(choice.index, scale * choice.amplitudes)
+
+    def _chosen_again(self, **parameters: Any) -> Self:
+        """A fitted copy with other parameters (None keeps one) that act on stored values: no pass."""
+        check_is_fitted(self)
+        given = {name: value for name, value in parameters.items() if value is not None}
+        other = copy.copy(self).set_params(**given)
+        check_parameters(other)
+        other._check_rest()
+        other._choose()
+        return other
+
+
+class SelectingLearner(Updated, PoolLearner):
+    """A learner that weighs its candidates by class sums, of one pass over the rows.
+
+    A subclass names its driver, says what is asked of the pass and what becomes of the values that it returns.
+    """
+
+    _supervised: ClassVar[bool] = True
+    _driver: ClassVar[Driver[PotentialProblem, PotentialState]]
+
+    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The preparation, where it is needed, and the pass for the class sums of all candidates."""
+        check_parameters(self)
+        self._check_rest()
+        self._check_task(dataset)
+        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
+        pool = self._planned_pool(self._planned_family(), dataset)
+        return [*PreparationDriver().plan(preparation), *self._kept(self._driver).plan(self._problem(pool, dataset))]
+
+    def _learn(self, dataset: Dataset) -> None:
+        self._check_task(dataset)
+        if dataset.task == "classification":
+            self.classes_ = dataset.classes
+        self._class_weights(dataset)
+        scaler = self._prepare(dataset)
+        self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+        self.target_pivot_ = first_targets(dataset)
+        self._weigh(dataset)
+
+    def _weigh(self, dataset: Dataset) -> None:
+        problem = replace(
+            self._problem(self.pool_, dataset), class_weight=self._class_weights(dataset), pivot=self.target_pivot_
+        )
+        state = self._sum(self._driver, problem, dataset, "potentials")
+        self.total_weight_ = state.total
+        self._keep_values(state.values)
+        self._choose()
+
+    def _check_task(self, dataset: Dataset) -> None:
+        """Raise ValueError where the targets are not what the method is for."""
+
+    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+        n_classes = None if dataset.classes is None else len(dataset.classes)
+        n_outputs = dataset.schema.n_targets or 1
+        return PotentialProblem(pool, n_classes, n_outputs=n_outputs, dtype=self.dtype)
+
+    def _keep_values(self, values: np.ndarray) -> None:
+        raise TypeError(f"{type(self).__name__} does not say what the values of its pass are")

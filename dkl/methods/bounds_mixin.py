@@ -1,0 +1,150 @@
+"""What fitted learners say of themselves by the theorems of their papers: `bounds_`, computed when asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.bounds.certificate import Bound, Bounds
+from dkl.bounds.margins import error_bound, margin_shortfall, normalised_margins, played_regret, played_value
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.methods.game.problem import GameRules
+from dkl.methods.prediction import Scorer, score_rows
+
+
+class Certified:
+    """A learner that carries the bounds of its paper; a subclass says which."""
+
+    class_weight: Any
+
+    @property
+    def bounds_(self) -> Bounds:
+        """What theorems say of this fit, each of them failing with probability 0.05 at most; needs no rows."""
+        check_is_fitted(self)
+        return self.bounds()
+
+    def bounds(self) -> Bounds:
+        """What theorems say of this fit."""
+        raise TypeError(f"{type(self).__name__} does not say which bounds it carries")
+
+    def _why_no_bounds(self) -> str:
+        """Why theorems on independent rows do not cover this fit; empty where they do."""
+        if self.class_weight is None:
+            return ""
+        return f"class_weight={self.class_weight!r} takes the rows for others than were drawn"
+
+
+def why_no_waves(learner: Any) -> str:
+    """Why theorems on labels and waves of length 1 do not cover a fit; empty where they do."""
+    if not hasattr(learner, "classes_"):
+        return "these targets are numbers, and the theorems are about label similarities in [-1, 1]"
+    if not learner.pool_.is_fourier:
+        return f"features of {learner.family_!r} are not bounded by 1; `dkl.bounds` takes another feature_norm"
+    return ""
+
+
+class CertifiedMargins(Certified):
+    """A learner of margins: theorem 4.1 and corollary 4.2 for the game that was played, theorem 4.3 for given rows."""
+
+    solver: str
+    loss: Any
+    C: float | None
+    projection: str
+    max_norm: float | None
+    dtype: str
+    classes_: Any
+    feature_map_: FeatureMap
+    coef_: np.ndarray
+    history_: list[dict[str, float]]
+    certified_: bool
+    total_weight_: float
+
+    def bounds(self) -> Bounds:
+        """What the game guarantees: the objective on the features found, and how far the margin is from the best.
+
+        Returns
+        -------
+        Bounds
+            Empty for rounds, whose dual weights are not those of the theorems; `error_bound` has theorem 4.3.
+
+        References
+        ----------
+        Bullins, Zhang & Zhang 2018, theorem 4.1 and corollary 4.2.
+        """
+        if self.solver != "game":
+            return Bounds(
+                why_none="theorems 4.1 and 4.2 are about solver='game'; error_bound(X, y) has the probability of error"
+            )
+        last = self.history_[-1]
+        shortfall = margin_shortfall(last["lower"], last["upper"], certified=self.certified_)
+        if "response" not in last or self.projection != "exact":
+            return Bounds([shortfall])
+        of = {name: [entry[name] for entry in self.history_] for name in ("step", "gradient", "weight", "response")}
+        rules = GameRules(C=1.0 if self.C is None else self.C, loss=self.loss or "hinge")
+        box = rules.upper(self.total_weight_)
+        duals = self.total_weight_ * (1 if len(self.classes_) == 2 else len(self.classes_))
+        regret = played_regret(of["step"], of["gradient"], box * np.sqrt(duals), of["weight"])
+        # no objective of the hinge exceeds the sum of all dual weights at their bound
+        largest = box * duals if rules.loss == "hinge" else None
+        return Bounds([played_value(of["response"], regret, weights=of["weight"], largest=largest), shortfall])
+
+    def error_bound(
+        self, X: Any, y: Any = None, *, row_norm: float, eps: float = 0.05, as_printed: bool = False
+    ) -> Bound:
+        """Theorem 4.3: the probability of error of the working model without its intercept, by margins on these rows.
+
+        Parameters
+        ----------
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+            The rows of the fit; one number of each is held in memory.
+        y : array of shape (n,) or None
+            Labels; those of a Dataset are its own.
+        row_norm : float
+            R_x, no row is further from some fixed point; of scaled rows, where `scaling` is set.
+        eps : float
+            The bound fails with this probability at most.
+        as_printed : bool
+            The paper's form, which is not valid; for comparison.
+
+        Returns
+        -------
+        Bound
+
+        Raises
+        ------
+        ValueError
+            Where the theorem has no R_w: without `max_norm`, or for features that are no waves; for more than two
+            classes; for rows without labels.
+
+        References
+        ----------
+        Bullins, Zhang & Zhang 2018, theorem 4.3.
+        """
+        check_is_fitted(self)
+        self._check_theorem()
+        labels = X.y if isinstance(X, Dataset) else y
+        if labels is None:
+            raise ValueError("theorem 4.3 counts margins, which need labels; pass y, or a Dataset that has a target")
+        scores = score_rows(self, Scorer(self.feature_map_, self.coef_, np.zeros(1), self.dtype), X)
+        signs = np.where(np.asarray(labels) == self.classes_[1], 1.0, -1.0)
+        margins = normalised_margins(np.asarray(scores)[:, 0], signs, self.coef_)
+        return error_bound(margins, float(self.max_norm or 0.0), row_norm, eps=eps, as_printed=as_printed)
+
+    def _check_theorem(self) -> None:
+        """Raise ValueError where theorem 4.3 does not cover the fit."""
+        name, classes = type(self).__name__, getattr(self, "classes_", ())
+        if len(classes) != 2:
+            raise ValueError(
+                f"theorem 4.3 is about two classes, and this {name} was fitted to {len(classes) or 'none'}"
+            )
+        if self.feature_map_.activation != "cos-sin":
+            raise ValueError("theorem 4.3 is about frequencies in R^d; use Gaussian() or another family of waves")
+        lengths = np.linalg.norm(self.feature_map_.projection.dense(), axis=1)
+        if self.max_norm is None or lengths.max() > self.max_norm * (1.0 + 1e-5):
+            raise ValueError(
+                f"theorem 4.3 needs the length of frequencies bounded before the rows are seen, and max_norm="
+                f"{self.max_norm!r} bounds none of up to {lengths.max():.4g}; fit with max_norm set and refine=0"
+            )

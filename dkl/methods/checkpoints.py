@@ -1,0 +1,78 @@
+"""How a learner uses one checkpoint folder: whose it is, the seed, drawn only once, and a part for each stage."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from dkl.data.dataset import Dataset
+from dkl.methods.parameters import drawn_seed
+from dkl.passes.checkpoint import Checkpoint, check_place
+from dkl.version import __version__
+
+# These change how a result is computed, not what it is.
+_WITHOUT_EFFECT = {"checkpoint", "progress", "memory_limit", "device", "sums"}
+
+
+def run_fingerprint(estimator: Any, dataset: Dataset) -> str:
+    """Of data, parameters and version; empty without a checkpoint, since hashing rows in memory takes a read."""
+    if estimator.checkpoint is None:
+        return ""
+    withheld = getattr(estimator, "_withheld", None)
+    settings = (what_counts(estimator), *([] if withheld is None else [withheld]))
+    return digest_of(*settings, dataset.fingerprint, __version__)
+
+
+def digest_of(*parts: Any) -> str:
+    """SHA-256 of plain values, arrays among them, by how they are written."""
+    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # or long arrays would look alike
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def what_counts(value: Any) -> Any:
+    """The name of an estimator and those parameters, of estimators within it too, that a result depends on.
+
+    Parameters
+    ----------
+    value : estimator, or anything else
+        What is no estimator comes back as it is.
+    """
+    if not isinstance(value, BaseEstimator):
+        return value
+    parameters = {k: what_counts(v) for k, v in value.get_params(deep=False).items() if k not in _WITHOUT_EFFECT}
+    if not isinstance(parameters.get("random_state"), Integral):
+        parameters["random_state"] = None
+    return type(value).__name__, sorted(parameters.items())
+
+
+def stage_checkpoint(store: Any, stage: str) -> Checkpoint | None:
+    """Where the state of one stage is kept, below the learner's checkpoint."""
+    return None if store is None else Checkpoint(f"{str(store).rstrip('/')}/{stage}")
+
+
+def stored_seed(random_state: Any, store: Any, fingerprint: str) -> int:
+    """The seed of `random_state`, kept in the checkpoint: a run that resumes has it again, where it was drawn too.
+
+    Raises
+    ------
+    StoreError
+        If the checkpoint belongs to another run: before any pass, whatever stage that run had come to; or if its
+        place is a dataset or a model, or inside one.
+    NotADirectoryError
+        If its place is a file.
+    """
+    checkpoint = stage_checkpoint(store, "seed")
+    if checkpoint is None:
+        return drawn_seed(random_state)
+    check_place(store)
+    saved = checkpoint.load(fingerprint)
+    if saved is not None:
+        return int(saved.values["seed"])
+    seed = drawn_seed(random_state)
+    checkpoint.save({}, {"seed": seed}, fingerprint=fingerprint)
+    return seed

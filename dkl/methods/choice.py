@@ -1,0 +1,186 @@
+"""From weights on candidates to the features that a map keeps: a draw, estimator (5), or the support, estimator (6)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dkl.features.frequencies import stream
+
+Estimator = Literal["auto", "draw", "support"]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureChoice:
+    """The candidates that a feature map keeps.
+
+    Parameters
+    ----------
+    index : ndarray of shape (m,), int64
+        Their positions among the candidates, ascending, each once.
+    amplitudes : ndarray of shape (m,), float64
+        The factor of each; the squares sum to 1.
+    """
+
+    index: np.ndarray
+    amplitudes: np.ndarray
+
+
+def draw_features(weights: np.ndarray, n_draws: int, seed: int) -> FeatureChoice:
+    """Draw features independently from the weights; one drawn c times of n is kept once, with amplitude sqrt(c / n).
+
+    Parameters
+    ----------
+    weights : ndarray of shape (D,)
+        Probabilities (of any scale).
+    n_draws : int
+    seed : int
+
+    References
+    ----------
+    Sinha & Duchi 2016, equation (5); Letarte, Morvant & Germain 2019, section 5.4.
+    """
+    edges = np.cumsum(weights)
+    points = stream(seed, "choice").random(n_draws) * edges[-1]
+    drawn = np.searchsorted(edges, points, side="right")
+    last = np.searchsorted(edges, edges[-1])
+    index, counts = np.unique(np.minimum(drawn, last), return_counts=True)
+    return FeatureChoice(index.astype(np.int64), np.sqrt(counts / n_draws))
+
+
+def keep_support(weights: np.ndarray) -> FeatureChoice:
+    """Keep every feature of positive weight, with amplitude sqrt(weight).
+
+    References
+    ----------
+    Sinha & Duchi 2016, equation (6).
+    """
+    index = np.flatnonzero(weights)
+    return FeatureChoice(index.astype(np.int64), np.sqrt(weights[index] / weights[index].sum()))
+
+
+def block_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """The mean value of the candidates of each block: the potential of the mean of their kernels.
+
+    Parameters
+    ----------
+    values : ndarray of shape (D,)
+    groups : ndarray of shape (D,), int64
+        The block of each candidate, numbered from 0 without gaps.
+
+    Returns
+    -------
+    ndarray of shape (n_blocks,)
+    """
+    return values if _are_single(groups) else np.bincount(groups, values) / np.bincount(groups)
+
+
+def _are_single(groups: np.ndarray) -> bool:
+    """Whether each candidate is a block of its own, in their order."""
+    return np.array_equal(groups, np.arange(len(groups)))
+
+
+def choose_blocks(
+    weights: np.ndarray, groups: np.ndarray, n_kept: int | None, seed: int, *, estimator: Estimator = "auto"
+) -> FeatureChoice:
+    """`choose_features` for candidates that are chosen block by block: at most `n_kept` of them, in whole blocks.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n_blocks,)
+    groups : ndarray of shape (D,), int64
+        The block of each candidate.
+    n_kept : int or None
+        Candidates, not blocks.
+    seed : int
+    estimator : {"auto", "draw", "support"}
+
+    Returns
+    -------
+    Choice
+        Of candidates; the weight of a block is divided evenly among its candidates.
+
+    Raises
+    ------
+    ValueError
+        If no block of positive weight has at most `n_kept` candidates.
+    """
+    if _are_single(groups):
+        return choose_features(weights, n_kept, seed, estimator=estimator)
+    sizes = np.bincount(groups)
+    support = int(sizes[weights > 0].sum())
+    if n_kept is None or (estimator != "draw" and support <= n_kept):
+        chosen = keep_support(weights)
+    elif estimator == "support":
+        chosen = keep_support(_fitting(weights, sizes, n_kept))
+    else:
+        chosen = _drawn_blocks(weights, sizes, n_kept, seed)
+    amplitudes = np.zeros(len(sizes))
+    amplitudes[chosen.index] = chosen.amplitudes / np.sqrt(sizes[chosen.index])
+    index = np.flatnonzero(amplitudes[groups])
+    return FeatureChoice(index, amplitudes[groups[index]])
+
+
+def _drawn_blocks(weights: np.ndarray, sizes: np.ndarray, room: int, seed: int) -> FeatureChoice:
+    """The draws, `room` of them or as many of the first as leave room for the candidates of all blocks drawn."""
+
+    def overflows(n_draws: int) -> bool:
+        return bool(sizes[draw_features(weights, n_draws, seed).index].sum() > room)
+
+    n_draws = bisect_left(range(1, room), True, key=overflows) if overflows(room) else room
+    return draw_features(weights, n_draws, seed) if n_draws else keep_support(_fitting(weights, sizes, room))
+
+
+def _fitting(weights: np.ndarray, sizes: np.ndarray, room: int) -> np.ndarray:
+    """The weights with all blocks set to zero but the largest that fit into `room` together."""
+    kept = np.zeros_like(weights)
+    for block in np.argsort(-weights, kind="stable"):
+        if sizes[block] <= room and weights[block] > 0:
+            kept[block] = weights[block]
+            room -= int(sizes[block])
+    if not kept.any():
+        raise ValueError(
+            f"no block of candidates fits into {room} columns: the smallest that counts has "
+            f"{sizes[weights > 0].min()}; allow more features, or weigh candidates singly"
+        )
+    return kept
+
+
+def choose_features(
+    weights: np.ndarray, n_kept: int | None, seed: int, *, estimator: Estimator = "auto"
+) -> FeatureChoice:
+    """At most `n_kept` features by the rule of the paper, or by the estimator that is named.
+
+    "auto": the support (6) where it has at most `n_kept` features, else `n_kept` draws (5). "draw": always (5).
+    "support": always (6), of the `n_kept` largest weights alone where the support is larger.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (D,)
+    n_kept : int or None
+        None keeps the support whatever its size.
+    seed : int
+        Of the draw.
+    estimator : {"auto", "draw", "support"}
+
+    References
+    ----------
+    Sinha & Duchi 2016, section 4: "(5) when D < nnz(q), (6) otherwise".
+    """
+    support = np.count_nonzero(weights)
+    if n_kept is None or (estimator != "draw" and support <= n_kept):
+        return keep_support(weights)
+    if estimator == "support":
+        return keep_support(_largest(weights, n_kept))
+    return draw_features(weights, n_kept, seed)
+
+
+def _largest(weights: np.ndarray, count: int) -> np.ndarray:
+    """The weights with all but the `count` largest set to zero; of equal ones the first stay."""
+    kept = np.argsort(-weights, kind="stable")[:count]
+    largest = np.zeros_like(weights)
+    largest[kept] = weights[kept]
+    return largest

@@ -1,0 +1,185 @@
+"""Fitting tuned random features by epochs of Adam: figures of the rows first, the epochs, the model that they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, uncentred
+from dkl.linear.fitting import LinearProblem, Run, mixed_source, none_held_out, summarise_rows
+from dkl.linear.minibatches import RowTargets
+from dkl.linear.summary import Summary, summary_records
+from dkl.methods.density.descent import TunedDescent, TunedModel, tuned_step
+from dkl.methods.density.penalty import DensityPenalty
+from dkl.protocols.records import Record
+from dkl.protocols.source import BlockSource
+
+# on few rows as many epochs as make so many steps
+_STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 6_000, 10, 400
+_SMALL_BATCH, _LARGE_BATCH, _MANY_ROWS = 32, 512, 65_536
+# a step reads the meta-kernel's vectors twice, and as many bytes take as long as some operations of a product
+_MATRIX_FLOPS, _NUMBER_FLOPS = 40.0, 300.0
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How Adam goes.
+
+    Parameters
+    ----------
+    epochs : int or None
+        At most, with patience; None is 10, and more on few rows.
+    rate : float
+        Of the first steps; it falls with the square root of their number.
+    patience : int or None
+        Epochs without a lower loss on held-out rows; None goes through all of them.
+    shared : bool
+        One density for all models, or one each.
+    """
+
+    epochs: int | None = None
+    rate: float = 0.1
+    patience: int | None = None
+    shared: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class AdamFit:
+    """What the epochs came to.
+
+    Attributes
+    ----------
+    model : TunedModel
+        On mapped rows as they are, of standardised targets.
+    target_center, target_scale : ndarray of shape (t,)
+    losses : tuple of float
+        The held-out loss after each epoch, with patience.
+    trace : ndarray of shape (epochs,)
+        The mean objective of the batches of each epoch, as it was when each was stepped on.
+    ended : str
+        Who ended the epochs before their time; empty while nobody did.
+    """
+
+    model: TunedModel
+    target_center: np.ndarray
+    target_scale: np.ndarray
+    losses: tuple[float, ...]
+    trace: np.ndarray
+    ended: str = ""
+
+
+def fit_by_adam(
+    problem: LinearProblem, penalty: DensityPenalty, source: BlockSource, run: Run, descent: Descent
+) -> tuple[AdamFit, list[Any]]:
+    """Epochs of Adam with clipping over the shuffled blocks (Shilton et al. 2022, section 5).
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        Its `alpha` is lam.
+    penalty : DensityPenalty
+    source : BlockSource
+    run : Run
+    descent : Descent
+
+    Returns
+    -------
+    fit : AdamFit
+    stats : list of PassStats
+
+    Raises
+    ------
+    ValueError
+        If no row is left to fit on, or none is held out where some are to be.
+
+    Warns
+    -----
+    UserWarning
+        If the order of the rows would bias the steps, so that several blocks are read for each.
+    """
+    summary = summarise_rows(problem, source, run)
+    if descent.patience is not None and summary.n_rows >= np.sum(source.block_rows):
+        raise none_held_out(problem)
+    mixed = mixed_source(source, summary.unevenness, problem.seed)
+    task = adam_problem(problem, penalty, summary, descent, n_blocks=mixed.n_blocks)
+    fit = partial(_fitted, problem, penalty, summary)
+    state, stats = run.drive(EpochDriver(), task, mixed, model=run.looked_at(fit))
+    return fit(state), stats
+
+
+def descent_passes(
+    problem: LinearProblem, penalty: DensityPenalty, descent: Descent, source: BlockSource
+) -> list[tuple[Sequence[Record], int]]:
+    """The records of each kind of pass and how often it runs at most, for plans."""
+    K = None if problem.classes is None else len(problem.classes)
+    columns = K or problem.n_targets
+    records = summary_records(columns, K, problem.class_weight, problem.held_out, problem.seed)
+    n_rows = float(np.sum(source.block_rows)) * (1.0 - problem.held_out.share)
+    planned = Summary(
+        n_rows, n_rows, np.zeros(columns), np.ones(columns), center=np.zeros(problem.feature_map.n_features)
+    )
+    task = adam_problem(problem, penalty, planned, descent, n_blocks=source.n_blocks)
+    return [(records, 1), *EpochDriver().plan(task)]
+
+
+def adam_problem(
+    problem: LinearProblem, penalty: DensityPenalty, summary: Summary, descent: Descent, *, n_blocks: int
+) -> EpochProblem:
+    """The epochs as `EpochDriver` takes them."""
+    K = None if problem.classes is None else len(problem.classes)
+    n_rows, n_models = summary.n_rows, problem.n_models
+    batch = _SMALL_BATCH if n_rows <= _MANY_ROWS else _LARGE_BATCH
+    first = TunedModel.first(n_models, 1 if descent.shared else n_models, penalty)
+    numbers = len(first.values)
+    matrix = 0 if penalty.separable else len(first.density) * penalty.n_frequencies**2
+    stopping = None if descent.patience is None else Stopping(problem.loss, descent.patience)
+    return EpochProblem(
+        step=tuned_step,
+        step_operands={
+            "loss": problem.loss,
+            "lam": problem.alpha,
+            "penalty": penalty,
+            "n_classes": K,
+            "rate": descent.rate,
+            "batch_rows": batch,
+        },
+        first=TunedDescent.begin(first),
+        feature_map=problem.feature_map,
+        targets=_targets(problem, summary),
+        n_blocks=n_blocks,
+        epochs=default_epochs(n_rows, batch) if descent.epochs is None else descent.epochs,
+        center=summary.center,
+        seed=problem.seed,
+        held_out=problem.held_out,
+        stopping=stopping,
+        dtype=problem.dtype,
+        row_flops=4.0 * first.coef.size + (_MATRIX_FLOPS * matrix + _NUMBER_FLOPS * numbers) / batch,
+    )
+
+
+def default_epochs(n_rows: float, batch: int) -> int:
+    """10, and on few rows as many as make some thousand steps."""
+    return int(np.clip(np.ceil(_STEPS * batch / max(n_rows, 1.0)), _FEWEST_EPOCHS, _MOST_EPOCHS))
+
+
+def _targets(problem: LinearProblem, summary: Summary) -> RowTargets:
+    """Codes of classes with weights of mean 1, or standardised targets."""
+    scale = summary.n_rows / summary.total_weight
+    if problem.classes is not None:
+        return RowTargets(np.arange(len(problem.classes)), problem.class_weight, scale)
+    return RowTargets(weight_scale=scale, center=summary.target_center, scale=summary.target_scale)
+
+
+def _fitted(problem: LinearProblem, penalty: DensityPenalty, summary: Summary, state: EpochState) -> AdamFit:
+    final = TunedDescent(**state.result)
+    coef, intercept = uncentred(final, summary.center)
+    model = TunedModel(coef, intercept, final.model.density.copy())
+    # an average of densities that follow from weights is not the one that follows from their average
+    model.clip(problem.alpha, penalty)
+    trace = TunedDescent(**state.model).trace
+    means = trace[:, 0] / np.maximum(trace[:, 1], 1.0)
+    return AdamFit(model, summary.target_center, summary.target_scale, state.losses, means, state.ended)

@@ -1,0 +1,214 @@
+"""Adam for tuned random features: steps on weights and densities by mini-batches of mapped rows, densities clipped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dkl.kernels.device import on_host
+from dkl.kernels.tiles import spans
+from dkl.linear.minibatches import Piece, signs
+from dkl.linear.refinement_sums import adam_update
+from dkl.methods.density.penalty import DensityPenalty
+from dkl.methods.density.problem import TunedLoss
+from dkl.solvers.losses import loss_of
+
+# polynomial-decay averaging (Shamir & Zhang 2013, section 4)
+_AVERAGING = 8.0
+# steps until the rate has fallen to 1 / sqrt(2)
+_DECAY = 500.0
+
+
+@dataclass(frozen=True, eq=False)
+class TunedModel:
+    """f_k(x) = w_k . phi(x) + b_k and the densities that its penalty divides by.
+
+    Parameters
+    ----------
+    coef : ndarray of shape (K, 2 D)
+        Of all cosines, then of all sines, at amplitudes 1 / sqrt(D).
+    intercept : ndarray of shape (K,)
+    density : ndarray of shape (G, D)
+        u; G is 1 where the models share one density, else K.
+    """
+
+    coef: np.ndarray
+    intercept: np.ndarray
+    density: np.ndarray
+
+    @classmethod
+    def first(cls, n_models: int, n_densities: int, penalty: DensityPenalty) -> TunedModel:
+        """No weights, and the density of the reference kernel."""
+        start = np.tile(penalty.start(), (n_densities, 1))
+        return cls(np.zeros((n_models, 2 * penalty.n_frequencies)), np.zeros(n_models), start)
+
+    @classmethod
+    def of(cls, values: np.ndarray, shape: tuple[int, int, int]) -> TunedModel:
+        """The model that `values` wrote out, as views; `shape` is (K, G, D)."""
+        K, G, D = shape
+        coef, intercept, density = np.split(values, [2 * K * D, 2 * K * D + K])
+        return cls(coef.reshape(K, 2 * D), intercept, density.reshape(G, D))
+
+    @property
+    def values(self) -> np.ndarray:
+        """All numbers one after the other."""
+        return np.concatenate([self.coef.ravel(), self.intercept, self.density.ravel()])
+
+    def clip(self, lam: float, penalty: DensityPenalty) -> None:
+        """Raise the density to its floor, in place; where it has a closed form for these weights, that is its value."""
+        if penalty.separable:
+            self.density[...] = penalty.eliminate(self.squares, lam).density
+        else:
+            np.maximum(self.density, penalty.floor, out=self.density)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(K, G, D)."""
+        return len(self.coef), *self.density.shape
+
+    @property
+    def squares(self) -> np.ndarray:
+        """|w_j|^2, summed over the models that share a density: (G, D)."""
+        K, G, D = self.shape
+        lengths = np.sum(self.coef.reshape(K, 2, D) ** 2, axis=1)
+        return lengths.sum(axis=0, keepdims=True) if G == 1 else lengths
+
+
+@dataclass(frozen=True, eq=False)
+class TunedDescent:
+    """A model under way.
+
+    Attributes
+    ----------
+    values, first, second : ndarray of shape (P,)
+        The numbers of a `TunedModel`, and the running means of their gradients and of these squared.
+    average : ndarray of shape (P,)
+        What the model is: the average of `values` over the steps, later ones counting more.
+    shape : tuple of int
+        (K, G, D).
+    steps : int
+    trace : ndarray of shape (epochs, 2)
+        The objective of the batches of each epoch, summed with their rows as weights, and these rows.
+    """
+
+    values: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    average: np.ndarray
+    shape: tuple[int, ...]
+    steps: int = 0
+    trace: np.ndarray = field(default_factory=lambda: np.zeros((0, 2)))
+
+    @classmethod
+    def begin(cls, model: TunedModel) -> TunedDescent:
+        """Before the first step from a model."""
+        values = model.values
+        return cls(values, np.zeros_like(values), np.zeros_like(values), values, model.shape)
+
+    @property
+    def model(self) -> TunedModel:
+        """The averaged model, on centred rows."""
+        return TunedModel.of(self.average, self.shape)  # type: ignore[arg-type]
+
+    @property
+    def average_coef(self) -> np.ndarray:
+        return self.model.coef
+
+    @property
+    def average_intercept(self) -> np.ndarray:
+        return self.model.intercept
+
+
+def tuned_gradient(
+    phi: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray | None,
+    model: TunedModel,
+    *,
+    loss: TunedLoss,
+    lam: float,
+    penalty: DensityPenalty,
+) -> tuple[float, TunedModel]:
+    """The objective on a batch and its (sub)gradient in weights, intercepts and densities.
+
+    ``(1/n) sum_i s_i sum_k l(f_k(x_i), y_ik) + lam/2 sum_j |w_j|^2 / u_j + Lam/2 (u - c)' H (u - c)``, Shilton et al.
+    2022, (22) with the last term's factor as in (8). Where each frequency has a penalty of its own (G = I), u is
+    eliminated: its gradient is 0.
+
+    Parameters
+    ----------
+    phi : ndarray of shape (n, 2 D)
+    targets : ndarray of shape (n, K)
+        -1 and +1, or any numbers for "squared_error".
+    weight : ndarray of shape (n,) or None
+        s, of mean 1.
+    model : TunedModel
+    loss : {"squared_error", "hinge", "squared_hinge"}
+    lam : float
+    penalty : DensityPenalty
+    """
+    scores = phi @ model.coef.T.astype(phi.dtype) + model.intercept
+    losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
+    share = np.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
+    slope = slope * share[:, None]
+    pulled = (slope.T.astype(phi.dtype) @ phi).astype(np.float64)
+    ridge, pull, density = _regulariser(model, lam, penalty)
+    gradient = TunedModel(pulled + pull, slope.sum(axis=0), density)
+    return float(share @ losses) + ridge, gradient
+
+
+def _regulariser(model: TunedModel, lam: float, penalty: DensityPenalty) -> tuple[float, np.ndarray, np.ndarray]:
+    """``lam/2 sum |w_j|^2 / u_j`` and the density's penalty, and the gradients in w and u."""
+    u, squares = model.density, model.squares
+    if penalty.separable:
+        best = penalty.eliminate(squares, lam)
+        # at w = 0 the slope is infinite, and the gradient 0
+        slope = np.where(squares > 0.0, best.slope, 0.0)
+        return best.value, 2.0 * np.tile(slope, 2) * model.coef, np.zeros_like(u)
+    pull, ridge = penalty.gradient(u), 0.5 * lam * squares / u
+    # of a quadratic: its value is half the product with its gradient
+    value = float(ridge.sum()) + 0.5 * float(np.sum((u - penalty.center) * pull))
+    return value, lam * model.coef / np.tile(u, 2), np.zeros_like(u) if penalty.fixed else pull - ridge / u
+
+
+def tuned_step(state: TunedDescent, piece: Piece, operands: Mapping[str, Any]) -> TunedDescent:
+    """The state after the batches of a piece; `state` stays as it is.
+
+    Operands: "loss", "lam", "penalty", "n_classes" (or None), "rate", "batch_rows", and what `shuffled_piece`
+    had, "epoch" among it. A step is one of Adam (Kingma & Ba 2015), then u is clipped (Shilton et al. 2022, section 5).
+    """
+    penalty, n_classes = operands["penalty"], operands["n_classes"]
+    values, first, second, average = (one.copy() for one in (state.values, state.first, state.second, state.average))
+    trace, steps = _begun(state.trace, operands["epoch"]), state.steps
+    model = TunedModel.of(values, state.shape)  # type: ignore[arg-type]
+    targets = np.reshape(piece.y, (len(piece.y), -1)) if n_classes is None else signs(piece.y, n_classes)
+    mapped = on_host(piece.phi)
+    for batch in spans(len(mapped), operands["batch_rows"]):
+        phi = mapped[batch]
+        value, gradient = tuned_gradient(
+            phi,
+            targets[batch],
+            None if piece.weight is None else piece.weight[batch],
+            model,
+            loss=operands["loss"],
+            lam=operands["lam"],
+            penalty=penalty,
+        )
+        trace[-1] += len(phi) * value, len(phi)
+        steps += 1
+        rate = operands["rate"] / np.sqrt(1.0 + steps / _DECAY)
+        adam_update(values, (first, second), gradient.values, np.full(len(values), rate), step=steps)
+        model.clip(operands["lam"], penalty)
+        share = (1.0 + _AVERAGING) / (steps + _AVERAGING)
+        average *= 1.0 - share
+        average += share * values
+    return TunedDescent(values, first, second, average, state.shape, steps, trace)
+
+
+def _begun(trace: np.ndarray, epoch: int) -> np.ndarray:
+    """A copy of the trace with a line for this epoch."""
+    missing = np.zeros((max(0, epoch + 1 - len(trace)), 2))
+    return np.concatenate([trace, missing])

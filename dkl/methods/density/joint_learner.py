@@ -1,0 +1,335 @@
+"""JointFeatures: the weights of candidates in a divergence ball and the machine on them, learned together."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dkl.bounds.alignment import rademacher_bound
+from dkl.bounds.certificate import Bounds
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import ScalingKind
+from dkl.kernels.normal_equations import NewtonTargets
+from dkl.linear.target_statistics import TargetScale, target_record, target_scale
+from dkl.methods.aligned.learner import RHO_SHARE
+from dkl.methods.base import PoolLearner
+from dkl.methods.bounds_mixin import Certified, why_no_waves
+from dkl.methods.choice import choose_features
+from dkl.methods.density.driver import matrix_bytes
+from dkl.methods.density.joint_driver import JointDriver
+from dkl.methods.density.joint_problem import JointProblem, JointState
+from dkl.methods.frequency_search.learner import row_bytes, weight_of
+from dkl.methods.modelled import WorkingModelMixin
+from dkl.methods.parameters import (
+    COMMON,
+    JOINT,
+    POOL,
+    Constraints,
+    check_finite_pool,
+    check_parameters,
+    family_of,
+    kept_frequencies,
+)
+from dkl.methods.preparation.driver import PreparationDriver
+from dkl.methods.preparation.learner import preparation_problem
+from dkl.methods.warm_start import goes_on
+from dkl.solvers.divergence_ball import DivergenceBall
+from dkl.solvers.kernel_alignment import divergence, effective_features
+
+# of the largest weight: less is rounding
+_NO_WEIGHT = 1e-7
+_WORKING_BYTES = 2 << 30
+
+
+class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
+    """Features whose weights are learned together with the machine on them, to a certified optimum.
+
+    Among all weights q of the candidates with D_f(q || uniform) <= rho, f(t) = t^k - 1, and all linear models on them,
+    ``sum_m |w_m|^2 / (2 q_m) + C sum loss`` is least. That is the kernel machine with the best kernel of the ball; the
+    problem is convex, all rows count, and the duality gap says how far from the optimum the end can be.
+
+    Parameters
+    ----------
+    family : Family or None
+        Law of the candidates; None is ``Gaussian()`` with the median bandwidth.
+    n_candidates : int or None
+        Frequencies in the pool; None, for the finite families, is each column or harmonic once. Each is weighed by
+        itself.
+    n_features : int or None
+        Output columns, an upper bound (a cosine-sine pair takes two): where more candidates have weight, the largest
+        weights are kept. None keeps them all.
+    rho : float or None
+        Radius of the divergence ball: 0 is plain sampling, larger is more selective. None is 0.005 times the number of
+        candidates.
+    k : float
+        Order of the divergence, >= 2.
+    C : float
+        How much the losses count against the ridge, as in `sklearn.svm.SVC` and `LinearSVC`. Of "squared_error" half
+        the squares count: `Ridge` has ``alpha = 1/C`` there.
+    loss : {"hinge", "squared_hinge", "squared_error"} or None
+        One class against the rest, all with the same weights of candidates; for numbers half the squared error, of
+        targets in units of their deviation. None is "hinge" for classes.
+    tol : float
+        The duality gap to stop at, relative to the objective.
+    max_passes : int
+        Over the rows, at most.
+    max_working : int or None
+        Candidates that are solved on at once, at most: the driver holds matrices of their columns. All that have
+        weight must be among them, at least ``n_candidates / (1 + rho)`` for k = 2. None is as many as 2 GiB hold:
+        3,000 pairs for two classes, 1,200 for ten.
+    warm_start : bool
+        `fit` starts from the weights and the machine of the last fit, whose candidates, bandwidth and scaler stay; the
+        optimum is the same.
+    sigma_factors : sequence of float
+        Spread the candidates evenly over the bandwidth times each of these.
+    scaling, max_rows
+        As of `RandomFeatures`; `max_rows` bounds the rows of all passes.
+    class_weight : dict, "balanced" or None
+    dtype, device, random_state, checkpoint, progress, memory_limit
+        As of `RandomFeatures`. With `checkpoint` a killed fit goes on from its last pass, to the same bits.
+
+    Attributes
+    ----------
+    feature_map_ : FeatureMap
+    candidates_ : ndarray, or csr_array for `Coordinates`, of shape (D, d)
+    weights_ : ndarray of shape (D,)
+        q.
+    divergence_, effective_features_, rho_ : float
+        D_f(q || 1/D), 1 / sum(q^2), and the radius.
+    frequencies_ : ndarray of shape (m, d)
+    coef_, intercept_ : ndarray of shape (K, n_features) and (K,)
+        The machine on the features, in the targets' own units; K is 1 for two classes. `machine_` predicts with it,
+        and a `KernelClassifier` with Newton steps starts there.
+    objective_, duality_gap_ : float
+        Of the problem above, and how far above its minimum that is at most.
+    history_ : list of dict
+        One line each time that all candidates were looked at: passes, objective, gap, working candidates, support.
+    message_ : str
+        How it ended.
+    family_, scaler_, seed_, n_features_in_, classes_, stats_
+        As of `RandomFeatures`; `classes_` for labels only.
+
+    References
+    ----------
+    Sinha & Duchi 2016, "Learning kernels with random features", equation (9).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from dkl.methods.density.joint_learner import JointFeatures
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> learner = JointFeatures(n_candidates=100, scaling="quantile", random_state=0).fit(X, y)
+    >>> bool(learner.duality_gap_ <= 1e-3 * learner.objective_)
+    True
+    >>> bool(learner.machine_.score(X, y) > 0.95)
+    True
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **JOINT}
+    _supervised: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        family: Any = None,
+        n_candidates: int | None = 2_000,
+        n_features: int | None = 1_000,
+        rho: float | None = None,
+        *,
+        k: float = 2,
+        C: float = 1.0,
+        loss: str | None = None,
+        tol: float = 1e-3,
+        max_passes: int = 200,
+        max_working: int | None = None,
+        warm_start: bool = False,
+        sigma_factors: Any = (1.0,),
+        scaling: ScalingKind | None = None,
+        max_rows: int | None = None,
+        class_weight: Any = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        random_state: Any = None,
+        checkpoint: Any = None,
+        progress: Any = None,
+        memory_limit: Any = None,
+    ) -> None:
+        self.family = family
+        self.n_candidates = n_candidates
+        self.n_features = n_features
+        self.rho = rho
+        self.k = k
+        self.C = C
+        self.loss = loss
+        self.tol = tol
+        self.max_passes = max_passes
+        self.max_working = max_working
+        self.warm_start = warm_start
+        self.sigma_factors = sigma_factors
+        self.scaling = scaling
+        self.max_rows = max_rows
+        self.class_weight = class_weight
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.progress = progress
+        self.memory_limit = memory_limit
+
+    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The preparation, the targets' moments where they are numbers, and the solver's passes as they may grow."""
+        check_parameters(self)
+        self._check_rest()
+        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
+        scale = [] if dataset.classes is not None else [([target_record(dataset.schema.n_targets or 1)], 1)]
+        return [*PreparationDriver().plan(preparation), *scale, *JointDriver().plan(self._planned_problem(dataset))]
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """The matrices of as many working candidates as there may be."""
+        return JointDriver().held(self._planned_problem(dataset), row_bytes(dataset.source))
+
+    def bounds(self, *, as_printed: bool = False) -> Bounds:
+        """Lemma 3 for machines of the greatest length that a minimum can have: sqrt(2 C n), known before the rows are.
+
+        Of each class against the rest, where there are several.
+
+        Parameters
+        ----------
+        as_printed : bool
+            The paper's form.
+
+        Returns
+        -------
+        Bounds
+            Empty for numbers, `class_weight`, and features that are not bounded by 1.
+
+        References
+        ----------
+        Sinha & Duchi 2016, lemma 3.
+        """
+        if why := self._why_no_bounds():
+            return Bounds(why_none=why)
+        n = self.total_weight_
+        # all coefficients zero cost C a row; at a minimum half the squared length costs no more
+        norm = float(np.sqrt(2.0 * self.C * n))
+        return Bounds([rademacher_bound(n, self.rho_, norm=norm, k=float(self.k), as_printed=as_printed)])
+
+    def _why_no_bounds(self) -> str:
+        return why_no_waves(self) or super()._why_no_bounds()
+
+    def _check_rest(self) -> None:
+        family = family_of(self)
+        check_finite_pool(self, family)
+        if self.n_features is not None:
+            kept_frequencies(type(self).__name__, self.n_features, family)
+
+    def _planned_problem(self, dataset: Dataset) -> JointProblem:
+        pool = self._planned_pool(self._planned_family(), dataset)
+        return self._unfitted()._problem(pool, dataset, None)
+
+    def _learn(self, dataset: Dataset) -> None:
+        start = self._start(dataset)
+        if dataset.classes is not None:
+            self.classes_ = np.asarray(dataset.classes)
+        self._planned_problem(dataset)
+        if start is None:
+            scaler = self._prepare(dataset)
+            self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+        scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
+        problem = replace(self._problem(self.pool_, dataset, scale), start=start)
+        state = self._run(
+            JointDriver(),
+            problem,
+            dataset,
+            "solver",
+            keep=lambda learner, state: learner._keep_solution(problem, state, scale),
+        )
+        if state.gap > problem.tol * state.objective and not state.was_stopped:
+            warnings.warn(f"{type(self).__name__} stands where {state.message}", UserWarning, stacklevel=4)
+
+    def _start(self, dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """The solution of the last fit, with `warm_start`."""
+        if not goes_on(self, dataset, ("family", "n_candidates", "sigma_factors", "scaling", "dtype", "rho", "k")):
+            return None
+        if not hasattr(self, "_solution"):
+            raise ValueError(
+                "warm_start=True starts from the last fit's solution on all candidates, which is not saved with a "
+                "model; set warm_start=False"
+            )
+        return self._solution
+
+    def _problem(self, pool: FeatureMap, dataset: Dataset, scale: TargetScale | None) -> JointProblem:
+        """The problem of these parameters.
+
+        Raises
+        ------
+        ValueError
+            If the loss is not one for these targets, or more candidates have weight than are solved on at once.
+        """
+        D, classes = pool.n_frequencies, dataset.classes
+        rho = RHO_SHARE * D if self.rho is None else float(self.rho)
+        ball = DivergenceBall(D, rho, float(self.k))
+        n_outputs = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
+        targets = NewtonTargets(
+            models=np.array([1]) if classes is not None and n_outputs == 1 else np.arange(n_outputs),
+            n_classes=None if classes is None else len(classes),
+            class_weight=self._class_weights(dataset),
+            center=None if scale is None else scale.center,
+            scale=None if scale is None else scale.scale,
+        )
+        loss, total = self._loss(classes), weight_of(dataset, targets.class_weight)
+        amplitude = self.family_.feature_scale(pool.n_columns) / np.sqrt(D)
+        return JointProblem(
+            replace(pool, amplitudes=np.full(D, amplitude)),
+            targets,
+            total,
+            loss,
+            1.0 / (self.C * total),
+            ball,
+            tol=self.tol,
+            max_passes=self.max_passes,
+            most_working=self._most_working(
+                ball, pool.columns_a_frequency, 1 if loss == "squared_error" else n_outputs
+            ),
+            dtype=self.dtype,
+            n_rows=dataset.n_rows,
+        )
+
+    def _most_working(self, ball: DivergenceBall, parts: int, n_hessians: int) -> int:
+        """How many candidates are solved on at once."""
+        most = self.max_working or int(np.sqrt(_WORKING_BYTES / matrix_bytes(1, n_hessians))) // parts
+        if ball.least > most:
+            raise ValueError(
+                f"rho={ball.rho:g} gives at least {ball.least:,} of {ball.n_frequencies:,} candidates weight, and "
+                f"max_working={most:,} are solved on at once; set a larger rho or max_working, or fewer n_candidates "
+                "(rho=0 is RandomFeatures)"
+            )
+        return most
+
+    def _loss(self, classes: Any) -> Any:
+        if classes is None and self.loss not in (None, "squared_error"):
+            raise ValueError(
+                f"loss={self.loss!r} is for class labels, and these targets are numbers; use loss='squared_error'"
+            )
+        return self.loss or ("squared_error" if classes is None else "hinge")
+
+    def _keep_solution(self, problem: JointProblem, state: JointState, scale: TargetScale | None) -> None:
+        """The weights, and the model on the features at the learned amplitudes."""
+        D = problem.pool.n_frequencies
+        found = np.where(state.density[0] > _NO_WEIGHT * state.density.max(), state.density[0], 0.0)
+        self.weights_, self._solution = np.zeros(D), (state.working, state.coefficients, state.density)
+        self.weights_[state.working] = found / found.sum()
+        self.divergence_, self.rho_ = divergence(self.weights_, problem.ball.k), problem.ball.rho
+        self.effective_features_, self.total_weight_ = effective_features(self.weights_), problem.total_weight
+        kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
+        choice = choose_features(self.weights_, kept, self.seed_, estimator="support")
+        self._keep(choice)
+        model = state.moved_to(choice.index).coefficients
+        coef = model[:, :-1] / np.tile(np.sqrt(D) * choice.amplitudes, self.pool_.columns_a_frequency)
+        center, unit = (0.0, np.ones(len(coef))) if scale is None else (scale.center, scale.scale)
+        self.coef_, self.intercept_ = coef * unit[:, None], model[:, -1] * unit + center
+        self.objective_, self.duality_gap_ = state.objective / problem.lam, state.gap / problem.lam
+        self.history_, self.message_ = [dict(line) for line in state.rounds], state.message

@@ -1,0 +1,279 @@
+"""Meta-kernels: kernels between frequencies, which say how smooth a learned spectral density is expected to be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from dkl.features.families import Gaussian, Matern
+
+
+@runtime_checkable
+class MetaKernel(Protocol):
+    """What `dkl.methods.density.penalty` needs of a meta-kernel: any frozen dataclass with these two methods."""
+
+    def validate(self) -> None:
+        """Raise ValueError if a parameter has no meaning."""
+        ...
+
+    def gram(self, W: np.ndarray, V: np.ndarray | None = None) -> np.ndarray:
+        """kappa(w_i, v_j), float64 of shape (len(W), len(V)); positive semidefinite where V is W."""
+        ...
+
+
+class _Smooth:
+    """A meta-kernel with a closed form; `even` makes it one of even functions."""
+
+    even: bool
+
+    def validate(self) -> None:
+        _check_positive(self, "length_scale")
+        _check_flag(self, "even")
+
+    def gram(self, W: np.ndarray, V: np.ndarray | None = None) -> np.ndarray:
+        self.validate()
+        W, V = _frequencies(W, V)
+        gram = self._values(W, V)
+        if self.even:
+            gram += self._values(W, -V)
+            gram *= 0.5
+        return gram
+
+    def _values(self, W: np.ndarray, V: np.ndarray) -> np.ndarray:
+        raise TypeError(f"{type(self).__name__} does not say what its kernel is")
+
+
+@dataclass(frozen=True)
+class RBFMetaKernel(_Smooth):
+    """kappa(w, v) = exp(-|w - v|^2 / (2 length_scale^2)): very smooth densities, the paper's choice.
+
+    Parameters
+    ----------
+    length_scale : float
+        In the units of frequencies, the inverse of those of the (scaled) columns.
+    even : bool
+        (kappa(w, v) + kappa(w, -v)) / 2 instead: the density of a real kernel is even (section 3.1).
+
+    References
+    ----------
+    Shilton, Gupta, Rana, Venkatesh & Venkatesh 2022, "TRF: Learning Kernels with Tuned Random Features", section 6.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.methods.density.meta_kernels import RBFMetaKernel
+    >>> RBFMetaKernel(length_scale=2.0).gram(np.array([[0.0], [2.0]])).round(3).tolist()
+    [[1.0, 0.607], [0.607, 1.0]]
+    """
+
+    length_scale: float = 1.0
+    even: bool = False
+
+    def _values(self, W: np.ndarray, V: np.ndarray) -> np.ndarray:
+        return Gaussian(sigma=self.length_scale).kernel(W, V)
+
+
+@dataclass(frozen=True)
+class MaternMetaKernel(_Smooth):
+    """The Matern kernel of smoothness nu: rougher densities than `RBFMetaKernel`, whose limit it is.
+
+    Parameters
+    ----------
+    length_scale : float
+        As of `RBFMetaKernel`.
+    nu : float
+        Smoothness, positive; as of `dkl.Matern`.
+    even : bool
+        As of `RBFMetaKernel`.
+    """
+
+    length_scale: float = 1.0
+    nu: float = 1.5
+    even: bool = False
+
+    def validate(self) -> None:
+        super().validate()
+        _check_positive(self, "nu")
+
+    def _values(self, W: np.ndarray, V: np.ndarray) -> np.ndarray:
+        return Matern(nu=self.nu, sigma=self.length_scale).kernel(W, V)
+
+
+@dataclass(frozen=True)
+class PolynomialMetaKernel(_Smooth):
+    """kappa(w, v) = (constant + w.v / length_scale^2)^degree: densities that are polynomials in w.
+
+    A positive constant puts the function 1 into the space, so that the reference density is met exactly: mu-hat = 1
+    (footnote 1 of the paper). With ``even=True`` the odd powers go.
+
+    Parameters
+    ----------
+    degree : int
+        >= 1.
+    constant : float
+        Positive: without it no linear combination of the features is 1.
+    length_scale : float
+        As of `RBFMetaKernel`.
+    even : bool
+        As of `RBFMetaKernel`.
+    """
+
+    degree: int = 2
+    constant: float = 1.0
+    length_scale: float = 1.0
+    even: bool = False
+
+    def validate(self) -> None:
+        super().validate()
+        if not isinstance(self.degree, Integral) or isinstance(self.degree, bool) or self.degree < 1:
+            raise ValueError(
+                f"PolynomialMetaKernel: degree is {self.degree!r}; it must be a whole number of at least 1"
+            )
+        _check_positive(self, "constant")
+
+    def _values(self, W: np.ndarray, V: np.ndarray) -> np.ndarray:
+        return (self.constant + W @ V.T / self.length_scale**2) ** self.degree
+
+
+@dataclass(frozen=True)
+class DeltaMetaKernel:
+    """kappa(w, v) = 1 if w = v, else 0: no frequency says anything about another. Fourier kernel learning's choice.
+
+    References
+    ----------
+    Bazavan, Li & Sminchisescu 2012, "Fourier kernel learning"; section 2.1 of Shilton et al. 2022.
+    """
+
+    def validate(self) -> None:
+        """There is nothing to set."""
+
+    def gram(self, W: np.ndarray, V: np.ndarray | None = None) -> np.ndarray:
+        """1 where two rows are the same frequency."""
+        W, V = _frequencies(W, V)
+        names = np.unique(np.concatenate([W, V]), axis=0, return_inverse=True)[1].ravel()
+        return (names[: len(W), None] == names[len(W) :]).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class SumMetaKernel:
+    """A weighted sum of meta-kernels: a smooth density plus a rough one, say.
+
+    Parameters
+    ----------
+    kernels : tuple of MetaKernel
+    weights : tuple of float, or None
+        Positive, one a kernel; None weighs each 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.methods.density.meta_kernels import DeltaMetaKernel, RBFMetaKernel, SumMetaKernel
+    >>> SumMetaKernel((RBFMetaKernel(), DeltaMetaKernel()), (1.0, 0.5)).gram(np.zeros((1, 2))).tolist()
+    [[1.5]]
+    """
+
+    kernels: tuple[MetaKernel, ...]
+    weights: tuple[float, ...] | None = None
+
+    def validate(self) -> None:
+        """Raise ValueError if there is nothing to add, or a weight is not positive."""
+        if not isinstance(self.kernels, Sequence) or not self.kernels:
+            raise ValueError(
+                f"SumMetaKernel: kernels is {self.kernels!r}; it must be a tuple of at least one meta-kernel"
+            )
+        for kernel in self.kernels:
+            _check_kernel(kernel)
+        if self.weights is None:
+            return
+        if len(self.weights) != len(self.kernels) or not all(_is_positive(weight) for weight in self.weights):
+            raise ValueError(
+                f"SumMetaKernel: weights is {self.weights!r}; it must hold a positive finite number for each of the "
+                f"{len(self.kernels)} kernels"
+            )
+
+    def gram(self, W: np.ndarray, V: np.ndarray | None = None) -> np.ndarray:
+        """The weighted sum of the kernels' values."""
+        self.validate()
+        weights = self.weights or (1.0,) * len(self.kernels)
+        gram = weights[0] * self.kernels[0].gram(W, V)
+        for weight, kernel in zip(weights[1:], self.kernels[1:], strict=True):
+            gram += weight * kernel.gram(W, V)
+        return gram
+
+
+NAMED = {
+    "rbf": RBFMetaKernel,
+    "matern": MaternMetaKernel,
+    "polynomial": PolynomialMetaKernel,
+    "delta": DeltaMetaKernel,
+}
+
+
+def as_meta_kernel(kernel: Any, length_scale: float = 1.0) -> MetaKernel:
+    """The meta-kernel that a name or an object stands for, with its parameters checked.
+
+    Parameters
+    ----------
+    kernel : {"rbf", "matern", "polynomial", "delta"} or MetaKernel
+        By name: Matern of smoothness 3/2, a polynomial of degree 2.
+    length_scale : float
+        Of a kernel by name; an object has its own.
+
+    Returns
+    -------
+    MetaKernel
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, the object is no meta-kernel or a parameter has no meaning.
+
+    Examples
+    --------
+    >>> from dkl.methods.density.meta_kernels import as_meta_kernel
+    >>> as_meta_kernel("matern", length_scale=0.5)
+    MaternMetaKernel(length_scale=0.5, nu=1.5, even=False)
+    """
+    if isinstance(kernel, str) and kernel in NAMED:
+        kernel = NAMED[kernel]() if kernel == "delta" else NAMED[kernel](length_scale=length_scale)
+    _check_kernel(kernel)
+    return kernel
+
+
+def _check_kernel(kernel: Any) -> None:
+    if isinstance(kernel, type) or not isinstance(kernel, MetaKernel):
+        raise ValueError(
+            f"meta_kernel is {kernel!r}; it must be one of {sorted(NAMED)}, or an object with validate() and gram(W, "
+            "V), such as RBFMetaKernel(length_scale=1.0)"
+        )
+    kernel.validate()
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and 0.0 < float(value) < math.inf
+
+
+def _check_positive(kernel: Any, name: str) -> None:
+    value = getattr(kernel, name)
+    if not _is_positive(value):
+        raise ValueError(f"{type(kernel).__name__}: {name} is {value!r}; it must be a positive finite number")
+
+
+def _check_flag(kernel: Any, name: str) -> None:
+    value = getattr(kernel, name)
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{type(kernel).__name__}: {name} is {value!r}; it must be True or False")
+
+
+def _frequencies(W: np.ndarray, V: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Both as float64 matrices of the same columns."""
+    W = np.asarray(W, dtype=np.float64)
+    V = W if V is None else np.asarray(V, dtype=np.float64)
+    if W.ndim != 2 or V.ndim != 2 or W.shape[1] != V.shape[1]:
+        raise ValueError(f"frequencies of shapes {W.shape} and {V.shape}: both must be matrices of the same columns")
+    return W, V

@@ -1,0 +1,163 @@
+"""The passes of tuned random features as records: sums for squared errors, by fold or whole, and for hinges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.device import on_host
+from dkl.kernels.maps import map_rows, mapping_flops
+from dkl.kernels.normal_equations import NewtonTargets, TrialSteps, newton_tile, packed_panels, packed_size
+from dkl.methods.density.row_summary import Squared, SquaredRows, SquaredSums
+from dkl.methods.density.sums import MarginOptions, Smoothing, margin_block, margin_shapes, misfit_block, squared_block
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
+
+# the most that one accumulator may take
+_ACCUMULATOR_BYTES = 1 << 26
+
+RowFunction = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class FoldSums:
+    """One pass that serves every lam, Lam, gamma and length at fixed frequencies, by folds of rows.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        With amplitudes 1/sqrt(D).
+    targets : NewtonTargets
+        Of all outputs.
+    folds : callable or None
+        Row ids (n,) to the fold of each row, int64; rows outside 0 .. F - 1 are left out. None puts all into one.
+    n_folds : int
+        F.
+    n_rows : int or None
+        If there are no more than half as many rows as columns, they come to the driver themselves.
+    dtype : {"float32", "float64"}
+        Of the mapped rows and their products. In float32 these err by some 1e-8 of the largest eigenvalue: too much
+        for lam below 1e-6.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.kernels.normal_equations import NewtonTargets
+    >>> from dkl.features.families import Gaussian
+    >>> from dkl.methods.density.pass_records import FoldSums
+    >>> folds = FoldSums(Gaussian(1.0).draw(8, 2, 0), NewtonTargets(np.arange(1), None), lambda ids: ids % 5, 5)
+    >>> [record.result_bytes for record in folds.records()]
+    [6840]
+    """
+
+    feature_map: FeatureMap
+    targets: NewtonTargets
+    folds: RowFunction | None = None
+    n_folds: int = 1
+    n_rows: int | None = None
+    dtype: str = "float64"
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether the rows themselves come to the driver."""
+        return self.n_rows is not None and 2 * self.n_rows <= self.feature_map.n_features
+
+    def records(self) -> list[Record]:
+        """What the pass computes."""
+        if self.keeps_rows and self.n_rows is not None:
+            return [RowSample("rows", self.n_rows, seed=0)]
+        panels = packed_panels(self.feature_map.n_features + 1, _ACCUMULATOR_BYTES // self.n_folds)
+        return [self._record(columns, first=place == 0) for place, columns in enumerate(panels)]
+
+    def collect(self, results: Sequence[Any]) -> list[Squared]:
+        """The sums (or the rows) of each fold from the results of the pass."""
+        if self.keeps_rows:
+            return self._rows_by_fold(results[0])
+        gram = np.concatenate([panel["gram"] for panel in results], axis=1)
+        first: Mapping[str, np.ndarray] = results[0]
+        return [SquaredSums(gram[f], first["cross"][f], first["squares"][f]) for f in range(self.n_folds)]
+
+    def _rows_by_fold(self, rows: Block) -> list[Squared]:
+        values, weight = self.targets(rows)
+        folds = np.zeros(rows.n_rows, np.int64) if self.folds is None else self.folds(rows.row_id)
+        phi = on_host(map_rows(rows.X, self.feature_map, self.dtype)).astype(np.float64)
+        chosen = [np.flatnonzero((folds == f) & (weight > 0.0)) for f in range(self.n_folds)]
+        return [SquaredRows(phi[index], values[index], weight[index]) for index in chosen]
+
+    def _record(self, columns: tuple[int, int], *, first: bool) -> BlockSum:
+        F, K, width = self.n_folds, len(self.targets.models), self.feature_map.n_features + 1
+        accumulators = {"gram": Accumulator((F, packed_size(*columns)))}
+        if first:
+            accumulators |= {"cross": Accumulator((F, K, width)), "squares": Accumulator((F, K))}
+        operands = {
+            "feature_map": self.feature_map,
+            "targets": self.targets,
+            "folds": self.folds,
+            "n_folds": F,
+            "columns": columns,
+            "first": first,
+            "dtype": self.dtype,
+        }
+        cost = TunedCost(self.feature_map, K, packed_size(*columns), self.dtype)
+        return BlockSum("sums of pairs of features", squared_block, accumulators, operands, cost)
+
+
+def misfit_record(feature_map: FeatureMap, targets: NewtonTargets, models: np.ndarray, dtype: str) -> BlockSum:
+    """Gradient and loss of the squared error at models (K, m + 1)."""
+    accumulators = {"pulls": Accumulator(models.shape), "squares": Accumulator((len(models),))}
+    operands = {"feature_map": feature_map, "targets": targets, "models": models, "dtype": dtype}
+    return BlockSum("residuals", misfit_block, accumulators, operands, TunedCost(feature_map, len(models), 0, dtype))
+
+
+def margin_records(
+    feature_map: FeatureMap,
+    targets: NewtonTargets,
+    trial: TrialSteps,
+    smoothing: Smoothing,
+    options: MarginOptions,
+    sample: RowFunction | None,
+) -> list[BlockSum]:
+    """Losses, gradients and Hessians of a step on hinge losses, whatever the columns and the order of `options` are."""
+    operands = {
+        "feature_map": feature_map,
+        "targets": targets,
+        "trial": trial,
+        "smoothing": smoothing,
+        "sample": sample,
+    }
+    n_hessians, records = len(options.hessian_of), []
+    for place, columns in enumerate(packed_panels(feature_map.n_features + 1, _ACCUMULATOR_BYTES // n_hessians)):
+        panel = replace(options, columns=columns, first_order=place == 0)
+        accumulators = {name: Accumulator(shape) for name, shape in margin_shapes(trial, panel).items()}
+        cost = TunedCost(feature_map, len(targets.models), packed_size(*columns) * n_hessians, options.dtype)
+        records.append(BlockSum("tuned step", margin_block, accumulators, {**operands, "options": panel}, cost))
+    return records
+
+
+@dataclass(frozen=True, eq=False)
+class TunedCost:
+    """What a block costs: mapping, scores and gradients in float64, products of all pairs of columns.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+    n_models : int
+    packed : int
+        Products a row.
+    dtype : str
+    """
+
+    feature_map: FeatureMap
+    n_models: int
+    packed: int
+    dtype: str
+
+    def __call__(self, rows: int, columns: int) -> Cost:
+        m, itemsize = self.feature_map.n_features, np.dtype(self.dtype).itemsize
+        flops = mapping_flops(columns, self.feature_map) + 12.0 * self.n_models * m + 2.0 * self.packed
+        tile = newton_tile(m, self.dtype) * m * (2 * itemsize + 8)
+        return Cost(rows * flops, tile + 2 * itemsize * self.packed)

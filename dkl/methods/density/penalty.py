@@ -1,0 +1,400 @@
+"""The penalty on a spectral density: Lam/2 (u - c)'H(u - c) above a floor, from one spectrum of the meta-kernel."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import eigh
+
+from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.tiles import spans
+from dkl.methods.density.meta_kernels import DeltaMetaKernel, MetaKernel, as_meta_kernel
+from dkl.solvers.block_pivoting import bounded_minimum
+from dkl.solvers.density_term import LEAST_DENSITY, Conjugate
+from dkl.solvers.interior_point import minimise_quadratic
+
+# D x D matrices of float64 that stand at once: vectors and the work of eigh, or vectors, H and a factor
+_MATRICES = 3
+_TILE_BYTES = 1 << 22
+MOST_BYTES = 8 << 30
+
+
+@dataclass(frozen=True, eq=False)
+class MetaSpectrum:
+    """The eigenvalues and vectors of G = kappa(W, W): all that gamma, Lam, floor and centre need, found once a length.
+
+    Parameters
+    ----------
+    values : ndarray of shape (D,)
+        Ascending, clipped at 0.
+    vectors : ndarray of shape (D, D) or None
+        One a column; None for G = I, whose vectors nobody needs.
+    """
+
+    values: np.ndarray
+    vectors: np.ndarray | None
+
+    @property
+    def n_frequencies(self) -> int:
+        """D."""
+        return len(self.values)
+
+    def scaled(self, factors: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+        """V diag(factors) V' applied to each row of `vectors`, float64 of its shape (D,) or (K, D)."""
+        if self.vectors is None:
+            return factors * vectors
+        return (factors * (vectors @ self.vectors)) @ self.vectors.T
+
+
+class Elimination(NamedTuple):
+    """The best density for given weights where each frequency has its own, as `DensityPenalty.eliminate` finds it.
+
+    Parameters
+    ----------
+    density : ndarray of the shape of the squares
+    value : float
+        sum_j lam |w_j|^2 / (2 u_j) + Lam/2 (u - c)'H(u - c) at it.
+    slope : ndarray of the shape of the squares
+        Its derivative to |w_j|^2: lam / (2 u_j), infinite where u_j is 0.
+    """
+
+    density: np.ndarray
+    value: float
+    slope: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class DensityPenalty:
+    """Lam/2 (u - c)'H(u - c) over u >= floor, H = (G + gamma D I)^-1 G (G + gamma D I)^-1.
+
+    ``dataclasses.replace(penalty, gamma=..., Lam=...)`` costs nothing: the spectrum stays. Densities are (D,), or
+    (K, D) for one a class, whose penalties are added.
+
+    Parameters
+    ----------
+    spectrum : MetaSpectrum
+    gamma : float
+        Positive: how much the fit of a density at the frequencies is smoothed.
+    Lam : float
+        Positive; ``inf`` fixes the density at `center`, and the model is that of plain random features.
+    floor : float
+        >= 0: 1 is the paper's constraint, a small number gives its (17)-(18), 0 Fourier kernel learning.
+    center : float
+        The density without penalty: 1 is the reference kernel, 0 Fourier kernel learning.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+
+    References
+    ----------
+    Shilton, Gupta, Rana, Venkatesh & Venkatesh 2022, equations (15) and (22); the paper prints lambda for Lam there.
+    """
+
+    spectrum: MetaSpectrum
+    gamma: float
+    Lam: float
+    floor: float = 1.0
+    center: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_number("gamma", self.gamma, "a positive finite number", positive=True)
+        _check_number("Lam", self.Lam, "a positive number, or float('inf') for the reference kernel", positive=True)
+        _check_number("density_floor", self.floor, "a finite number of at least 0")
+        _check_number("center", self.center, "a finite number of at least 0")
+        if self.fixed and not 0.0 < self.center >= self.floor:
+            raise ValueError(
+                f"Lam=inf fixes the density at center={self.center:g}, which is not positive or lies below "
+                f"density_floor={self.floor:g}; give a finite Lam, or center=1.0"
+            )
+
+    @property
+    def n_frequencies(self) -> int:
+        """D."""
+        return self.spectrum.n_frequencies
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the density is the centre whatever the data say."""
+        return math.isinf(self.Lam)
+
+    @property
+    def separable(self) -> bool:
+        """Whether H is a multiple of the identity, so that `eliminate` has each frequency's density in closed form."""
+        return self.spectrum.vectors is None
+
+    @cached_property
+    def curvatures(self) -> np.ndarray:
+        """The eigenvalues of H, t / (t + gamma D)^2, in the order of those of G: (D,)."""
+        t = self.spectrum.values
+        return t / np.square(t + self.gamma * self.n_frequencies)
+
+    @cached_property
+    def matrix(self) -> np.ndarray:
+        """H itself, (D, D): for solvers that factorise; `times` needs none."""
+        if self.spectrum.vectors is None:
+            return np.diag(self.curvatures)
+        half = self.spectrum.vectors * np.sqrt(self.curvatures)
+        return half @ half.T
+
+    def times(self, e: np.ndarray) -> np.ndarray:
+        """H e of each row, (D,) or (K, D)."""
+        return self.spectrum.scaled(self.curvatures, np.asarray(e, dtype=np.float64))
+
+    def start(self) -> np.ndarray:
+        """The natural first density, (D,): the centre, raised to the floor."""
+        return np.full(self.n_frequencies, max(self.center, self.floor))
+
+    def inside(self, u: np.ndarray) -> np.ndarray:
+        """A density near u (D,) that is allowed, and positive."""
+        if self.fixed:
+            return self.start()
+        # at 0 the model says nothing, and the problem is convex: any other start will do
+        return np.maximum(np.where(u > 0.0, u, 1.0), max(self.floor, LEAST_DENSITY))
+
+    def residual(self, u: np.ndarray, gradient: np.ndarray) -> float:
+        """max |u - max(u - gradient, floor)|; 0 where the density is fixed."""
+        if self.fixed:
+            return 0.0
+        return float(np.max(np.abs(u - np.maximum(u - gradient, self.floor)), initial=0.0))
+
+    def quadratic_minimum(self, curvature: np.ndarray, gradient: np.ndarray, u: np.ndarray) -> np.ndarray:
+        """The density where the penalty and a second-order model of the rest are least together.
+
+        Parameters
+        ----------
+        curvature : ndarray of shape (D, D)
+            Of the rest at u.
+        gradient : ndarray of shape (D,)
+            Of the whole.
+        u : ndarray of shape (D,)
+        """
+        floor = max(self.floor, LEAST_DENSITY)
+        whole = curvature + self.Lam * self.matrix
+        return bounded_minimum(whole, gradient - whole @ u, floor, u > floor)
+
+    def value(self, u: np.ndarray) -> float:
+        """The penalty of a density, (D,) or (K, D)."""
+        e = np.asarray(u, dtype=np.float64) - self.center
+        if self.fixed:
+            return math.inf if e.any() else 0.0
+        along = e if self.spectrum.vectors is None else e @ self.spectrum.vectors
+        return float(0.5 * self.Lam * np.sum(self.curvatures * np.square(along)))
+
+    def gradient(self, u: np.ndarray) -> np.ndarray:
+        """Lam H (u - c), of the shape of `u`; zero where the density is fixed."""
+        e = np.asarray(u, dtype=np.float64) - self.center
+        return np.zeros_like(e) if self.fixed else self.Lam * self.times(e)
+
+    def conjugate(self, p: np.ndarray) -> Conjugate:
+        """min over u >= floor of Lam/2 (u - c)'H(u - c) - u.p, from below: the last term of the dual objective.
+
+        Parameters
+        ----------
+        p : ndarray of shape (D,) or (K, D)
+            |c_j|^2 / (2 lam), c_j = sum_i a_i z_ij; of a density a class, one row a class.
+
+        Returns
+        -------
+        Conjugate
+        """
+        p = np.asarray(p, dtype=np.float64)
+        if p.ndim == 2:
+            rows = [self.conjugate(row) for row in p]
+            return Conjugate(
+                sum(row.value for row in rows), np.stack([row.density for row in rows]), sum(row.gap for row in rows)
+            )
+        if self.fixed:
+            u = self.start()
+            return Conjugate(-float(u @ p), u, 0.0)
+        if self.spectrum.vectors is None:
+            u = np.maximum(self.floor, self.center + p / (self.Lam * self.curvatures))
+            return Conjugate(self.value(u) - float(u @ p), u, 0.0)
+        return self._searched_conjugate(p)
+
+    def eliminate(self, squares: np.ndarray, lam: float) -> Elimination:
+        """The best density for given weights, in closed form: for a `DeltaMetaKernel` alone.
+
+        With centre and floor 0 (Fourier kernel learning) u_j = (lam |w_j|^2 / (2 Lam h))^(1/3) with
+        h = 1 / (1 + gamma D)^2, and the value is 1.5 (Lam h)^(1/3) sum_j (lam |w_j|^2 / 2)^(2/3). Solvers that work on
+        the weights alone need it, since the gradient in u is singular at 0.
+
+        Parameters
+        ----------
+        squares : ndarray of shape (D,) or (K, D)
+            |w_j|^2, added over the outputs that share a density.
+        lam : float
+
+        Returns
+        -------
+        Elimination
+
+        Raises
+        ------
+        ValueError
+            If the meta-kernel couples frequencies.
+        """
+        if not self.separable:
+            raise ValueError(
+                "eliminate: the meta-kernel couples frequencies, so the best density has no closed form; "
+                "it has one for meta_kernel='delta'"
+            )
+        half = 0.5 * lam * np.asarray(squares, dtype=np.float64)
+        u = self.start() + 0.0 * half if self.fixed else np.maximum(self.floor, self._free_density(half))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ridge = np.where(half > 0.0, half / u, 0.0)
+            slope = 0.5 * lam / u
+        return Elimination(u, float(ridge.sum()) + self.value(u), slope)
+
+    def _free_density(self, half: np.ndarray) -> np.ndarray:
+        """The root of u^2 (u - c) = lam |w|^2 / (2 Lam h) at or above the centre."""
+        target = half / (self.Lam * self.curvatures)
+        # on the root's far side, where the cubic is convex: Newton falls to it, and stands at once where c is 0
+        u = self.center + np.cbrt(target)
+        for _ in range(_CUBIC_STEPS):
+            slope = u * (3.0 * u - 2.0 * self.center)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                step = np.where(slope > 0.0, (u * u * (u - self.center) - target) / slope, 0.0)
+            u = np.maximum(u - step, self.center)
+        return u
+
+    def _searched_conjugate(self, p: np.ndarray) -> Conjugate:
+        """By a quadratic over u - floor >= 0."""
+        lift = np.full_like(p, self.floor - self.center)
+        with one_blas_thread():
+            found = minimise_quadratic(self.matrix, p / self.Lam - self.times(lift))
+        at_floor = self.value(self.center + lift) - self.floor * float(p.sum())
+        gap = self.Lam * found.gap
+        return Conjugate(self.Lam * found.value + at_floor - gap, self.floor + found.point, gap)
+
+
+_CUBIC_STEPS = 8
+
+
+def density_bytes(n_frequencies: int) -> int:
+    """Memory that the penalty of D coupled frequencies needs at its peak: some matrices of D x D float64."""
+    return _MATRICES * 8 * n_frequencies**2
+
+
+def meta_spectrum(
+    W: np.ndarray, meta_kernel: Any, *, length_scale: float = 1.0, most_bytes: int = MOST_BYTES
+) -> MetaSpectrum:
+    """The spectrum of the meta-kernel on the frequencies: one eigendecomposition, D^3, a length.
+
+    Parameters
+    ----------
+    W : ndarray of shape (D, d)
+    meta_kernel : {"rbf", "matern", "polynomial", "delta"} or MetaKernel
+    length_scale : float
+        Of a meta-kernel by name.
+    most_bytes : int
+        Refuse to work above it.
+
+    Returns
+    -------
+    MetaSpectrum
+
+    Raises
+    ------
+    ValueError
+        If W is no finite matrix or the meta-kernel has no meaning.
+    MemoryError
+        If the matrices of D x D would not fit.
+    """
+    kernel = as_meta_kernel(meta_kernel, length_scale)
+    W = np.asarray(W, dtype=np.float64)
+    if W.ndim != 2 or not len(W) or not np.isfinite(W).all():
+        raise ValueError(f"W has shape {W.shape}; it must be a matrix of at least one frequency, all numbers finite")
+    if isinstance(kernel, DeltaMetaKernel):
+        return MetaSpectrum(np.ones(len(W)), None)
+    check_density_size(len(W), most_bytes)
+    return _decomposed(W, kernel)
+
+
+def density_penalty(
+    W: np.ndarray,
+    meta_kernel: Any,
+    *,
+    gamma: float,
+    Lam: float,
+    floor: float = 1.0,
+    center: float = 1.0,
+    length_scale: float = 1.0,
+) -> DensityPenalty:
+    """The penalty of densities on given frequencies.
+
+    Parameters
+    ----------
+    W : ndarray of shape (D, d)
+    meta_kernel : {"rbf", "matern", "polynomial", "delta"} or MetaKernel
+    gamma, Lam, floor, center : float
+        As of `DensityPenalty`.
+    length_scale : float
+        Of a meta-kernel by name.
+
+    Returns
+    -------
+    DensityPenalty
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+    MemoryError
+        If H would not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.methods.density.penalty import density_penalty
+    >>> penalty = density_penalty(np.array([[0.0], [1.0]]), "rbf", gamma=0.5, Lam=2.0)
+    >>> penalty.value(np.array([1.0, 1.0])), penalty.conjugate(np.zeros(2)).density.tolist()
+    (0.0, [1.0, 1.0])
+    """
+    spectrum = meta_spectrum(W, meta_kernel, length_scale=length_scale)
+    return DensityPenalty(spectrum, gamma, Lam, floor, center)
+
+
+def _decomposed(W: np.ndarray, kernel: MetaKernel) -> MetaSpectrum:
+    gram = np.empty((len(W), len(W)))
+    for rows in spans(len(W), max(1, _TILE_BYTES // (8 * len(W)))):
+        with np.errstate(over="ignore", invalid="ignore"):
+            part = kernel.gram(W[rows], W)
+        gram[rows] = _checked(part, gram[rows].shape, kernel)
+    with one_blas_thread():
+        # the transpose of a symmetric matrix in C order is one that LAPACK works on in place
+        values, vectors = eigh(gram.T, overwrite_a=True, check_finite=False, driver="evd")
+    return MetaSpectrum(np.maximum(values, 0.0), vectors)
+
+
+def _checked(values: np.ndarray, shape: tuple[int, ...], kernel: MetaKernel) -> np.ndarray:
+    if np.shape(values) != shape:
+        raise ValueError(f"{kernel!r}: gram of frequencies {shape} has shape {np.shape(values)}")
+    if not np.isfinite(values).all():
+        raise ValueError(f"{kernel!r} is not finite on these frequencies; its length scale is far from their lengths")
+    return values
+
+
+def check_density_size(n_frequencies: int, most_bytes: int = MOST_BYTES) -> None:
+    """Raise MemoryError, with the estimate and a remedy, for more coupled frequencies than fit."""
+    needed = density_bytes(n_frequencies)
+    if needed > most_bytes:
+        fits = math.isqrt(most_bytes // (_MATRICES * 8))
+        raise MemoryError(
+            f"the density of {n_frequencies:,} frequencies needs {needed / 2**30:.1f} GiB for the meta-kernel's matrix "
+            f"and its spectrum, above the limit of {most_bytes / 2**30:.1f} GiB; take at most {fits:,} frequencies, or "
+            "meta_kernel='delta', which needs no matrix"
+        )
+
+
+def _check_number(name: str, value: Any, expected: str, positive: bool = False) -> None:
+    real = isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
+    infinite = name == "Lam"
+    if not real or value < 0.0 or (positive and value == 0.0) or (math.isinf(value) and not infinite):
+        raise ValueError(f"{name} is {value!r}; it must be {expected}")

@@ -1,0 +1,98 @@
+"""What solving a tuned problem ends with: coefficients, density, and how far from the optimum they are at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dkl.methods.density.forms import frequency_squares
+from dkl.solvers.density_term import DensityTerm
+
+
+@dataclass(frozen=True, eq=False)
+class TunedSolution:
+    """A model on the features of the reference kernel, and the density that its penalty was weighed with.
+
+    Attributes
+    ----------
+    coef : ndarray of shape (K, m)
+        On features of amplitude 1/sqrt(D): all cosines, then all sines.
+    intercept : ndarray of shape (K,)
+    density : ndarray of shape (D,) or (K, D)
+        u, shared by all outputs or one an output.
+    objective : float
+        Mean loss, lam/2 sum |w_j|^2/u_j and the penalty of the density.
+    residual : float
+        The largest of |gradient by w|, |gradient by b| and |u - max(u - gradient by u, floor)|.
+    gap : float
+        The objective less that of a feasible dual point: how far above the minimum it is at most.
+    message : str
+        How the solver ended, in a sentence.
+    """
+
+    coef: np.ndarray
+    intercept: np.ndarray
+    density: np.ndarray
+    objective: float
+    residual: float
+    gap: float
+    message: str
+
+
+def ridge_value(coef: np.ndarray, density: np.ndarray, lam: float) -> float:
+    """lam/2 sum |w_j|^2/u_j of (K, m) coefficients, u shared (D,) or one an output (K, D); 0/0 counts as 0."""
+    squares = squared_weights(coef, density)
+    if not np.all(density):
+        squares = np.where(squares > 0.0, squares, 0.0)
+        density = np.where(squares > 0.0, density, 1.0)
+    return 0.5 * lam * float(np.sum(squares / density))
+
+
+def squared_weights(coef: np.ndarray, density: np.ndarray) -> np.ndarray:
+    """|w_j|^2 in the shape of the density: added over the outputs that share it."""
+    if density.ndim == 1:
+        return frequency_squares(coef.T, len(density))
+    return np.stack([frequency_squares(row[:, None], density.shape[1]) for row in coef])
+
+
+def certified(
+    penalty: DensityTerm,
+    lam: float,
+    point: tuple[np.ndarray, np.ndarray],
+    duals: tuple[np.ndarray, np.ndarray],
+) -> tuple[float, float]:
+    """The residual in w and u, and the gap without the data term's share, of coefficients and a density.
+
+    Parameters
+    ----------
+    penalty : DensityTerm
+    lam : float
+    point : (ndarray of shape (K, m), ndarray of shape (D,) or (K, D))
+        Coefficients and density.
+    duals : (ndarray of shape (m, K), ndarray of shape (m, K))
+        Minus the gradient of the mean loss by the coefficients, and c of a feasible dual point.
+    """
+    coef, density = point
+    slope, feasible = duals
+    columns = np.tile(np.atleast_2d(density), coef.shape[1] // density.shape[-1])
+    held = np.where(columns > 0.0, columns, 1.0)
+    # where u is 0 so is w, and w / u has the limit that makes the gradient vanish
+    pulls = np.where(columns > 0.0, coef / held, slope.T / lam)
+    ridge_gap = 0.5 * float(np.sum(columns * (feasible.T - lam * pulls) ** 2)) / lam
+    p = squared_weights(feasible.T, density) / (2.0 * lam)
+    gradient = penalty.gradient(density) - 0.5 * lam * squared_weights(pulls, density)
+    residual = max(largest(slope.T - lam * pulls), penalty.residual(density, gradient))
+    return residual, ridge_gap + density_gap(penalty, density, p)
+
+
+def density_gap(penalty: DensityTerm, density: np.ndarray, p: np.ndarray) -> float:
+    """How far a density is from the best one for dual squares p = |c_j|^2/(2 lam), as penalties less u.p: >= 0."""
+    linear = penalty.value(density) - float(np.sum(density * p))
+    return max(0.0, linear - penalty.conjugate(p).value)
+
+
+def largest(values: Any) -> float:
+    """The largest absolute value, 0 of none."""
+    return float(np.max(np.abs(values), initial=0.0))

@@ -1,0 +1,1 @@
+"""The kit that peaks and margin share: where frequencies are searched for, and how."""

@@ -1,0 +1,236 @@
+"""Where features are looked for: all of R^d, climbed by chains on a row sample, or a finite pool, weighed whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import DenseProjection, Projection, SparseProjection
+from dkl.kernels.sums import feature_sums
+from dkl.methods.frequency_search.landscape import climbing_bytes
+from dkl.methods.frequency_search.peak_search import SearchOptions, distinct_peaks, search_peaks
+
+# tiles of scaled and of mapped rows of a sum
+SUMS_BYTES = 16 << 20
+
+
+class FrequencySpace(Protocol):
+    """A set of features. Its points are rows of an array, which a state keeps and `feature_map` understands."""
+
+    @property
+    def columns_a_point(self) -> int:
+        """Output columns of one point: two for a cosine-sine pair."""
+        ...
+
+    @property
+    def none(self) -> np.ndarray:
+        """No point at all, in the form of points."""
+        ...
+
+    def feature_map(self, points: np.ndarray) -> FeatureMap:
+        """The features of points, amplitudes 1."""
+        ...
+
+    def start(self, count: int, seed: int) -> np.ndarray:
+        """Points that are worth looking at before anything is known."""
+        ...
+
+    @property
+    def draws_plainly(self) -> bool:
+        """Whether there are plain draws: a finite pool is weighed as a whole instead."""
+        ...
+
+    def plain(self, count: int, seed: int) -> np.ndarray:
+        """`count` points as `RandomFeatures` draws them: no search, so nothing to over-fit."""
+        ...
+
+    def search(
+        self,
+        X: Any,
+        S: np.ndarray,
+        count: int,
+        seed: int,
+        *,
+        room: int | None = None,
+        weight: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Points with high potentials of weights S on scaled rows X, and these potentials; see `distinct`.
+
+        Rows repeat by `weight`, which S has already.
+
+        A point of a finite set may be found again: to repeat it is to give it more weight.
+        """
+        ...
+
+    def search_bytes(self, n_rows: int, count: int) -> int:
+        """What `search` holds at most beside so many rows."""
+        ...
+
+    def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
+        """Positions of the k best that differ from each other; points of one block come together.
+
+        The first block may have more than k points, up to `room` (None is k).
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class FourierGround:
+    """All frequencies of R^d.
+
+    Parameters
+    ----------
+    origin : FeatureMap
+        Any pairs of the rows' columns behind their scaler; only its kind counts.
+    family : Family
+        Law of plain draws; its bandwidth is the scale of starts and steps.
+    options : SearchOptions
+        Its `chains` are a lower bound.
+    chains_a_peak : float
+        Chains for each point that is asked for.
+    near_room : int
+        Chains live on columns that go together, as `options` say, once no more points than these are missing: the first
+        points do better over all columns.
+    """
+
+    origin: FeatureMap
+    family: Any
+    options: SearchOptions
+    chains_a_peak: float = 1.0
+    near_room: int = 0
+
+    @property
+    def columns_a_point(self) -> int:
+        return self.origin.columns_a_frequency
+
+    @property
+    def none(self) -> np.ndarray:
+        return np.zeros((0, self.origin.n_columns), np.float32)
+
+    def feature_map(self, points: np.ndarray) -> FeatureMap:
+        return replace(self.origin, projection=projection_of(points), amplitudes=np.ones(len(points)), phases=None)
+
+    def start(self, count: int, seed: int) -> np.ndarray:
+        generator = np.random.default_rng([seed, 0])
+        scale = np.sqrt(self.options.start) / self.family.sigma
+        return (scale * generator.standard_normal((count, self.origin.n_columns))).astype(np.float32)
+
+    @property
+    def draws_plainly(self) -> bool:
+        return True
+
+    def plain(self, count: int, seed: int) -> np.ndarray:
+        if count == 0:
+            return self.none
+        drawn = self.family.draw(count, self.origin.n_columns, seed, np.float32)
+        frequencies = np.asarray(drawn.projection.dense(), dtype=np.float32)
+        if self.options.max_norm is None:
+            return frequencies
+        norms = np.linalg.norm(frequencies, axis=1, keepdims=True)
+        return frequencies * (self.options.max_norm / np.maximum(norms, self.options.max_norm))
+
+    def search(
+        self,
+        X: Any,
+        S: np.ndarray,
+        count: int,
+        seed: int,
+        *,
+        room: int | None = None,
+        weight: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        is_near = room is not None and room <= self.near_room
+        share = self.options.near_share if is_near else 0.0
+        options = replace(self.options, chains=self._chains(count), near_share=share)
+        found = search_peaks(X, S, self.family.sigma, options, seed, weight=weight)
+        best = distinct_peaks(found.frequencies, found.potentials, count)
+        return found.frequencies[best], found.potentials[best]
+
+    def search_bytes(self, n_rows: int, count: int) -> int:
+        d, chains = self.origin.n_columns, self._chains(count)
+        # the rows again, column by column
+        columns = 4 * n_rows * d if self.near_room > 0 and self.options.near_share > 0.0 else 0
+        return climbing_bytes(n_rows, d, chains) + columns
+
+    def _chains(self, count: int) -> int:
+        return max(self.options.chains, int(np.ceil(self.chains_a_peak * count)))
+
+    def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
+        return distinct_peaks(points, potentials, k)
+
+
+@dataclass(frozen=True, eq=False)
+class PoolGround:
+    """Finitely many features; points are their numbers in the pool, int64 of shape (m,).
+
+    Parameters
+    ----------
+    pool : FeatureMap
+        Features of one block (`FeatureMap.groups`) are chosen together.
+    dtype : {"float32", "float64"}
+    """
+
+    pool: FeatureMap
+    dtype: str = "float32"
+
+    @property
+    def columns_a_point(self) -> int:
+        return self.pool.columns_a_frequency
+
+    @property
+    def none(self) -> np.ndarray:
+        return np.zeros(0, np.int64)
+
+    def feature_map(self, points: np.ndarray) -> FeatureMap:
+        return self.pool.take(points)
+
+    def start(self, count: int, seed: int) -> np.ndarray:
+        return np.arange(min(count, self.pool.n_frequencies))
+
+    @property
+    def draws_plainly(self) -> bool:
+        return False
+
+    def plain(self, count: int, seed: int) -> np.ndarray:
+        return self.none
+
+    def search(
+        self,
+        X: Any,
+        S: np.ndarray,
+        count: int,
+        seed: int,
+        *,
+        room: int | None = None,
+        weight: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        bare = replace(self.pool, scaler=None)
+        potentials = np.sum(feature_sums(X, S, bare, self.dtype) ** 2, axis=(0, 2))
+        best = self.distinct(np.arange(self.pool.n_frequencies), potentials, count, room=room)
+        return best, potentials[best]
+
+    def search_bytes(self, n_rows: int, count: int) -> int:
+        return SUMS_BYTES
+
+    def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
+        _, groups = np.unique(self.pool.groups[points], return_inverse=True)
+        if len(groups) == 0:
+            return np.zeros(0, np.int64)
+        sizes = np.bincount(groups)
+        # the mean over a block is the potential of its kernel, which is 1 at x.x like that of a single point
+        heights = np.bincount(groups, weights=potentials) / sizes
+        order = np.argsort(-heights, kind="stable")
+        order = order[sizes[order] <= (k if room is None else room)]
+        fits = np.cumsum(sizes[order]) <= k
+        chosen = max(1, int(np.argmin(fits)) if not fits.all() else len(fits))
+        return np.concatenate([np.flatnonzero(groups == group) for group in order[:chosen]] or [np.zeros(0, np.int64)])
+
+
+def projection_of(frequencies: np.ndarray) -> Projection:
+    """Frequencies as a matrix, or by their entries where some look at a few columns only."""
+    if len(frequencies) and np.count_nonzero(frequencies, axis=1).min() < frequencies.shape[1]:
+        return SparseProjection.from_rows(frequencies)
+    return DenseProjection(frequencies)

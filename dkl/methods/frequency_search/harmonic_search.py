@@ -1,0 +1,199 @@
+"""Markov chains on the multi-indices of harmonics, where these are too many to be weighed one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dkl.features.families import FiniteFamily
+from dkl.features.feature_map import FeatureMap
+from dkl.features.frequencies import stream
+from dkl.features.harmonic_projection import HarmonicProjection
+from dkl.features.harmonics import SphericalHarmonics, random_indices
+from dkl.features.scaling import Scaler
+from dkl.kernels.sums import feature_sums
+from dkl.methods.frequency_search.frequency_space import SUMS_BYTES, FrequencySpace, PoolGround
+
+Potential = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class ChainOptions:
+    """How chains walk.
+
+    Parameters
+    ----------
+    chains, steps : int
+    coldest : float
+        Inverse temperature of the last step, in units of 1 / sum s^2, the potential that a harmonic has by chance.
+    hottest : float
+        Of the first step; the same number makes a chain whose law is proportional to exp(beta v).
+    """
+
+    chains: int = 200
+    steps: int = 100
+    coldest: float = 4.0
+    hottest: float = 0.25
+
+    @property
+    def betas(self) -> np.ndarray:
+        return np.geomspace(self.hottest, self.coldest, self.steps)
+
+
+def walk(
+    potential: Potential, start: np.ndarray, max_degree: int, betas: np.ndarray, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Metropolis chains whose law at a constant beta is proportional to exp(beta v) on all harmonics up to a degree.
+
+    A step adds +-1 to one entry, or to all entries from one on, or turns a cosine into its sine.
+
+    Parameters
+    ----------
+    potential : callable
+        Multi-indices (c, d - 1) to v (c,).
+    start : ndarray of shape (c, d - 1), int16
+    max_degree : int
+    betas : ndarray of shape (steps,)
+        Inverse temperatures.
+    generator : numpy.random.Generator
+
+    Returns
+    -------
+    last, best : ndarray of shape (c, d - 1)
+        Where each chain ended, and the highest point that it visited.
+    height : ndarray of shape (c,)
+        v there.
+
+    References
+    ----------
+    Bullins, Zhang & Zhang 2018, appendix A.3: "a discrete Markov chain which mixes to lambda proportional to
+    exp(beta v)".
+    """
+    now, level = start.copy(), potential(start)
+    best, height = now.copy(), level.copy()
+    for beta in betas:
+        proposed = _proposals(now, generator)
+        valid = _is_valid(proposed, max_degree)
+        proposed[~valid] = now[~valid]
+        found = potential(proposed)
+        accepted = valid & (np.log(generator.random(len(now))) < beta * (found - level))
+        now[accepted], level[accepted] = proposed[accepted], found[accepted]
+        higher = found > height
+        best[higher], height[higher] = proposed[higher], found[higher]
+    return now, best, height
+
+
+def _proposals(index: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """A symmetric move of each chain: its reverse has the same probability."""
+    count, width = index.shape
+    kind = generator.integers(0, 4, size=(count,))
+    first = generator.integers(0, width, size=(count,))
+    columns = np.arange(width)
+    tail = (kind == 1) & (first > 0)
+    moved = np.where(tail[:, None], columns >= first[:, None], columns == first[:, None])
+    steps = 2 * generator.integers(0, 2, size=(count,)) - 1
+    proposed = (index + moved * steps[:, None]).astype(np.int16)
+    turned = kind == 3
+    proposed[turned] = index[turned]
+    proposed[turned, 0] *= -1
+    return proposed
+
+
+def _is_valid(index: np.ndarray, max_degree: int) -> np.ndarray:
+    sizes = np.abs(index)
+    ordered = (index[:, 1:] >= sizes[:, :-1]).all(axis=1)
+    return ordered & (sizes[:, -1] <= max_degree)
+
+
+@dataclass(frozen=True, eq=False)
+class HarmonicGround:
+    """All harmonics up to a degree, searched by chains; points are multi-indices, int16 of shape (m, d - 1).
+
+    Neighbouring indices are orthogonal functions, so that a chain sees a peak only from where other potentials of the
+    same labels are high too: enumerate wherever that is possible. The interface is that of
+    `dkl.methods.frequency_search.frequency_space.FrequencySpace`.
+
+    Parameters
+    ----------
+    origin : FeatureMap
+        Any harmonics of the rows' columns behind their scaler; only its kind counts.
+    max_degree : int
+    options : ChainOptions
+    dtype : {"float32", "float64"}
+    """
+
+    origin: FeatureMap
+    max_degree: int
+    options: ChainOptions = ChainOptions()
+    dtype: str = "float32"
+
+    @property
+    def columns_a_point(self) -> int:
+        return 1
+
+    @property
+    def none(self) -> np.ndarray:
+        return np.zeros((0, self.origin.n_columns - 1), np.int16)
+
+    @property
+    def draws_plainly(self) -> bool:
+        return False
+
+    def plain(self, count: int, seed: int) -> np.ndarray:
+        return self.none
+
+    def feature_map(self, points: np.ndarray) -> FeatureMap:
+        kind: Any = self.origin.projection
+        projection = HarmonicProjection(np.asarray(points, dtype=np.int16), "single", kind.project)
+        return replace(self.origin, projection=projection, amplitudes=np.ones(len(points)))
+
+    def start(self, count: int, seed: int) -> np.ndarray:
+        generator = stream(seed, "harmonics")
+        return random_indices(self.origin.n_columns, generator.integers(0, self.max_degree + 1, count), generator)
+
+    def search(
+        self,
+        X: Any,
+        S: np.ndarray,
+        count: int,
+        seed: int,
+        *,
+        room: int | None = None,
+        weight: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        chains = max(self.options.chains, 2 * count)
+        chance = float(np.square(S).sum()) or 1.0
+
+        def potential(index: np.ndarray) -> np.ndarray:
+            distinct, place = np.unique(index, axis=0, return_inverse=True)
+            bare = replace(self.feature_map(distinct), scaler=None)
+            return np.sum(feature_sums(X, S, bare, self.dtype) ** 2, axis=(0, 2))[place.reshape(-1)] / chance
+
+        begin = self.start(chains, seed)
+        _, best, height = walk(potential, begin, self.max_degree, self.options.betas, stream(seed, "walk"))
+        chosen = self.distinct(best, height, count)
+        return best[chosen], height[chosen] * chance
+
+    def search_bytes(self, n_rows: int, count: int) -> int:
+        return SUMS_BYTES
+
+    def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
+        _, first = np.unique(points[np.argsort(-potentials, kind="stable")], axis=0, return_index=True)
+        return np.argsort(-potentials, kind="stable")[np.sort(first)[:k]].astype(np.int64)
+
+
+def finite_ground(family: FiniteFamily, n_columns: int, scaler: Scaler | None, dtype: str) -> FrequencySpace:
+    """The pool of a finite family, or, where its single harmonics are too many for that, chains on their indices.
+
+    Raises
+    ------
+    ValueError
+        If blocks of harmonics are too many to be enumerated.
+    """
+    if not isinstance(family, SphericalHarmonics) or family.blocks != "single" or family.is_enumerable(n_columns):
+        return PoolGround(replace(family.pool(n_columns, dtype), scaler=scaler), dtype)
+    origin = replace(family.draw(1, n_columns, 0), scaler=scaler)
+    return HarmonicGround(origin, int(family.max_degree or 0), dtype=dtype)

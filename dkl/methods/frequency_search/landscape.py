@@ -1,0 +1,391 @@
+"""Potentials of rows in memory and their gradients in the frequencies: what a peak search climbs, in two products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numba
+import numpy as np
+from scipy import sparse
+
+from dkl.kernels import device
+from dkl.kernels.pair_sums import add_sparse_sums, sparse_row_product
+from dkl.kernels.sincos import ELEMENTWISE, REDUCTION, TURN, add_multiple, cos_sin, cos_sin_rows
+from dkl.kernels.threads import Crew, usable_cores
+from dkl.kernels.tiles import cache_tile, checked_dtype, checked_weights, spans
+
+__all__ = ["potentials", "potentials_and_gradients"]
+
+# rows of a tile; the most pieces that cores share, and the tiles of the smallest; bytes of the waves, and of the
+# pieces' gradients, that exist at once
+_ROWS = 512
+_PIECES = 32
+_LEAST_TILES = 2
+# chains that climb at once on sparse rows, whose frequencies and gradients stay in the second cache; they come in
+# multiples, since compiled loops take so many at a time and what is left over one by one
+_SPARSE_CHAINS, _LANES = 320, 32
+_WAVE_BYTES = 1 << 26
+_GRADIENT_BYTES = 1 << 26
+# shares of the chains on few columns for each core: they differ in their columns, and each is a task to hand out
+_SHARES = 3
+
+
+class Landscape(Protocol):
+    """The potential of rows that are looked at again and again."""
+
+    def __call__(self, W: Any) -> tuple[Any, Any]:
+        """v and its gradient, as `potentials_and_gradients`."""
+        ...
+
+    def potentials(self, W: Any) -> Any:
+        """v alone, as `potentials`."""
+        ...
+
+
+def potentials_and_gradients(
+    X: Any, S: Any, W: Any, dtype: Any = "float32", *, columns: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """v_j = sum_k |sum_i S[i, k] exp(i w_j.x_i)|^2 for each frequency, and its gradient in w_j.
+
+    Parameters
+    ----------
+    X : ndarray, csr_array or CuPy array of shape (n, d)
+        Scaled rows.
+    S : array of shape (n, K) or (n,)
+        Weight columns.
+    W : array of shape (c, d), or (c, q) with `columns`
+        Frequencies, one a row.
+    dtype : {"float32", "float64"}
+        Of the arithmetic within a tile of rows; tiles are added in float64.
+    columns : ndarray of shape (c, q), int64, or None
+        Frequencies that live on a few columns of X: W[j, a] belongs to column columns[j, a], -1 is no column. Their
+        cost does not grow with d. No column comes twice in a frequency.
+
+    Returns
+    -------
+    v : array of shape (c,), float64
+    gradient : array of the shape of W, in `dtype`
+        0 where there is no column.
+
+    Notes
+    -----
+    No temporary is larger than two arrays of n x c numbers (in parts of at most 64 MiB; of sparse rows there is none),
+    whatever d is. The bits do not depend on the number of cores.
+
+    References
+    ----------
+    Bullins, Zhang & Zhang 2018, "Not-so-random features", Algorithm 1, line 5.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.methods.frequency_search.landscape import potentials_and_gradients
+    >>> v, gradient = potentials_and_gradients(np.eye(2), np.array([1.0, -1.0]), np.array([[0.0, np.pi]]))
+    >>> v.round(3), gradient.round(3)
+    (array([4.]), array([[0., 0.]], dtype=float32))
+    """
+    return landscape(X, S, dtype, columns=columns)(W)
+
+
+def potentials(X: Any, S: Any, W: Any, dtype: Any = "float32") -> np.ndarray:
+    """v_j = sum_k |sum_i S[i, k] exp(i w_j.x_i)|^2 alone, at half the cost.
+
+    Parameters
+    ----------
+    X, S, W, dtype
+        As of `potentials_and_gradients`.
+
+    Returns
+    -------
+    array of shape (c,), float64
+    """
+    return landscape(X, S, dtype).potentials(W)
+
+
+def landscape(X: Any, S: Any, dtype: Any = "float32", *, columns: np.ndarray | None = None) -> Landscape:
+    """What is the same at every look, done once: rows and weights in `dtype`, and where they are needed."""
+    dtype = checked_dtype(dtype)
+    if device.is_on_gpu(X):
+        return device.DeviceLandscape(X, S, dtype, columns)
+    if columns is not None:
+        return _Columns(X, S, columns, dtype)
+    return _SparseRows(X, S, dtype) if sparse.issparse(X) else _Rows(X, S, dtype)
+
+
+def climbing_bytes(n_rows: int, n_columns: int, n_chains: int) -> int:
+    """What a landscape holds at most beside its rows: the waves of its chains, its pieces' gradients and their sum."""
+    waves = min(8 * n_rows * n_chains, max(_WAVE_BYTES, 8 * 16 * n_rows))
+    gradient = 4 * n_chains * n_columns
+    return waves + 3 * min(_PIECES * gradient, max(_GRADIENT_BYTES, gradient))
+
+
+class _Tiles:
+    """Rows of all columns that chains climb on, by pieces for the cores and tiles for the cache."""
+
+    X: Any
+    S: np.ndarray
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self.dtype = dtype
+        self.tile = cache_tile(_ROWS, self.X.shape[1], dtype)
+        self.crew = Crew()
+
+    def pieces(self, most: int = _PIECES) -> list[slice]:
+        """Rows that one core works on: whole tiles, cut by the shapes alone."""
+        n = self.X.shape[0]
+        tiles = -(-n // (max(1, min(_PIECES, most)) * self.tile))
+        return list(spans(n, max(_LEAST_TILES, tiles) * self.tile))
+
+    def tiles(self, rows: slice) -> list[slice]:
+        return [slice(rows.start + t.start, rows.start + t.stop) for t in spans(rows.stop - rows.start, self.tile)]
+
+    def gradient(self, work: Callable[[slice], np.ndarray], n_chains: int) -> np.ndarray:
+        """Twice the sum of what `work` makes of pieces of rows, as many as there is room for gradients."""
+        most = _GRADIENT_BYTES // (self.X.shape[1] * n_chains * self.dtype.itemsize)
+        return 2.0 * np.asarray(np.sum(self.crew.map(work, self.pieces(most)), axis=0, dtype=np.float64))
+
+
+class _Rows(_Tiles):
+    """The potential over all columns: one product for the angles, one for the gradient, row tiles in the cache."""
+
+    def __init__(self, X: Any, S: Any, dtype: np.dtype) -> None:
+        self.X = np.ascontiguousarray(X, dtype=dtype)
+        # one column alone would be a matrix-vector product, whose bits depend on where it lies in memory
+        S = checked_weights(S, self.X.shape[0])
+        self.S = np.ascontiguousarray(np.pad(S, ((0, 0), (0, max(0, 2 - S.shape[1])))), dtype=dtype)
+        super().__init__(dtype)
+        self._waves = np.empty((2, 0), dtype)
+
+    def __call__(self, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        v, gradient = np.empty(len(W)), np.empty(W.shape, self.dtype)
+        for chains in self._panels(len(W)):
+            waves, sums = self._project(W[chains])
+            v[chains] = _squares(sums)
+            gradient[chains] = self._pull(waves, sums)
+        return v, gradient
+
+    def potentials(self, W: np.ndarray) -> np.ndarray:
+        """v alone."""
+        return np.concatenate([_squares(self._project(W[chains])[1]) for chains in self._panels(len(W))])
+
+    def _panels(self, n_chains: int) -> list[slice]:
+        most = _WAVE_BYTES // (2 * max(self.X.shape[0], 1) * self.dtype.itemsize)
+        return list(spans(n_chains, max(16, most // 16 * 16)))
+
+    def _room(self, n_chains: int) -> np.ndarray:
+        """Cosines and sines of all rows, (2, n, c); the same memory each time."""
+        size = self.X.shape[0] * n_chains
+        if self._waves.shape[1] < size:
+            self._waves = np.empty((2, size), self.dtype)
+        return self._waves[:, :size].reshape(2, self.X.shape[0], n_chains)
+
+    def _project(self, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Cosines and sines (2, n, c) and their sums with the weights (2, K, c), float64."""
+        turns = _turns(W, self.dtype)
+        waves = self._room(len(W))
+
+        def work(rows: slice) -> np.ndarray:
+            sums = np.zeros((2, self.S.shape[1], len(W)))
+            for tile in self.tiles(rows):
+                np.dot(self.X[tile], turns, out=waves[0, tile])
+                sums += _turn(waves[0, tile], waves[1, tile], self.S[tile])
+            return sums
+
+        return waves, np.sum(self.crew.map(work, self.pieces()), axis=0)
+
+    def _pull(self, waves: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        """The gradient (c, d); the cosines are overwritten by what each row pulls with."""
+        shape, ends = (sums.shape[2], self.X.shape[1]), sums.astype(self.dtype)
+
+        def work(rows: slice) -> np.ndarray:
+            total = np.zeros(shape, self.dtype)
+            for tile in self.tiles(rows):
+                _pull(waves[0, tile], waves[1, tile], self.S[tile], ends)
+                total += np.dot(waves[0, tile].T, self.X[tile])
+            return total
+
+        return self.gradient(work, shape[0])
+
+
+class _SparseRows(_Tiles):
+    """The same for sparse rows: a row's few products are sooner formed twice than kept, so nothing of size n is."""
+
+    def __init__(self, X: Any, S: Any, dtype: np.dtype) -> None:
+        self.X = sparse.csr_array(X).astype(dtype)
+        self.S = np.ascontiguousarray(checked_weights(S, self.X.shape[0]), dtype=dtype)
+        super().__init__(dtype)
+
+    def __call__(self, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        v, gradient = np.empty(len(W)), np.empty(W.shape, self.dtype)
+        for chains in spans(len(W), _SPARSE_CHAINS):
+            turns, width = self._padded(W[chains]), chains.stop - chains.start
+            sums = self._project(turns)
+            v[chains] = _squares(sums)[:width]
+            gradient[chains] = self._pull(turns, sums)[:width]
+        return v, gradient
+
+    def potentials(self, W: np.ndarray) -> np.ndarray:
+        """v alone."""
+        return _squares(self._project(self._padded(W)))[: len(W)]
+
+    def _padded(self, W: np.ndarray) -> np.ndarray:
+        return _turns(np.pad(W, ((0, -len(W) % _LANES), (0, 0))), self.dtype)
+
+    def _project(self, turns: np.ndarray) -> np.ndarray:
+        """The sums of waves with the weights (2, K, c), float64."""
+
+        def work(rows: slice) -> np.ndarray:
+            sums = np.zeros((2, self.S.shape[1], turns.shape[1]))
+            for tile in self.tiles(rows):
+                add_sparse_sums(*self._entries(tile), np.ascontiguousarray(self.S[tile].T), turns, sums)
+            return sums
+
+        return np.sum(self.crew.map(work, self.pieces()), axis=0)
+
+    def _pull(self, turns: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        """The gradient (c, d)."""
+        ends = sums.astype(self.dtype)
+
+        def work(rows: slice) -> np.ndarray:
+            total = np.zeros(turns.shape, self.dtype)
+            _pull_sparse(self._entries(rows), turns, self.S[rows], ends, total)
+            return total
+
+        return self.gradient(work, turns.shape[1]).T
+
+    def _entries(self, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.X.data, self.X.indices, self.X.indptr[rows.start : rows.stop + 1]
+
+
+class _Columns:
+    """The potential of frequencies that live on a few columns each: no product, each chain by itself."""
+
+    def __init__(self, X: Any, S: Any, columns: np.ndarray, dtype: np.dtype) -> None:
+        used, places = np.unique(columns[columns >= 0], return_inverse=True)
+        self.places = np.full(columns.shape, -1)
+        self.places[columns >= 0] = places
+        chosen = sparse.csc_array(X)[:, used].toarray() if sparse.issparse(X) else np.asarray(X)[:, used]
+        self.rows = np.ascontiguousarray(chosen.T, dtype=dtype)
+        self.S = np.ascontiguousarray(checked_weights(S, X.shape[0]).T, dtype=dtype)
+        self.crew = Crew()
+
+    def potentials(self, W: np.ndarray) -> np.ndarray:
+        """v; the gradient costs little."""
+        return self(W)[0]
+
+    def __call__(self, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        v, gradient = np.empty(len(W)), np.zeros(W.shape)
+        turns = (W * TURN).astype(self.rows.dtype)
+
+        def work(chains: slice) -> None:
+            _climb_columns(self.rows, self.S, self.places[chains], turns[chains], (v[chains], gradient[chains]))
+
+        # no sum runs over chains: how they are shared changes no bit
+        self.crew.map(work, list(spans(len(W), max(1, -(-len(W) // (_SHARES * usable_cores()))))))
+        return v, gradient.astype(self.rows.dtype)
+
+
+def _turns(W: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Frequencies as columns (d, c), in turns."""
+    return np.ascontiguousarray((W * TURN).T, dtype=dtype)
+
+
+def _squares(sums: np.ndarray) -> np.ndarray:
+    return np.sum(sums**2, axis=(0, 1))
+
+
+def _turn(z: np.ndarray, sines: np.ndarray, S: np.ndarray) -> np.ndarray:
+    """Overwrite angles z (n, c), in turns, by their cosines; write the sines; return the sums (2, K, c) of a tile."""
+    _turn_all(z.reshape(-1), sines.reshape(-1))
+    return np.stack([np.dot(S.T, z), np.dot(S.T, sines)])
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _turn_all(z: np.ndarray, sines: np.ndarray) -> None:
+    for i in range(len(z)):
+        z[i], sines[i] = cos_sin(z[i])
+
+
+def _pull(cosines: np.ndarray, sines: np.ndarray, S: np.ndarray, sums: np.ndarray) -> None:
+    """Overwrite the cosines by sum_k S[i, k] (Q_k cos - C_k sin), what row i adds to the gradient times x_i / 2."""
+    real, imaginary = np.dot(S, sums[0]), np.dot(S, sums[1])
+    _pull_all(cosines.reshape(-1), sines.reshape(-1), real.reshape(-1), imaginary.reshape(-1))
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _pull_all(cosines: np.ndarray, sines: np.ndarray, real: np.ndarray, imaginary: np.ndarray) -> None:
+    for i in range(len(cosines)):
+        cosines[i] = cosines[i] * imaginary[i] - sines[i] * real[i]
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _pull_sparse(
+    X: tuple[np.ndarray, np.ndarray, np.ndarray], W: np.ndarray, S: np.ndarray, sums: np.ndarray, total: np.ndarray
+) -> None:
+    """total (d, c) += the outer products of sparse rows and what each of them pulls with; W is (d, c), in turns."""
+    data, indices, indptr = X
+    m = W.shape[1]
+    z, cosines, sines, pull = np.empty(m, W.dtype), np.empty(m, W.dtype), np.empty(m, W.dtype), np.empty(m, W.dtype)
+    for i in range(len(S)):
+        sparse_row_product(data, indices, indptr[i], indptr[i + 1], W, 0, z)
+        cos_sin_rows(z, cosines, sines)
+        pull[:] = 0
+        for k in range(S.shape[1]):
+            for j in range(m):
+                pull[j] += S[i, k] * (cosines[j] * sums[1, k, j] - sines[j] * sums[0, k, j])
+        for entry in range(indptr[i], indptr[i + 1]):
+            factor, column = data[entry], indices[entry]
+            for j in range(m):
+                total[column, j] += pull[j] * factor
+
+
+@numba.njit(nogil=True, cache=True)
+def _climb_columns(
+    rows: np.ndarray, S: np.ndarray, places: np.ndarray, W: np.ndarray, out: tuple[np.ndarray, np.ndarray]
+) -> None:
+    """v and its gradient for frequencies W (c, q), in turns, on rows (u, n) of few columns; weights S (K, n)."""
+    v, gradient = out
+    n = rows.shape[1]
+    z, cosines, sines = np.empty(n, rows.dtype), np.empty(n, rows.dtype), np.empty(n, rows.dtype)
+    for j in range(len(W)):
+        z[:] = 0
+        for a in range(W.shape[1]):
+            if places[j, a] >= 0:
+                add_multiple(rows[places[j, a]], W[j, a], z)
+        cos_sin_rows(z, cosines, sines)
+        z[:] = 0
+        v[j] = 0.0
+        for k in range(len(S)):
+            real, imaginary = _long_dot(S[k], cosines), _long_dot(S[k], sines)
+            v[j] += real * real + imaginary * imaginary
+            _add_pull(cosines, sines, S[k], (real, imaginary), z)
+        for a in range(W.shape[1]):
+            if places[j, a] >= 0:
+                gradient[j, a] = 2.0 * _long_dot(rows[places[j, a]], z)
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _add_pull(
+    cosines: np.ndarray, sines: np.ndarray, s: np.ndarray, sums: tuple[float, float], out: np.ndarray
+) -> None:
+    real, imaginary = out.dtype.type(sums[0]), out.dtype.type(sums[1])
+    for i in range(len(out)):
+        out[i] += s[i] * (cosines[i] * imaginary - sines[i] * real)
+
+
+@numba.njit(nogil=True, cache=True)
+def _long_dot(x: np.ndarray, y: np.ndarray) -> float:
+    """x.y, added in float64 after each tile of rows."""
+    total = 0.0
+    for start in range(0, len(x), _ROWS):
+        total += _dot(x[start : start + _ROWS], y[start : start + _ROWS])
+    return total
+
+
+@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+def _dot(x: np.ndarray, y: np.ndarray) -> float:
+    total = x.dtype.type(0)
+    for i in range(len(x)):
+        total += x[i] * y[i]
+    return total

@@ -1,0 +1,109 @@
+"""The rows that a driver searches on, kept between rounds with their features: a pure function of seed and round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.maps import row_mapper
+from dkl.kernels.scale import scale_rows
+from dkl.kernels.threads import Crew
+from dkl.kernels.tiles import spans
+from dkl.protocols.block import Block
+from dkl.protocols.records import RowSample
+
+_TILE_ROWS = 1024
+# features of the rows are kept up to this size, else formed again in each round
+_KEPT_BYTES = 256 << 20
+
+
+class SearchedRows:
+    """The last sample of rows.
+
+    What it holds follows from the record and from the sizes of the searches on it, so a resumed run has the same bits.
+    """
+
+    def __init__(self) -> None:
+        self._key: tuple[int, int, int] | None = None
+        self.block: Any = None
+        self.repeats = np.zeros(0)
+        self._scaled: Any = None
+        self._features: list[list[np.ndarray]] = []
+
+    def has(self, record: RowSample) -> bool:
+        """Whether these are the rows of a record."""
+        return self._key == _key(record)
+
+    def keep(self, record: RowSample, block: Block) -> None:
+        """Take the rows of a record in place of the former ones."""
+        self._key, self.block = _key(record), block
+        # fewer rows than were asked for are all that there are; a smaller sample was drawn by the rows' weights already
+        self.repeats = block.weights if block.n_rows < record.k else np.ones(block.n_rows)
+        self._scaled, self._features = None, []
+
+    def scaled(self, feature_map: FeatureMap, dtype: str) -> Any:
+        """The rows as frequencies see them."""
+        if self._scaled is None:
+            self._scaled = scale_rows(self.block.X, feature_map.scaler, dtype)
+        return self._scaled
+
+    def scores(
+        self, coefficients: np.ndarray, mapped: Callable[[slice], FeatureMap], sizes: np.ndarray, dtype: str
+    ) -> np.ndarray:
+        """A linear model on points, (r, K); only the features of points that are new are formed.
+
+        Parameters
+        ----------
+        coefficients : ndarray of shape (K, parts, m)
+        mapped : callable
+            A range of the points -> FeatureMap.
+        sizes : ndarray of shape (s,)
+            How many points there were at each search on these rows, this one included. What one of them added is
+            formed by one product, whether it is still known or formed again.
+        dtype : {"float32", "float64"}
+        """
+        K = len(coefficients)
+        out = np.zeros((self.block.n_rows, K))
+        for number, (start, stop) in enumerate(pairwise(np.unique([0, *sizes]))):
+            span = slice(start, stop)
+            weights = coefficients[:, :, span].reshape(K, -1).T.astype(dtype)
+            if number < len(self._features):
+                out += np.concatenate([tile @ weights for tile in self._features[number]])
+            else:
+                out += self._formed(mapped(span), weights, is_next=number == len(self._features))
+        return out
+
+    @staticmethod
+    def most_bytes(n_rows: int, row_bytes: int, n_features: int, dtype: str) -> dict[str, int]:
+        """At most so much is held, of so many rows and features: rows as they came, scaled, and those with a dual."""
+        features = n_rows * n_features * np.dtype(dtype).itemsize
+        return {"searched rows": 3 * n_rows * row_bytes, "features of searched rows": min(_KEPT_BYTES, features)}
+
+    def _formed(self, feature_map: FeatureMap, weights: np.ndarray, *, is_next: bool) -> np.ndarray:
+        """Features times weights, a tile of rows at a time; the features are kept where they are not too large."""
+        X, dtype = self.block.X, weights.dtype
+        nbytes = X.shape[0] * feature_map.n_features * dtype.itemsize
+        keeps = is_next and self._kept_bytes + nbytes <= _KEPT_BYTES
+
+        mapped = row_mapper(X, feature_map, dtype)
+
+        def of_tile(rows: slice) -> tuple[np.ndarray | None, np.ndarray]:
+            tile = mapped(rows)
+            return (tile if keeps else None), tile @ weights
+
+        tiles, products = zip(*Crew().map(of_tile, spans(X.shape[0], _TILE_ROWS)), strict=True)
+        if keeps:
+            self._features.append(list(tiles))
+        return np.concatenate(products)
+
+    @property
+    def _kept_bytes(self) -> int:
+        return sum(tile.nbytes for group in self._features for tile in group)
+
+
+def _key(record: RowSample) -> tuple[int, int, int]:
+    return record.k, record.seed, record.round

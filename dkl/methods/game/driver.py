@@ -1,0 +1,430 @@
+"""The margin game (Bullins, Zhang & Zhang 2018, Algorithm 2) as a driver on block sums: no-regret play, and its gap.
+
+A round reads the rows twice. The first pass verifies the candidates under the dual weights of all rows; the second
+takes the dual step along the answer and draws the rows of the next search. Between them, passes over targets and row
+columns alone (no X) find the projection's multiplier: none to two for the exact one, ten for the alternating one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dkl.methods.choice import block_means
+from dkl.methods.frequency_search.peak_search import distinct_peaks
+from dkl.methods.game.problem import (
+    ALTERNATIONS,
+    GameProblem,
+    GameState,
+    candidate_map,
+    dual_step,
+    feasible_of,
+    last_figures,
+    opening_records,
+    projection_record,
+    resuming_records,
+    row_columns,
+    sample_record,
+    searched_ground,
+    step_record,
+    trials_of,
+    verify_record,
+)
+from dkl.methods.game.projection import Multipliers, first_edges, keep_found, narrow
+from dkl.methods.game.search import next_candidates, regrown
+from dkl.protocols.block import Block
+from dkl.protocols.records import Record
+
+__all__ = ["GameDriver"]
+
+# light passes of one exact projection, at most: each divides the bracket by thousands
+_MOST_REDUCTIONS = 8
+
+
+class GameDriver:
+    """Algorithm 2 on any number of rows; see `dkl.protocols.driver.Driver`."""
+
+    def columns(self, problem: GameProblem) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The row columns: what is projected next, and the means over rounds of the dual weights and of the scores."""
+        return row_columns(problem, ("dual", "mean", "score"))
+
+    def init(self, problem: GameProblem) -> GameState:
+        """Nothing played, or the end of the game that goes on."""
+        if problem.start is not None:
+            return _resumed(problem, problem.start)
+        K = problem.n_blocks
+        size, parts = (0, 2) if problem.pool is None else _pool_shape(problem)
+        unit = problem.rules.unit
+        return GameState(
+            phase="open",
+            mass=np.zeros(size),
+            pull=np.zeros((size, parts, K)),
+            edges=first_edges(np.zeros(K), np.full(K, 2.0 * unit)),
+            intercepts=np.zeros(K),
+            spread=np.full(K, 0.5),
+            shifts=np.zeros((0, K)),
+            found=np.zeros(K, bool),
+            sample_rows=min(problem.search_rows, problem.most_rows),
+            frequencies=searched_ground(problem).none if problem.pool is None else None,
+            mean_sums=None if problem.pool is None else np.zeros((size, parts, K)),
+        )
+
+    def request(self, problem: GameProblem, state: GameState) -> Sequence[Record] | None:
+        """The records of the phase that the game is in."""
+        if state.phase == "open":
+            return opening_records(problem, state)
+        if state.phase == "resume":
+            return resuming_records(problem, state)
+        if state.phase == "project":
+            return [projection_record(problem, state)]
+        if state.phase == "verify":
+            return [verify_record(problem, state)]
+        if state.phase == "step":
+            step = step_record(problem, state)
+            drawn = problem.pool is None and _goes_on(problem, state)
+            return [step, sample_record(problem, state, len(state.history) + 1)] if drawn else [step]
+        return None
+
+    def step(self, problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
+        """What the pass of the phase has found."""
+        after = {
+            "open": _opened,
+            "resume": _continued,
+            "project": _projected,
+            "verify": _verified,
+            "step": _stepped,
+        }
+        return after[state.phase](problem, state, results)
+
+    def figures(self, problem: GameProblem, state: GameState) -> dict[str, float]:
+        """Rounds, objective and gap of the last round."""
+        return last_figures(state.history)
+
+    def stopped(self, problem: GameProblem, state: GameState, why: str) -> GameState | None:
+        """The rounds that were played to their end; None before the first of them, and in the middle of one."""
+        if not state.history or state.phase == "step":
+            return None
+        if state.phase == "done":
+            return state
+        return replace(
+            state, phase="done", pending={}, message=f"{why} after {len(state.history)} rounds: {_standing(state)}"
+        )
+
+    def held(self, problem: GameProblem, row_bytes: int) -> dict[str, int]:
+        """In R^d the rows of the search, as they came and scaled, and the climb."""
+        if problem.pool is not None:
+            return {}
+        climb = searched_ground(problem).search_bytes(problem.most_rows, problem.n_candidates)
+        return {"searched rows": 2 * problem.most_rows * row_bytes, "chains that climb": climb}
+
+    def plan(self, problem: GameProblem) -> Sequence[tuple[Sequence[Record], int]]:
+        """The opening, the reductions, and the two passes of a round."""
+        state = self.init(problem)
+        T = problem.rules.rounds
+        if problem.pool is None:
+            many = np.zeros((2 * problem.n_candidates, problem.n_columns), np.float32)
+            state = replace(state, candidates=many)
+        k = min(problem.rules.per_round, problem.rules.most)
+        state = replace(state, shifts=np.zeros((1, problem.n_blocks)), step_size=1.0, step_weight=1.0)
+        chosen = replace(state, chosen=np.arange(k), answer=np.zeros((k, state.pull.shape[1], problem.n_blocks)))
+        reductions = ALTERNATIONS if problem.rules.projection == "alternating" else 3
+        second: list[Record] = [step_record(problem, chosen)]
+        if problem.pool is None:
+            second.append(sample_record(problem, state, 1))
+        return [
+            (opening_records(problem, state), 1),
+            ([projection_record(problem, state)], reductions * T),
+            ([verify_record(problem, state)], T),
+            (second, T),
+        ]
+
+
+def _pool_shape(problem: GameProblem) -> tuple[int, int]:
+    pool = problem.pool
+    return (0, 2) if pool is None else (pool.n_frequencies, pool.columns_a_frequency)
+
+
+def _opened(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
+    state = replace(state, total=float(results[0]["weight"]))
+    if problem.pool is None:
+        block: Block = results[1]
+        ones = np.full((block.n_rows, problem.n_blocks), problem.rules.unit)
+        state = next_candidates(problem, state, block, ones, ones)
+    return _begin_projection(problem, state, results[0])
+
+
+def _resumed(problem: GameProblem, state: GameState) -> GameState:
+    """Back in play, where rounds and features leave room."""
+    no_room = problem.pool is None and len(state.mass) >= problem.rules.most
+    if no_room or len(state.history) >= problem.rules.rounds:
+        return state
+    return replace(state, phase="resume", message="")
+
+
+def _continued(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
+    if problem.pool is None:
+        block: Block = results[1]
+        state = next_candidates(problem, state, block, block.columns["dual"], block.columns["mean"])
+    if problem.rules.projection == "alternating":
+        return _projected(problem, replace(state, shifts=np.zeros((0, problem.n_blocks))), results)
+    return _begin_projection(problem, state, results[0])
+
+
+def _begin_projection(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray]) -> GameState:
+    """The pass that wrote the new column has made the first reduction as well."""
+    K = problem.n_blocks
+    if problem.rules.projection == "alternating":
+        return replace(state, phase="project", shifts=np.zeros((0, K)))
+    state = replace(state, phase="project", shifts=np.zeros((1, K)), found=np.zeros(K, bool))
+    return _narrowed(problem, state, sums)
+
+
+def _projected(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
+    if problem.rules.projection == "exact":
+        return _narrowed(problem, state, results[0])
+    shift = results[0]["balance"][None] / state.total
+    shifts = np.concatenate([state.shifts, shift])
+    return replace(state, shifts=shifts, phase="verify" if len(shifts) == ALTERNATIONS else "project")
+
+
+def _narrowed(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray]) -> GameState:
+    known = Multipliers(state.edges, state.shifts[0], state.found)
+    search = keep_found(narrow(state.edges, sums, problem.upper), known)
+    reductions = state.pending.get("reductions", 0) + 1
+    done = bool(search.found.all()) or reductions > _MOST_REDUCTIONS
+    return replace(
+        state,
+        edges=search.edges,
+        shifts=search.values[None],
+        found=search.found,
+        phase="verify" if done else "project",
+        pending={**state.pending, "reductions": reductions},
+    )
+
+
+def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
+    """Choose the answer among the verified candidates, bound the value from below, and fix the step."""
+    sums, K = results[0], problem.n_blocks
+    both = sums["features"].transpose(1, 0, 2)
+    features, potentials = both[..., :K], _potentials(problem, both[..., :K])
+    chosen = _answer(problem, state, potentials)
+    alpha, squares = float(sums["alpha"][:K].sum()), float(sums["squares"][:K].sum())
+    lower = _value(problem, alpha, squares, potentials)
+    if both.shape[2] > K:
+        of_mean = _potentials(problem, both[..., K:])
+        lower = max(lower, _value(problem, float(sums["alpha"][K:].sum()), float(sums["squares"][K:].sum()), of_mean))
+    state = regrown(problem, state, potentials, (sums["alpha"][:K], sums["squares"][:K]))
+    size = _step_size(problem, state, features[chosen])
+    # later rounds count more: those before the dual weights have found their scale have steps and say of no use
+    weight = size * (len(state.history) + 1)
+    state = replace(
+        state,
+        phase="step",
+        chosen=chosen,
+        answer=features[chosen],
+        step_size=size,
+        step_weight=weight,
+        lower=max(state.lower, lower),
+        mean_dual=state.mean_dual + weight * np.array([alpha, squares]),
+        pending={
+            **state.pending,
+            "potential": float(potentials[chosen].mean()),
+            "response": alpha - 0.5 * (problem.rules.ridge * squares + float(potentials[chosen].mean())),
+            "at_zero": float(sums["bounds"][0]) / (state.total * problem.n_blocks),
+            "at_bound": float(sums["bounds"][1]) / (state.total * problem.n_blocks),
+        },
+    )
+    if state.mean_sums is not None:
+        state = replace(state, mean_sums=state.mean_sums + weight * features)
+    return _with_step_edges(problem, state)
+
+
+def _potentials(problem: GameProblem, sums: np.ndarray) -> np.ndarray:
+    """v of each candidate from its sums (m, parts, K); in a pool with blocks that of the mean of a block's kernels."""
+    potentials = np.square(sums).sum(axis=(1, 2))
+    if problem.pool is None:
+        return potentials
+    groups = _pool_groups(problem, len(potentials))
+    return block_means(potentials, groups)[groups]
+
+
+def _pool_groups(problem: GameProblem, size: int) -> np.ndarray:
+    return np.arange(size) if problem.pool is None else problem.pool.groups
+
+
+def _answer(problem: GameProblem, state: GameState, potentials: np.ndarray) -> np.ndarray:
+    """The highest distinct peaks in R^d, the blocks of highest potential of a pool."""
+    k = problem.rules.per_round
+    if problem.pool is not None or state.candidates is None:
+        groups = _pool_groups(problem, len(potentials))
+        _, first = np.unique(groups, return_index=True)
+        best = np.argsort(-potentials[first], kind="stable")[:k]
+        return np.concatenate([np.flatnonzero(groups == block) for block in best]).astype(np.int64)
+    return distinct_peaks(state.candidates, potentials, min(k, problem.rules.most - len(state.mass)))
+
+
+def _step_size(problem: GameProblem, state: GameState, answer: np.ndarray) -> float:
+    """eta of this round: no coordinate moves by more than rate C / sqrt(t), or the step of theorem 4.1."""
+    rules, t = problem.rules, len(state.history) + 1
+    n, K = state.total, problem.n_blocks
+    if rules.rate is not None:
+        steepest = 1.0 + float(np.sqrt(np.square(answer).sum(axis=1)).mean(axis=0).max())
+        return rules.rate * rules.unit / (steepest * float(np.sqrt(t)))
+    if rules.loss == "squared_hinge":
+        return rules.curvature / t
+    diameter, steepest = rules.C * np.sqrt(n * K), (1.0 + rules.C * n) * np.sqrt(n * K)
+    return float(diameter / (steepest * np.sqrt(t)))
+
+
+def _with_step_edges(problem: GameProblem, state: GameState) -> GameState:
+    """Where the multiplier of the next column is likely to be: no further than the largest move."""
+    rules = problem.rules
+    reach = rules.unit * (rules.rate if rules.rate is not None else 1.0) + 2.0 * np.abs(state.shifts).max(initial=0.0)
+    return replace(state, edges=first_edges(np.zeros(problem.n_blocks), np.full(problem.n_blocks, reach)))
+
+
+def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
+    """Book the round: the dual measure, the machine, the gap; then search again or end."""
+    sums = results[0]
+    previous = state
+    state = _booked(state)
+    state, upper = _bounded(problem, state, sums["losses"])
+    state = _recorded(problem, state, sums, upper)
+    ended = _ending(problem, state)
+    if ended:
+        return replace(state, phase="done", message=ended)
+    if problem.pool is None:
+        block: Block = results[1]
+        signs = problem.targets(block)[0]
+        alpha = feasible_of(problem, previous)(block.columns["dual"], signs)
+        step = dual_step(problem, previous)
+        values, _ = step(block.X, alpha, signs)
+        mean = (1.0 - step.share) * block.columns["mean"] + step.share * alpha
+        state = next_candidates(problem, state, block, values, mean)
+    return _begin_projection(problem, state, sums)
+
+
+def _booked(state: GameState) -> GameState:
+    """The answer joins the dual measure with the weight of its round."""
+    answer, played = np.asarray(state.answer), state.played + state.step_weight
+    share = state.step_weight / len(answer)
+    if state.frequencies is None:
+        mass, pull = state.mass.copy(), state.pull.copy()
+        mass[state.chosen] += share
+        pull[state.chosen] += share * answer
+        return replace(state, mass=mass, pull=pull, played=played)
+    return replace(
+        state,
+        frequencies=np.concatenate([state.frequencies, np.asarray(state.candidates)[state.chosen]]),
+        mass=np.concatenate([state.mass, np.full(len(answer), share)]),
+        pull=np.concatenate([state.pull, share * answer]),
+        played=played,
+    )
+
+
+def _bounded(problem: GameProblem, state: GameState, losses: np.ndarray) -> tuple[GameState, float]:
+    """The best of the machines that the pass tried, and its primal value: it bounds max F(., lambda) from above."""
+    trials = trials_of(state)
+    lengths = np.square(state.coefficients).sum(axis=(1, 2))
+    used = lengths > 0.0
+    norm = float((lengths[used] / state.weights[used]).sum())
+    best = losses.argmin(axis=2)
+    values = 0.5 * trials.scales**2 * norm + problem.rules.C * losses.min(axis=2).sum(axis=0)
+    s = int(values.argmin())
+    moved = np.abs(np.take_along_axis(trials.intercepts, best[:, s, None], axis=1)[:, 0] - state.intercepts)
+    intercepts = np.take_along_axis(trials.intercepts, best[:, s, None], axis=1)[:, 0]
+    spread = np.clip(np.where(moved > 0.0, 1.5 * moved, 0.25 * state.spread), 1e-9, 1e9)
+    pending = {**state.pending, "margin": 1.0 / max(float(trials.scales[s] * np.sqrt(norm)), 1e-300)}
+    scale = float(trials.scales[s])
+    return replace(state, scale=scale, intercepts=intercepts, spread=spread, pending=pending), float(values[s])
+
+
+def _recorded(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray], upper: float) -> GameState:
+    """The round's entry of the history."""
+    lower = _lower_bound(problem, state)
+    errors, held = sums["errors"], float(sums["errors"][2])
+    entry = {
+        "round": float(len(state.history) + 1),
+        "upper": upper,
+        "lower": lower,
+        "gap": upper - lower,
+        "relative_gap": (upper - lower) / max(abs(upper), 1e-300),
+        "support": float(np.count_nonzero(state.mass)),
+        "error": float(errors[0]) / state.total,
+        "step": state.step_size,
+        "weight": state.step_weight,
+        "gradient": float(sums["gradient"][0]),
+        "sample_rows": float(state.sample_rows),
+        **state.pending,
+    }
+    if held > 0.0:
+        entry |= {"held_out_error": float(errors[1]) / held, "held_out_loss": float(sums["held"]) / held}
+    return replace(state, history=(*state.history, entry), lower=lower, pending={})
+
+
+def _lower_bound(problem: GameProblem, state: GameState) -> float:
+    """The largest of all rounds' bounds, and on a pool of that of the mean dual weights."""
+    if state.mean_sums is None:
+        return state.lower
+    alpha, squares = state.mean_dual / state.played
+    potentials = _potentials(problem, state.mean_sums / state.played)
+    return max(state.lower, _value(problem, float(alpha), float(squares), potentials))
+
+
+def _value(problem: GameProblem, alpha: float, squares: float, potentials: np.ndarray) -> float:
+    """The largest of min over lambda of F(s alpha, lambda), 0 <= s <= 1: shrunken dual weights are feasible too.
+
+    `alpha` is the sum of the weights, `squares` (or a bound on it) that of their squares.
+    """
+    quadratic = problem.rules.ridge * squares + float(potentials.max())
+    shrunk = min(1.0, alpha / quadratic) if quadratic > 0.0 else 1.0
+    return shrunk * alpha - 0.5 * shrunk**2 * quadratic
+
+
+def _goes_on(problem: GameProblem, state: GameState) -> bool:
+    """Whether rounds and features leave room for a round after this one (a gap may still end the game)."""
+    room = problem.pool is not None or len(state.mass) + len(state.chosen) < problem.rules.most
+    return len(state.history) + 1 < problem.rules.rounds and room
+
+
+def _ending(problem: GameProblem, state: GameState) -> str:
+    """How the game has ended, with the remedy; empty while it goes on."""
+    rules, last, gap = problem.rules, state.history[-1], _standing(state)
+    if rules.tol is not None and last["relative_gap"] <= rules.tol:
+        return f"reached the target gap after {len(state.history)} rounds: {gap}"
+    if rules.patience is not None and _rounds_without_gain(state) >= rules.patience:
+        return f"no gain on the rows held out for {rules.patience} rounds: {gap}; a larger patience plays on"
+    if problem.pool is None and len(state.mass) >= rules.most:
+        return f"all {rules.most} frequencies are found: {gap}; a larger n_features plays on"
+    if len(state.history) >= rules.rounds:
+        return f"all {rules.rounds} rounds are played: {gap}; more rounds close it further"
+    return ""
+
+
+def _standing(state: GameState) -> str:
+    return f"the duality gap is {100 * state.history[-1]['relative_gap']:.2g} % of the objective"
+
+
+def _rounds_without_gain(state: GameState) -> int:
+    losses = np.array([entry.get("held_out_loss", np.inf) for entry in state.history])
+    return len(losses) - 1 - int(losses.argmin())
+
+
+def machine_coefficients(state: GameState) -> tuple[np.ndarray, np.ndarray]:
+    """The primal machine that bounds the gap: coef (K, n_features) on sqrt(lambda) features, and intercept (K,)."""
+    used = state.mass > 0.0
+    coef = state.scale * state.coefficients[used] / np.sqrt(state.weights[used])[:, None, None]
+    return coef.transpose(2, 1, 0).reshape(coef.shape[2], -1), state.intercepts
+
+
+def dual_measure(problem: GameProblem, state: GameState) -> tuple[Any, np.ndarray]:
+    """The feature map of the game's end, amplitudes sqrt(lambda), and lambda on its frequencies."""
+    used = np.flatnonzero(state.mass > 0.0)
+    weights = state.weights[used]
+    if problem.pool is not None:
+        return problem.pool.take(used, np.sqrt(weights)), weights
+    candidates = candidate_map(problem, np.asarray(state.frequencies)[used])
+    return replace(candidates, amplitudes=np.sqrt(weights)), weights

@@ -1,0 +1,449 @@
+"""Nesterov's excessive gap technique for the margin game on a finite set of features, as a driver on block sums.
+
+In norm form the game is bilinear between two convex terms (Nesterov 2005, "Excessive gap technique in nonsmooth convex
+minimization"): min over w of |w|_(1,2)^2 / 2 + max over alpha of 1'alpha - <alpha, A w>, (A w)_i = y_i sum_t w_t.phi_t.
+Both sides are smoothed by squared Euclidean terms, mu_1 |w|^2 / 2 and mu_2 |alpha|^2 / 2, and every step shrinks one of
+them while f_mu2(w) <= phi_mu1(alpha) holds, so that the true gap is at most mu_1 D_1 + mu_2 D_2: O(1/T) where no-regret
+play has O(1/sqrt(T)). The term |w|_(1,2)^2 / 2 is not smooth; its proximal map takes the place of the gradient mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.methods.game.problem import (
+    N_INTERCEPTS,
+    GameProblem,
+    break_accumulators,
+    intercept_trials,
+    last_figures,
+    multiplier_record,
+    row_columns,
+)
+from dkl.methods.game.projection import Multipliers, first_edges, keep_found, narrow
+from dkl.methods.game.sums import Feasible, Smoothed, gram_block, score_block, sum_block
+from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record
+
+__all__ = ["ExcessiveGapDriver", "group_proximal"]
+
+_MOST_REDUCTIONS = 8
+_MOST_COLUMNS = 2_800
+
+
+def group_proximal(pull: np.ndarray, strength: float) -> np.ndarray:
+    """The w that maximises <w, pull> - |w|_(1,2)^2 / 2 - strength |w|_2^2 / 2; |w|_(1,2) is the sum of groups' lengths.
+
+    Parameters
+    ----------
+    pull : ndarray of shape (D, ...)
+        A group a row.
+    strength : float
+        Positive.
+
+    Returns
+    -------
+    ndarray of the shape of `pull`
+        Every group shrunk by the same length tau = |w|_(1,2), then divided by `strength`.
+    """
+    lengths = np.sqrt(np.square(pull).reshape(len(pull), -1).sum(axis=1))
+    ordered = np.sort(lengths)[::-1]
+    levels = np.cumsum(ordered) / (strength + np.arange(1, len(ordered) + 1))
+    tau = levels.max(initial=0.0)
+    kept = np.maximum(lengths - tau, 0.0) / (strength * np.maximum(lengths, np.finfo(np.float64).tiny))
+    return pull * kept.reshape(-1, *(1,) * (pull.ndim - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class ExcessiveGapState:
+    """Where the technique stands between two passes.
+
+    Attributes
+    ----------
+    phase : str
+        "norm", "score", "project", "sum" or "done".
+    move : str
+        What the passes under way are for: "start", "primal", "respond" (first half of a dual step), "ascend" (second).
+    point : ndarray of shape (D, parts, K)
+        The w that the next pass scores rows with.
+    primal : ndarray of shape (D, parts, K)
+        The w of the pair that keeps the excessive gap.
+    dual_sums : ndarray of shape (D, parts, K)
+        A' alpha of the pair; `dual_total` and `dual_squares` its sums.
+    hat_sums : ndarray of shape (D, parts, K)
+        Of the point between, in a dual step.
+    smoothing : ndarray of shape (2,)
+        mu_1, mu_2.
+    norm : float
+        |A|^2.
+    total : float
+        Weight of the rows that play.
+    step : float
+        tau.
+    upper, lower : float
+        The best bounds of the value so far; `best` is the w that the upper one belongs to.
+    """
+
+    phase: str
+    move: str
+    point: np.ndarray
+    primal: np.ndarray
+    dual_sums: np.ndarray
+    hat_sums: np.ndarray
+    best: np.ndarray
+    smoothing: np.ndarray
+    edges: np.ndarray
+    shifts: np.ndarray
+    found: np.ndarray
+    intercepts: np.ndarray
+    spread: np.ndarray
+    dual_total: float = 0.0
+    dual_squares: float = 0.0
+    norm: float = 0.0
+    total: float = 0.0
+    step: float = 1.0
+    upper: float = np.inf
+    lower: float = 0.0
+    reductions: int = 0
+    error: float = 1.0
+    bounds: np.ndarray = field(default_factory=lambda: np.zeros(2))
+    history: tuple[dict[str, float], ...] = ()
+    message: str = ""
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The dual measure of the best machine: lambda_t proportional to |w_t|, (D,)."""
+        lengths = _lengths(self.best)
+        total = lengths.sum()
+        return lengths / total if total > 0.0 else np.full(len(lengths), 1.0 / len(lengths))
+
+
+class ExcessiveGapDriver:
+    """See `dkl.protocols.driver.Driver`. An iteration is a primal and a dual step: six reads of the rows."""
+
+    def columns(self, problem: GameProblem) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The row columns: what is projected next, alpha of the pair, and alpha between, in a dual step."""
+        return row_columns(problem, ("dual", "mean", "hat"))
+
+    def init(self, problem: GameProblem) -> ExcessiveGapState:
+        """Nothing read, or the end of the run that goes on: it left the next iteration begun."""
+        if problem.start is not None:
+            more = len(problem.start.history) < problem.rules.rounds
+            return replace(problem.start, phase="score", message="") if more else problem.start
+        pool, K = _pool(problem), problem.n_blocks
+        zero = np.zeros((pool.n_frequencies, pool.columns_a_frequency, K))
+        edges = first_edges(np.zeros(K), np.full(K, 2.0 * problem.upper))
+        return ExcessiveGapState(
+            phase="norm",
+            move="start",
+            point=zero,
+            primal=zero,
+            dual_sums=zero,
+            hat_sums=zero,
+            best=zero,
+            smoothing=np.ones(2),
+            edges=edges,
+            shifts=np.zeros((1, K)),
+            found=np.zeros(K, bool),
+            intercepts=np.zeros(K),
+            spread=np.full(K, 0.5),
+        )
+
+    def request(self, problem: GameProblem, state: ExcessiveGapState) -> Sequence[Record] | None:
+        """The record of the phase."""
+        if state.phase == "done":
+            return None
+        if state.phase == "project":
+            return [multiplier_record(problem, state.edges)]
+        made = {"norm": _norm_record, "score": _score_record, "sum": _sum_record}
+        return [made[state.phase](problem, state)]
+
+    def step(self, problem: GameProblem, state: ExcessiveGapState, results: Sequence[Any]) -> ExcessiveGapState:
+        """What the pass of the phase has found."""
+        after = {"norm": _measured, "score": _scored, "project": _narrowed, "sum": _summed}
+        return after[state.phase](problem, state, results[0])
+
+    def figures(self, problem: GameProblem, state: ExcessiveGapState) -> dict[str, float]:
+        """Rounds, objective and gap of the last round."""
+        return last_figures(state.history)
+
+    def stopped(self, problem: GameProblem, state: ExcessiveGapState, why: str) -> ExcessiveGapState | None:
+        """The iterations that came to their end; None before the first of them, and in the middle of one."""
+        if state.phase == "done":
+            return state
+        if not state.history or (state.phase, state.move) != ("score", "primal"):
+            return None
+        return replace(state, phase="done", message=f"{why} after {len(state.history)} rounds: {_standing(state)}")
+
+    def held(self, problem: GameProblem, row_bytes: int) -> dict[str, int]:
+        """The Gram matrix of the pool, and what its largest eigenvalue takes."""
+        return {"Gram matrices": 3 * 8 * _pool(problem).n_features ** 2}
+
+    def plan(self, problem: GameProblem) -> Sequence[tuple[Sequence[Record], int]]:
+        """The Gram matrix, then three pairs of reads an iteration, with reductions between."""
+        state, T = self.init(problem), problem.rules.rounds
+        return [
+            ([_norm_record(problem, state)], 1),
+            ([_score_record(problem, state)], 3 * T + 1),
+            ([multiplier_record(problem, state.edges)], 3 * (3 * T + 1)),
+            ([_sum_record(problem, state)], 3 * T + 1),
+        ]
+
+
+def _pool(problem: GameProblem) -> FeatureMap:
+    if problem.rules.projection != "exact":
+        raise ValueError("dynamics='excessive-gap' needs projection='exact': its condition does not survive another")
+    if problem.pool is None:
+        raise ValueError(
+            "dynamics='excessive-gap' needs a finite set of features (SphericalHarmonics, Coordinates, ArcCosine); in "
+            "R^d use dynamics='no-regret'"
+        )
+    if len(np.unique(problem.pool.groups)) < problem.pool.n_frequencies:
+        raise ValueError(
+            "dynamics='excessive-gap' weighs single features, and this pool has blocks of several; use blocks='single' "
+            "or dynamics='no-regret'"
+        )
+    if problem.pool.n_features > _MOST_COLUMNS:
+        raise ValueError(
+            f"dynamics='excessive-gap' forms the Gram matrix of the whole pool, of at most {_MOST_COLUMNS} columns; "
+            f"this one has {problem.pool.n_features}: take fewer, or dynamics='no-regret'"
+        )
+    return problem.pool
+
+
+def _lengths(w: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.square(w).sum(axis=(1, 2)))
+
+
+def _columns(w: np.ndarray) -> np.ndarray:
+    """(D, parts, K) as coefficients of mapped rows, (features, K)."""
+    return w.transpose(1, 0, 2).reshape(-1, w.shape[2])
+
+
+def _norm_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
+    pool = _pool(problem)
+    width = pool.n_features
+    operands = {"targets": problem.targets, "feature_map": pool, "dtype": problem.dtype}
+    accumulators = {"gram": Accumulator((width, width)), "classes": Accumulator((2, problem.n_blocks))}
+
+    def cost(rows: int, columns: int) -> Cost:
+        return Cost(rows * (2.0 * columns * pool.n_frequencies + 1.0 * width * width), 8 * width * (2_048 + 2 * width))
+
+    return BlockSum("game: norm", gram_block, accumulators, operands, cost)
+
+
+def _smoothed(problem: GameProblem, state: ExcessiveGapState) -> Smoothed:
+    """What the score pass makes of a row: the answer to w, or a step from the point between along the gradient."""
+    ridge = problem.rules.ridge
+    if state.move == "ascend":
+        steepness = state.norm / state.smoothing[0]
+        return Smoothed(steepness / (steepness + ridge), 1.0 / (steepness + ridge))
+    return Smoothed(0.0, 1.0 / (state.smoothing[1] + ridge))
+
+
+def _score_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
+    K = problem.n_blocks
+    operands = {
+        "targets": problem.targets,
+        "upper": problem.upper,
+        "feature_map": _pool(problem),
+        "coefficients": _columns(state.point),
+        "smoothed": _smoothed(problem, state),
+        "edges": state.edges,
+        "trials": intercept_trials(state.intercepts, state.spread),
+        "loss": problem.rules.loss,
+        "dtype": problem.dtype,
+    }
+    accumulators = {
+        "losses": Accumulator((K, 1, N_INTERCEPTS)),
+        "errors": Accumulator(()),
+        **break_accumulators(problem),
+    }
+    cost = partial(_cost, problem=problem)
+    return BlockSum(
+        "game: scores", score_block, accumulators, operands, cost, reads=("hat",), writes={"dual": "float64"}
+    )
+
+
+def _sum_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
+    pool, K = _pool(problem), problem.n_blocks
+    share = {"start": 1.0, "primal": state.step, "respond": state.step, "ascend": 1.0}[state.move]
+    target = "hat" if state.move == "respond" else "mean"
+    operands = {
+        "targets": problem.targets,
+        "feasible": Feasible(problem.upper, state.shifts),
+        "candidates": pool,
+        "dtype": problem.dtype,
+        "share": share,
+        "target": target,
+    }
+    accumulators = {
+        "features": Accumulator((pool.columns_a_frequency, pool.n_frequencies, K)),
+        "alpha": Accumulator((K,)),
+        "squares": Accumulator((K,)),
+        "bounds": Accumulator((2,)),
+    }
+    cost, writes = partial(_cost, problem=problem), {target: "float64"}
+    return BlockSum("game: sums", sum_block, accumulators, operands, cost, reads=("dual", "mean"), writes=writes)
+
+
+def _cost(rows: int, columns: int, *, problem: GameProblem) -> Cost:
+    pool, K = _pool(problem), problem.n_blocks
+    each = 2.0 * columns * pool.n_frequencies + pool.n_features * (SINCOS_FLOPS + 2.0 * K)
+    return Cost(rows * each, 16 * pool.n_features * (2_048 + K) + 200 * rows * K + pool.projection.nbytes)
+
+
+def _measured(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
+    """|A|^2 from the Gram matrix, and mu_1, mu_2 such that the first pair keeps the excessive gap."""
+    norm = max(float(np.linalg.eigvalsh(sums["gram"])[-1]), np.finfo(np.float64).tiny)
+    classes = sums["classes"]
+    total = float(classes[:, 0].sum())
+    # |alpha|^2 at its largest, and |w|^2 of machines whose scores are of size two on a feature of the mean length: any
+    # ratio keeps the excessive gap, and bounds of |w| that hold for all rows are hundreds of times too large
+    squares = problem.rules.unit**2 * total * problem.n_blocks
+    length = float(np.trace(sums["gram"])) / (total * _pool(problem).n_frequencies)
+    second = np.sqrt(norm * 4.0 * problem.n_blocks / max(length, np.finfo(np.float64).tiny) / squares)
+    first = norm / (second + problem.rules.ridge)
+    return replace(state, phase="score", norm=norm, total=total, smoothing=np.array([first, second]))
+
+
+def _scored(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
+    """The upper bound of the machine that was scored, and the first reduction of the projection."""
+    value = 0.5 * float(_lengths(state.point).sum()) ** 2 + problem.rules.C * float(sums["losses"].min(axis=2).sum())
+    trials = intercept_trials(state.intercepts, state.spread).intercepts
+    best = np.take_along_axis(trials, sums["losses"][:, 0].argmin(axis=1)[:, None], axis=1)[:, 0]
+    moved = np.abs(best - state.intercepts)
+    if state.move == "respond" or value < state.upper:
+        spread = np.clip(np.where(moved > 0.0, 1.5 * moved, 0.25 * state.spread), 1e-9, 1e9)
+        state = replace(state, intercepts=best, spread=spread)
+    if value < state.upper:
+        state = replace(state, upper=value, best=state.point, error=float(sums["errors"]) / state.total)
+    state = replace(state, phase="project", found=np.zeros(problem.n_blocks, bool), reductions=0)
+    return _narrowed(problem, state, sums)
+
+
+def _narrowed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
+    known = Multipliers(state.edges, state.shifts[0], state.found)
+    search = keep_found(narrow(state.edges, sums, problem.upper), known)
+    done = bool(search.found.all()) or state.reductions >= _MOST_REDUCTIONS
+    phase = "sum" if done else "project"
+    return replace(
+        state,
+        edges=search.edges,
+        shifts=search.values[None],
+        found=search.found,
+        phase=phase,
+        reductions=state.reductions + 1,
+    )
+
+
+def _summed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
+    answer = sums["features"].transpose(1, 0, 2)
+    after = {"start": _after_start, "primal": _after_primal, "respond": _after_response, "ascend": _after_ascent}
+    reach = np.maximum(2.0 * np.abs(state.shifts[0]), problem.rules.unit)
+    state = replace(state, phase="score", edges=first_edges(np.zeros(problem.n_blocks), reach))
+    move = state.move
+    state = after[move](problem, state, answer)
+    if move != "respond":
+        total, squares = float(sums["alpha"].sum()), float(sums["squares"].sum())
+        state = replace(state, bounds=sums["bounds"], dual_total=total, dual_squares=squares)
+        state = replace(state, lower=max(state.lower, _dual_value(problem, state)))
+    return _recorded(problem, state) if move == "ascend" else state
+
+
+def _after_start(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
+    primal = group_proximal(answer, state.norm / (state.smoothing[1] + problem.rules.ridge))
+    return _toward_primal(problem, replace(state, primal=primal, dual_sums=answer))
+
+
+def _toward_primal(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapState:
+    """Begin a primal step: the point between the pair's w and the answer to its alpha."""
+    tau = _step(problem, state)
+    reply = group_proximal(state.dual_sums, state.smoothing[0])
+    return replace(state, move="primal", step=tau, point=(1.0 - tau) * state.primal + tau * reply)
+
+
+def _after_primal(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
+    """mu_1 shrinks; then begin a dual step with the answer to the new w."""
+    tau, steepness = state.step, state.norm / (state.smoothing[1] + problem.rules.ridge)
+    primal = group_proximal(steepness * state.point + answer, steepness)
+    dual_sums = (1.0 - tau) * state.dual_sums + tau * answer
+    smoothing = state.smoothing * np.array([1.0 - tau, 1.0])
+    state = replace(state, primal=primal, dual_sums=dual_sums, smoothing=smoothing, point=primal, move="respond")
+    return replace(state, step=_step(problem, state))
+
+
+def _after_response(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
+    """The point between on the dual side is known: answer it, and let alpha ascend from it."""
+    tau = state.step
+    hat_sums = (1.0 - tau) * state.dual_sums + tau * answer
+    reply = group_proximal(hat_sums, state.smoothing[0])
+    primal = (1.0 - tau) * state.primal + tau * reply
+    return replace(state, move="ascend", hat_sums=hat_sums, point=reply, primal=primal)
+
+
+def _after_ascent(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
+    """mu_2 shrinks; the next iteration begins."""
+    smoothing = state.smoothing * np.array([1.0, 1.0 - state.step])
+    return _toward_primal(problem, replace(state, dual_sums=answer, smoothing=smoothing))
+
+
+def _step(problem: GameProblem, state: ExcessiveGapState) -> float:
+    """The largest tau with tau^2 / (1 - tau) <= mu_1 (mu_2 + ridge) / |A|^2: the excessive gap stays."""
+    q = float(state.smoothing[0] * (state.smoothing[1] + problem.rules.ridge)) / state.norm
+    return float(0.5 * (np.sqrt(q * q + 4.0 * q) - q))
+
+
+def _dual_value(problem: GameProblem, state: ExcessiveGapState) -> float:
+    quadratic = problem.rules.ridge * state.dual_squares + float(np.square(state.dual_sums).sum(axis=(1, 2)).max())
+    shrunk = min(1.0, state.dual_total / quadratic) if quadratic > 0.0 else 1.0
+    return shrunk * state.dual_total - 0.5 * shrunk**2 * quadratic
+
+
+def _recorded(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapState:
+    """The iteration's entry of the history, and whether it was the last."""
+    rules, blocks = problem.rules, state.total * problem.n_blocks
+    lengths = _lengths(state.best)
+    gap = state.upper - state.lower
+    entry = {
+        "round": float(len(state.history) + 1),
+        "upper": state.upper,
+        "lower": state.lower,
+        "gap": gap,
+        "relative_gap": gap / max(abs(state.upper), 1e-300),
+        "support": float(np.count_nonzero(lengths)),
+        "potential": float(np.square(state.dual_sums).sum(axis=(1, 2)).max()),
+        "margin": 1.0 / max(float(lengths.sum()), 1e-300),
+        "error": state.error,
+        "step": float(state.step),
+        "at_zero": float(state.bounds[0]) / blocks,
+        "at_bound": float(state.bounds[1]) / blocks,
+    }
+    state = replace(state, history=(*state.history, entry))
+    share = _standing(state)
+    if rules.tol is not None and entry["relative_gap"] <= rules.tol:
+        return replace(
+            state, phase="done", message=f"reached the target gap after {len(state.history)} rounds: {share}"
+        )
+    if len(state.history) >= rules.rounds:
+        message = f"all {rules.rounds} rounds are played: {share}; more rounds close it further"
+        return replace(state, phase="done", message=message)
+    return state
+
+
+def _standing(state: ExcessiveGapState) -> str:
+    return f"the duality gap is {100 * state.history[-1]['relative_gap']:.2g} % of the objective, certified"
+
+
+def norm_machine(problem: GameProblem, state: ExcessiveGapState) -> tuple[FeatureMap, np.ndarray, np.ndarray]:
+    """The feature map with amplitudes sqrt(lambda), lambda on its features, and coef (K, n_features) of the machine."""
+    weights = state.weights
+    used = np.flatnonzero(weights > 0.0)
+    amplitudes = np.sqrt(weights[used])
+    coef = state.best[used] / amplitudes[:, None, None]
+    return _pool(problem).take(used, amplitudes), weights[used], _columns(coef).T

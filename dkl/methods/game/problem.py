@@ -1,0 +1,415 @@
+"""What the margin game is played on, where it stands, and the records of its passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.methods.frequency_search.frequency_space import FrequencySpace
+from dkl.methods.game.projection import N_EDGES, Projection
+from dkl.methods.game.sums import (
+    DualStep,
+    Feasible,
+    GameLoss,
+    GameTargets,
+    Trials,
+    balance_block,
+    multiplier_block,
+    start_block,
+    step_block,
+    verify_block,
+)
+from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, RowSample
+from dkl.solvers.losses import loss_of
+
+Phase = Literal["open", "resume", "project", "verify", "step", "done"]
+
+N_SCALES, N_INTERCEPTS = 5, 9
+ALTERNATIONS = 10
+_TILE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class GameRules:
+    """How long the game is played, and with what steps.
+
+    Parameters
+    ----------
+    C : float
+        As of scikit-learn's linear SVMs: |w|^2 / 2 + C sum of losses.
+    loss : {"hinge", "squared_hinge"}
+        The l1- or the l2-SVM's dual.
+    rounds : int
+        T.
+    per_round : int
+        Frequencies that the kernel player answers with, equally weighted.
+    most : int
+        Frequencies in all.
+    rate : float or None
+        The step of the dual player: at most so many C in any coordinate, over sqrt(t). None takes the steps of theorem
+        4.1, D / (G sqrt(t)) for the hinge and C' / t for the squared hinge, which are far more cautious.
+    tol : float or None
+        Stop at this relative duality gap.
+    patience : int or None
+        Stop after so many rounds without gain on the rows held out.
+    projection : {"exact", "alternating"}
+    """
+
+    C: float = 1.0
+    loss: GameLoss = "hinge"
+    rounds: int = 100
+    per_round: int = 1
+    most: int = 1_000_000
+    rate: float | None = 0.3
+    tol: float | None = None
+    patience: int | None = None
+    projection: Projection = "exact"
+
+    @property
+    def curvature(self) -> float:
+        """C': the squared hinge's dual takes |alpha|^2 / (2 C') off; infinite for the hinge."""
+        # the conjugate of C times the loss, at slope -alpha, has conjugate_square alpha^2 / C
+        square = loss_of(self.loss).conjugate_square
+        return self.C / (2.0 * square) if square else np.inf
+
+    @property
+    def ridge(self) -> float:
+        return 1.0 / self.curvature
+
+    @property
+    def unit(self) -> float:
+        """The scale of a dual weight: the box of the hinge, C' for the squared hinge."""
+        return self.C if self.loss == "hinge" else self.curvature
+
+    def upper(self, total: float) -> float:
+        """The box: C, or C' sqrt(n), which loses nothing, where the squared hinge has none."""
+        return self.C if self.loss == "hinge" else self.curvature * float(np.sqrt(total))
+
+
+@dataclass(frozen=True, eq=False)
+class GameProblem:
+    """The rows and the families of the game.
+
+    Parameters
+    ----------
+    targets : GameTargets
+    rules : GameRules
+    total_weight : float
+        Of all rows, those held out among them: the scale of the box of the squared hinge and of the first step.
+    n_columns : int
+    pool : FeatureMap or None
+        The finite set of features that the kernel player chooses from, amplitudes 1; None for all of R^d.
+    ground : Ground or None
+        Where the kernel player looks in R^d.
+    seed : int
+    search_rows : int
+        Of the first search.
+    most_rows : int
+        No search takes more.
+    n_candidates : int
+        Peaks that one search returns at most.
+    dtype : {"float32", "float64"}
+    start : GameState or None
+        The end of a game on the same rows, with their columns, that goes on.
+    """
+
+    targets: GameTargets
+    rules: GameRules
+    total_weight: float
+    n_columns: int
+    pool: FeatureMap | None = None
+    ground: FrequencySpace | None = None
+    seed: int = 0
+    search_rows: int = 4_000
+    most_rows: int = 100_000
+    n_candidates: int = 100
+    dtype: str = "float32"
+    start: Any = None
+
+    @property
+    def n_blocks(self) -> int:
+        """K, dual blocks."""
+        return self.targets.n_blocks
+
+    @property
+    def upper(self) -> float:
+        return self.rules.upper(self.total_weight)
+
+
+@dataclass(frozen=True, eq=False)
+class GameState:
+    """Where the game stands between two passes.
+
+    Attributes
+    ----------
+    phase : str
+        What the next pass does.
+    frequencies : ndarray of shape (m, d) or None
+        Those answered so far, in R^d.
+    played : float
+        Sum over rounds of their weights p = t eta, eta the step of round t.
+    mass : ndarray of shape (m,)
+        Of each frequency (of the pool, or of those answered): the sum of p / k over the rounds that answered it.
+    pull : ndarray of shape (m, parts, K)
+        The same sum of p / k times (C, Q), the frequency's sums at that round's dual weights.
+    mean_sums : ndarray of shape (D, parts, K) or None
+        Of the pool at the mean dual weights, times `played`.
+    mean_dual : ndarray of shape (2,)
+        Sums over rounds of p times sum alpha and of p times sum alpha^2.
+    lower : float
+        The largest lower bound of the value.
+    shifts : ndarray of shape (J, K)
+        The multipliers of the projection of the column "dual".
+    found : ndarray of shape (K,)
+        Which of them are exact.
+    edges : ndarray of shape (K, M)
+    candidates : ndarray of shape (c, d) or None
+        Found on the sample, to be verified; `promised` (c,) are their potentials there.
+    chosen : ndarray of int
+        The answer of this round: positions among the candidates or in the pool.
+    answer : ndarray of shape (k, parts, K)
+        Its sums.
+    scale, intercepts, spread : float, ndarray (K,), ndarray (K,)
+        The best primal machine so far and how far around its intercepts the next pass looks.
+    sample_rows : int
+    total : float
+        The weight of the rows that play.
+    history : tuple of dict
+    message : str
+    """
+
+    phase: Phase
+    mass: np.ndarray
+    pull: np.ndarray
+    edges: np.ndarray
+    intercepts: np.ndarray
+    spread: np.ndarray
+    shifts: np.ndarray
+    found: np.ndarray
+    sample_rows: int
+    frequencies: np.ndarray | None = None
+    played: float = 0.0
+    mean_sums: np.ndarray | None = None
+    mean_dual: np.ndarray = field(default_factory=lambda: np.zeros(2))
+    lower: float = -np.inf
+    candidates: np.ndarray | None = None
+    promised: np.ndarray | None = None
+    chosen: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    answer: np.ndarray | None = None
+    scale: float = 1.0
+    step_size: float = 0.0
+    step_weight: float = 0.0
+    total: float = 0.0
+    pending: dict[str, float] = field(default_factory=dict)
+    history: tuple[dict[str, float], ...] = ()
+    message: str = ""
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The dual measure, (m,): a probability."""
+        return self.mass / self.mass.sum()
+
+    @property
+    def coefficients(self) -> np.ndarray:
+        """The mean response, (m, parts, K): on features without amplitudes, before the best scale."""
+        return self.pull / self.played
+
+
+def row_columns(problem: GameProblem, names: Sequence[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Row columns with a number a dual block."""
+    return dict.fromkeys(names, ("float64", (problem.n_blocks,)))
+
+
+def candidate_map(problem: GameProblem, frequencies: np.ndarray) -> FeatureMap:
+    """Cosine-sine pairs of given frequencies, amplitudes 1."""
+    return searched_ground(problem).feature_map(frequencies)
+
+
+def searched_ground(problem: GameProblem) -> FrequencySpace:
+    """Where a game without a pool looks for its frequencies."""
+    if problem.ground is None:
+        raise ValueError("a game in R^d needs a ground to search; give GameProblem(ground=...) or a pool")
+    return problem.ground
+
+
+def opening_records(problem: GameProblem, state: GameState) -> list[Any]:
+    """The first numbers that are projected, C for every row; in R^d, a sample of rows to search on."""
+    operands = {
+        "targets": problem.targets,
+        "upper": problem.upper,
+        "start": problem.rules.unit,
+        "edges": state.edges,
+    }
+    accumulators = {"weight": Accumulator(()), **break_accumulators(problem)}
+    start = BlockSum(
+        "game: start", start_block, accumulators, operands, writes={"dual": "float64"}, light=problem.pool is not None
+    )
+    return [start] if problem.pool is not None else [start, sample_record(problem, state, 0, reads=())]
+
+
+def resuming_records(problem: GameProblem, state: GameState) -> list[Any]:
+    """What the step of the last round would have found as well, had it not been the last."""
+    reduction = projection_record(problem, replace(state, shifts=np.zeros((0, problem.n_blocks))))
+    return [reduction] if problem.pool is not None else [reduction, sample_record(problem, state, len(state.history))]
+
+
+def sample_record(
+    problem: GameProblem, state: GameState, round: int, reads: tuple[str, ...] = ("dual", "mean")
+) -> RowSample:
+    """Fresh rows for the search of a round, with their dual weights."""
+    return RowSample("game: sample", state.sample_rows, problem.seed, round, reads=reads)
+
+
+def projection_record(problem: GameProblem, state: GameState) -> BlockSum:
+    """One reduction towards the projection; reads no rows."""
+    if problem.rules.projection == "alternating":
+        operands = {"targets": problem.targets, "feasible": feasible_of(problem, state)}
+        accumulators = {"balance": Accumulator((problem.n_blocks,))}
+        return BlockSum("game: balance", balance_block, accumulators, operands, reads=("dual",), light=True)
+    return multiplier_record(problem, state.edges)
+
+
+def multiplier_record(problem: GameProblem, edges: np.ndarray) -> BlockSum:
+    """One reduction towards the exact projection of the column "dual"."""
+    operands = {"targets": problem.targets, "upper": problem.upper, "edges": edges}
+    accumulators = break_accumulators(problem)
+    return BlockSum("game: multiplier", multiplier_block, accumulators, operands, reads=("dual",), light=True)
+
+
+def verify_record(problem: GameProblem, state: GameState) -> BlockSum:
+    """The candidates' sums on all rows under the dual weights."""
+    candidates = candidates_of(problem, state)
+    parts, size = candidates.columns_a_frequency, candidates.n_frequencies
+    K = problem.n_blocks * (1 + checks_mean(problem, state))
+    operands = {
+        "targets": problem.targets,
+        "feasible": feasible_of(problem, state),
+        "candidates": candidates,
+        "dtype": problem.dtype,
+        "checks_mean": checks_mean(problem, state),
+    }
+    accumulators = {
+        "features": Accumulator((parts, size, K)),
+        "alpha": Accumulator((K,)),
+        "squares": Accumulator((K,)),
+        "bounds": Accumulator((2,)),
+    }
+
+    def cost(rows: int, columns: int) -> Cost:
+        return _map_cost(rows, columns, candidates, K)
+
+    return BlockSum("game: verify", verify_block, accumulators, operands, cost, reads=("dual", "mean"))
+
+
+def step_record(problem: GameProblem, state: GameState) -> BlockSum:
+    """The dual step along the round's answer, and how good the mean machine is."""
+    chosen = answer_map(problem, state)
+    K = problem.n_blocks
+    operands = {
+        "targets": problem.targets,
+        "feasible": feasible_of(problem, state),
+        "step": dual_step(problem, state),
+        "edges": state.edges,
+        "trials": trials_of(state),
+        "loss": problem.rules.loss,
+    }
+    accumulators = {
+        "losses": Accumulator((K, N_SCALES, N_INTERCEPTS)),
+        "errors": Accumulator((3,)),
+        "held": Accumulator(()),
+        "gradient": Accumulator((1,)),
+        **break_accumulators(problem),
+    }
+    columns = ("dual", "mean", "score")
+    return BlockSum(
+        "game: step",
+        step_block,
+        accumulators,
+        operands,
+        partial(_step_cost, chosen=chosen, n_blocks=K),
+        reads=columns,
+        writes=dict.fromkeys(columns, "float64"),
+    )
+
+
+def checks_mean(problem: GameProblem, state: GameState) -> bool:
+    """Whether this round bounds the value by the mean dual weights too: a search of their own in R^d.
+
+    A pool's sums are linear in the dual weights, so that its mean needs no look.
+    """
+    is_last = len(state.history) + 1 >= problem.rules.rounds
+    return problem.pool is None and len(state.history) > 0 and (is_last or problem.rules.tol is not None)
+
+
+def feasible_of(problem: GameProblem, state: GameState) -> Feasible:
+    """How the column "dual" becomes the dual weights."""
+    return Feasible(problem.upper, state.shifts, problem.rules.projection == "exact")
+
+
+def candidates_of(problem: GameProblem, state: GameState) -> FeatureMap:
+    """What the kernel player chooses from."""
+    return candidate_map(problem, _known(state.candidates)) if problem.pool is None else problem.pool
+
+
+def answer_map(problem: GameProblem, state: GameState) -> FeatureMap:
+    """The features of this round's answer."""
+    return candidates_of(problem, state).take(state.chosen)
+
+
+def dual_step(problem: GameProblem, state: GameState) -> DualStep:
+    """The step along this round's answer: all cosines, then all sines, equally weighted."""
+    answer = _known(state.answer)
+    coefficients = answer.transpose(1, 0, 2).reshape(-1, problem.n_blocks) / len(answer)
+    share = state.step_weight / (state.played + state.step_weight)
+    chosen = answer_map(problem, state)
+    return DualStep(chosen, coefficients, state.step_size, share, problem.rules.ridge, problem.dtype)
+
+
+def trials_of(state: GameState) -> Trials:
+    """The best machine so far first, and others around it."""
+    around = intercept_trials(state.intercepts, state.spread)
+    return replace(around, scales=state.scale * np.array([1.0, 0.8, 1.25, 0.5, 1.6]))
+
+
+def intercept_trials(intercepts: np.ndarray, spread: np.ndarray) -> Trials:
+    """The machine as it is with its intercepts, first, and with others around them."""
+    moves = np.array([0.0, -0.25, 0.25, -1.0, 1.0, -4.0, 4.0, -0.0625, 0.0625])
+    return Trials(np.ones(1), intercepts[:, None] + spread[:, None] * moves)
+
+
+def last_figures(history: Sequence[dict[str, float]]) -> dict[str, float]:
+    """What a person who waits wants to know of the last round."""
+    if not history:
+        return {}
+    last = history[-1]
+    return {"round": last["round"], "objective": last["upper"], "duality_gap": last["relative_gap"]}
+
+
+def _known(value: np.ndarray | None) -> np.ndarray:
+    if value is None:
+        raise ValueError("the game has no candidates yet: a pass came out of turn")
+    return value
+
+
+def break_accumulators(problem: GameProblem) -> dict[str, Accumulator]:
+    """Of `dkl.methods.game.sums.breakpoint_sums`."""
+    K, size = problem.n_blocks, N_EDGES + 1
+    sums = {name: Accumulator((K, size)) for name in ("slopes", "moments", "breaks")}
+    return {**sums, "positive": Accumulator((K,)), "ends": Accumulator((2, K), combine="max")}
+
+
+def _map_cost(rows: int, columns: int, feature_map: FeatureMap, K: int) -> Cost:
+    each = 2.0 * columns * feature_map.n_frequencies + feature_map.n_features * (SINCOS_FLOPS + 2.0 * K)
+    scratch = 16 * feature_map.n_features * K + 40 * rows * K + feature_map.projection.nbytes + _TILE_BYTES
+    return Cost(rows * each, scratch)
+
+
+def _step_cost(rows: int, columns: int, *, chosen: FeatureMap, n_blocks: int) -> Cost:
+    mapped = _map_cost(rows, columns, chosen, n_blocks)
+    machines = 6.0 * n_blocks * N_SCALES * N_INTERCEPTS
+    return Cost(mapped.flops + rows * machines, mapped.scratch_bytes + 160 * rows * n_blocks)

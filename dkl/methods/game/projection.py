@@ -1,0 +1,176 @@
+"""Projection onto the SVM dual's feasible set {0 <= alpha <= C, sum_i c_i y_i alpha_i = 0}: a root by reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from dkl.methods.game.sums import breakpoint_sums, feasible
+
+Projection = Literal["exact", "alternating"]
+
+N_EDGES = 1024
+# of the bracket's width, on both sides of where a straight line puts the root
+_CLOSE = 0.5 ** np.arange(1, 45)
+_MOST_REDUCTIONS = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Multipliers:
+    """The state of the search for K multipliers, one a dual block.
+
+    Parameters
+    ----------
+    edges : ndarray of shape (K, M)
+        Where the next reduction looks, ascending.
+    values : ndarray of shape (K,)
+        The multipliers as far as they are known.
+    found : ndarray of shape (K,), bool
+    """
+
+    edges: np.ndarray
+    values: np.ndarray
+    found: np.ndarray
+
+
+def first_edges(center: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """Trial multipliers around a guess: even ones within `spread` of it, (K, M), and ever closer ones at the guess."""
+    return np.stack([_edges(c - s, c + s, c) for c, s in zip(center, spread, strict=True)])
+
+
+def narrow(edges: np.ndarray, sums: Mapping[str, np.ndarray], upper: float) -> Multipliers:
+    """The multipliers, or finer edges around those that are not known yet.
+
+    The projection is clip(a - mu y, 0, upper) with sum_i c_i y_i alpha_i(mu) = 0: a monotone piecewise-linear function
+    of mu. A reduction gives its value at every edge and the number of breakpoints between two of them; where the root
+    lies between edges without a breakpoint, it is found.
+
+    Parameters
+    ----------
+    edges : ndarray of shape (K, M)
+    sums : mapping
+        Of `dkl.methods.game.sums.breakpoint_sums`, over all rows.
+    upper : float
+
+    Returns
+    -------
+    Multipliers
+    """
+    made = [
+        _narrow_one(
+            edges[k],
+            {name: s[..., k, :] for name, s in sums.items() if s.ndim == 2 and name != "ends"},
+            upper * sums["positive"][k],
+            sums["ends"][:, k],
+        )
+        for k in range(len(edges))
+    ]
+    return Multipliers(
+        edges=np.stack([one[0] for one in made]),
+        values=np.array([one[1] for one in made]),
+        found=np.array([one[2] for one in made]),
+    )
+
+
+def _narrow_one(
+    edges: np.ndarray, sums: Mapping[str, np.ndarray], target: float, ends: np.ndarray
+) -> tuple[np.ndarray, float, bool]:
+    """Next edges, the multiplier, and whether it is exact."""
+    slopes, moments = np.cumsum(sums["slopes"])[:-1], np.cumsum(sums["moments"])[:-1]
+    heights = slopes * edges - moments
+    place = int(np.searchsorted(np.maximum.accumulate(heights), target))
+    low = (-ends[0], 0.0, 0.0) if place == 0 else (edges[place - 1], heights[place - 1], slopes[place - 1])
+    high = (ends[1], np.inf) if place == len(edges) else (edges[place], heights[place])
+    if sums["breaks"][place] == 0 or not np.isfinite(ends).all():
+        root = low[0] + (target - low[1]) / low[2] if low[2] > 0.0 else low[0]
+        return edges, float(root), True
+    start, stop = float(low[0]), float(max(high[0], low[0]))
+    rise = high[1] - low[1]
+    share = (target - low[1]) / rise if np.isfinite(rise) and rise > 0.0 else 0.5
+    guess = start + float(np.clip(share, 0.0, 1.0)) * (stop - start)
+    if stop - start <= 8.0 * np.finfo(np.float64).eps * max(abs(start), abs(stop), np.finfo(np.float64).tiny):
+        return edges, guess, True
+    return _edges(start, stop, guess), guess, False
+
+
+def _edges(start: float, stop: float, guess: float) -> np.ndarray:
+    close = (stop - start) * _CLOSE
+    # a breakpoint that is an end of the bracket is not inside: the last edge but one keeps it out
+    inner = np.concatenate([guess - close, [guess], guess + close, [start, np.nextafter(stop, -np.inf), stop]])
+    even = np.linspace(start, stop, N_EDGES - len(inner))
+    return np.sort(np.clip(np.concatenate([even, inner]), start, stop))
+
+
+def project_dual(
+    values: np.ndarray, signs: np.ndarray, weight: np.ndarray, upper: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The projection of rows in memory, and its multipliers: the definition that the distributed one reaches.
+
+    Parameters
+    ----------
+    values, signs : ndarray of shape (n, K)
+    weight : ndarray of shape (n,)
+        A row of weight 2 is the row twice: distances and the constraint count it twice.
+    upper : float
+
+    Returns
+    -------
+    alpha : ndarray of shape (n, K)
+        Column k is the nearest point to values[:, k] of {0 <= alpha <= upper, sum_i c_i y_ik alpha_i = 0}.
+    multipliers : ndarray of shape (K,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.methods.game.projection import project_dual
+    >>> signs = np.array([[1.0], [1.0], [-1.0]])
+    >>> alpha, _ = project_dual(np.ones((3, 1)), signs, np.ones(3), upper=1.0)
+    >>> alpha[:, 0].round(12).tolist()
+    [0.5, 0.5, 1.0]
+    """
+    size = np.maximum(np.abs(values).max(axis=0, initial=0.0), upper)
+    search = Multipliers(first_edges(np.zeros(values.shape[1]), 2.0 * size), np.zeros(1), np.zeros(1, bool))
+    for _ in range(_MOST_REDUCTIONS):
+        search = narrow(search.edges, breakpoint_sums(values, signs, weight, upper, search.edges), upper)
+        if search.found.all():
+            break
+    return feasible(values, signs, upper, search.values[None]), search.values
+
+
+def alternate_dual(
+    values: np.ndarray, signs: np.ndarray, weight: np.ndarray, upper: float, rounds: int = 10
+) -> tuple[np.ndarray, np.ndarray]:
+    """The paper's alternating projections of rows in memory, and what each subtracts.
+
+    Box, hyperplane, box, ... (Bullins, Zhang & Zhang 2018, Algorithm 3): they end at a feasible point, not at the
+    nearest one, and after finitely many rounds a little outside the box.
+
+    Parameters
+    ----------
+    values, signs, weight, upper
+        As of `project_dual`.
+    rounds : int
+        10 in the paper.
+
+    Returns
+    -------
+    alpha : ndarray of shape (n, K)
+    shifts : ndarray of shape (rounds, K)
+    """
+    shifts = np.zeros((0, values.shape[1]))
+    for _ in range(rounds):
+        alpha = np.clip(feasible(values, signs, upper, shifts, exact=False), 0.0, upper)
+        shifts = np.vstack([shifts, (weight @ (signs * alpha))[None] / weight.sum()])
+    return feasible(values, signs, upper, shifts, exact=False), shifts
+
+
+def keep_found(search: Multipliers, earlier: Multipliers) -> Multipliers:
+    """The multipliers that an earlier reduction has found stay as they are."""
+    return replace(
+        search,
+        values=np.where(earlier.found, earlier.values, search.values),
+        found=search.found | earlier.found,
+    )

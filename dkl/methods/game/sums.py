@@ -1,0 +1,380 @@
+"""What one block contributes to the margin game: its dual weights, their sums, a gradient step, and its breakpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.device import on_host
+from dkl.kernels.maps import map_rows
+from dkl.kernels.sums import feature_sums
+from dkl.protocols.block import Block
+from dkl.solvers.losses import HINGES
+
+__all__ = ["breakpoint_sums", "feasible", "primal_losses", "row_scores"]
+
+GameLoss = Literal["hinge", "squared_hinge"]
+
+_TILE_ROWS = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class GameTargets:
+    """Signs and weights of the rows of a block: one column a dual block.
+
+    Parameters
+    ----------
+    n_classes : int
+        Two classes make one dual block (+1 for the second), K > 2 make K, each class against the rest.
+    class_weight : ndarray of shape (K,) or None
+        Factors of the rows' weights. A row of weight 2 is the row twice.
+    held_out : callable or None
+        Row ids to a mask of the rows that take no part.
+    """
+
+    n_classes: int
+    class_weight: np.ndarray | None = None
+    held_out: Callable[[np.ndarray], np.ndarray] | None = None
+
+    @property
+    def n_blocks(self) -> int:
+        return 1 if self.n_classes == 2 else self.n_classes
+
+    def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Signs (n, K), and the weights (n,) of the rows that play and of those held out."""
+        codes = np.asarray(block.y)
+        classes = np.arange(self.n_classes) if self.n_classes > 2 else np.array([1])
+        signs = np.where(codes[:, None] == classes, 1.0, -1.0)
+        weight = block.weights if self.class_weight is None else block.weights * self.class_weight[codes]
+        held = np.zeros(len(codes), bool) if self.held_out is None else self.held_out(block.row_id)
+        return signs, np.where(held, 0.0, weight), np.where(held, weight, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Feasible:
+    """How stored numbers become feasible dual weights: box [0, upper], sum_i c_i y_i alpha_i = 0.
+
+    Parameters
+    ----------
+    upper : float
+    shifts : ndarray of shape (J, K)
+        Multiples of y that are subtracted: of the exact projection the one multiplier, before the box; of the
+        alternating one (Algorithm 3) each after a box.
+    exact : bool
+    """
+
+    upper: float
+    shifts: np.ndarray
+    exact: bool = True
+
+    def __call__(self, values: np.ndarray, signs: np.ndarray) -> np.ndarray:
+        return feasible(values, signs, self.upper, self.shifts, exact=self.exact)
+
+
+def feasible(
+    values: np.ndarray, signs: np.ndarray, upper: float, shifts: np.ndarray, *, exact: bool = True
+) -> np.ndarray:
+    """Dual weights of some rows, given the multipliers that reductions over all rows have found.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n, K)
+        What is projected.
+    signs : ndarray of shape (n, K)
+        y, -1 or +1.
+    upper : float
+    shifts : ndarray of shape (J, K)
+    exact : bool
+        True: clip(values - shifts[0] y, 0, upper), the projection. False: J times clip, then subtract shifts[j] y
+        (Bullins, Zhang & Zhang 2018, Algorithm 3): feasible in the limit, near the box before.
+
+    Returns
+    -------
+    ndarray of shape (n, K), float64
+    """
+    if exact:
+        return np.clip(values - shifts[0] * signs, 0.0, upper)
+    for shift in shifts:
+        values = np.clip(values, 0.0, upper) - shift * signs
+    return values
+
+
+def breakpoint_sums(
+    values: np.ndarray, signs: np.ndarray, weight: np.ndarray, upper: float, edges: np.ndarray
+) -> dict[str, np.ndarray]:
+    """What sum_i c_i y_i clip(values_i - mu y_i, 0, upper), as a function of mu, is made of between `edges`.
+
+    The function is c_+ upper - sum_i c_i clip(mu - l_i, 0, upper), c_+ the weight of the rows with y = +1 and l_i =
+    values_i - upper for them, -values_i for the others: piecewise linear with breakpoints l_i and l_i + upper, at which
+    its slope changes by -c_i and +c_i.
+
+    Parameters
+    ----------
+    values, signs : ndarray of shape (n, K)
+    weight : ndarray of shape (n,)
+    upper : float
+    edges : ndarray of shape (K, M), ascending
+
+    Returns
+    -------
+    dict of ndarray
+        "slopes" and "moments" (K, M + 1): sums of c and of c p over the breakpoints p (c negative for l_i + upper), by
+        the bin that p is in: bin j holds edges[j - 1] < p <= edges[j]. "breaks" (K, M + 1): their number where c > 0.
+        "positive" (K,): c_+. "ends" (2, K): the largest of -l_i and of l_i + upper.
+    """
+    K = values.shape[1]
+    low = np.where(signs > 0.0, values - upper, -values)
+    points = np.concatenate([low, low + upper])
+    change = np.concatenate([weight, -weight])
+    counted = (change != 0.0).astype(np.float64)
+    size = edges.shape[1] + 1
+    sums = {name: np.zeros((K, size)) for name in ("slopes", "moments", "breaks")}
+    for k in range(K):
+        place = np.searchsorted(edges[k], points[:, k], side="left")
+        sums["slopes"][k] = np.bincount(place, change, size)
+        sums["moments"][k] = np.bincount(place, change * points[:, k], size)
+        sums["breaks"][k] = np.bincount(place, counted, size)
+    sums["positive"] = weight @ (signs > 0.0)
+    played = np.where(weight[:, None] > 0.0, low, np.nan)
+    sums["ends"] = np.full((2, K), -np.inf)
+    if (weight > 0.0).any():
+        sums["ends"] = np.stack([np.nanmax(-played, axis=0), np.nanmax(played + upper, axis=0)])
+    return sums
+
+
+def row_scores(X: Any, feature_map: FeatureMap, coefficients: np.ndarray, dtype: str = "float32") -> np.ndarray:
+    """sum_j phi_j(x_i) coefficients[j, k] for each row: float64 of shape (n, K), a tile of mapped rows at a time.
+
+    Parameters
+    ----------
+    X : ndarray, csr_array or CuPy array of shape (n, d)
+    feature_map : FeatureMap
+    coefficients : ndarray of shape (n_features, K)
+    dtype : {"float32", "float64"}
+        Of the mapped rows.
+    """
+    scores = np.empty((X.shape[0], coefficients.shape[1]))
+    for start in range(0, X.shape[0], _TILE_ROWS):
+        rows = slice(start, min(start + _TILE_ROWS, X.shape[0]))
+        phi = on_host(map_rows(X[rows], feature_map, dtype))
+        # a product in the features' own precision with float64 coefficients would copy every tile
+        scores[rows] = phi @ coefficients.astype(phi.dtype)
+    return scores
+
+
+def primal_losses(
+    scores: np.ndarray, signs: np.ndarray, weight: np.ndarray, trials: Trials, *, loss: GameLoss
+) -> np.ndarray:
+    """Hinge losses of f = scale * score + intercept for every scale and intercept that is tried, summed over rows.
+
+    Parameters
+    ----------
+    scores, signs : ndarray of shape (n, K)
+    weight : ndarray of shape (n,)
+    trials : Trials
+    loss : {"hinge", "squared_hinge"}
+
+    Returns
+    -------
+    ndarray of shape (K, S, B), float64
+    """
+    S, (K, B) = len(trials.scales), trials.intercepts.shape
+    losses = np.zeros((K, S, B))
+    for k in range(K):
+        for s, scale in enumerate(trials.scales):
+            margin = signs[:, k] * scores[:, k] * scale
+            for b in range(B):
+                slack = 1.0 - margin - signs[:, k] * trials.intercepts[k, b]
+                losses[k, s, b] = weight @ HINGES[loss].of_slack(slack)
+    return losses
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """Linear machines that a pass tries: every scale with every intercept of its class.
+
+    Parameters
+    ----------
+    scales : ndarray of shape (S,)
+    intercepts : ndarray of shape (K, B)
+    """
+
+    scales: np.ndarray
+    intercepts: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class DualStep:
+    """One step of the dual player: what a round's answer adds to the columns of a row.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        Of the round's features.
+    coefficients : ndarray of shape (n_features, K)
+        Of the round's response f_i = sum_j coefficients[j] phi_j(x_i); the gradient is 1 - y_i f_i - ridge alpha_i.
+    size : float
+        eta.
+    share : float
+        Of the round in the means over all rounds so far.
+    ridge : float
+        1/C' of the squared hinge, 0 of the hinge.
+    dtype : {"float32", "float64"}
+    """
+
+    feature_map: FeatureMap
+    coefficients: np.ndarray
+    size: float
+    share: float
+    ridge: float = 0.0
+    dtype: str = "float32"
+
+    def __call__(self, X: Any, alpha: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """alpha + eta gradient, not yet feasible, and f: both (n, K)."""
+        scores = row_scores(X, self.feature_map, self.coefficients, self.dtype)
+        return alpha + self.size * (1.0 - signs * scores - self.ridge * alpha), scores
+
+
+def start_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The first column of dual weights: the same number everywhere, not yet feasible; and its breakpoints.
+
+    Operands: "targets" (GameTargets), "upper", "start", "edges".
+    """
+    signs, weight, _ = operands["targets"](block)
+    values = np.full(signs.shape, operands["start"])
+    sums = breakpoint_sums(values, signs, weight, operands["upper"], operands["edges"])
+    return {"dual": values, "weight": np.array(weight.sum()), **sums}
+
+
+def multiplier_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Breakpoints between finer edges. Operands: "targets", "upper", "edges"."""
+    signs, weight, _ = operands["targets"](block)
+    return breakpoint_sums(block.columns["dual"], signs, weight, operands["upper"], operands["edges"])
+
+
+def balance_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """sum_i c_i y_i clip(alpha_i, 0, upper): what the next alternation subtracts. Operands: "targets", "feasible"."""
+    signs, weight, _ = operands["targets"](block)
+    alpha = np.clip(operands["feasible"](block.columns["dual"], signs), 0.0, operands["feasible"].upper)
+    return {"balance": weight @ (signs * alpha)}
+
+
+def verify_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Sums of the candidates' features under the dual weights, and of the weights themselves.
+
+    Operands: "targets", "feasible", "candidates" (FeatureMap), "dtype"; "checks_mean": the same under the means of the
+    dual weights too, in K more columns.
+    """
+    signs, weight, _ = operands["targets"](block)
+    alpha = operands["feasible"](block.columns["dual"], signs)
+    bounds = np.stack([weight @ (alpha <= 0.0), weight @ (alpha >= operands["feasible"].upper)])
+    if operands["checks_mean"]:
+        alpha, signs = np.hstack([alpha, block.columns["mean"]]), np.hstack([signs, signs])
+    return {
+        "features": feature_sums(block.X, weight[:, None] * signs * alpha, operands["candidates"], operands["dtype"]),
+        "alpha": weight @ alpha,
+        "squares": weight @ (alpha * alpha),
+        "bounds": bounds.sum(axis=1),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothed:
+    """What the excessive gap technique projects: keep * alpha + size * (1 - y f).
+
+    Parameters
+    ----------
+    keep, size : float
+    """
+
+    keep: float
+    size: float
+
+
+def gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """sum_i c_i phi_i phi_i' of all features, and the weight of either sign in each dual block, (2, K).
+
+    Operands: "targets", "feature_map", "dtype".
+    """
+    signs, weight, _ = operands["targets"](block)
+    feature_map = operands["feature_map"]
+    gram = np.zeros((feature_map.n_features, feature_map.n_features))
+    for start in range(0, block.n_rows, _TILE_ROWS):
+        rows = slice(start, min(start + _TILE_ROWS, block.n_rows))
+        phi = on_host(map_rows(block.X[rows], feature_map, operands["dtype"])).astype(np.float64)
+        gram += (phi * weight[rows, None]).T @ phi
+    return {"gram": gram, "classes": np.stack([weight @ (signs < 0.0), weight @ (signs > 0.0)])}
+
+
+def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The margins of a machine on all features become the next column to be projected; and the machine's losses.
+
+    Operands: "targets", "upper", "feature_map", "coefficients", "smoothed" (Smoothed), "edges", "trials" (Trials),
+    "loss", "dtype".
+    """
+    signs, weight, _ = operands["targets"](block)
+    scores = row_scores(block.X, operands["feature_map"], operands["coefficients"], operands["dtype"])
+    smoothed: Smoothed = operands["smoothed"]
+    trials: Trials = operands["trials"]
+    values = smoothed.keep * block.columns["hat"] + smoothed.size * (1.0 - signs * scores)
+    return {
+        "dual": values,
+        "losses": primal_losses(scores, signs, weight, trials, loss=operands["loss"]),
+        "errors": np.array(weight @ _wrong(scores + trials.intercepts[:, 0], signs)),
+        **breakpoint_sums(values, signs, weight, operands["upper"], operands["edges"]),
+    }
+
+
+def sum_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The projected weights' sums, and of their mixture with the mean, which is written to a column of its own.
+
+    Operands: "targets", "feasible", "candidates", "dtype", "share", "target".
+    """
+    signs, weight, _ = operands["targets"](block)
+    alpha = operands["feasible"](block.columns["dual"], signs) * (weight > 0.0)[:, None]
+    mixed = (1.0 - operands["share"]) * block.columns["mean"] + operands["share"] * alpha
+    bounds = np.stack([weight @ (mixed <= 0.0), weight @ (mixed >= operands["feasible"].upper)])
+    return {
+        "features": feature_sums(block.X, weight[:, None] * signs * alpha, operands["candidates"], operands["dtype"]),
+        "alpha": weight @ mixed,
+        "squares": weight @ (mixed * mixed),
+        "bounds": bounds.sum(axis=1),
+        operands["target"]: mixed,
+    }
+
+
+def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The dual step of a round on the rows of a block, the means over rounds, and how good their primal machine is.
+
+    Operands: "targets", "feasible", "step" (DualStep), "edges", "trials" (Trials), "loss".
+    """
+    signs, weight, held = operands["targets"](block)
+    step: DualStep = operands["step"]
+    alpha = operands["feasible"](block.columns["dual"], signs)
+    values, scores = step(block.X, alpha, signs)
+    played = alpha * (weight > 0.0)[:, None]
+    mean = (1.0 - step.share) * block.columns["mean"] + step.share * played
+    total = (1.0 - step.share) * block.columns["score"] + step.share * scores
+    trials: Trials = operands["trials"]
+    first = trials.scales[0] * total + trials.intercepts[:, 0]
+    return {
+        "dual": values,
+        "mean": mean,
+        "score": total,
+        "losses": primal_losses(total, signs, weight, trials, loss=operands["loss"]),
+        "errors": np.array([weight @ _wrong(first, signs), held @ _wrong(first, signs), held.sum()]),
+        "held": np.array(held @ HINGES[operands["loss"]].value(signs, first).sum(axis=1)),
+        "gradient": weight @ np.square(1.0 - signs * scores - step.ridge * alpha).sum(axis=1, keepdims=True),
+        **breakpoint_sums(values, signs, weight, operands["feasible"].upper, operands["edges"]),
+    }
+
+
+def _wrong(scores: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """1 for rows whose predicted class is not theirs."""
+    if signs.shape[1] == 1:
+        return (signs[:, 0] * scores[:, 0] <= 0.0).astype(np.float64)
+    return (scores.argmax(axis=1) != signs.argmax(axis=1)).astype(np.float64)

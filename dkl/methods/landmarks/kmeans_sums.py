@@ -1,0 +1,161 @@
+"""One round of k-means on the rows of a block: each goes to the nearest centre, and centres get the sums of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dkl.features.scaling import Scaler
+from dkl.kernels import device
+from dkl.kernels.scale import scale_rows
+from dkl.kernels.sums import encode_targets
+from dkl.kernels.tiles import cache_tile, spans
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum, Cost
+
+__all__ = ["cluster_sums", "nearest_centers", "square_distances", "square_lengths"]
+
+_TILE_ROWS = 1_024
+_PANEL_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Centers:
+    """Where a round of k-means stands.
+
+    Parameters
+    ----------
+    points : ndarray of shape (L, d), float64
+        In scaled coordinates.
+    codes : ndarray of shape (L,), int64, or None
+        The class of each centre, whose rows alone may go to it; None lets every row go to every centre.
+    scaler : Scaler or None
+        Of the rows.
+    n_classes : int
+    class_weight : ndarray of shape (K,) or None
+        Factors of the rows' weights.
+    """
+
+    points: np.ndarray
+    codes: np.ndarray | None
+    scaler: Scaler | None
+    n_classes: int
+    class_weight: np.ndarray | None = None
+
+    @property
+    def panels(self) -> list[slice]:
+        """Centres cut so that no accumulator of sums exceeds 64 MiB."""
+        step = max(1, _PANEL_BYTES // (8 * self.points.shape[1]))
+        return list(spans(len(self.points), step))
+
+
+def square_lengths(X: Any) -> np.ndarray:
+    """|x|^2 of rows (n, d), dense or sparse."""
+    return np.asarray(X.multiply(X).sum(axis=1)) if sparse.issparse(X) else np.einsum("ij,ij->i", X, X)
+
+
+def square_distances(X: Any, points: np.ndarray, squares: np.ndarray | None = None) -> np.ndarray:
+    """|x - c|^2 of rows (n, d), dense or sparse, and points (L, d): float64 of shape (n, L), never negative.
+
+    `squares` are the rows' own |x|^2, where they are known.
+    """
+    distances = X @ points.T
+    distances *= -2.0
+    distances += (square_lengths(X) if squares is None else squares)[:, None]
+    distances += square_lengths(points)
+    return np.maximum(distances, 0.0, out=distances)
+
+
+def nearest_centers(X: Any, codes: np.ndarray, centers: Centers) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest centre of each scaled row among those it may go to, and its squared distance: two arrays (n,).
+
+    Of centres at one distance the first; -1, at distance 0, for a row whose class has no centre.
+    """
+    nearest, distances = np.full(X.shape[0], -1, np.int64), np.zeros(X.shape[0])
+    for rows, places in _meetings(codes, centers):
+        if len(places) and len(rows):
+            found = square_distances(X[rows], centers.points[places])
+            nearest[rows] = places[np.argmin(found, axis=1)]
+            distances[rows] = found.min(axis=1)
+    return nearest, distances
+
+
+def _meetings(codes: np.ndarray, centers: Centers) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows and the centres that they may go to."""
+    if centers.codes is None:
+        yield np.arange(len(codes)), np.arange(len(centers.points))
+        return
+    for code in range(centers.n_classes):
+        yield np.flatnonzero(codes == code), np.flatnonzero(centers.codes == code)
+
+
+def cluster_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The sums of one block.
+
+    Parameters
+    ----------
+    block : Block
+        With class codes.
+    operands : mapping
+        "centers", a Centers.
+
+    Returns
+    -------
+    dict of ndarray
+        "points<first>" (p, d): the weighted sum of the scaled rows that went to each centre of a panel; "mass" (L, K):
+        their weight by class; "inertia" (): the weighted sum of their squared distances.
+    """
+    centers: Centers = operands["centers"]
+    weights = encode_targets(block, centers.n_classes, centers.class_weight).sum(axis=1)
+    codes = np.asarray(block.y)
+    L, width = centers.points.shape
+    sums, mass, inertia = np.zeros((L, width)), np.zeros((L, centers.n_classes)), 0.0
+    for rows, tile in _tiles(block, centers):
+        nearest, distances = nearest_centers(tile, codes[rows], centers)
+        went = nearest >= 0
+        marks = sparse.csr_array((weights[rows][went], (nearest[went], np.flatnonzero(went))), shape=(L, len(nearest)))
+        added = marks @ tile
+        sums += added.toarray() if sparse.issparse(added) else added
+        np.add.at(mass, (nearest[went], codes[rows][went]), weights[rows][went])
+        inertia += float(weights[rows] @ distances)
+    return {
+        **{f"points{panel.start}": sums[panel] for panel in centers.panels},
+        "mass": mass,
+        "inertia": np.array(inertia),
+    }
+
+
+def _tiles(block: Block, centers: Centers) -> Iterator[tuple[slice, Any]]:
+    """Scaled rows in float64, dense or sparse, a tile at a time."""
+    X = device.rows_on(block.X, "cpu")
+    step = _TILE_ROWS if sparse.issparse(X) else cache_tile(_TILE_ROWS, X.shape[1], np.dtype(np.float64))
+    for rows in spans(X.shape[0], step):
+        yield rows, scale_rows(X[rows], centers.scaler, "float64")
+
+
+def cluster_record(centers: Centers) -> BlockSum:
+    """The record of a round."""
+    L, width = centers.points.shape
+    panels = {f"points{panel.start}": Accumulator((panel.stop - panel.start, width)) for panel in centers.panels}
+    return BlockSum(
+        name="k-means",
+        function=cluster_sums,
+        accumulators={**panels, "mass": Accumulator((L, centers.n_classes)), "inertia": Accumulator(())},
+        operands={"centers": centers},
+        cost=partial(_cluster_cost, centers=centers),
+    )
+
+
+def _cluster_cost(rows: int, columns: int, *, centers: Centers) -> Cost:
+    met = len(centers.points) / (1 if centers.codes is None else max(1, centers.n_classes))
+    # float64 products take twice the time of float32 ones
+    flops = 4.0 * rows * columns * met
+    tile = min(rows, _TILE_ROWS)
+    return Cost(
+        flops, scratch_bytes=8 * (2 * len(centers.points) * columns + tile * (3 * len(centers.points) + 2 * columns))
+    )

@@ -1,0 +1,341 @@
+"""LandmarkFeatures: similarities to landmarks, each a mean of cosines that a pseudo-posterior of its own weighs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from dkl.bounds.certificate import Bounds
+from dkl.bounds.similarity import landmark_bound
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import ScalingKind
+from dkl.methods.base import PoolLearner
+from dkl.methods.bounds_mixin import Certified
+from dkl.methods.frequency_search.learner import row_bytes, rows_within
+from dkl.methods.landmarks.driver import (
+    LandmarkDriver,
+    LandmarkProblem,
+    Placement,
+    PlacementDriver,
+    PlacementProblem,
+    even_shares,
+    similarity_map,
+)
+from dkl.methods.parameters import (
+    COMMON,
+    LANDMARKS,
+    POOL,
+    Constraints,
+    bandwidth_factors,
+    check_labels,
+    check_parameters,
+    check_waves,
+    family_of,
+)
+from dkl.methods.posterior.weights import pseudo_posterior
+from dkl.methods.potentials import PotentialProblem
+from dkl.methods.preparation.driver import SAMPLE_BYTES, PreparationDriver
+from dkl.methods.preparation.learner import draw_pool, preparation_problem
+from dkl.methods.room import check_room
+from dkl.methods.updating import Updated
+
+# losses, angles, weights, and what they are computed by
+_NUMBERS_A_CANDIDATE = 8
+
+Pool = Literal["own", "shared"]
+# candidates where none are asked for
+_CANDIDATES: dict[Pool, int] = {"own": 128, "shared": 2_048}
+
+
+class LandmarkFeatures(Certified, Updated, PoolLearner):
+    """Similarities to landmarks, each learned from the labels: as many columns as landmarks, in a few passes.
+
+    Around each landmark x_l every one of its own candidates w is a similarity cos(w.(x_l - x)) with an empirical loss,
+    high where it tells rows of the landmark's class from others. Feature l is the mean of these cosines with weights
+    proportional to exp(-beta sqrt(n) L(w)). For class labels only.
+
+    Parameters
+    ----------
+    family : Family or None
+        The prior, a family of Fourier features; None is ``Gaussian()`` with the median bandwidth.
+    n_landmarks : int
+        Output columns, an upper bound: evenly many for each class, of a class with fewer rows all.
+    n_candidates : int or None
+        Frequencies of each landmark; None is 2,048 shared ones, or 128 of each one's own. Few make similarities noisy
+        where rows are many: on MNIST 4 v 9 64 own ones have 2.0 % of error, 2,048 shared ones 1.9, 8,192 1.4.
+    beta : float
+        0 is the prior: an approximation of its kernel. The larger, the more selective: 1 where the prior is wrong or
+        candidates are many, 0.1 where classes are many or candidates shared, of which all landmarks would else choose
+        the same few. A new one needs no pass: `with_beta`.
+    landmarks : {"kmeans", "kmeans-joint", "random"}
+        "kmeans": centroids of each class by itself. "kmeans-joint": centroids of all rows, with the class that has
+        most weight there. "random": rows drawn at random, the same number of each class; `bounds_` needs these.
+    pool : {"own", "shared"}
+        "shared": all landmarks weigh the same candidates, so that a row takes `n_candidates` cosines and sines however
+        many landmarks there are. "own": each has candidates of its own, as in the paper.
+    rounds : int
+        Passes of k-means over all rows at most, after it has settled on a sample; 0 stays with the sample.
+    sigma_factors : sequence of float
+        As of `AlignedFeatures`, among the candidates of each landmark.
+    sums, scaling, max_rows, class_weight, dtype, device, random_state, checkpoint, progress, memory_limit
+        As of `AlignedFeatures`.
+
+    Attributes
+    ----------
+    feature_map_ : FeatureMap
+    landmarks_ : ndarray of shape (n_landmarks, d)
+        In scaled coordinates, which are those of the rows without `scaling`.
+    landmark_classes_ : ndarray of shape (n_landmarks,)
+        Their labels.
+    candidates_ : ndarray of shape (n_landmarks, n_candidates, d)
+        Shared ones too, as a view of one set.
+    losses_ : ndarray of shape (n_landmarks, n_candidates)
+        Between 0 and 1.
+    weights_ : ndarray of shape (n_landmarks, n_candidates)
+        The pseudo-posterior of each landmark.
+    effective_features_ : ndarray of shape (n_landmarks,)
+        1 / sum(weights^2).
+    bounds_ : Bounds
+        On the expected loss of all similarities at once; empty for centroids, which have none. See `bounds`.
+    frequencies_ : ndarray of shape (m, d)
+        Those of all landmarks, one below the other, without candidates of negligible weight.
+    message_ : str
+        How the landmarks were found.
+    family_, scaler_, seed_, n_features_in_, classes_, stats_
+        As of `RandomFeatures`.
+
+    References
+    ----------
+    Letarte, Morvant & Germain 2019, "Pseudo-Bayesian learning with kernel Fourier transform as prior", section 4.2.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from dkl.methods.landmarks.learner import LandmarkFeatures
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> learner = LandmarkFeatures(n_landmarks=20, scaling="standard", random_state=0).fit(X, y)
+    >>> learner.transform(X).shape
+    (569, 20)
+    >>> bool(learner.with_beta(10.0).effective_features_.mean() < learner.effective_features_.mean())
+    True
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **LANDMARKS}
+    _supervised: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        family: Any = None,
+        n_landmarks: int = 200,
+        n_candidates: int | None = None,
+        beta: float = 0.3,
+        landmarks: Placement = "kmeans",
+        *,
+        pool: Pool = "own",
+        rounds: int = 5,
+        sigma_factors: Any = (1.0,),
+        sums: Any = None,
+        scaling: ScalingKind | None = None,
+        max_rows: int | None = None,
+        class_weight: Any = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        random_state: Any = None,
+        checkpoint: Any = None,
+        progress: Any = None,
+        memory_limit: Any = None,
+    ) -> None:
+        self.family = family
+        self.n_landmarks = n_landmarks
+        self.n_candidates = n_candidates
+        self.beta = beta
+        self.landmarks = landmarks
+        self.pool = pool
+        self.rounds = rounds
+        self.sigma_factors = sigma_factors
+        self.sums = sums
+        self.scaling = scaling
+        self.max_rows = max_rows
+        self.class_weight = class_weight
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.progress = progress
+        self.memory_limit = memory_limit
+
+    @property
+    def candidates_(self) -> np.ndarray:
+        """The candidates of each landmark, (n_landmarks, n_candidates, d); formed when asked for."""
+        W, L = self.pool_.projection.dense(), len(self.landmarks_)
+        return np.broadcast_to(W, (L, *W.shape)) if self._is_shared else W.reshape(L, self._n_candidates, -1)
+
+    def bounds(self, eps: float = 0.05, *, t: float | None = None, as_printed: bool = False) -> Bounds:
+        """The bound on the expected loss of all similarities at once.
+
+        Parameters
+        ----------
+        eps : float
+            Probability that it fails.
+        t : float or None
+            None is beta sqrt(n), which the posterior minimises the bound for; for beta = 0, sqrt(n).
+        as_printed : bool
+            With the paper's constant, which is looser.
+
+        Returns
+        -------
+        Bounds
+            Empty for centroids, which depend on all rows, and with `class_weight`.
+
+        References
+        ----------
+        Letarte, Morvant & Germain 2019, section 4.2.
+        """
+        if self.landmarks != "random":
+            return Bounds(
+                why_none=f"landmarks={self.landmarks!r} are chosen by all rows, so that no theorem covers them; use "
+                "landmarks='random'"
+            )
+        if why := self._why_no_bounds():
+            return Bounds(why_none=why)
+        n, t = self.total_weight_, (self.beta or 1.0) * math.sqrt(self.total_weight_) if t is None else t
+        # as many landmarks of each class as of any other: labels had a say
+        found = landmark_bound(
+            self.losses_, self.weights_, n_rows=n, t=t, eps=eps, chosen_from=n, as_printed=as_printed
+        )
+        return Bounds([found])
+
+    def with_beta(self, beta: float) -> Self:
+        """A fitted copy with another beta, without reading the rows.
+
+        Parameters
+        ----------
+        beta : float
+        """
+        return self._chosen_again(beta=beta)
+
+    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The preparation, where it is needed, the landmarks, and the pass for the losses of all candidates."""
+        check_parameters(self)
+        self._check_rest()
+        check_labels(type(self).__name__, dataset)
+        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
+        pool = self._planned_pool(self._planned_family(), dataset)
+        placement = self._placement(dataset, None, None, seed=0)
+        points = np.zeros((self.n_landmarks, dataset.n_columns))
+        losses = self._losses(pool, dataset, points, np.zeros(self.n_landmarks, np.int64), None)
+        plans = (
+            PreparationDriver().plan(preparation),
+            PlacementDriver().plan(placement),
+            self._kept(LandmarkDriver()).plan(losses),
+        )
+        return [one for plan in plans for one in plan]
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """The candidates and their map, rows that landmarks are looked for on, and the class sums with their losses."""
+        pool = self._planned_pool(self._planned_family(), dataset)
+        placement = self._placement(dataset, None, None, seed=0)
+        rows = min(placement.sample_rows * (len(placement.shares) if placement.by_class else 1), dataset.n_rows)
+        row = 2 * (row_bytes(dataset.source) if dataset.source.is_sparse else 8 * dataset.n_columns)
+        # of every candidate cosine and sine sums a class, twice, and a few numbers around each landmark
+        numbers = self.n_landmarks * self._n_candidates * _NUMBERS_A_CANDIDATE
+        sums = 8 * (4 * len(placement.shares) * pool.n_frequencies + numbers)
+        return {
+            "candidates": 2 * pool.projection.nbytes,
+            "rows and landmarks": row * rows + 16 * dataset.n_columns * self.n_landmarks,
+            "class sums and losses": sums,
+        }
+
+    def planned_map(self, dataset: Dataset) -> FeatureMap:
+        """A map of the largest size that `fit` can learn, of other frequencies."""
+        pool = self._planned_pool(self._planned_family(), dataset)
+        shape = (self.n_landmarks, self._n_candidates)
+        weights = np.full(shape, 1.0 / self._n_candidates)
+        return similarity_map(pool, np.zeros(shape), weights, self.dtype, shared=self._is_shared)
+
+    @property
+    def _is_shared(self) -> bool:
+        return self.pool == "shared"
+
+    @property
+    def _n_candidates(self) -> int:
+        """Of each landmark."""
+        return _CANDIDATES[self.pool] if self.n_candidates is None else self.n_candidates
+
+    def _check_rest(self) -> None:
+        check_waves(type(self).__name__, family_of(self))
+        bandwidth_factors(type(self).__name__, self.sigma_factors)
+
+    def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
+        size = self._n_candidates * (1 if self._is_shared else self.n_landmarks)
+        check_room(self, size, dataset.n_columns, n_points=self.n_landmarks)
+        return self._drawn(family, dataset, self.n_landmarks, seed=0)
+
+    def _drawn(self, family: Any, dataset: Dataset, n_landmarks: int, *, seed: int) -> FeatureMap:
+        """The candidates of all landmarks; those of one are neighbours, and spread over the bandwidths alike."""
+        factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
+        size = self._n_candidates * (1 if self._is_shared else n_landmarks)
+        pool = draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
+        # around a landmark a candidate is cos(w.(x_l - x)), which a pair has and a cosine with one phase has not
+        pool = replace(pool, activation="cos-sin", phases=None)
+        if len(factors) == 1 or self._is_shared:
+            return pool
+        return pool.take(np.arange(size).reshape(self._n_candidates, n_landmarks).T.ravel())
+
+    def _learn(self, dataset: Dataset) -> None:
+        check_labels(type(self).__name__, dataset)
+        self.classes_ = dataset.classes
+        class_weight = self._class_weights(dataset)
+        scaler = self._prepare(dataset)
+        placement = self._placement(dataset, scaler, class_weight, seed=self.seed_)
+        places = self._run(PlacementDriver(), placement, dataset, "landmarks")
+        self.landmarks_, self.message_ = places.points, places.message
+        self.landmark_classes_ = np.asarray(dataset.classes)[places.codes]
+        drawn = self._drawn(self.family_, dataset, len(places.points), seed=self.seed_)
+        self.pool_ = replace(drawn, scaler=scaler)
+        self._weigh(dataset)
+
+    def _weigh(self, dataset: Dataset) -> None:
+        codes = np.searchsorted(np.asarray(self.classes_), self.landmark_classes_)
+        problem = self._losses(self.pool_, dataset, self.landmarks_, codes, self._class_weights(dataset))
+        state = self._sum(LandmarkDriver(), problem, dataset, "losses")
+        self.losses_, self.angles_, self.total_weight_ = state.losses, state.angles, state.total
+        self._choose()
+
+    def _choose(self) -> None:
+        self.weights_ = pseudo_posterior(self.losses_, self.beta, self.total_weight_)
+        self.effective_features_ = 1.0 / np.square(self.weights_).sum(axis=1)
+        self.feature_map_ = similarity_map(self.pool_, self.angles_, self.weights_, self.dtype, shared=self._is_shared)
+
+    def _placement(
+        self, dataset: Dataset, scaler: Any, class_weight: np.ndarray | None, *, seed: int
+    ) -> PlacementProblem:
+        totals = np.asarray(dataset.class_weights, dtype=np.float64)
+        shares = even_shares(self.n_landmarks, totals if class_weight is None else totals * class_weight)
+        together = self.landmarks == "kmeans-joint"
+        wanted = int(shares.sum() if together else shares.max())
+        if self.landmarks != "random":
+            wanted = max(wanted, rows_within(SAMPLE_BYTES, dataset.source) // (1 if together else len(shares)))
+        return PlacementProblem(
+            placement=self.landmarks,
+            shares=shares,
+            n_rows=dataset.n_rows,
+            n_columns=dataset.n_columns,
+            sample_rows=min(wanted, dataset.n_rows),
+            rounds=self.rounds,
+            scaler=scaler,
+            class_weight=class_weight,
+            seed=seed,
+        )
+
+    def _losses(
+        self, pool: FeatureMap, dataset: Dataset, points: np.ndarray, codes: np.ndarray, class_weight: Any
+    ) -> LandmarkProblem:
+        n_classes = len(np.asarray(dataset.classes))
+        potentials = PotentialProblem(pool, n_classes, class_weight=class_weight, dtype=self.dtype)
+        centroids = self.landmarks != "random"
+        return LandmarkProblem(potentials, points, codes, centroids=centroids, shared=self._is_shared)

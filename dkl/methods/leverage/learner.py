@@ -1,0 +1,302 @@
+"""LeverageFeatures: candidates resampled by their ridge leverage scores, whatever the targets are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from dkl.bounds.certificate import Bounds
+from dkl.bounds.leverage import coherence_ratio, feature_count
+from dkl.data.dataset import Dataset
+from dkl.features.families import FiniteFamily
+from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import ScalingKind
+from dkl.methods.base import PoolLearner
+from dkl.methods.bounds_mixin import Certified
+from dkl.methods.frequency_search.learner import row_bytes, rows_within
+from dkl.methods.leverage.dictionary_driver import DictionaryDriver
+from dkl.methods.leverage.driver import GramDriver, LeverageProblem, RowsDriver, ScoreDriver, resample
+from dkl.methods.parameters import (
+    COMMON,
+    LEVERAGE,
+    POOL,
+    Constraints,
+    check_parameters,
+    columns_a_frequency,
+    family_of,
+    kept_frequencies,
+)
+from dkl.methods.preparation.driver import PreparationDriver
+from dkl.methods.preparation.learner import preparation_problem
+from dkl.methods.updating import Updated
+
+# a system of this size is solved exactly: half a minute and 1 GiB at most
+EXACT_SIZE = 8_000
+_DEFAULT_ROWS = 4_000
+_CANDIDATES_A_FEATURE, _DEFAULT_CANDIDATES = 100, 10_000
+_SAMPLE_BYTES = 64 << 20
+
+
+class LeverageFeatures(Updated, Certified, PoolLearner):
+    """Features drawn in proportion to their ridge leverage scores: a kernel's features that stand for all the others.
+
+    With the features of M candidates on L rows as the matrix Phi (entries over sqrt(L M)), the scores are
+    r = diag(Phi Phi^T (Phi Phi^T + mu I)^-1), and a frequency is drawn with probability p = r / sum(r). No targets come
+    in: one fit serves all tasks on the same rows. It pays where features are few (tens, in a few dimensions).
+
+    Parameters
+    ----------
+    family : Family or None
+        Law of the candidates; None is ``Gaussian()`` with the median bandwidth.
+    n_candidates : int or None
+        M, frequencies in the pool. None is 100 for each that is drawn, at most 10,000; of ``Coordinates()`` and
+        ``SphericalHarmonics()`` each feature once.
+    n_features : int
+        Output columns, an upper bound: a pair takes two, and a frequency drawn twice is kept once.
+    mu : float
+        The ridge, on the scale of the kernel matrix over the number of rows: 1e-2 to 1e-6. The smaller, the more alike
+        are the scores. A new one needs no pass: `with_mu`.
+    n_rows : int, float or None
+        L, rows that the scores are computed on; below 1 a share of the rows (0.3 in the paper). None is all rows, at
+        most 4,000 unless `sums` are kept.
+    weighted : bool
+        Amplitudes 1/sqrt(p M), for which the drawn features have the pool's kernel in expectation. False leaves them
+        alike, as the paper does.
+    sums : path, URL or None
+        Where to keep the Gram matrices of each block of a Dataset, so that `update` reads only blocks that changed; as
+        of `AlignedFeatures`. For at most 4,094 columns of candidates: a block's matrix takes up to 64 MiB.
+    sigma_factors : sequence of float
+        As of `AlignedFeatures`.
+    scaling, max_rows
+        As of `AlignedFeatures`.
+    class_weight : None
+        Taken for the sake of one interface; the targets are not looked at.
+    dtype, device, random_state, checkpoint, progress, memory_limit
+        As of `RandomFeatures`.
+
+    Attributes
+    ----------
+    feature_map_ : FeatureMap
+    candidates_ : ndarray, or csr_array for `Coordinates`, of shape (M, d)
+    scores_ : ndarray of shape (M,)
+        r of each frequency (its cosine's and its sine's together).
+    weights_ : ndarray of shape (M,)
+        p.
+    degrees_of_freedom_ : float
+        d(mu), the sum of the scores.
+    score_error_ : float
+        0 where scores are exact. Where rows and columns of the features are both more than 8,000, the scores are at
+        most the exact ones, and the law p is within this total variation of the exact one; certain, not probable.
+    coherence_ : float
+        M max(r) / d(mu), the factor by which plain draws need more features; assumption 2 of the paper asks for 1.
+    bounds_ : Bounds
+        How many draws stand for the whole pool, by leverage and plain ones; see `bounds`.
+    mu_ : float
+        The ridge that the scores belong to.
+    n_rows_ : int
+        L.
+    frequencies_ : ndarray of shape (m, d)
+    family_, scaler_, seed_, n_features_in_, stats_
+        As of `RandomFeatures`.
+
+    Notes
+    -----
+    Exact scores take the smaller of two systems: the Gram matrix of the features, by block sums over any number of
+    rows, or the kernel matrix of the rows, where there are more columns of features than rows.
+
+    References
+    ----------
+    Sun, Gilbert & Tewari 2018, "But how does it work in theory? Linear SVM with random features", section 3; Bach 2017,
+    "On the equivalence between kernel quadrature rules and random feature expansions".
+
+    Examples
+    --------
+    >>> from dkl.methods.leverage.learner import LeverageFeatures
+    >>> from dkl.testing.synthetic import disc_and_annulus
+    >>> X, y = disc_and_annulus(1_000, seed=0)
+    >>> learner = LeverageFeatures(n_features=40, mu=1e-3, random_state=0).fit(X)
+    >>> learner.transform(X).shape[1] <= 40
+    True
+    >>> learner.with_mu(1e-5).degrees_of_freedom_ > learner.degrees_of_freedom_
+    True
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **LEVERAGE}
+
+    n_features: int
+    mu_: float
+
+    def __init__(
+        self,
+        family: Any = None,
+        n_candidates: int | None = None,
+        n_features: int = 1_000,
+        mu: float = 1e-4,
+        n_rows: float | None = None,
+        weighted: bool = True,
+        *,
+        sums: Any = None,
+        sigma_factors: Any = (1.0,),
+        scaling: ScalingKind | None = None,
+        max_rows: int | None = None,
+        class_weight: Any = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        random_state: Any = None,
+        checkpoint: Any = None,
+        progress: Any = None,
+        memory_limit: Any = None,
+    ) -> None:
+        self.family = family
+        self.n_candidates = n_candidates
+        self.n_features = n_features
+        self.mu = mu
+        self.n_rows = n_rows
+        self.weighted = weighted
+        self.sums = sums
+        self.sigma_factors = sigma_factors
+        self.scaling = scaling
+        self.max_rows = max_rows
+        self.class_weight = class_weight
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.progress = progress
+        self.memory_limit = memory_limit
+
+    def with_mu(self, mu: float | None = None, *, n_features: int | None = None, weighted: bool | None = None) -> Self:
+        """A fitted copy with another ridge (number of columns, weighting), without reading the rows.
+
+        Parameters
+        ----------
+        mu : float or None
+            None keeps the learner's own, as for `n_features` and `weighted`.
+        n_features : int or None
+        weighted : bool or None
+
+        Raises
+        ------
+        ValueError
+            For another `mu` where scores are approximations, or after loading the learner: what they are computed from
+            is large, and is neither kept then nor saved.
+        """
+        return self._chosen_again(mu=mu, n_features=n_features, weighted=weighted)
+
+    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The preparation, where it is needed, and the passes for the scores."""
+        check_parameters(self)
+        self._check_rest()
+        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
+        driver, problem = self._planned_scoring(dataset)
+        return [*PreparationDriver().plan(preparation), *self._kept(driver).plan(problem)]
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """Bytes of the systems that the driver solves, and of the candidates."""
+        driver, problem = self._planned_scoring(dataset)
+        return {"candidates": problem.candidates.projection.nbytes, **driver.held(problem, row_bytes(dataset.source))}
+
+    @property
+    def coherence_(self) -> float:
+        """M max(r) / d(mu)."""
+        return coherence_ratio(self.scores_)
+
+    def bounds(self, eps: float = 0.05) -> Bounds:
+        """How many draws stand for the whole pool at this mu: by leverage, and plain draws by their coherence.
+
+        Parameters
+        ----------
+        eps : float
+            Probability that they do not.
+
+        Returns
+        -------
+        Bounds
+            In frequencies; of the exact degrees of freedom at most, where scores are approximations.
+        """
+        most, size = self.degrees_of_freedom_ / (1.0 - self.score_error_), float(len(self.scores_))
+        counts = [feature_count(most, coherence=c, eps=eps, n_candidates=size) for c in (1.0, self.coherence_)]
+        return Bounds(counts)
+
+    def _check_rest(self) -> None:
+        family = family_of(self)
+        kept_frequencies(type(self).__name__, self.n_features, family)
+        if self.sums is not None:
+            self._check_gram(self._planned_columns(), "n_candidates")
+
+    def _planned_columns(self) -> int:
+        """Columns of the candidates' features, where their number is known before the rows are."""
+        family = self._planned_family()
+        return (self._pool_size(family) or 0) * columns_a_frequency(family)
+
+    def _pool_size(self, family: Any) -> int | None:
+        if self.n_candidates is not None or isinstance(family, FiniteFamily):
+            return self.n_candidates
+        kept = kept_frequencies(type(self).__name__, self.n_features, family)
+        return min(_CANDIDATES_A_FEATURE * kept, _DEFAULT_CANDIDATES)
+
+    def _learn(self, dataset: Dataset) -> None:
+        scaler = self._prepare(dataset)
+        self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+        self._weigh(dataset)
+
+    def _weigh(self, dataset: Dataset) -> None:
+        driver, problem = self._scoring(self.pool_, self.family_, dataset, seed=self.seed_)
+        rows = dataset if isinstance(driver, RowsDriver) else dataset.thin(problem.n_rows, self.seed_)
+        self._found = driver, problem, self._sum(driver, problem, rows, "leverage")
+        self.n_rows_ = problem.n_rows
+        self._score()
+        self._choose()
+
+    def _planned_scoring(self, dataset: Dataset) -> tuple[ScoreDriver[Any], LeverageProblem]:
+        family = self._planned_family()
+        return self._scoring(self._planned_pool(family, dataset), family, dataset, seed=0)
+
+    def _scoring(
+        self, pool: FeatureMap, family: Any, dataset: Dataset, *, seed: int
+    ) -> tuple[ScoreDriver[Any], LeverageProblem]:
+        """How the scores of a pool are found: by the smaller exact system, or by a dictionary where both are large."""
+        amplitude = family.feature_scale(dataset.n_columns) / np.sqrt(pool.n_frequencies)
+        n_rows = self._rows_used(dataset.n_rows)
+        problem = LeverageProblem(
+            replace(pool, amplitudes=np.full(pool.n_frequencies, amplitude)),
+            self.mu,
+            n_rows,
+            is_sample=n_rows < dataset.n_rows,
+            seed=seed,
+            dtype=self.dtype,
+        )
+        if self.sums is not None:
+            return GramDriver(), problem
+        fits = n_rows <= min(EXACT_SIZE, max(1_000, rows_within(_SAMPLE_BYTES, dataset.source)))
+        if pool.n_features <= EXACT_SIZE and (pool.n_features <= n_rows or not fits):
+            return GramDriver(), problem
+        return (RowsDriver() if fits else DictionaryDriver()), problem
+
+    def _rows_used(self, n_rows: int) -> int:
+        if self.n_rows is None:
+            return n_rows if self.sums is not None else min(n_rows, _DEFAULT_ROWS)
+        wanted = self.n_rows if isinstance(self.n_rows, Integral) else np.ceil(self.n_rows * n_rows)
+        return min(n_rows, int(wanted))
+
+    def _choose(self) -> None:
+        if self.mu_ != self.mu:
+            self._score()
+        kept = self.n_features // self.pool_.columns_a_frequency
+        self._keep(resample(self.scores_, self.pool_.groups, kept, self.seed_, weighted=self.weighted))
+
+    def _score(self) -> None:
+        """The scores at `mu`, from what the passes left."""
+        if not hasattr(self, "_found"):
+            raise ValueError(
+                f"{type(self).__name__} was loaded, and models are saved without what scores at another mu than "
+                f"{self.mu_!r} are computed from; fit it again with mu={self.mu!r}"
+            )
+        driver, problem, state = self._found
+        leverage = driver.leverage(problem, state, self.mu)
+        self.mu_, self.scores_ = self.mu, leverage.scores
+        self.degrees_of_freedom_, self.score_error_ = leverage.degrees_of_freedom, leverage.error
+        self.weights_ = leverage.scores / max(leverage.degrees_of_freedom, np.finfo(np.float64).tiny)

@@ -1,0 +1,83 @@
+"""Gram matrices of features over the rows of a block: what the leverage scores of a pool are computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.device import on_host
+from dkl.kernels.maps import map_rows
+from dkl.kernels.normal_equations import add_hessian, newton_tile, packed_size
+from dkl.kernels.tiles import spans
+from dkl.protocols.block import Block
+
+__all__ = ["cross_gram_sums", "gram_sums"]
+
+
+def gram_sums(
+    X: Any, weight: np.ndarray, feature_map: FeatureMap, columns: tuple[int, int], dtype: Any = "float32"
+) -> np.ndarray:
+    """Columns of the upper triangle of sum_i weight_i (phi_i, 1) (phi_i, 1)^T, packed.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+    weight : ndarray of shape (n,)
+    feature_map : FeatureMap
+        m columns; amplitudes are included.
+    columns : (int, int)
+        Columns start .. stop - 1 of the m + 1.
+    dtype : {"float32", "float64"}
+        Of the features. Their products are float64: where mu is small, a score is a small difference of them.
+
+    Returns
+    -------
+    ndarray of shape (packed_size(start, stop),), float64
+        The very last number of the last column is the total weight.
+    """
+    out = np.zeros(packed_size(*columns))
+    for rows in spans(X.shape[0], newton_tile(feature_map.n_features, "float64")):
+        phi = on_host(map_rows(X[rows], feature_map, dtype)).astype(np.float64, copy=False)
+        add_hessian(phi, weight[rows], columns, out)
+    return out
+
+
+def cross_gram_sums(
+    X: Any, weight: np.ndarray, first: FeatureMap, second: FeatureMap, dtype: Any = "float32"
+) -> np.ndarray:
+    """sum_i weight_i phi(x_i) psi(x_i)^T of two maps.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+    weight : ndarray of shape (n,)
+    first, second : FeatureMap
+        phi with m columns, psi with l.
+    dtype : {"float32", "float64"}
+        As of `gram_sums`.
+
+    Returns
+    -------
+    ndarray of shape (m, l), float64
+    """
+    out = np.zeros((first.n_features, second.n_features))
+    for rows in spans(X.shape[0], newton_tile(first.n_features + second.n_features, "float64")):
+        phi, psi = (on_host(map_rows(X[rows], one, dtype)).astype(np.float64) for one in (first, second))
+        phi *= weight[rows, None]
+        out += phi.T @ psi
+    return out
+
+
+def gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`gram_sums` of a block; operands "feature_map", "columns", "dtype"."""
+    sums = gram_sums(block.X, block.weights, operands["feature_map"], operands["columns"], operands["dtype"])
+    return {"gram": sums}
+
+
+def cross_gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`cross_gram_sums` of a block; operands "first", "second", "dtype"."""
+    sums = cross_gram_sums(block.X, block.weights, operands["first"], operands["second"], operands["dtype"])
+    return {"cross": sums}

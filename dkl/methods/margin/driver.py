@@ -1,0 +1,384 @@
+"""Fully corrective rounds: a pass finds where the working model errs; the best features join; a Newton step refits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dkl.kernels.blas import one_blas_thread
+from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
+from dkl.methods.frequency_search.searched_rows import SearchedRows
+from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, with_whole_losses
+from dkl.methods.margin.round import most_candidates, round_record, sample_record, spread, trimmed, with_gram
+from dkl.methods.margin.working_model import WorkingSystem, refit
+from dkl.protocols.records import Record, RowSample
+from dkl.solvers.losses import loss_of
+from dkl.solvers.positive_definite import systems_at_once
+
+
+class CorrectiveDriver:
+    """Column generation for a kernel machine (ALGORITHMS section 3): one pass a round.
+
+    A pass evaluates the working model on all rows: its loss, the potentials of the candidates under its dual, and the
+    Gram columns that a Newton step on old and new features needs. It also draws the sample of the next search.
+
+    References
+    ----------
+    Bullins, Zhang & Zhang 2018, "Not-so-random features", Algorithm 2, with the dual of the best machine on the
+    features so far in place of one projected step (fully corrective Frank-Wolfe).
+    """
+
+    def __init__(self) -> None:
+        self._rows = SearchedRows()
+
+    def init(self, problem: CorrectiveProblem) -> CorrectiveState:
+        """No feature but those given, and candidates that nobody searched for."""
+        ground = problem.ground
+        points = ground.none if problem.start is None else problem.start
+        width = problem.parts * len(points) + 1
+        count = max(2, int(problem.schedule.candidates * problem.schedule.first))
+        candidates = ground.start(count, problem.seed)
+        empty = np.zeros((problem.n_models, width))
+        return CorrectiveState(
+            points=points,
+            candidates=candidates,
+            sampled=np.zeros(len(candidates)),
+            coefficients=empty,
+            base=empty,
+            base_loss=np.inf,
+            gram=np.zeros((width, width)),
+            gram_at=np.zeros((0, 0)),
+            history=np.zeros((0, len(HISTORY))),
+            searches=np.zeros((0, 3), np.int64),
+            sample_rows=problem.sample_rows,
+            kept=len(points),
+            limit=max(problem.n_points, len(points)),
+            halved=False,
+        )
+
+    def request(self, problem: CorrectiveProblem, state: CorrectiveState) -> Sequence[Record] | None:
+        """The round's sums, and the rows of the next search where there will be one."""
+        if state.message:
+            return None
+        records: list[Record] = [round_record(problem, state)]
+        sample = sample_record(problem, state)
+        if _will_search(problem, state) and not self._rows.has(sample):
+            records.append(sample)
+        return records
+
+    def step(self, problem: CorrectiveProblem, state: CorrectiveState, results: Sequence[Any]) -> CorrectiveState:
+        """Choose among the verified candidates, refit, and search the next ones."""
+        with one_blas_thread():
+            sums, sample = results[0], sample_record(problem, state)
+            if len(results) > 1:
+                self._rows.keep(sample, results[1])
+            state = replace(with_whole_losses(problem, state), passes=state.passes + 1)
+            state = with_gram(problem, state, sums)
+            if _went_up(problem, state, sums):
+                return replace(state, coefficients=(state.base + state.coefficients) / 2.0)
+            settled = state.is_full and _has_settled(problem, state, sums)
+            state = _noted(problem, state, sums)
+            if ended := _ending(problem, state, settled):
+                before, state = state, trimmed(problem, state, ended)
+                if state.n_points < before.n_points:
+                    return state
+            elif settled:
+                return replace(state, message=_message(state))
+            return _searched(problem, _extended(problem, state, sums), self._rows, sample)
+
+    def figures(self, problem: CorrectiveProblem, state: CorrectiveState) -> dict[str, float]:
+        """Features, losses and gap of the last round."""
+        if len(state.history) == 0:
+            return {}
+        last = dict(zip(HISTORY, map(float, state.history[-1]), strict=True))
+        names = ("n_features", "loss", "held_out_loss", "duality_gap")
+        return {name: last[name] for name in names if np.isfinite(last[name])}
+
+    def stopped(self, problem: CorrectiveProblem, state: CorrectiveState, why: str) -> CorrectiveState | None:
+        """The state with the points so far as its last; None before the first."""
+        if state.n_points == 0:
+            return None
+        return replace(state, message=state.message or _message(replace(state, ended=why)))
+
+    def held(self, problem: CorrectiveProblem, row_bytes: int) -> dict[str, int]:
+        """The rows of the search with their features, the climb, and the Gram matrix with its factor and its sums."""
+        width = problem.parts * problem.n_points + 1
+        rows = SearchedRows.most_bytes(problem.most_rows, row_bytes, width - 1, problem.dtype)
+        most = max(_most_candidates(problem, size) for size in planned_sizes(problem))
+        climb = problem.ground.search_bytes(problem.most_rows, most)
+        solved = systems_at_once(problem.n_models, width)
+        return {**rows, "chains that climb": climb, "Gram matrices": (4 + solved) * 8 * width * width}
+
+    def plan(self, problem: CorrectiveProblem) -> Sequence[tuple[Sequence[Record], int]]:
+        """Rounds up to half the final size, and the last ones; steps that have to be halved come on top."""
+        counts = planned_sizes(problem)
+        half, last = counts[: len(counts) // 2], counts[len(counts) // 2 :]
+        settling = 1 + problem.schedule.settling
+        # the best round on held-out rows may be one with fewer points, and these settle again
+        tail = settling * (1 if problem.schedule.patience is None else 2)
+        kinds = [(half, len(half)), (last, len(last) + tail)]
+        return [(_planned(problem, sizes), calls) for sizes, calls in kinds if sizes]
+
+
+def planned_sizes(problem: CorrectiveProblem) -> list[int]:
+    """Points that are there before each round."""
+    sizes = [0 if problem.start is None else len(problem.start)]
+    while sizes[-1] < problem.n_points:
+        sizes.append(sizes[-1] + _addition(problem, sizes[-1], problem.n_points))
+    most = problem.schedule.rounds
+    return sizes if most is None else sizes[: most + 1]
+
+
+def _went_up(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> bool:
+    """Whether the step to the evaluated model was too long."""
+    if not np.isfinite(state.base_loss) or np.allclose(state.base, state.coefficients, rtol=1e-4, atol=0.0):
+        return False
+    ridge = problem.ridge_of(state.is_full) * max(1, state.n_points)
+    before = state.base_loss + _penalty(state.base, ridge)
+    return bool(np.sum(sums["loss"]) + _penalty(state.coefficients, ridge) > before * (1.0 + 1e-6))
+
+
+def _has_settled(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> bool:
+    """Whether the working model on all points is final: all its steps are taken, or the last gained too little."""
+    schedule = problem.schedule
+    if state.settled >= schedule.settling:
+        return True
+    if schedule.least_gain == 0.0 or state.settled == 0:
+        return False
+    ridge = problem.ridge_of(state.is_full) * max(1, state.n_points)
+    before = state.base_loss + _penalty(state.base, ridge)
+    gain = before - float(np.sum(sums["loss"])) - _penalty(state.coefficients, ridge)
+    return gain <= schedule.least_gain * before
+
+
+def _penalty(coefficients: np.ndarray, ridge: float) -> float:
+    return 0.5 * ridge * float(np.sum(coefficients[:, :-1] ** 2))
+
+
+def _noted(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> CorrectiveState:
+    """With a line of history for the evaluated model."""
+    loss = float(np.sum(sums["loss"]))
+    ridge = problem.ridge_of(state.is_full) * max(1, state.n_points)
+    objective = loss + _penalty(state.coefficients, ridge)
+    potentials = _potentials(problem, state, sums)
+    dual = float(np.sum(sums["dual"])) - potentials.max(initial=0.0) / (2.0 * problem.ridge_of(state.is_full))
+    # at this intercept, which only in the end is the one at which the duals sum to zero
+    dual -= float(np.sum(state.coefficients[:, -1] * sums["gradient"][:, -1]))
+    normal = pair_potentials(potentials, sums["absolutes"], sums["squares"])
+    judged, weight = sums["held_out"]
+    held = judged / weight if weight > 0.0 else np.nan
+    length = np.sqrt(max(1, state.n_points) * float(np.sum(state.coefficients[:, :-1] ** 2)))
+    line = {
+        "n_features": problem.parts * state.n_points,
+        "loss": loss / problem.total_weight,
+        "held_out_loss": held,
+        "duality_gap": (objective - dual) / objective if objective > 0.0 else 0.0,
+        "potential": normal.max(initial=0.0),
+        "sampled_potential": state.sampled.max(initial=0.0),
+        "support": float(np.mean(sums["support"])) / problem.total_weight,
+        "margin": 1.0 / length if length > 0.0 else np.inf,
+        "sample_rows": state.sample_rows,
+    }
+    history = np.vstack([state.history, [line[name] for name in HISTORY]])
+    best = len(history) - 1 == _best_round(history)
+    kept = state.n_points if best or np.isnan(held) else state.kept
+    return replace(state, history=history, kept=kept, base_loss=loss)
+
+
+def _best_round(history: np.ndarray) -> int:
+    losses = history[:, HISTORY.index("held_out_loss")]
+    return len(history) - 1 if np.isnan(losses).all() else int(np.nanargmin(losses))
+
+
+def _potentials(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> np.ndarray:
+    """Of chosen points and candidates on all rows, (m + q,)."""
+    squares = np.sum(sums["gradient"][:, :-1] ** 2, axis=0)
+    return squares.reshape(problem.parts, -1).sum(axis=0)
+
+
+def _ending(problem: CorrectiveProblem, state: CorrectiveState, settled: bool) -> str:
+    """Why no more points are looked for; empty if they are. `settled` is whether all are there and the model stands."""
+    schedule, rounds = problem.schedule, len(state.history)
+    if state.is_full:
+        is_best = state.ended or schedule.patience is None or state.kept == state.n_points
+        return "" if is_best or not settled else "held-out rows were best served by fewer"
+    gap = state.history[-1, HISTORY.index("duality_gap")]
+    if schedule.tol is not None and state.n_points and gap <= schedule.tol:
+        return f"the estimated duality gap fell to {gap:.1e}"
+    if (
+        schedule.patience is not None
+        and state.n_points
+        and rounds - 1 - _best_round(state.history) >= schedule.patience
+    ):
+        return f"no lower loss on held-out rows in {schedule.patience} rounds"
+    # the first pass adds nothing yet
+    if schedule.rounds is not None and rounds - 1 > schedule.rounds:
+        return f"ended after {schedule.rounds} rounds"
+    if len(state.candidates) == 0:
+        return "there are no more points to choose from"
+    return ""
+
+
+def _message(state: CorrectiveState) -> str:
+    gap = state.history[-1, HISTORY.index("duality_gap")]
+    ended = state.ended or "found as many as asked for"
+    return f"{ended}: {state.n_points} points in {len(state.history)} rounds, estimated duality gap {gap:.1e}"
+
+
+def _extended(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> CorrectiveState:
+    """With the best candidates among the points, and the working model refitted on all of them."""
+    chosen = _chosen(problem, state, sums)
+    ridge = problem.ridge_of(state.n_points + len(chosen) >= state.limit)
+    model = WorkingSystem(state.coefficients, state.gram, problem.loss, problem.active, ridge)
+    coefficients, base, gram = refit(model, sums, chosen, parts=problem.parts, total_weight=problem.total_weight)
+    points = np.concatenate([state.points, state.candidates[chosen]])
+    settled = state.settled + state.is_full
+    verified = _potentials(problem, state, sums)[state.n_points :]
+    rows = state.sample_rows
+    searched = chosen[chosen < len(state.candidates) - state.plain]
+    if len(searched):
+        normal = pair_potentials(verified, sums["absolutes"], sums["squares"])
+        rows = grown_sample(
+            rows, state.sampled[searched], normal[searched], most=problem.most_rows, least=problem.schedule.trusted
+        )
+    left = np.delete(np.arange(len(state.candidates)), chosen)
+    if len(points) >= state.limit and problem.ground.draws_plainly:
+        # the highest says as much as all, and the last passes cost less
+        left = left[np.argsort(-verified[left], kind="stable")[:1]]
+    at = spread(state.gram_at, state.n_points, len(chosen), problem.parts)
+    return replace(
+        state,
+        points=points,
+        # those that were not chosen still bound what no feature may exceed
+        candidates=state.candidates[left],
+        sampled=state.sampled[left[left < len(state.sampled)]],
+        plain=0,
+        coefficients=coefficients,
+        base=base,
+        gram=gram,
+        gram_at=at,
+        sample_rows=rows,
+        n_searched=state.n_searched + len(searched),
+        settled=settled,
+    )
+
+
+def _will_search(problem: CorrectiveProblem, state: CorrectiveState) -> bool:
+    """Whether rows to search on are wanted after the next pass."""
+    return not state.is_full and _wanted(problem, state)[0] > 0
+
+
+def _wanted(problem: CorrectiveProblem, state: CorrectiveState) -> tuple[int, int]:
+    """Points that the next round searches for, and those that it draws: all that are missing once none is searched."""
+    room = state.limit - state.n_points
+    wanted = _addition(problem, state.n_points, state.limit)
+    searched = problem.schedule.searched(wanted, state.n_searched)
+    if not problem.ground.draws_plainly:
+        return wanted, 0
+    at_once = wanted
+    if problem.schedule.patience is None:
+        at_once = min(room, most_candidates(problem.parts, state.n_points))
+    return searched, (wanted - searched if searched else at_once)
+
+
+def _addition(problem: CorrectiveProblem, n_points: int, limit: int) -> int:
+    """Points that a round adds to `n_points`: no more than the Gram columns of all their candidates have room for."""
+    most = most_candidates(problem.parts, n_points) / problem.schedule.candidates
+    return min(problem.schedule.addition(n_points, limit), max(1, int(most)))
+
+
+def _chosen(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> np.ndarray:
+    """Positions of the candidates that this round adds: none in the first, whose candidates nobody searched for."""
+    if len(state.history) == 1 or state.is_full:
+        return np.zeros(0, np.int64)
+    n_searched = len(state.candidates) - state.plain
+    potentials = _potentials(problem, state, sums)[state.n_points :][:n_searched]
+    k, _ = _wanted(problem, state)
+    room = state.limit - state.n_points
+    best = problem.ground.distinct(state.candidates[:n_searched], potentials, k, room=room)
+    return np.concatenate([best, np.arange(n_searched, len(state.candidates))])
+
+
+def _searched(
+    problem: CorrectiveProblem, state: CorrectiveState, rows: SearchedRows, sample: RowSample
+) -> CorrectiveState:
+    """With new candidates: from the duals of the refitted model on the rows of the sample, and plain draws."""
+    room = state.limit - state.n_points
+    if room <= 0:
+        return state
+    seed = (problem.seed + 7919 * state.passes) % 2**31
+    wanted, drawn = _wanted(problem, state)
+    candidates, sampled = problem.ground.none, np.zeros(0)
+    if wanted:
+        state = replace(state, searches=np.vstack([state.searches, [sample.k, sample.round, state.n_points]]))
+        X, S, weight = sample_duals(problem, state, rows)
+        count = max(wanted, int(np.ceil(problem.schedule.candidates * wanted)))
+        if len(S):
+            candidates, potentials = problem.ground.search(X, S, count, seed, room=room, weight=weight)
+            squares = np.sum(S**2 if weight is None else S**2 / weight[:, None], axis=0)
+            sampled = pair_potentials(potentials, np.abs(S).sum(axis=0), squares)
+        elif state.n_points == 0:
+            # nothing to learn, and a map has at least one feature
+            candidates, sampled = problem.ground.start(1, seed), np.zeros(1)
+    # nothing but plain draws are those of `RandomFeatures`
+    is_first = state.n_points == 0 and problem.schedule.plain_share == 1.0
+    plain = problem.ground.plain(drawn, problem.seed if is_first else seed)
+    return replace(state, candidates=np.concatenate([candidates, plain]), sampled=sampled, plain=len(plain))
+
+
+def sample_duals(
+    problem: CorrectiveProblem, state: CorrectiveState, rows: SearchedRows
+) -> tuple[Any, np.ndarray, np.ndarray | None]:
+    """Scaled rows of the sample that have a dual, the weights S (r, K) by which they pull, and how often they repeat.
+
+    None means that each counts once.
+    """
+    sample = rows.block
+    targets, weight, _ = problem.targets(sample)
+    on_these = np.all(state.searches[:, :2] == state.searches[-1, :2], axis=1)
+    scores = rows.scores(
+        state.coefficients[:, :-1].reshape(problem.n_models, problem.parts, -1),
+        lambda span: problem.ground.feature_map(state.points[span]),
+        state.searches[on_these, 2],
+        problem.dtype,
+    )
+    duals = -loss_of(problem.loss).slope(targets, scores + state.coefficients[:, -1])
+    repeats = rows.repeats * (weight / sample.weights)
+    S = duals * repeats[:, None]
+    pulling = np.flatnonzero(np.any(S != 0.0, axis=1))
+    total = np.abs(S).sum() or 1.0
+    scaled = rows.scaled(problem.ground.feature_map(problem.ground.none), problem.dtype)
+    repeats = repeats[pulling]
+    return scaled[pulling], S[pulling] / total, None if np.all(repeats == 1.0) else repeats
+
+
+def _planned(problem: CorrectiveProblem, sizes: list[int]) -> list[Record]:
+    """The records of the largest of the rounds that begin with so many points, by points nobody searched for."""
+    ground = problem.ground
+    points = ground.start(sizes[-1], problem.seed)
+    # no round has more of either; of both together, as many as there is room for
+    most = max(_most_candidates(problem, size) for size in sizes)
+    candidates = ground.start(min(most, most_candidates(problem.parts, sizes[-1])), problem.seed)
+    width = problem.parts * len(points) + 1
+    coefficients = np.zeros((problem.n_models, width))
+    state = replace(
+        CorrectiveDriver().init(problem),
+        points=points,
+        candidates=candidates,
+        coefficients=coefficients,
+        gram_at=coefficients[:1],
+    )
+    sample = RowSample("rows to search on", problem.sample_rows, problem.seed)
+    return [round_record(problem, state), sample]
+
+
+def _most_candidates(problem: CorrectiveProblem, size: int) -> int:
+    """Points that a round may verify beside `size` chosen ones: where none is searched for, all that are missing."""
+    schedule, missing = problem.schedule, problem.n_points - size
+    wanted = max(schedule.first, _addition(problem, size, problem.n_points))
+    searched = int(np.ceil(schedule.candidates * wanted))
+    draws_all = problem.ground.draws_plainly and (schedule.most_searched is not None or schedule.plain_share == 1.0)
+    return max(searched, min(missing, most_candidates(problem.parts, size))) if draws_all else searched

@@ -1,0 +1,317 @@
+"""MarginFeatures: features searched for where the machine on those found so far errs most."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import ScalingKind
+from dkl.linear.target_statistics import target_record
+from dkl.methods.base import FeatureLearner
+from dkl.methods.bounds_mixin import CertifiedMargins
+from dkl.methods.frequency_search.learner import row_bytes, weight_of
+from dkl.methods.game.learner import check_game, game_driver, game_problem, game_to_resume, play_game
+from dkl.methods.margin.driver import CorrectiveDriver
+from dkl.methods.margin.rounds import AUTO_FEATURES, corrective_problem, fit_correctively
+from dkl.methods.modelled import WorkingModelMixin
+from dkl.methods.parameters import COMMON, MARGIN, Constraints, check_parameters, family_of, kept_frequencies
+from dkl.methods.preparation.driver import PreparationDriver
+from dkl.methods.preparation.learner import preparation_problem
+from dkl.methods.refining import refine_learner, refining_passes
+from dkl.methods.room import check_room
+from dkl.methods.warm_start import has_start
+
+Solver = Literal["corrective", "game"]
+
+
+class MarginFeatures(CertifiedMargins, WorkingModelMixin, FeatureLearner):
+    """The fewest features for a given accuracy: each is searched for where the machine on the others errs most.
+
+    Rounds alternate between the dual of a linear machine on the features so far, and the peaks of the Fourier potential
+    of that dual: |sum_i s_i exp(i w.x_i)|^2 over all frequencies w. A round reads all rows once. Peaks are climbed on a
+    sample of the rows with a dual weight, and every candidate is verified on all rows before it is taken.
+
+    Parameters
+    ----------
+    family : Family or None
+        ``Gaussian()`` (None) searches all of R^d, from starts of its bandwidth; a finite family such as
+        ``SphericalHarmonics`` is weighed as a whole.
+    n_features : int or "auto"
+        Output columns, an upper bound: a cosine-sine pair takes two. "auto" stops where held-out rows gain no more.
+    solver : {"corrective", "game"}
+        "corrective": the working model is refitted after each round by a Newton step on block sums. "game": the paper's
+        projected gradient steps on the dual weights, which are kept beside the rows; for classes.
+    loss : {"squared_hinge", "log_loss", "squared_error", "hinge"} or None
+        None is "squared_hinge" for classes ("hinge" in the game) and "squared_error" for numbers.
+    C : float or None
+        Of the machine ``|u|^2/2 + C sum loss`` on the features that `transform` returns, with a free intercept: what
+        `LinearSVC`, `LogisticRegression` and, for the game, `SVC` mean by C. Of "squared_error" the sum is that of the
+        squares of the errors, as in ``LinearSVR(loss="squared_epsilon_insensitive")``, of targets in units of their
+        deviation: `Ridge` has ``alpha = 1/(2C)`` there. None is 1 for the game, and for rounds 1/80, where a heavy
+        penalty keeps features diverse; once all are found on n rows, fewer than 10,000, the last model has 125/n.
+    rounds : int or None
+        At most so many; None is as many as the features take.
+    features_per_round : int or None
+        Columns that a round adds. None adds 6 at first, 15 % of what is there later, and for more than two classes 35 %
+        from 300 columns on (the game: up to 20).
+    tol : float or None
+        Stop at this duality gap, relative to the objective.
+    patience : int or None
+        Stop after so many rounds without a lower loss on held-out rows.
+    validation_fraction : float
+        The share of the rows held out for `patience` and ``n_features="auto"``.
+    chains : int or None
+        Points that climb at once; None is 3 for each point that a round adds, at least
+        20 (the game: 100).
+    steps, stride, noise : int, float, float or None
+        Of the climb: steps, the length of the first one times sqrt(d)/sigma, and that of the Langevin noise relative to
+        it. None is 5 (20 from 200,000 rows on), 0.2 and 0 (the game: those of `PeakFeatures`).
+    sparse_share : float
+        The share of the chains that live on 1 to 3 columns: main effects and interactions that a person can read.
+        From the 50th frequency on, most of the others live on 10 to 150 columns that go together, where dense rows of
+        300 columns or more have such (pixels, signals), and climb 14 steps.
+    plain_share : float or None
+        The share of plain random draws among the features of a round. None is 0, and on few rows, where a search
+        follows the noise, 0.5: below 5,000 rows at most n/10 are searched for, below 1,500 n/20, and without ascent
+        (of rows with numbers 3n/10). There a machine with alpha="auto" draws all of them (1.0) unless a search gains
+        on held-out rows.
+    search_rows : int or None
+        Rows of the sample; None is 10,000 or a 20th of all, and more where the verified potentials fall behind the
+        sampled ones.
+    max_norm : float or None
+        No frequency becomes longer.
+    projection : {"exact", "alternating"}
+        Of the game: onto the dual weights that are feasible, or the paper's ten alternations.
+    dynamics : {"no-regret", "excessive-gap"}
+        Of the game on a finite family.
+    refine : int
+        Epochs of joint descent on frequencies and weights at the end, stopped early on held-out rows.
+    warm_start : bool
+        Begin with the features of the last fit and add to them. The game goes on with the dual weights of the same
+        rows: `rounds` more, or as many as further features take (a finite family: 200).
+    scaling, max_rows
+        As of `RandomFeatures`; `max_rows` bounds the rows of all passes.
+    class_weight : dict, "balanced" or None
+    dtype, device, random_state, checkpoint, progress, memory_limit
+        As of `RandomFeatures`. With `checkpoint` a killed fit goes on from its last round, to the same bits.
+
+    Attributes
+    ----------
+    feature_map_ : FeatureMap
+    frequencies_ : ndarray or csr_array of shape (m, d)
+    weights_ : ndarray of shape (m,)
+        The share of each in the working model, or the learned dual measure (game); sums to 1.
+    coef_, intercept_ : ndarray of shape (K, n_features) and (K,)
+        The working model on the features, in the targets' own units.
+    history_ : list of dict
+        One line a round: features, loss, held-out loss, gap, potentials, support, margin.
+    duality_gap_ : float
+        Of the last round, relative; an estimate unless `certified_`, since a search bounds potentials from below only.
+    certified_ : bool
+    refinement_ : list of float
+        The held-out loss of each epoch, with `refine`.
+    dual_ : dask.array.Array
+        The dual weights of all rows, lazily (game only).
+    points_ : ndarray of shape (m, ...)
+        What `warm_start` begins with: frequencies, or their numbers in the pool of a finite family (rounds only).
+    bounds_ : Bounds
+        What the game guarantees; empty for rounds. `error_bound` bounds the probability of error.
+    message_ : str
+        How it ended.
+    family_, scaler_, seed_, n_features_in_, classes_, stats_
+        As of `RandomFeatures`; `classes_` for labels only.
+
+    References
+    ----------
+    Bullins, Zhang & Zhang 2018, "Not-so-random features", Algorithms 1 to 3.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from dkl.methods.margin.learner import MarginFeatures
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> learner = MarginFeatures(n_features=40, scaling="standard", random_state=0).fit(X, y)
+    >>> learner.transform(X).shape
+    (569, 40)
+    >>> bool(learner.machine_.score(X, y) > 0.95)
+    True
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **MARGIN}
+    _supervised: ClassVar[bool] = True
+    _searches: ClassVar[bool] = True
+
+    n_features: Any
+    solver: Solver
+    warm_start: bool
+
+    def __init__(
+        self,
+        family: Any = None,
+        n_features: int | Literal["auto"] = 500,
+        solver: Solver = "corrective",
+        *,
+        loss: str | None = None,
+        C: float | None = None,
+        rounds: int | None = None,
+        features_per_round: int | None = None,
+        tol: float | None = None,
+        patience: int | None = None,
+        validation_fraction: float = 0.1,
+        chains: int | None = None,
+        steps: int | None = None,
+        stride: float | None = None,
+        noise: float | None = None,
+        sparse_share: float = 0.25,
+        plain_share: float | None = None,
+        search_rows: int | None = None,
+        max_norm: float | None = None,
+        projection: str = "exact",
+        dynamics: str = "no-regret",
+        refine: int = 0,
+        warm_start: bool = False,
+        scaling: ScalingKind | None = None,
+        max_rows: int | None = None,
+        class_weight: Any = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        random_state: Any = None,
+        checkpoint: Any = None,
+        progress: Any = None,
+        memory_limit: Any = None,
+    ) -> None:
+        self.family = family
+        self.n_features = n_features
+        self.solver = solver
+        self.loss = loss
+        self.C = C
+        self.rounds = rounds
+        self.features_per_round = features_per_round
+        self.tol = tol
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.chains = chains
+        self.steps = steps
+        self.stride = stride
+        self.noise = noise
+        self.sparse_share = sparse_share
+        self.plain_share = plain_share
+        self.search_rows = search_rows
+        self.max_norm = max_norm
+        self.projection = projection
+        self.dynamics = dynamics
+        self.refine = refine
+        self.warm_start = warm_start
+        self.scaling = scaling
+        self.max_rows = max_rows
+        self.class_weight = class_weight
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.progress = progress
+        self.memory_limit = memory_limit
+
+    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The preparation, the targets' moments where they are numbers, and the rounds as they grow."""
+        check_parameters(self)
+        self._check_rest()
+        if self.n_features != "auto":
+            size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+            check_room(self, size, dataset.n_columns, n_points=size)
+        problem = self._planned_problem(dataset)
+        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
+        passes: list[tuple[Any, int]] = list(PreparationDriver().plan(preparation))
+        if self.solver == "game":
+            passes.extend(game_driver(self).plan(problem))
+        else:
+            if dataset.classes is None:
+                passes.append(([target_record(dataset.schema.n_targets or 1)], 1))
+            passes.extend(CorrectiveDriver().plan(problem))
+        return passes + (refining_passes(self._unfitted(), dataset, self.planned_map(dataset)) if self.refine else [])
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """The rows that are searched with their features, the climb and the Gram matrices."""
+        driver = game_driver(self) if self.solver == "game" else CorrectiveDriver()
+        return driver.held(self._planned_problem(dataset), row_bytes(dataset.source))
+
+    def planned_map(self, dataset: Dataset) -> FeatureMap:
+        """A map of the largest size that `fit` can learn."""
+        size = AUTO_FEATURES if self.n_features == "auto" else self.n_features
+        return copy.copy(self).set_params(n_features=size)._planned_map(dataset)
+
+    def _planned_map(self, dataset: Dataset) -> FeatureMap:
+        return super().planned_map(dataset)
+
+    def _check_rest(self) -> None:
+        if self.solver == "game":
+            check_game(self)
+        if self.refine and self._planned_family().draw(1, 2, 0).activation != "cos-sin":
+            raise ValueError(
+                f"refine={self.refine} moves the frequencies of cosine-sine pairs, and {family_of(self)!r} has none; "
+                "set refine=0"
+            )
+        if self.n_features != "auto":
+            kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+        elif self.solver == "game":
+            raise ValueError("n_features='auto' needs solver='corrective': the game plays a number of rounds")
+
+    def _planned_problem(self, dataset: Dataset) -> Any:
+        """What would be solved on these rows, with some bandwidth.
+
+        Raises
+        ------
+        ValueError
+            For parameters that have no meaning for these rows.
+        """
+        describe = game_problem if self.solver == "game" else corrective_problem
+        return describe(self._unfitted(), dataset, None)
+
+    def _learn(self, dataset: Dataset) -> None:
+        start = self._start(dataset)
+        self._planned_problem(dataset)
+        scaler = self._prepare(dataset)
+        for name in ("points_", "dual_", "_played"):
+            self.__dict__.pop(name, None)
+        if dataset.task == "classification":
+            self.classes_ = dataset.classes
+        self.total_weight_ = weight_of(dataset, self._class_weights(dataset))
+        if self.solver == "game":
+            play_game(self, dataset, scaler, start)
+        else:
+            fit_correctively(self, dataset, scaler, start)
+        if self.refine:
+            refine_learner(self, dataset)
+            self.points_ = np.asarray(self.feature_map_.projection.dense(), dtype=np.float32)
+
+    def _keep_result(self, result: Any) -> None:
+        if self.solver == "game":
+            self.dual_, self._played = result.dual, result.played
+        else:
+            self.points_ = result.points
+        self.feature_map_, self.weights_ = result.feature_map, result.weights
+        self.coef_, self.intercept_ = result.coef, result.intercept
+        self.history_, self.message_ = result.history, result.message
+        self.duality_gap_, self.certified_ = result.duality_gap, result.certified
+
+    def _start(self, dataset: Dataset) -> Any:
+        """The points of the last fit, or the game that it played, with `warm_start`.
+
+        Raises
+        ------
+        ValueError
+            If they are of rows with other columns, or the game of other rows.
+        """
+        if not has_start(self, dataset, "adds to features"):
+            return None
+        # a checkpoint of the last fit does not hold this one
+        self._fingerprint += f" after {len(self.history_)} rounds" if self._fingerprint else ""
+        if self.solver == "corrective":
+            return getattr(self, "points_", None)
+        played = game_to_resume(self, dataset)
+        self.seed_ = played.seed
+        return played

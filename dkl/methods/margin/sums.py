@@ -1,0 +1,208 @@
+"""What a fully corrective round reads off a block: the working model's dual, potentials of candidates, Gram columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.normal_equations import NewtonTargets, design_tiles, signed_products
+from dkl.protocols.block import Block
+from dkl.solvers.losses import loss_of
+
+__all__ = ["corrective_sums", "gram_weights"]
+
+CorrectiveLoss = Literal["squared_hinge", "log_loss", "squared_error"]
+
+# rows at most whose change of the Gram matrix is formed at once
+_CHANGED_ROWS = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectiveRound:
+    """Where a round stands: the working model, in the columns of the map that also has the candidates.
+
+    Parameters
+    ----------
+    loss : {"squared_hinge", "log_loss", "squared_error"}
+        As `dkl.solvers.losses` defines them.
+    coefficients : ndarray of shape (K, width), float64
+        The intercept last; 0 for the candidates.
+    old, new : ndarray of int64
+        The columns of the working model, intercept included, and those of the candidates.
+    active : bool
+        Gram sums weigh the rows by their curvature (of the one model), as a share of the loss's largest; else each row
+        counts in full.
+    previous : ndarray of shape (1, width) or None
+        The model at whose active rows the Gram matrix of the old columns is known; None if it is not.
+    panels : tuple of (int, int)
+        The rows of that matrix's upper triangle whose change is summed, in tiles; empty where it cannot change.
+    dtype : {"float32", "float64"}
+        Of mapped rows and products.
+    """
+
+    loss: CorrectiveLoss
+    coefficients: np.ndarray
+    old: np.ndarray
+    new: np.ndarray
+    active: bool
+    previous: np.ndarray | None = None
+    panels: tuple[tuple[int, int], ...] = ()
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class HeldTargets:
+    """Targets of a block, and which of its rows only judge.
+
+    Parameters
+    ----------
+    targets : NewtonTargets
+    held : callable or None
+        Row ids to a mask of the rows that are held out; None for none.
+    """
+
+    targets: NewtonTargets
+    held: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(n, K) targets, (n,) weights of rows that are learned from, (n,) weights of those held out."""
+        targets, weight = self.targets(block)
+        if self.held is None:
+            return targets, weight, np.zeros_like(weight)
+        mask = np.asarray(self.held(block.row_id), dtype=bool)
+        return targets, weight * ~mask, weight * mask
+
+
+def gram_weights(scores: np.ndarray, targets: np.ndarray, weight: np.ndarray, loss: CorrectiveLoss) -> np.ndarray:
+    """What each row counts in the Gram sums of the one model that follows curvature, (n,).
+
+    That is its weight times its curvature as a share of the loss's largest.
+    """
+    table = loss_of(loss)
+    return weight * (table.curvature(targets, scores)[:, 0] / table.largest_curvature)
+
+
+def corrective_sums(
+    X: Any,
+    targets: tuple[np.ndarray, np.ndarray, np.ndarray],
+    feature_map: FeatureMap,
+    round_: CorrectiveRound,
+) -> dict[str, np.ndarray]:
+    """The sums of a round over rows X.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array of shape (n, d)
+    targets : tuple
+        As `HeldTargets` returns them.
+    feature_map : FeatureMap
+        Chosen frequencies, then candidates.
+    round_ : CorrectiveRound
+
+    Returns
+    -------
+    dict of ndarray
+        With s minus the slope of a row's loss, its dual weight: "gradient" (K, width): sum s phi. "loss", "dual",
+        "curvature", "absolutes", "squares", "support" (K,): of the loss, of minus its conjugate, of its curvature, of
+        |s|, s^2 and rows with s != 0. "held_out" (2,): loss of the rows held out, summed over models, and their weight.
+        "cross" (width, new): Gram columns of the candidates, by `gram_weights` or the rows' weights. "change_0", ...:
+        what has to be added to the Gram matrix of the old columns.
+    """
+    sums: dict[str, np.ndarray] = {}
+    change = _GramChange(round_)
+    for rows, phi in design_tiles(X, feature_map, round_.dtype):
+        tile = _tile_sums(phi, tuple(part[rows] for part in targets), round_, change)
+        for name, value in tile.items():
+            if name in sums:
+                sums[name] += value
+            else:
+                sums[name] = np.array(value, dtype=np.float64)
+    return {**sums, **change.sums()}
+
+
+def corrective_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`corrective_sums` of a block. Operands: "feature_map", "round", "targets" (a `HeldTargets`)."""
+    return corrective_sums(block.X, operands["targets"](block), operands["feature_map"], operands["round"])
+
+
+def _tile_sums(
+    phi: np.ndarray, targets: tuple[np.ndarray, ...], round_: CorrectiveRound, change: _GramChange
+) -> dict[str, np.ndarray]:
+    y, weight, held = targets
+    scores = (phi @ round_.coefficients.T.astype(phi.dtype)).astype(np.float64)
+    loss = loss_of(round_.loss)
+    losses, slopes = loss.value(y, scores), loss.slope(y, scores)
+    duals = -slopes
+    pull = weight[:, None] * duals
+    sums = {
+        "gradient": (pull.T.astype(phi.dtype) @ phi).astype(np.float64),
+        "loss": weight @ losses,
+        "dual": -(weight @ loss.conjugate(y, slopes)),
+        "curvature": weight @ loss.curvature(y, scores),
+        "absolutes": np.abs(pull).sum(axis=0),
+        # a row of weight w is w rows, each of which meets itself
+        "squares": weight @ duals**2,
+        "support": weight @ (duals != 0.0),
+        "held_out": np.array([(held @ losses).sum(), held.sum()]),
+    }
+    used = gram_weights(scores, y, weight, round_.loss) if round_.active else weight
+    sums["cross"] = _cross(phi, used, round_.new)
+    change.add(phi, y, weight, used)
+    return sums
+
+
+def _cross(phi: np.ndarray, used: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """sum over rows of used * phi phi_new^T, (width, new)."""
+    rows = np.flatnonzero(used)
+    chosen = phi if len(rows) == len(phi) else phi[rows]
+    return chosen.T @ (chosen[:, new] * used[rows, None].astype(phi.dtype))
+
+
+class _GramChange:
+    """The change of the Gram matrix of the old columns since `previous`: rows that came in, less those that went.
+
+    Few rows of a tile have changed, and every product is as large as the matrix: rows of several tiles share one.
+    """
+
+    def __init__(self, round_: CorrectiveRound) -> None:
+        self._round, n = round_, len(round_.old)
+        self._totals = [np.zeros((stop - start, n - start)) for start, stop in round_.panels]
+        self._rows: list[np.ndarray] = []
+        self._weights: list[np.ndarray] = []
+
+    def add(self, phi: np.ndarray, y: np.ndarray, weight: np.ndarray, used: np.ndarray) -> None:
+        """Take the rows of a tile of which another weight is `used` than before."""
+        if not self._totals:
+            return
+        before = np.zeros_like(used)
+        if self._round.previous is not None:
+            scores = phi @ self._round.previous.T.astype(phi.dtype)
+            before = gram_weights(scores.astype(np.float64), y, weight, self._round.loss)
+        change = used - before
+        rows = np.flatnonzero(change)
+        if sum(map(len, self._weights)) + len(rows) > _CHANGED_ROWS:
+            self._multiply()
+        if len(rows):
+            self._rows.append(phi[rows][:, self._round.old])
+            self._weights.append(change[rows])
+
+    def sums(self) -> dict[str, np.ndarray]:
+        """A panel of the matrix each: "change_0", ..."""
+        self._multiply()
+        return {f"change_{j}": total for j, total in enumerate(self._totals)}
+
+    def _multiply(self) -> None:
+        if not self._rows:
+            return
+        phi, weight = np.concatenate(self._rows), np.concatenate(self._weights)
+        self._rows, self._weights = [], []
+        if len(self._totals) == 1:
+            self._totals[0] += signed_products(phi, weight, upper=True)
+            return
+        weighted = phi * weight.astype(phi.dtype)[:, None]
+        for total, (start, stop) in zip(self._totals, self._round.panels, strict=True):
+            total += weighted[:, start:stop].T @ phi[:, start:]

@@ -1,0 +1,29 @@
+"""WorkingModel: features that were learned together with a linear model on them, which predicts and starts others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+
+class WorkingModelMixin:
+    """What learners with `coef_` and `intercept_` on their features have beside them."""
+
+    coef_: np.ndarray
+    intercept_: np.ndarray
+
+    @property
+    def machine_(self) -> Any:
+        """The working model as a fitted `KernelClassifier` or `KernelRegressor`, which predicts."""
+        # the machines import the learners that they know by name
+        from dkl.machines.from_learner import fitted_machine
+
+        check_is_fitted(self)
+        return fitted_machine(self)
+
+    @property
+    def working_model_(self) -> tuple[np.ndarray, np.ndarray]:
+        """(coef, intercept): where a linear model on these features may start."""
+        return self.coef_, self.intercept_

@@ -1,0 +1,365 @@
+"""What the learners' parameters may be, declared once: the one module that imports scikit-learn's validation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import (
+    HasMethods,
+    Interval,
+    InvalidParameterError,
+    RealNotInt,
+    StrOptions,
+    validate_parameter_constraints,
+)
+
+from dkl.features.families import FiniteFamily, Gaussian
+from dkl.passes.memory import allowed_bytes
+from dkl.registry import learner_keys
+
+Constraints = dict[str, list[Any]]
+
+# beyond these no computer has the memory or the time, or the squares of floats are lost
+_MOST, _MOST_ROWS, _LARGEST, _LARGEST_POWER = 10**12, 2**53, 1e100, 1_000
+# a class that counts more leaves nothing of the others
+_LARGEST_FACTOR = 1e15
+
+
+def _count(least: int) -> Interval:
+    """Whole numbers from `least` on."""
+    return Interval(Integral, least, _MOST, closed="both")
+
+
+_POSITIVE = Interval(Real, 0, _LARGEST, closed="right")
+_FROM_ZERO = Interval(Real, 0, _LARGEST, closed="both")
+
+COMMON: Constraints = {
+    "family": [HasMethods(["draw", "validate", "with_bandwidth", "feature_scale"]), None],
+    "n_features": [_count(1)],
+    "scaling": [StrOptions({"standard", "minmax", "unit", "quantile"}), None],
+    "max_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
+    "class_weight": [dict, StrOptions({"balanced"}), None],
+    "dtype": [StrOptions({"float32", "float64"})],
+    "device": [StrOptions({"auto", "cpu", "gpu", "mixed"})],
+    "random_state": ["random_state"],
+    "checkpoint": [str, HasMethods("__fspath__"), None],
+    "progress": ["boolean", callable, None],
+    "memory_limit": [str, Interval(Integral, 1, 2**63 - 1, closed="both"), None],
+}
+
+POOL: Constraints = {
+    "n_candidates": [_count(1)],
+    "sigma_factors": ["array-like"],
+}
+
+ALIGNMENT: Constraints = {
+    "n_candidates": [_count(1), None],
+    "n_features": [_count(1), None],
+    "rho": [_FROM_ZERO, None],
+    "sums": [str, HasMethods("__fspath__"), None],
+    "k": [Interval(Real, 2, _LARGEST_POWER, closed="both")],
+    "center": ["boolean"],
+    "diagonal": ["boolean"],
+    "estimator": [StrOptions({"auto", "draw", "support"})],
+}
+
+JOINT: Constraints = {
+    **{name: ALIGNMENT[name] for name in ("n_candidates", "n_features", "rho", "k")},
+    "C": [_POSITIVE],
+    "loss": [StrOptions({"hinge", "squared_hinge", "squared_error"}), None],
+    "tol": [_POSITIVE],
+    "max_passes": [_count(1)],
+    "max_working": [_count(1), None],
+    "warm_start": ["boolean"],
+}
+
+POSTERIOR: Constraints = {
+    "sums": [str, HasMethods("__fspath__"), None],
+    "beta": [_FROM_ZERO],
+    "estimator": [StrOptions({"auto", "draw", "support"})],
+}
+
+LEVERAGE: Constraints = {
+    "n_candidates": [_count(1), None],
+    "mu": [_POSITIVE],
+    "n_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), Interval(RealNotInt, 0, 1, closed="right"), None],
+    "sums": ALIGNMENT["sums"],
+    "weighted": ["boolean"],
+}
+
+LANDMARKS: Constraints = {
+    "n_landmarks": [_count(1)],
+    "beta": POSTERIOR["beta"],
+    "sums": POSTERIOR["sums"],
+    "landmarks": [StrOptions({"kmeans", "kmeans-joint", "random"})],
+    "n_candidates": ALIGNMENT["n_candidates"],
+    "pool": [StrOptions({"own", "shared"})],
+    "rounds": [_count(0)],
+}
+
+MARGIN: Constraints = {
+    "n_features": [_count(1), StrOptions({"auto"})],
+    "solver": [StrOptions({"corrective", "game"})],
+    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "squared_error"}), None],
+    "C": [_POSITIVE, None],
+    "rounds": [_count(1), None],
+    "features_per_round": [_count(1), None],
+    "tol": [_FROM_ZERO, None],
+    "patience": [_count(1), None],
+    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+    "chains": [_count(1), None],
+    "steps": [_count(1), None],
+    "stride": [_POSITIVE, None],
+    "noise": [_FROM_ZERO, None],
+    "sparse_share": [Interval(Real, 0, 1, closed="both")],
+    "plain_share": [Interval(Real, 0, 1, closed="both"), None],
+    "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
+    "max_norm": [_POSITIVE, None],
+    "projection": [StrOptions({"exact", "alternating"})],
+    "dynamics": [StrOptions({"no-regret", "excessive-gap"})],
+    "refine": [_count(0)],
+    "warm_start": ["boolean"],
+}
+
+PEAKS: Constraints = {
+    **COMMON,
+    **{name: MARGIN[name] for name in ("chains", "sparse_share", "search_rows", "max_norm", "warm_start")},
+    "method": [StrOptions({"langevin", "quasi-newton", "grid"})],
+    "tol": [_POSITIVE],
+    "steps": [_count(1)],
+    "stride": [_POSITIVE],
+    "noise": [_FROM_ZERO],
+    "polish": [_count(0)],
+    "held_out": [Interval(Real, 0, 1, closed="left")],
+    "plain_share": [Interval(Real, 0, 1, closed="left")],
+    "cosine": [Interval(Real, 0, 1, closed="right")],
+}
+
+MACHINE: Constraints = {
+    "features": [
+        HasMethods(["fit", "transform"]),
+        StrOptions(set(learner_keys())),
+        None,
+    ],
+    "alpha": [_POSITIVE, StrOptions({"auto"})],
+    "epochs": [_count(1), None],
+    "solver": [StrOptions({"sgd", "newton"})],
+    "early_stopping": ["boolean"],
+    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+    "patience": [_count(1)],
+    **{name: COMMON[name] for name in ("device", "random_state", "checkpoint", "progress", "memory_limit")},
+}
+
+CLASSIFIER: Constraints = {
+    **MACHINE,
+    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "modified_huber"})],
+    "class_weight": COMMON["class_weight"],
+    "calibrate": ["boolean"],
+}
+
+REGRESSOR: Constraints = {
+    **MACHINE,
+    "loss": [StrOptions({"squared_error", "epsilon_insensitive", "huber"})],
+    "epsilon": [_FROM_ZERO],
+}
+
+TUNED: Constraints = {
+    "sums": ALIGNMENT["sums"],
+    **{name: constraint for name, constraint in COMMON.items() if name != "class_weight"},
+    "reference_scale": [Interval(Real, 1e-100, _LARGEST, closed="both"), None],
+    "lam": [_POSITIVE],
+    "Lam": [Interval(Real, 0, None, closed="right")],
+    "gamma": [_POSITIVE],
+    "meta_kernel": [str, HasMethods(["gram", "validate"])],
+    "length_scale": [_POSITIVE, None],
+    "density_floor": [_FROM_ZERO],
+    "center": [_FROM_ZERO],
+    "shared_density": ["boolean"],
+    "solver": [StrOptions({"full", "adam"})],
+    "tol": [_POSITIVE],
+    "max_passes": [_count(1)],
+    "learning_rate": [_POSITIVE],
+    **{name: MACHINE[name] for name in ("epochs", "early_stopping", "validation_fraction", "patience")},
+}
+
+TUNED_CLASSIFIER: Constraints = {
+    **TUNED,
+    "loss": [StrOptions({"hinge", "squared_hinge", "squared_error"})],
+    "warm_start": ["boolean"],
+    "class_weight": COMMON["class_weight"],
+}
+
+TUNED_REGRESSOR: Constraints = {**TUNED, "loss": [StrOptions({"squared_error"})]}
+
+
+def check_parameters(estimator: Any) -> None:
+    """Raise an error that names the parameter, its value and what is expected, before any row is read."""
+    check_constraints(estimator)
+    family_of(estimator).validate()
+
+
+def check_constraints(estimator: Any) -> None:
+    """Raise an error for a parameter that does not keep to its declaration.
+
+    scikit-learn takes a truth value for a number, a class for one of its instances (it has the methods), and a text
+    without letters for a path; none of them is meant.
+    """
+    name, given = type(estimator).__name__, estimator.get_params(deep=False)
+    constraints = estimator._parameter_constraints
+    for parameter, value in given.items():
+        allowed = constraints.get(parameter, ["no_validation"])
+        if isinstance(value, bool | np.bool_) and "boolean" not in allowed:
+            _refuse(name, parameter, value, "not be a truth value: it is a number, a text or None")
+        if isinstance(value, type) and callable not in allowed:
+            _refuse(name, parameter, value, f"be an instance, {value.__name__}(), not the class itself")
+        if isinstance(value, str) and not value.strip():
+            _refuse(name, parameter, value, "not be empty; None leaves it out where it may be left out")
+        if isinstance(value, Integral) and abs(int(value)) >= 2**63 and parameter != "random_state":
+            _refuse(name, parameter, value, "be a number of at most 64 bits")
+    # the bounds overflow in half precision, and a comparison would warn
+    plain = {key: float(value) if isinstance(value, np.floating) else value for key, value in given.items()}
+    validate_parameter_constraints(constraints, plain, caller_name=name)
+    allowed_bytes(given.get("memory_limit"), process_limit=1)
+    if "sigma_factors" in given:
+        bandwidth_factors(name, given["sigma_factors"])
+
+
+def _refuse(name: str, parameter: str, value: Any, must: str) -> None:
+    raise InvalidParameterError(f"The {parameter!r} parameter of {name} must {must}. Got {value!r} instead.")
+
+
+def family_of(estimator: Any) -> Any:
+    """The family that was given, or a Gaussian with the median bandwidth."""
+    return Gaussian() if estimator.family is None else estimator.family
+
+
+def family_parameters(family: Any) -> dict[str, Any]:
+    """The fields of a family that is a dataclass; none of others."""
+    fields = dataclasses.fields(family) if dataclasses.is_dataclass(family) else ()
+    return {field.name: getattr(family, field.name) for field in fields}
+
+
+def with_parameters(family: Any, parameters: Mapping[str, Any]) -> Any:
+    """A copy of a family with some of its fields changed.
+
+    Raises
+    ------
+    ValueError
+        For a name that is none of its fields.
+    """
+    known = family_parameters(family)
+    unknown = [name for name in parameters if name not in known]
+    if unknown:
+        raise ValueError(f"Invalid parameter {unknown[0]!r} for {family!r}. Valid parameters are: {sorted(known)}")
+    return dataclasses.replace(family, **parameters)
+
+
+def drawn_seed(random_state: Any) -> int:
+    """A seed below 2^31: the number itself if it is one, else drawn from the state."""
+    if isinstance(random_state, Integral):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+def columns_a_frequency(family: Any) -> int:
+    """Output columns of one frequency: two for a cosine-sine pair."""
+    return family.with_bandwidth(1.0).draw(1, 2, 0).columns_a_frequency
+
+
+def check_finite_pool(estimator: Any, family: Any) -> None:
+    """Raise ValueError where each feature of a family is asked for once, and it has no end of them."""
+    if estimator.n_candidates is None and not isinstance(family, FiniteFamily):
+        raise ValueError(
+            f"The 'n_candidates' parameter of {type(estimator).__name__} is None, each feature once, for finite "
+            f"families only (Coordinates, SphericalHarmonics); it must be an int >= 1 for {family!r}"
+        )
+
+
+def check_waves(name: str, family: Any) -> None:
+    """Raise ValueError for a family whose features are no waves, each with a kernel cos(w.(x - x')) of its own."""
+    if not family.with_bandwidth(1.0).draw(1, 2, 0).is_fourier:
+        raise ValueError(
+            f"{name} needs a family of Fourier features, whose kernel is cos(w.(x - x')); {family!r} is none. Use "
+            "Gaussian, Laplacian, Cauchy or Matern, or AlignedFeatures"
+        )
+
+
+def check_labels(name: str, dataset: Any) -> None:
+    """Raise ValueError for targets that are numbers."""
+    if dataset.task != "classification":
+        raise ValueError(
+            f"{name} learns from class labels, and these targets are numbers (regression); use AlignedFeatures for "
+            "regression"
+        )
+
+
+def kept_frequencies(name: str, n_features: int, family: Any) -> int:
+    """How many frequencies fit into `n_features` output columns.
+
+    Raises
+    ------
+    ValueError
+        If not even one does.
+    """
+    columns = columns_a_frequency(family)
+    if n_features < columns:
+        raise ValueError(
+            f"The 'n_features' parameter of {name} counts output columns, and a cosine-sine pair takes two: it must be "
+            f"at least {columns} for this family. Got {n_features!r} instead."
+        )
+    return n_features // columns
+
+
+def bandwidth_factors(name: str, factors: Any) -> tuple[float, ...]:
+    """The factors as numbers, if all of them are positive and finite and there is at least one."""
+    try:
+        array = np.asarray(factors, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.ndim != 1 or len(array) == 0 or not (np.isfinite(array).all() and (array > 0.0).all()):
+        raise ValueError(
+            f"The 'sigma_factors' parameter of {name} must be a sequence of positive finite numbers. Got {factors!r} "
+            "instead."
+        )
+    return tuple(float(factor) for factor in array)
+
+
+def class_weights(class_weight: Any, classes: np.ndarray, totals: np.ndarray) -> np.ndarray | None:
+    """A factor for each class, in the order of `classes`.
+
+    Parameters
+    ----------
+    class_weight : dict of label to factor, "balanced" or None
+        "balanced": n / (K n_k), n_k the weight of class k.
+    classes : ndarray of shape (K,)
+    totals : ndarray of shape (K,)
+        The weight of each class.
+
+    Raises
+    ------
+    ValueError
+        For a label that is not a class, a factor that is negative or not finite, or factors that are all 0.
+    """
+    if class_weight is None:
+        return None
+    if isinstance(class_weight, str):
+        return totals.sum() / (len(classes) * np.maximum(totals, np.finfo(np.float64).tiny)) * (totals > 0.0)
+    factors = np.ones(len(classes))
+    for label, factor in class_weight.items():
+        position = np.flatnonzero(classes == label)
+        if len(position) != 1:
+            raise ValueError(f"class_weight names the class {label!r}, but the classes are {classes.tolist()}")
+        if not (isinstance(factor, Real) and 0.0 <= float(factor) <= _LARGEST_FACTOR):
+            raise ValueError(
+                f"class_weight[{label!r}] must be a finite number >= 0, got {factor!r}; the largest is "
+                f"{_LARGEST_FACTOR:g}"
+            )
+        factors[position[0]] = factor
+    if not factors.any():
+        raise ValueError("class_weight is 0 for every class; at least one class must count")
+    return factors

@@ -1,0 +1,302 @@
+"""Peaks of the targets' potential: searched on a row sample, verified on all rows, on larger samples if need be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.scale import scale_rows
+from dkl.kernels.sums import encode_targets, feature_sums
+from dkl.methods.frequency_search.frequency_space import FourierGround, FrequencySpace, PoolGround
+from dkl.methods.frequency_search.peak_search import distinct_peaks, grown_sample, pair_potentials
+from dkl.protocols.block import Block
+from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
+
+# peaks whose verified potentials decide whether a sample was large enough
+_JUDGED = 10
+_SCRATCH_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class PeakTargets:
+    """The weight columns S of rows, whose potential is climbed: each sums to 0 over all rows.
+
+    Parameters
+    ----------
+    n_classes : int or None
+        None for regression.
+    class_weight : ndarray of shape (K,) or None
+        Factors of the rows' weights.
+    center : ndarray of shape (K,) or (t,)
+        The share of each class in the total weight, or the mean of each target.
+    scale : ndarray of shape (t,) or None
+        The deviation of each target.
+    """
+
+    n_classes: int | None
+    class_weight: np.ndarray | None
+    center: np.ndarray
+    scale: np.ndarray | None = None
+
+    @property
+    def n_columns(self) -> int:
+        """Of S: the two classes of a binary problem have the same potential."""
+        return 1 if self.n_classes == 2 else len(self.center)
+
+    def __call__(self, block: Block) -> np.ndarray:
+        """S of a block's rows, (n_b, K), their weights included."""
+        encoded = encode_targets(block, self.n_classes, self.class_weight)
+        if self.n_classes is None:
+            centred = encoded[:, :-1] - self.center * encoded[:, -1:]
+            return centred if self.scale is None else centred / self.scale
+        centred = encoded - self.center * encoded.sum(axis=1, keepdims=True)
+        return centred[:, : self.n_columns]
+
+
+@dataclass(frozen=True, eq=False)
+class PeakProblem:
+    """What is looked for, and where.
+
+    Parameters
+    ----------
+    ground : Ground
+        All of R^d, or a finite pool.
+    targets : PeakTargets
+    n_peaks : int
+        Points to find at most.
+    n_candidates : int
+        Points that a search proposes at most.
+    n_rows : int
+    sample_rows, most_rows : int
+        Rows that are searched on: at first, and at most.
+    n_points : int
+        Points to keep in all: what the peaks leave is filled with plain draws, where `n_plain` allows.
+    n_plain : int
+        Points drawn plainly, candidates too.
+    cosine : float
+        Peaks whose directions are nearer than that, and whose lengths are alike, are one.
+    seed : int
+    dtype : {"float32", "float64"}
+    start : ndarray of shape (s, d) or None
+        Points that are candidates from the first.
+    """
+
+    ground: FrequencySpace
+    targets: PeakTargets
+    n_peaks: int
+    n_candidates: int
+    n_rows: int
+    sample_rows: int
+    most_rows: int
+    n_points: int = 0
+    n_plain: int = 0
+    cosine: float = 0.9
+    seed: int = 0
+    dtype: str = "float32"
+    start: np.ndarray | None = None
+
+    @property
+    def most_searches(self) -> int:
+        """Each on twice as many rows as the one before."""
+        return 1 + max(0, int(np.ceil(np.log2(self.most_rows / self.sample_rows))))
+
+
+@dataclass(frozen=True, eq=False)
+class PeakState:
+    """Where the search stands.
+
+    Parameters
+    ----------
+    points : ndarray of shape (D, ...)
+        Candidates of all searches.
+    sampled : ndarray of shape (D,)
+        Their pair potentials on the rows of their search.
+    verified : ndarray of shape (V,)
+        Those on all rows, of the first V candidates.
+    sample_rows : int
+        Of the next search, or of the last one.
+    passes : int
+    finished : bool
+    ended : str
+        Who ended the search before its time; empty while nobody did.
+    """
+
+    points: np.ndarray
+    sampled: np.ndarray
+    verified: np.ndarray
+    sample_rows: int
+    passes: int = 0
+    finished: bool = False
+    ended: str = ""
+
+    @property
+    def unverified(self) -> np.ndarray:
+        """The candidates of the last search."""
+        return self.points[len(self.verified) :]
+
+
+class PeakDriver:
+    """Bullins, Zhang & Zhang 2018, Algorithm 1, out of core.
+
+    One pass draws a row sample, on which peaks are searched; the next verifies them on all rows and draws a sample of
+    twice the size, which is searched only where the verified potentials fall well below the sampled ones: two passes
+    in all where the first sample was large enough, and one for each larger sample. A finite pool is weighed as a whole,
+    in one pass.
+    """
+
+    def init(self, problem: PeakProblem) -> PeakState:
+        """Nothing looked at but plain draws and given points; of a finite pool everything is a candidate."""
+        nothing = np.zeros(0)
+        if isinstance(problem.ground, PoolGround):
+            points = problem.ground.start(problem.n_candidates, problem.seed)
+            return PeakState(points, np.zeros(len(points)), nothing, problem.most_rows, passes=1)
+        points = problem.ground.plain(problem.n_plain, problem.seed)
+        if problem.start is not None:
+            points = np.concatenate([points, problem.start])
+        return PeakState(points, np.zeros(len(points)), nothing, problem.sample_rows)
+
+    def request(self, problem: PeakProblem, state: PeakState) -> Sequence[Record] | None:
+        """The sample of the next search, the sums of the candidates of the last one, or both."""
+        if state.finished:
+            return None
+        if state.passes == 0:
+            return (_sample(problem, state.sample_rows, 0),)
+        verification = verification_record(problem, problem.ground.feature_map(state.unverified))
+        larger = min(2 * state.sample_rows, problem.most_rows)
+        if larger == state.sample_rows:
+            return (verification,)
+        return verification, _sample(problem, larger, state.passes)
+
+    def step(self, problem: PeakProblem, state: PeakState, results: Sequence[Any]) -> PeakState:
+        """Search the sample, or judge the verified candidates and search again if they do not hold."""
+        if state.passes > 0:
+            first = len(state.verified)
+            state = _verified(problem, state, results[0])
+            judged = first + distinct_points(problem, state.points[first:], state.verified[first:], _JUDGED)
+            last = state.sampled[judged], state.verified[judged]
+            rows = grown_sample(state.sample_rows, *last, most=problem.most_rows)
+            if len(results) == 1 or rows == state.sample_rows:
+                return replace(state, passes=state.passes + 1, finished=True)
+            state = replace(state, sample_rows=rows)
+        return _searched(problem, state, results[-1])
+
+    def stopped(self, problem: PeakProblem, state: PeakState, why: str) -> PeakState | None:
+        """The candidates that were verified; None before the first are."""
+        if state.finished or len(state.verified) == 0:
+            return state if state.finished else None
+        known = slice(len(state.verified))
+        return replace(state, points=state.points[known], sampled=state.sampled[known], finished=True, ended=why)
+
+    def held(self, problem: PeakProblem, row_bytes: int) -> dict[str, int]:
+        """The rows of the last search, as they came and scaled, and the climb; nothing for a finite pool."""
+        if isinstance(problem.ground, PoolGround):
+            return {}
+        rows = min(problem.most_rows, problem.n_rows)
+        climb = problem.ground.search_bytes(rows, problem.n_candidates)
+        return {"searched rows": 2 * rows * row_bytes, "chains that climb": climb}
+
+    def plan(self, problem: PeakProblem) -> Sequence[tuple[Sequence[Record], int]]:
+        """The first sample, and a verification for each search that may be needed."""
+        given = 0 if problem.start is None else len(problem.start)
+        points = problem.ground.start(problem.n_candidates + problem.n_plain + given, problem.seed)
+        verification = verification_record(problem, problem.ground.feature_map(points))
+        if isinstance(problem.ground, PoolGround):
+            return [((verification,), 1)]
+        first = _sample(problem, problem.sample_rows, 0)
+        if problem.most_searches == 1:
+            return [((first,), 1), ((verification,), 1)]
+        last = _sample(problem, problem.most_rows, 1)
+        return [((first,), 1), ((verification, last), problem.most_searches)]
+
+
+def chosen_points(problem: PeakProblem, state: PeakState) -> np.ndarray:
+    """Positions of the best verified candidates that differ from each other, then of plain draws up to `n_points`."""
+    points = state.points[: len(state.verified)]
+    return filled(distinct_points(problem, points, state.verified, problem.n_peaks), problem.n_plain, problem.n_points)
+
+
+def distinct_points(problem: PeakProblem, points: np.ndarray, potentials: np.ndarray, k: int) -> np.ndarray:
+    """Positions of the k best that differ from each other."""
+    if isinstance(problem.ground, FourierGround):
+        return distinct_peaks(points, potentials, k, cosine=problem.cosine)
+    return problem.ground.distinct(points, potentials, k)
+
+
+def filled(peaks: np.ndarray, n_plain: int, n_points: int) -> np.ndarray:
+    """Positions of peaks, followed by those of the first plain draws (which come first of all) that make `n_points`."""
+    plain = np.setdiff1d(np.arange(n_plain), peaks)[: max(0, n_points - len(peaks))]
+    return np.concatenate([peaks, plain])
+
+
+def peak_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Sums of the candidates' features with the weight columns S, and of |S| and of its squares, over a block.
+
+    A row of weight w is w rows, each of which meets itself: its square is S^2 / w.
+    """
+    targets: PeakTargets = operands["targets"]
+    S = targets(block)
+    features = feature_sums(block.X, S, operands["feature_map"], dtype=operands["dtype"])
+    squares = np.sum(S**2 / block.weights[:, None], axis=0)
+    return {"features": features, "absolutes": np.abs(S).sum(axis=0), "squares": squares}
+
+
+class Verified(Protocol):
+    """What a verification needs to know of a problem."""
+
+    @property
+    def targets(self) -> PeakTargets: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+
+def verification_record(problem: Verified, candidates: FeatureMap) -> BlockSum:
+    """The sums that the candidates' potentials on all rows follow from."""
+    K = problem.targets.n_columns
+    shape = (candidates.columns_a_frequency, candidates.n_frequencies, K)
+    accumulators = {"features": Accumulator(shape), "absolutes": Accumulator((K,)), "squares": Accumulator((K,))}
+    operands = {"feature_map": candidates, "targets": problem.targets, "dtype": problem.dtype}
+    cost = partial(_verification_cost, candidates=candidates, n_columns=K)
+    return BlockSum("verification", peak_sums, accumulators, operands, cost)
+
+
+def _verification_cost(rows: int, columns: int, *, candidates: FeatureMap, n_columns: int) -> Cost:
+    product = 2.0 * columns * candidates.n_frequencies + candidates.n_features * (SINCOS_FLOPS + 2 * n_columns)
+    scratch = 16 * candidates.n_features * n_columns + 8 * rows * n_columns + candidates.projection.nbytes
+    return Cost(rows * product, scratch + _SCRATCH_BYTES)
+
+
+def _sample(problem: PeakProblem, rows: int, number: int) -> RowSample:
+    return RowSample("rows to search on", min(rows, problem.n_rows), problem.seed, number)
+
+
+def _verified(problem: PeakProblem, state: PeakState, sums: Mapping[str, np.ndarray]) -> PeakState:
+    """With the potentials of the last candidates on all rows."""
+    potentials = np.sum(sums["features"] ** 2, axis=(0, 2))
+    normal = pair_potentials(potentials, sums["absolutes"], sums["squares"])
+    return replace(state, verified=np.concatenate([state.verified, normal]))
+
+
+def _searched(problem: PeakProblem, state: PeakState, sample: Block) -> PeakState:
+    """With the candidates that a search on a sample proposes."""
+    # a smaller sample than all rows was drawn by their weights already
+    weight = sample.weight if state.sample_rows >= problem.n_rows else None
+    repeats = np.ones((sample.n_rows, 1)) if weight is None else weight[:, None]
+    S = problem.targets(sample) * (repeats / sample.weights[:, None])
+    squares = np.sum(S**2 / repeats, axis=0)
+    X = scale_rows(sample.X, problem.ground.feature_map(problem.ground.none).scaler, problem.dtype)
+    scale = np.abs(S).sum() or 1.0
+    seed = problem.seed + state.passes
+    points, heights = problem.ground.search(X, S / scale, problem.n_candidates, seed, weight=weight)
+    normal = pair_potentials(heights * scale**2, np.abs(S).sum(axis=0), squares)
+    return replace(
+        state,
+        points=np.concatenate([state.points, points]),
+        sampled=np.concatenate([state.sampled, normal]),
+        passes=state.passes + 1,
+    )

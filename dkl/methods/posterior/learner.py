@@ -1,0 +1,201 @@
+"""PosteriorFeatures: candidates weighed by a pseudo-posterior that falls with their empirical loss."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from dkl.bounds.certificate import Bounds
+from dkl.bounds.pair_loss import divergence_bound, first_order_bound, second_order_bound
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import ScalingKind
+from dkl.methods.base import SelectingLearner
+from dkl.methods.bounds_mixin import Certified
+from dkl.methods.choice import Estimator, FeatureChoice, choose_features
+from dkl.methods.parameters import (
+    COMMON,
+    POOL,
+    POSTERIOR,
+    Constraints,
+    check_labels,
+    check_waves,
+    family_of,
+    kept_frequencies,
+)
+from dkl.methods.posterior.weights import pseudo_posterior
+from dkl.methods.potentials import PosteriorDriver, PotentialProblem
+from dkl.solvers.kernel_alignment import effective_features
+
+
+class PosteriorFeatures(Certified, SelectingLearner):
+    """Features drawn from a pseudo-posterior over a pool of candidates, learned by one pass over the rows.
+
+    Each candidate frequency w is a kernel cos(w.(x - x')) with an empirical loss L(w) over all pairs of rows; the
+    weights are proportional to exp(-beta sqrt(n) L(w)). For class labels only.
+
+    Parameters
+    ----------
+    family : Family or None
+        The prior, a family of Fourier features; None is ``Gaussian()`` with the median bandwidth.
+    n_candidates : int
+        Frequencies in the pool.
+    n_features : int
+        Output columns, an upper bound: a pair takes two, and a frequency drawn twice is kept once.
+    beta : float
+        0 is plain sampling; the larger, the more selective. A new one needs no pass: `with_beta`.
+    estimator : {"draw", "support", "auto"}
+        "draw", as the paper does: with replacement, so that a frequency drawn twice is kept once. "support": the
+        largest weights, each once, with amplitudes sqrt(weight); ahead where the bandwidth is wrong or beta large.
+        "auto": drawn unless all candidates fit into `n_features`.
+    sigma_factors, sums
+        As of `AlignedFeatures`.
+    scaling, max_rows, class_weight, dtype, device, random_state, checkpoint, progress, memory_limit
+        As of `AlignedFeatures`.
+
+    Attributes
+    ----------
+    feature_map_ : FeatureMap
+    candidates_ : ndarray of shape (D, d)
+    losses_ : ndarray of shape (D,)
+        L(w) of each candidate, between 0 and 1 up to 1/n.
+    weights_ : ndarray of shape (D,)
+        The pseudo-posterior.
+    effective_features_ : float
+        1 / sum(weights^2).
+    bounds_ : Bounds
+        On the expected loss of the weighed kernel: theorem 3, corollaries 2 and 5 of the paper; see `bounds`.
+    frequencies_ : ndarray of shape (m, d)
+    family_, scaler_, seed_, n_features_in_, classes_, stats_
+        As of `RandomFeatures`.
+
+    References
+    ----------
+    Letarte, Morvant & Germain 2019, "Pseudo-Bayesian learning with kernel Fourier transform as prior", section 5.4.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from dkl.methods.posterior.learner import PosteriorFeatures
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> learner = PosteriorFeatures(n_candidates=2_000, n_features=50, scaling="quantile", random_state=0).fit(X, y)
+    >>> learner.with_beta(10.0).effective_features_ < learner.effective_features_
+    True
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **POSTERIOR}
+    _driver = PosteriorDriver()
+
+    n_features: int
+
+    def __init__(
+        self,
+        family: Any = None,
+        n_candidates: int = 20_000,
+        n_features: int = 1_000,
+        beta: float = 1.0,
+        *,
+        estimator: Estimator = "draw",
+        sigma_factors: Any = (1.0,),
+        sums: Any = None,
+        scaling: ScalingKind | None = None,
+        max_rows: int | None = None,
+        class_weight: Any = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        random_state: Any = None,
+        checkpoint: Any = None,
+        progress: Any = None,
+        memory_limit: Any = None,
+    ) -> None:
+        self.family = family
+        self.n_candidates = n_candidates
+        self.n_features = n_features
+        self.beta = beta
+        self.estimator = estimator
+        self.sigma_factors = sigma_factors
+        self.sums = sums
+        self.scaling = scaling
+        self.max_rows = max_rows
+        self.class_weight = class_weight
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.progress = progress
+        self.memory_limit = memory_limit
+
+    def with_beta(self, beta: float, *, n_features: int | None = None, estimator: Estimator | None = None) -> Self:
+        """A fitted copy with another beta (number of columns, estimator), without reading the rows.
+
+        Parameters
+        ----------
+        beta : float
+        n_features : int or None
+        estimator : {"draw", "support", "auto"} or None
+            None keeps the learner's own, as for `n_features`.
+        """
+        return self._chosen_again(beta=beta, n_features=n_features, estimator=estimator)
+
+    def bounds(self, eps: float = 0.05, *, t: float | None = None, as_printed: bool = False) -> Bounds:
+        """Bounds on the expected loss of the kernel that the weights make, all from the empirical losses.
+
+        Parameters
+        ----------
+        eps : float
+            Each fails with this probability at most.
+        t : float or None
+            Of theorem 3, twice that in corollary 2. None is beta sqrt(n), which the posterior minimises both for; for
+            beta = 0, sqrt(n).
+        as_printed : bool
+            The forms of the paper, of which corollary 5 rests on a lemma that does not hold.
+
+        Returns
+        -------
+        Bounds
+            Empty with `class_weight`.
+
+        References
+        ----------
+        Letarte, Morvant & Germain 2019, theorem 3, corollaries 2 and 5.
+        """
+        n, t = self.total_weight_, (self.beta or 1.0) * math.sqrt(self.total_weight_) if t is None else t
+        if why := self._why_no_bounds():
+            return Bounds(why_none=why)
+        both = (second_order_bound, t), (first_order_bound, 2.0 * t)
+        by_kl = [
+            bound(self.losses_, self.weights_, n_rows=n, t=at, eps=eps, as_printed=as_printed) for bound, at in both
+        ]
+        by_chi = divergence_bound(self.losses_, self.weights_, n_rows=n, eps=eps, as_printed=as_printed)
+        return Bounds([*by_kl, by_chi])
+
+    def _check_rest(self) -> None:
+        check_waves(type(self).__name__, family_of(self))
+        kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+
+    def _check_task(self, dataset: Dataset) -> None:
+        check_labels(type(self).__name__, dataset)
+
+    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+        # the loss is one of the kernel cos(w.(x - x')), which a pair has and a cosine with one phase has not
+        return super()._problem(replace(pool, activation="cos-sin", phases=None), dataset)
+
+    def _keep_values(self, values: np.ndarray) -> None:
+        self.losses_ = values
+
+    def _choose(self) -> None:
+        self.weights_ = self.weighed(self.losses_, self.total_weight_)
+        self.effective_features_ = effective_features(self.weights_)
+        self._keep(self.chosen(self.weights_))
+
+    def weighed(self, values: np.ndarray, total: float) -> np.ndarray:
+        """The pseudo-posterior by the losses of all candidates on rows of a total weight."""
+        return pseudo_posterior(values, self.beta, total)
+
+    def chosen(self, weights: np.ndarray) -> FeatureChoice:
+        """The candidates that a feature map keeps by their weights."""
+        kept = self.n_features // self.pool_.columns_a_frequency
+        return choose_features(weights, kept, self.seed_, estimator=self.estimator)

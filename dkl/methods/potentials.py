@@ -1,0 +1,207 @@
+"""The one read that selection needs, class sums of all candidates, as a record; and the drivers on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.maps import mapping_flops
+from dkl.kernels.sums import encode_targets, feature_squares, feature_sums
+from dkl.methods.posterior.weights import pair_losses
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
+from dkl.solvers.kernel_alignment import class_alignments, class_diagonal, regression_alignments, regression_diagonal
+
+
+@dataclass(frozen=True, eq=False)
+class PotentialProblem:
+    """What the pass over the rows is asked.
+
+    Parameters
+    ----------
+    candidates : FeatureMap
+        With amplitudes of 1.
+    n_classes : int or None
+        None for regression.
+    n_outputs : int
+        Targets of a regression.
+    class_weight : ndarray of shape (K,) or None
+        Factors of the rows' weights.
+    dtype : {"float32", "float64"}
+        Of the arithmetic; sums are float64.
+    center : bool
+        Take the mean off the class indicators (regression targets are always centred).
+    diagonal : bool
+        Keep the terms i = j, as (4) does. False subtracts them.
+    pivot : ndarray of shape (n_outputs,) or None
+        Near the mean of regression targets, and taken off them first: sums of float32 features would lose what little
+        large targets vary by.
+    """
+
+    candidates: FeatureMap
+    n_classes: int | None
+    n_outputs: int = 1
+    class_weight: np.ndarray | None = None
+    dtype: str = "float32"
+    center: bool = False
+    diagonal: bool = True
+    pivot: np.ndarray | None = None
+
+    @property
+    def n_targets(self) -> int:
+        """Columns of the encoded targets: one a class, or [y, 1]."""
+        return self.n_outputs + 1 if self.n_classes is None else self.n_classes
+
+    @property
+    def n_squares(self) -> int:
+        """Columns of the weights of squared features: one a class, or [y^2, y, 1]; 0 where they are not needed."""
+        if not self.needs_squares:
+            return 0
+        return 2 * self.n_outputs + 1 if self.n_classes is None else self.n_classes
+
+    @property
+    def needs_squares(self) -> bool:
+        """Whether the diagonal takes a sum of its own: of a pair, cos^2 + sin^2 = 1, it does not depend on w."""
+        return not self.diagonal and self.candidates.columns_a_frequency == 1
+
+
+@dataclass(frozen=True, eq=False)
+class PotentialState:
+    """`values` is None before the pass; then the alignments or losses (m,), and `total`, the weight of all rows."""
+
+    values: np.ndarray | None = None
+    total: float = 0.0
+
+
+def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The sums of one block: of the candidates' features, of the targets, and of squared features where asked."""
+    problem: PotentialProblem = operands["problem"]
+    targets = encode_targets(block, problem.n_classes, problem.class_weight)
+    if problem.pivot is not None:
+        targets[:, :-1] -= problem.pivot * targets[:, -1:]
+    features = feature_sums(block.X, targets, problem.candidates, dtype=problem.dtype)
+    sums = {"targets": np.asarray(targets.sum(axis=0)), **_cut("features", features)}
+    if problem.needs_squares:
+        weights = _square_weights(targets, problem.n_classes)
+        columns = [
+            feature_squares(block.X, np.ascontiguousarray(column), problem.candidates, dtype=problem.dtype)
+            for column in weights.T
+        ]
+        sums |= _cut("squares", np.stack(columns, axis=2))
+    return sums
+
+
+def _panels(parts: int, size: int, width: int) -> list[slice]:
+    """Target columns cut so that no accumulator of sums exceeds 64 MiB."""
+    step = max(1, _ACCUMULATOR_BYTES // (8 * parts * size))
+    return [slice(start, min(start + step, width)) for start in range(0, width, step)]
+
+
+def _cut(name: str, sums: np.ndarray) -> dict[str, np.ndarray]:
+    """Sums of shape (parts, m, K) as the accumulators of the record."""
+    return {f"{name}{panel.start}": sums[:, :, panel] for panel in _panels(*sums.shape)}
+
+
+def joined_sums(name: str, width: int, problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Sums that the record cut into panels of targets, in one array (parts, m, width)."""
+    panels = _panels(problem.candidates.columns_a_frequency, problem.candidates.n_frequencies, width)
+    return np.concatenate([sums[f"{name}{panel.start}"] for panel in panels], axis=2)
+
+
+def _square_weights(targets: np.ndarray, n_classes: int | None) -> np.ndarray:
+    """What the squared features are weighted with: class indicators, or [y^2, y, 1] times the rows' weights."""
+    if n_classes is not None:
+        return targets
+    squared = np.square(targets[:, :-1]) / targets[:, -1:]
+    return np.concatenate([squared, targets], axis=1)
+
+
+def potential_record(problem: PotentialProblem) -> BlockSum:
+    """The record of the pass."""
+    candidates = problem.candidates
+    parts, size = candidates.columns_a_frequency, candidates.n_frequencies
+    accumulators = {"targets": Accumulator((problem.n_targets,))}
+    for name, width in (("features", problem.n_targets), ("squares", problem.n_squares)):
+        for panel in _panels(parts, size, width):
+            accumulators[f"{name}{panel.start}"] = Accumulator((parts, size, panel.stop - panel.start))
+    return BlockSum(
+        name="potentials",
+        function=potential_sums,
+        accumulators=accumulators,
+        operands={"problem": problem},
+        cost=partial(_potential_cost, problem=problem),
+    )
+
+
+def _potential_cost(rows: int, columns: int, *, problem: PotentialProblem) -> Cost:
+    """Mapping the row, again for each column of squares, and one multiply-add a target."""
+    candidates = problem.candidates
+    sums = problem.n_targets + problem.n_squares
+    mapping = mapping_flops(columns, candidates) * (1 + problem.n_squares)
+    reduction = 2 * sums * candidates.n_features
+    # the frequencies are copied where rows are sparse or the arithmetic is float64
+    copied = candidates.projection.nbytes * (2 if problem.dtype == "float64" else 1)
+    scratch = 16 * candidates.n_features * sums + 8 * rows * problem.n_targets + copied + _TILE_BYTES
+    return Cost(flops=float(rows) * (mapping + reduction), scratch_bytes=scratch)
+
+
+_TILE_BYTES = 16 << 20
+_ACCUMULATOR_BYTES = 64 << 20
+
+
+class _PotentialDriver:
+    """One pass for the class sums; what is made of them differs."""
+
+    def init(self, problem: PotentialProblem) -> PotentialState:
+        return PotentialState()
+
+    def request(self, problem: PotentialProblem, state: PotentialState) -> Sequence[Record] | None:
+        return None if state.values is not None else (potential_record(problem),)
+
+    def plan(self, problem: PotentialProblem) -> Sequence[tuple[Sequence[Record], int]]:
+        return [((potential_record(problem),), 1)]
+
+
+class AlignmentDriver(_PotentialDriver):
+    """The alignments v of all candidates (Sinha & Duchi 2016, equation (4)) in one pass."""
+
+    def step(self, problem: PotentialProblem, state: PotentialState, results: Sequence[Any]) -> PotentialState:
+        (sums,) = results
+        values, total = _alignments(problem, sums), total_weight(problem, sums)
+        return PotentialState(values=values, total=total)
+
+
+class PosteriorDriver(_PotentialDriver):
+    """The losses of all candidates (Letarte, Morvant & Germain 2019, proposition 8) in one pass."""
+
+    def step(self, problem: PotentialProblem, state: PotentialState, results: Sequence[Any]) -> PotentialState:
+        (sums,) = results
+        features = joined_sums("features", problem.n_targets, problem, sums)
+        return PotentialState(values=pair_losses(features, sums["targets"]), total=total_weight(problem, sums))
+
+
+def total_weight(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> float:
+    """The weight of all rows, class factors included."""
+    targets = sums["targets"]
+    return float(targets[-1] if problem.n_classes is None else targets.sum())
+
+
+def _alignments(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+    """v of (4), less its diagonal where the problem says so (a constant for pairs, which moves no weight)."""
+    targets, features = sums["targets"], joined_sums("features", problem.n_targets, problem, sums)
+    is_regression = problem.n_classes is None
+    if is_regression:
+        values = regression_alignments(features, targets)
+    else:
+        values = class_alignments(features, targets, center=problem.center)
+    if not problem.needs_squares:
+        return values
+    squares = joined_sums("squares", problem.n_squares, problem, sums)
+    if is_regression:
+        return values - regression_diagonal(squares, targets)
+    return values - class_diagonal(squares, targets, center=problem.center)

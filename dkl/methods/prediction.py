@@ -1,0 +1,190 @@
+"""From whatever rows `predict` is given to decision values: arrays at once, Dask collections and Datasets lazily."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from scipy import sparse
+from scipy.special import expit, softmax
+
+from dkl.data.dataset import Dataset
+from dkl.data.frames import is_frame
+from dkl.errors import located, refuse_non_finite
+from dkl.features.feature_map import FeatureMap
+from dkl.linear.scores import TOO_LARGE, cached_rows, decision_values
+from dkl.methods.validation import CHUNK, checked_rows, dask_rows, encoded_frame, finite_rows, stored_rows, whole_rows
+
+_FAR_OFF = (
+    "its values are so large that their products with the frequencies of the model overflow. Compare its columns with "
+    "those of fit, or leave the row out"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """A fitted linear model on features: rows in, decision values out.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+    coef : ndarray of shape (K, m)
+    intercept : ndarray of shape (K,)
+    dtype : {"float32", "float64"}
+    """
+
+    feature_map: FeatureMap
+    coef: np.ndarray
+    intercept: np.ndarray
+    dtype: str
+
+    def __post_init__(self) -> None:
+        refuse_non_finite(self.coef, "the coefficient of feature", TOO_LARGE)
+        refuse_non_finite(self.intercept, "the intercept of output", TOO_LARGE)
+
+    def __call__(self, rows: Any) -> np.ndarray:
+        """Of encoded rows: (n, K) float64, by all idle cores of this process."""
+        return self.score(rows, together=True)
+
+    def score(self, rows: Any, *, together: bool = False) -> np.ndarray:
+        """Of encoded rows: (n, K) float64, in this thread alone, as a task that shares the cores must."""
+        rows = sparse.csr_array(rows) if sparse.issparse(rows) else rows
+        span = cached_rows(self.feature_map, self.dtype)
+        scores = decision_values(
+            rows, self.feature_map, self.coef, self.intercept, dtype=self.dtype, span=span, together=together
+        )
+        if not np.isfinite(scores).all():
+            row = int(np.argmin(np.isfinite(scores).all(axis=1)))
+            refuse_non_finite(scores[row], f"row {row} cannot be predicted: its decision value", _FAR_OFF)
+        return scores
+
+
+def score_rows(model: Any, scorer: Scorer, X: Any) -> Any:
+    """Decision values of shape (n, K): an array for rows in memory, else a lazy dask.array.Array.
+
+    Parameters
+    ----------
+    model : fitted KernelClassifier or KernelRegressor
+        Its encoding takes raw frames to columns.
+    scorer : Scorer
+    X : array, scipy sparse matrix, data frame, Dask collection or Dataset
+
+    Raises
+    ------
+    ValueError
+        If the columns are not those of `fit`.
+    """
+    if isinstance(X, Dataset):
+        return _lazy_scores(model, scorer, stored_rows(model, X))
+    if dask.is_dask_collection(X):
+        return _lazy_scores(model, scorer, dask_rows(model, X))
+    X = checked_rows(model, X, reset=False)
+    return scorer(encoded_frame(model, X) if is_frame(X) else X)
+
+
+def _lazy_scores(model: Any, scorer: Scorer, X: da.Array) -> da.Array:
+    X = whole_rows(model, X, model.n_features_in_)
+    return da.map_blocks(
+        _score_block,
+        X,
+        # one task holds the model, however many blocks there are
+        scorer=dask.delayed(scorer, pure=True),
+        dtype=np.float64,
+        chunks=(X.chunks[0], (len(scorer.coef),)),
+        meta=np.empty((0, 0)),
+    )
+
+
+def _score_block(rows: Any, scorer: Scorer) -> np.ndarray:
+    rows = finite_rows(rows)
+    with located(CHUNK):
+        return scorer.score(rows)
+
+
+def blockwise(function: Any, scores: Any, *, dtype: Any, columns: int | None = None) -> Any:
+    """`function(scores)` at once for an array, block by block for a Dask array.
+
+    Parameters
+    ----------
+    function : callable
+        (n, K) array to (n,) or (n, columns).
+    scores : ndarray or dask.array.Array
+    dtype : dtype
+        Of what comes out.
+    columns : int or None
+        None for a vector.
+    """
+    if not isinstance(scores, da.Array):
+        return function(scores)
+    if columns is None:
+        return da.map_blocks(function, scores, dtype=dtype, drop_axis=1, meta=np.empty(0, dtype))
+    chunks = (scores.chunks[0], (columns,))
+    return da.map_blocks(function, scores, dtype=dtype, chunks=chunks, meta=np.empty((0, 0), dtype))
+
+
+def with_row_id(values: Any, X: Any, columns: Any) -> Any:
+    """Predictions of a Dataset as a lazy Dask Series or DataFrame indexed by row id; others as they are.
+
+    Parameters
+    ----------
+    values : ndarray or dask.array.Array of shape (n,) or (n, K)
+    X : object
+        What `predict` was given.
+    columns : str or sequence
+        The name of the series, or the names of the columns.
+    """
+    if not isinstance(X, Dataset):
+        return values
+    import dask.dataframe as dd
+
+    rows = X.row_id.to_delayed().ravel()
+    parts = values.to_delayed().reshape(len(rows), -1)[:, 0]
+    made = [dask.delayed(_indexed)(part, row_id, columns) for part, row_id in zip(parts, rows, strict=True)]
+    meta = _indexed(np.empty((0, *values.shape[1:]), values.dtype), np.empty(0, np.int64), columns)
+    with dask.config.set({"dataframe.convert-string": False}):
+        return dd.from_delayed(made, meta=meta, verify_meta=False)
+
+
+def _indexed(values: np.ndarray, row_id: np.ndarray, columns: Any) -> Any:
+    import pandas as pd
+
+    index = pd.Index(row_id, name="row_id")
+    if values.ndim == 1:
+        return pd.Series(values, index=index, name=columns)
+    return pd.DataFrame(values, index=index, columns=list(columns))
+
+
+def chosen_codes(scores: np.ndarray) -> np.ndarray:
+    """The code of the class that each row is given: (n,) int64."""
+    return (scores[:, 0] > 0).astype(np.int64) if scores.shape[1] == 1 else scores.argmax(axis=1)
+
+
+def probabilities(scores: np.ndarray, multiplier: float | None) -> np.ndarray:
+    """Class probabilities of shape (n, K) whose argmax is the predicted class.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n, 1) or (n, K)
+    multiplier : float or None
+        The calibrated inverse temperature; None for the log loss, whose scores are log odds already (one class against
+        the rest, normalised, for K > 2).
+    """
+    if scores.shape[1] == 1:
+        positive = expit(scores[:, 0] * (1.0 if multiplier is None else multiplier))
+        shares = np.column_stack([expit(-scores[:, 0] * (1.0 if multiplier is None else multiplier)), positive])
+    elif multiplier is None:
+        shares = expit(scores)
+        shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+    else:
+        shares = softmax(multiplier * scores, axis=1)
+    return _order_kept(shares, chosen_codes(scores))
+
+
+def _order_kept(shares: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Where rounding made a tie, the predicted class gets the last bit more."""
+    rows = np.flatnonzero(shares.argmax(axis=1) != codes)
+    shares[rows, codes[rows]] = np.nextafter(shares[rows].max(axis=1), 2.0)
+    return shares

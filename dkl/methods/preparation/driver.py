@@ -1,0 +1,151 @@
+"""What a learner must know of the rows before it draws frequencies, scaler and bandwidth, from one pass at most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dkl.errors import refuse_non_finite
+from dkl.features.scaling import Scaler, ScalingKind
+from dkl.kernels.moments import Moments, moments_of, moments_record
+from dkl.kernels.scale import scale_rows
+from dkl.methods.preparation.bandwidth import Metric, median_distance
+from dkl.methods.preparation.scalers import heavy_tailed_columns, quantile_scaler, scaler_from_moments
+from dkl.protocols.block import Block
+from dkl.protocols.records import Record, RowSample
+
+# Merging samples up a tree holds some fifty of them at once.
+SAMPLE_BYTES = 8 << 20
+# Quantiles need more rows than a median or a kurtosis.
+QUANTILE_ROWS, MEDIAN_ROWS = 20_000, 2_000
+
+
+@dataclass(frozen=True, eq=False)
+class PreparationProblem:
+    """What is to be found.
+
+    Parameters
+    ----------
+    n_rows, n_columns : int
+    row_nbytes : int
+        Bytes of one row, so that the sample stays below 8 MiB.
+    is_sparse : bool
+    passthrough : ndarray of shape (d,), bool
+        Columns that no scaler touches.
+    seed : int
+    scaling : {None, "standard", "minmax", "unit", "quantile"}
+    needs_bandwidth : bool
+        Whether the median distance between scaled rows is asked for.
+    metric : {"euclidean", "cityblock"}
+        Of that distance.
+    """
+
+    n_rows: int
+    n_columns: int
+    row_nbytes: int
+    is_sparse: bool
+    passthrough: np.ndarray
+    seed: int
+    scaling: ScalingKind | None = None
+    needs_bandwidth: bool = False
+    metric: Metric = "euclidean"
+
+    @property
+    def is_needed(self) -> bool:
+        return self.needs_bandwidth or self.scaling is not None
+
+    @property
+    def needs_moments(self) -> bool:
+        return self.scaling in ("standard", "minmax", "unit")
+
+    @property
+    def sample_rows(self) -> int:
+        wanted = QUANTILE_ROWS if self.scaling == "quantile" else MEDIAN_ROWS
+        return min(self.n_rows, wanted, max(2, SAMPLE_BYTES // max(self.row_nbytes, 1)))
+
+
+@dataclass(frozen=True, eq=False)
+class PreparationState:
+    """What was found; `finished` is False before the pass.
+
+    Parameters
+    ----------
+    finished : bool
+    center, scale : ndarray of shape (d,) or None
+    knots : ndarray of shape (256, d) or None
+        The scaler's arrays; None without scaling.
+    sigma : float or None
+        The median distance between scaled rows.
+    heavy : ndarray of int64 or None
+        Columns with heavy tails, before scaling.
+    """
+
+    finished: bool = False
+    center: np.ndarray | None = None
+    scale: np.ndarray | None = None
+    knots: np.ndarray | None = None
+    sigma: float | None = None
+    heavy: np.ndarray | None = None
+
+    def scaler(self, problem: PreparationProblem) -> Scaler | None:
+        """The fitted scaler, or None without scaling."""
+        if problem.scaling is None or self.center is None or self.scale is None:
+            return None
+        return Scaler(problem.scaling, self.center, self.scale, problem.passthrough, self.knots)
+
+
+class PreparationDriver:
+    """The scaler, the bandwidth and the notice of heavy tails: no pass where none of them is asked for, else one."""
+
+    def init(self, problem: PreparationProblem) -> PreparationState:
+        return PreparationState(finished=not problem.is_needed)
+
+    def request(self, problem: PreparationProblem, state: PreparationState) -> Sequence[Record] | None:
+        return None if state.finished else _records(problem)
+
+    # what overflows is refused by name: a warning of NumPy beside it tells nobody more
+    @np.errstate(over="ignore", invalid="ignore")
+    def step(self, problem: PreparationProblem, state: PreparationState, results: Sequence[Any]) -> PreparationState:
+        sample: Block = results[0]
+        # a sample that is all of the rows keeps their weights; in a smaller one the weights chose the rows
+        weights = sample.weight if problem.n_rows <= problem.sample_rows else None
+        scaler = _scaler(problem, moments_of(results[1]) if problem.needs_moments else None, sample, weights)
+        sigma = None
+        if problem.needs_bandwidth:
+            rows = scale_rows(sample.X, scaler, dtype="float64")
+            sigma = median_distance(rows, weights, metric=problem.metric)
+            refuse_non_finite(
+                sigma,
+                "the median distance between rows, which is the bandwidth sigma,",
+                "the squares of their values are larger than float64 holds. Scale the columns (scaling='standard'), or "
+                "divide them by a large number",
+            )
+        heavy = np.empty(0, np.int64)
+        if problem.scaling != "quantile":
+            heavy = heavy_tailed_columns(sample.X, problem.passthrough)
+        if scaler is None:
+            return PreparationState(True, sigma=sigma, heavy=heavy)
+        return PreparationState(True, scaler.center, scaler.scale, scaler.knots, sigma, heavy)
+
+    def plan(self, problem: PreparationProblem) -> Sequence[tuple[Sequence[Record], int]]:
+        return [(_records(problem), 1)] if problem.is_needed else []
+
+
+def _records(problem: PreparationProblem) -> Sequence[Record]:
+    sample = RowSample(name="row sample", k=problem.sample_rows, seed=problem.seed)
+    if not problem.needs_moments:
+        return (sample,)
+    return sample, moments_record(problem.n_columns, ~problem.passthrough)
+
+
+def _scaler(
+    problem: PreparationProblem, moments: Moments | None, sample: Block, weights: np.ndarray | None
+) -> Scaler | None:
+    if problem.scaling is None:
+        return None
+    if moments is None:
+        return quantile_scaler(sample.X, problem.passthrough, weights)
+    return scaler_from_moments(problem.scaling, moments, problem.passthrough, is_sparse=problem.is_sparse)

@@ -1,0 +1,123 @@
+"""Scalers from the moments and a sample of the columns, and the notice that some columns have heavy tails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dkl.features.scaling import Scaler, ScalingKind
+from dkl.kernels.moments import Moments
+from dkl.kernels.scale import write_out
+
+N_KNOTS = 256
+HEAVY_KURTOSIS = 15.0
+_ENOUGH_VALUES = 100
+_ENOUGH_ROWS = 2_000
+
+
+def scaler_from_moments(
+    kind: ScalingKind, moments: Moments, passthrough: np.ndarray, *, is_sparse: bool = False
+) -> Scaler:
+    """The "standard", "minmax" or "unit" scaler of rows with these moments.
+
+    Sparse rows are never shifted, so that they stay sparse: "standard" divides by the deviation alone and "minmax" by
+    the largest magnitude. A constant column keeps a scale of 1.
+
+    Parameters
+    ----------
+    kind : {"standard", "minmax", "unit"}
+    moments : Moments
+        Of d columns.
+    passthrough : ndarray of shape (d,), bool
+        Columns that keep their values.
+    is_sparse : bool
+
+    Returns
+    -------
+    Scaler
+    """
+    width = len(moments.mean)
+    if kind == "unit":
+        norm = moments.norm if moments.norm > 0.0 else 1.0
+        return Scaler(kind, np.zeros(width), np.full(width, norm), passthrough)
+    if kind == "standard":
+        center, scale = moments.mean, np.sqrt(moments.variance)
+    else:
+        center, scale = moments.low, moments.high - moments.low
+    if is_sparse:
+        center = np.zeros(width)
+        scale = scale if kind == "standard" else np.maximum(np.abs(moments.low), np.abs(moments.high))
+    # extremes tell a constant column exactly, rounding leaves it a deviation
+    one = passthrough | (moments.low == moments.high) | (scale == 0.0)
+    return Scaler(kind, np.where(passthrough, 0.0, center), np.where(one, 1.0, scale), passthrough)
+
+
+def quantile_scaler(sample: Any, passthrough: np.ndarray, weights: np.ndarray | None = None) -> Scaler:
+    """The scaler that takes each column through its empirical distribution to a standard normal clipped at +-3.
+
+    Parameters
+    ----------
+    sample : ndarray or csr_array of shape (m, d)
+    passthrough : ndarray of shape (d,), bool
+        Columns that keep their values.
+    weights : ndarray of shape (m,) or None
+        Frequency weights of the sampled rows.
+
+    Returns
+    -------
+    Scaler
+        With 256 knots a column.
+
+    Raises
+    ------
+    ValueError
+        If the sample is sparse and too wide to be written out.
+    """
+    if sparse.issparse(sample):
+        sample = write_out(sample, "scaling by quantiles")
+    width = sample.shape[1]
+    levels = np.linspace(0.0, 1.0, N_KNOTS)
+    if weights is None:
+        knots = np.quantile(sample, levels, axis=0)
+    else:
+        knots = np.quantile(sample, levels, axis=0, weights=weights, method="inverted_cdf")
+    return Scaler(
+        kind="quantile",
+        center=np.zeros(width),
+        scale=np.ones(width),
+        passthrough=passthrough,
+        knots=np.ascontiguousarray(knots, dtype=np.float64),
+    )
+
+
+def heavy_tailed_columns(sample: Any, passthrough: np.ndarray) -> np.ndarray:
+    """The columns of a sample whose values other than their median have a kurtosis above 15 (a normal has 3).
+
+    The median is left out so that a column which is mostly zero is judged by its other values. Columns with fewer than
+    100 other values in the first 2,000 sampled rows are not judged.
+
+    Parameters
+    ----------
+    sample : ndarray or csr_array of shape (m, d)
+    passthrough : ndarray of shape (d,), bool
+        Columns that are not judged.
+
+    Returns
+    -------
+    ndarray of int64, ascending
+    """
+    if sparse.issparse(sample):
+        return np.empty(0, dtype=np.int64)
+    values = np.asarray(sample[:_ENOUGH_ROWS], dtype=np.float64)
+    others = values != np.median(values, axis=0)
+    counts = np.maximum(others.sum(axis=0), 1)
+    means = np.where(others, values, 0.0).sum(axis=0) / counts
+    deviations = np.where(others, values - means, 0.0)
+    largest = np.abs(deviations).max(axis=0)
+    deviations = np.divide(deviations, largest, out=np.zeros_like(deviations), where=largest > 0.0)
+    variance = np.square(deviations).sum(axis=0) / counts
+    fourth = np.square(np.square(deviations)).sum(axis=0) / counts
+    heavy = (fourth > HEAVY_KURTOSIS * np.square(variance)) & (counts >= _ENOUGH_VALUES) & ~passthrough
+    return np.flatnonzero(heavy)

@@ -1,0 +1,189 @@
+"""What a fit says of itself: the rows that it read, how much of them, what it held, and the versions that it ran on."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import psutil
+
+from dkl.data.dataset import Dataset
+from dkl.data.sources.in_place import InPlaceSource
+from dkl.events import Event
+from dkl.kernels.device import Device
+from dkl.passes.devices import choose_device
+from dkl.passes.memory import peak_bytes
+from dkl.progress import Tally, listening
+from dkl.version import __version__
+
+P = ParamSpec("P")
+M = TypeVar("M")
+
+_PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "zarr")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a fitted model comes from.
+
+    Parameters
+    ----------
+    place, view, store : str
+        Where the rows lie, the split, and the path or URL of their store; empty for all rows, and for no store.
+    fingerprint : str
+        Of the rows; empty where only reading them all again would tell (zarr arrays used in place).
+    rows, columns : int
+    total_weight : float
+    task : str
+        "classification", "regression", or empty.
+    targets : tuple of (str, float)
+        Each class with its total weight.
+    passes, bytes_read, cache_hits : int
+        Of this run: a fit that was resumed has read more before.
+    promised_bytes : int
+        The largest peak of one process that was projected for a pass: its blocks, operands, sums and caches. What the
+        driver holds beside the passes, and code, is not in it. 0 for no pass.
+        The largest peak of one process that was projected for a pass; 0 for no pass.
+    device : str
+        Where blocks were computed on, and why.
+    used_bytes : int
+        By how much the resident memory of this process grew during the fit: what the passes hold, what the driver holds
+        beside them, and the code that was loaded and compiled for the first fit of a process. Workers are not counted.
+    seconds : float
+    finished : str
+        When, in UTC.
+    versions : mapping of str to str
+        Of dkl, Python, the packages that compute, and the machine.
+    """
+
+    place: str = ""
+    view: str = ""
+    store: str = ""
+    fingerprint: str = ""
+    rows: int = 0
+    columns: int = 0
+    total_weight: float = 0.0
+    task: str = ""
+    targets: tuple[tuple[str, float], ...] = ()
+    passes: int = 0
+    bytes_read: int = 0
+    cache_hits: int = 0
+    promised_bytes: int = 0
+    device: str = ""
+    used_bytes: int = 0
+    seconds: float = 0.0
+    finished: str = ""
+    versions: Mapping[str, str] | None = None
+
+
+class _Recording:
+    """A fit under way: the rows are said by the fit itself, as soon as it knows them."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.rows = Provenance()
+        self._process = psutil.Process()
+        self._held = self._largest = self._process.memory_info().rss
+        self._peak = peak_bytes()
+        self.device = ""
+        self._started = time.perf_counter()
+
+    def heard(self, event: Event) -> None:
+        """Every event is a moment to look at the memory."""
+        self.tally(event)
+        self._largest = max(self._largest, self._process.memory_info().rss)
+
+    def _used(self) -> int:
+        """The growth to the highest point; where the process had been larger before, to the highest that was seen."""
+        peak = peak_bytes()
+        return max(peak if peak > self._peak else self._largest, self._held) - self._held
+
+    def ended(self) -> Provenance:
+        return replace(
+            self.rows,
+            passes=self.tally.passes,
+            bytes_read=self.tally.bytes,
+            cache_hits=self.tally.cache_hits,
+            device=self.device,
+            promised_bytes=self.tally.projected_bytes,
+            used_bytes=self._used(),
+            seconds=time.perf_counter() - self._started,
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions=_versions(),
+        )
+
+
+_UNDER_WAY: ContextVar[_Recording | None] = ContextVar("recording", default=None)
+
+
+def recorded(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P], M]:
+    """A `fit` that leaves `provenance_` on its model; one within another belongs to the outer one and leaves none."""
+
+    @functools.wraps(fit)
+    def run(self: M, /, *given: P.args, **named: P.kwargs) -> M:
+        if _UNDER_WAY.get() is not None:
+            return fit(self, *given, **named)
+        recording = _Recording()
+        token = _UNDER_WAY.set(recording)
+        try:
+            with listening(recording.heard):
+                fit(self, *given, **named)
+        finally:
+            _UNDER_WAY.reset(token)
+        vars(self)["provenance_"] = recording.ended()
+        return self
+
+    return run
+
+
+def recorded_device(device: str) -> Device:
+    """`dkl.passes.devices.computing_device`, said of the fit under way."""
+    choice, recording = choose_device(device), _UNDER_WAY.get()
+    if recording is not None:
+        recording.device = str(choice)
+    return choice.device
+
+
+def record_rows(dataset: Dataset) -> None:
+    """Say which rows the fit under way is about; the first that are said are those that the user gave."""
+    recording = _UNDER_WAY.get()
+    if recording is not None and not recording.rows.place:
+        recording.rows = rows_of(dataset)
+
+
+def rows_of(dataset: Dataset) -> Provenance:
+    """What is known of rows before anything is fitted to them."""
+    names = [] if dataset.classes is None else [str(label) for label in dataset.classes]
+    weights = [] if dataset.class_weights is None else dataset.class_weights.tolist()
+    return Provenance(
+        place=dataset.source.place,
+        view=dataset.name,
+        store=dataset.store or "",
+        fingerprint=fingerprint_of(dataset),
+        rows=dataset.n_rows,
+        columns=dataset.n_columns,
+        total_weight=dataset.total_weight,
+        task=dataset.task or "",
+        targets=tuple(zip(names, weights, strict=True)),
+    )
+
+
+def fingerprint_of(dataset: Dataset) -> str:
+    """The fingerprint of the rows, empty where it would take a read of them all from disk."""
+    source: Any = dataset.source
+    while hasattr(source, "base"):
+        source = source.base
+    return "" if isinstance(source, InPlaceSource) else dataset.fingerprint
+
+
+def _versions() -> dict[str, str]:
+    packages = {name: version(name) for name in _PACKAGES}
+    machine = f"{platform.system()} {platform.machine()}"
+    return {"dkl": __version__, "python": platform.python_version(), **packages, "machine": machine}

@@ -1,0 +1,94 @@
+"""Saved: the methods by which every fitted model leaves the process: to a store, as ONNX, as scikit-learn objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SavingMixin:
+    """A model that `dkl.load_model` reads back, and that other programs take."""
+
+    def save(self, store: Any, *, overwrite: bool = False, **storage_options: Any) -> None:
+        """Write the fitted model to a folder or an fsspec URL: a zarr group of arrays and JSON.
+
+        Parameters
+        ----------
+        store : str or Path
+        overwrite : bool
+            Replace a model that is there.
+        **storage_options
+            For fsspec.
+
+        Raises
+        ------
+        FileExistsError
+            If there is a model and `overwrite` is False, or anything else.
+        NotFittedError
+            Before `fit`.
+
+        See Also
+        --------
+        dkl.load_model
+        """
+        from dkl.model_io import save
+
+        save(self, store, overwrite=overwrite, **storage_options)
+
+    def to_onnx(self, path: Any = None, *, dtype: str | None = None, opset: int = 18) -> Any:
+        """The fitted model as an ONNX graph, scaling and the encoding of raw columns included.
+
+        Parameters
+        ----------
+        path : str, Path or None
+            Where the graph is written to, if anywhere.
+        dtype : {"float32", "float64"} or None
+            Of numbers that go in, arithmetic and answers; None is the model's own.
+        opset : int
+            Of the ONNX operations, at least 15.
+
+        Returns
+        -------
+        onnx.ModelProto
+            Inputs: ``X`` of shape (n, d). A model of raw tables with texts or missing values takes one input of shape
+            (n, 1) a raw column instead, by its name: texts for categories, numbers for the others; a missing number is
+            NaN, a missing text the empty one. Outputs: ``label`` (n,), ``probabilities`` (n, K) where the model has
+            them, and ``scores`` (n, 1) or (n, K) of a classifier; ``prediction`` of a regressor; ``features`` of a
+            feature learner. A graph checks nothing: rows that `predict` refuses get an answer that means nothing.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ImportError
+            If onnx is not installed: ``pip install 'dkl[onnx]'``.
+        ValueError
+            If the opset is too old or not known yet, a column has the name of an output, or the graph would be above
+            2 GB.
+        TypeError
+            If texts of a column cannot be told apart in a graph.
+        """
+        from dkl.export.onnx_graph import to_onnx
+
+        return to_onnx(self, path, dtype=dtype, opset=opset)
+
+    def to_sklearn(self) -> Any:
+        """The fitted model as a Pipeline of scikit-learn's own objects: it predicts, and is pickled, without dkl.
+
+        Scaling is part of the frequencies of an `RBFSampler`; decision values of a calibrated classifier are divided by
+        its temperature. Pipelines take rows in memory.
+
+        Returns
+        -------
+        sklearn.pipeline.Pipeline
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        TypeError
+            If scikit-learn has no object for part of the model: arc-cosine features and harmonics, scaling by
+            quantiles, missing texts, categories that are numbers; the part is named.
+        """
+        from dkl.export.pipeline import to_sklearn
+
+        return to_sklearn(self)

@@ -1,0 +1,162 @@
+"""Updated: learners that select by sums take appended and dropped rows, reading only the blocks that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import dask
+from dask.base import tokenize
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.data.dataset import Dataset
+from dkl.linear.fitting import Run
+from dkl.methods.provenance import record_rows, recorded
+from dkl.methods.validation import check_classes, check_columns
+from dkl.passes.kept_sums import KeepingDriver, KeptSource, KeptSums
+from dkl.protocols.records import BlockSum
+from dkl.version import __version__
+
+# as long as those of Dask
+_SOME_TOKEN = 32 * "0"
+# the most whose Gram matrix is one accumulator, of 64 MiB
+_KEPT_COLUMNS = 4_094
+
+
+class Updated:
+    """A learner with a pass whose sums can be kept block by block; a subclass says how it weighs and chooses."""
+
+    sums: Any
+    _supervised: ClassVar[bool]
+    max_rows: int | None
+    stats_: list[Any]
+    seed_: int
+    n_features_in_: int
+    _fingerprint: str
+    _running: Callable[[str], Run]
+
+    @recorded
+    def update(self, dataset: Dataset) -> Self:
+        """Learn anew after rows were appended to the store or dropped from it; only blocks that changed are read.
+
+        Candidates, bandwidth and scaler stay those of `fit`. Where these do not depend on the rows (a number for the
+        bandwidth, no scaling), the result has the bits of a new `fit` on the same blocks; else those of the selection
+        alone, on candidates found on earlier rows. Regression targets are summed about the mean of the fit's first
+        block, so there the bits are those of a new fit while that block stays whole, and else agree to rounding; to
+        rounding alone for `TunedRegressor`, whose sums keep the units of the first fit. ``class_weight="balanced"``
+        gives old rows other weights whenever the classes' shares change: all blocks are then read. So they are with
+        `max_rows` (and `n_rows` of `LeverageFeatures`), whose share of each block changes. The landmarks of
+        `LandmarkFeatures` stay too, and a random one whose row was dropped still counts among the rows.
+
+        What `MarginFeatures`, `JointFeatures`, `PeakFeatures` and tuned hinges learn depends on more than sums: they
+        have ``warm_start=True``, alone and inside a machine, and `fit` reads all rows again.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            A version of the store, whole or a split of it: ``ds.append(X, y)``, ``ds.drop(blocks=[3])``.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If no sums were kept (`sums`), the columns or classes are not those of `fit`, or the rows are in no store.
+        """
+        check_is_fitted(self)
+        self._check_update(dataset)
+        record_rows(dataset)
+        self._fingerprint = ""
+        self.stats_ = []
+        if self.max_rows is not None:
+            dataset = dataset.thin(self.max_rows, self.seed_)
+        self._weigh(dataset)
+        return self
+
+    def _check_update(self, dataset: Dataset) -> None:
+        if self.sums is None:
+            raise ValueError(f"{type(self).__name__} has no sums of its blocks: {self._without_sums()}")
+        if not isinstance(dataset, Dataset):
+            raise ValueError(
+                f"update takes a Dataset in a store, whose blocks are told apart, not {type(dataset).__name__}: append "
+                "rows to the dataset of the fit, ds = ds.append(X, y), then update(ds)"
+            )
+        check_columns(self, dataset)
+        if self._supervised:
+            check_classes(self, dataset)
+
+    def _without_sums(self) -> str:
+        """What to do where none are kept."""
+        return (
+            "fit with sums='folder', or fit all rows again. A model that was loaded is told where they are by "
+            "set_params(sums='folder'), a machine by features__sums"
+        )
+
+    def _check_gram(self, n_columns: int, parameter: str) -> None:
+        """Raise ValueError where so many columns, that `parameter` makes, have a Gram matrix too large to be kept."""
+        if n_columns > _KEPT_COLUMNS:
+            raise ValueError(
+                f"sums={str(self.sums)!r} keeps the Gram matrix of the features for each block, of at most "
+                f"{_KEPT_COLUMNS:,} columns; {parameter}={getattr(self, parameter)} makes {n_columns:,}. Set "
+                f"{parameter}, or leave sums out"
+            )
+
+    def _kept(self, driver: Any) -> Any:
+        """The driver as it is planned, with its sums kept where `sums` says so."""
+        return driver if self.sums is None else KeepingDriver(driver, KeptSums(str(self.sums), _SOME_TOKEN))
+
+    def _sum(self, driver: Any, problem: Any, dataset: Dataset, stage: str) -> Any:
+        """The final state of a driver of one pass, the sums of each block being kept where `sums` says so."""
+        run, source = self._running(stage), dataset.source
+        if self.sums is not None:
+            (record,) = driver.plan(problem)[0][0]
+            sums = kept_sums(self.sums, record, dataset, device=run.device)
+            driver, source = KeepingDriver(driver, sums), KeptSource(source, sums, record.result_bytes)  # type: ignore[assignment]
+        state, stats = run.drive(driver, problem, source)
+        self.stats_.extend(stats)
+        return state
+
+    def _weigh(self, dataset: Dataset) -> None:
+        raise TypeError(f"{type(self).__name__} does not say how it weighs")
+
+
+def updatable(features: Any, sums: Any) -> Updated:
+    """The features of a machine as those that take new blocks, told where their sums are where `sums` is not None.
+
+    Raises
+    ------
+    ValueError
+        If they keep none.
+    """
+    if not isinstance(features, Updated):
+        more = " with features__warm_start=True to go on from them" if hasattr(features, "warm_start") else ""
+        raise ValueError(
+            f"{type(features).__name__} keeps no sums of its rows: fit again{more}, or go on with the linear model "
+            "alone by partial_fit (solver='sgd'); AlignedFeatures, PosteriorFeatures, LandmarkFeatures and "
+            "LeverageFeatures take sums= for it"
+        )
+    if sums is not None:
+        # a loaded model does not know
+        features.sums = sums
+    return features
+
+
+def kept_sums(store: Any, record: BlockSum, dataset: Dataset, *, device: str) -> KeptSums:
+    """Where below `store` the sums of a record over the blocks of a dataset are.
+
+    Raises
+    ------
+    ValueError
+        If the rows are in no store of dkl: blocks in memory have no identity that a later run knows.
+    """
+    if dataset.store is None:
+        raise ValueError(
+            f"sums={str(store)!r} keeps the sums of blocks of a store, and these rows are in {dataset.source.place}; "
+            "write them with dkl.create_dataset first, or leave sums out"
+        )
+    # an operand whose identity is not told by its content is an error here, not another run's sums
+    with dask.config.set({"tokenize.ensure-deterministic": True}):
+        asked = tokenize(record.name, record.operands, device, __version__)
+    return KeptSums(str(store), asked)

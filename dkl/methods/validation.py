@@ -1,0 +1,289 @@
+"""What `fit` and `transform` accept, arrays, frames, Dask collections and Datasets, brought to one form each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from sklearn.utils import column_or_1d
+from sklearn.utils.validation import validate_data
+
+from dkl.data.checks import as_rows, check_rows
+from dkl.data.coerce import as_dataset
+from dkl.data.dataset import Dataset
+from dkl.data.frames import check_names, is_frame
+from dkl.data.labels import TaskChoice
+from dkl.data.soundness import check_sound
+from dkl.data.sources.lazy import as_dask_array
+from dkl.errors import located
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.maps import map_rows, map_rows_together
+
+CHUNK = "a chunk of X, from whose first row the row is counted"
+
+
+def rows_to_fit(
+    estimator: Any, X: Any, y: Any, sample_weight: Any, *, supervised: bool, task: TaskChoice = "auto"
+) -> Dataset:
+    """The rows as a Dataset; records `n_features_in_` and, where there are names, `feature_names_in_`.
+
+    Rows that were read from libsvm text leave `first_index_`: what that text calls the first column, 0 or 1.
+
+    Parameters
+    ----------
+    estimator : BaseEstimator
+    X : array, scipy sparse matrix, data frame, Dask collection or Dataset
+    y, sample_weight : array of shape (n,) or None
+    supervised : bool
+        Whether the estimator uses targets; others ignore `y`.
+    task : {"auto", "classification", "regression"}
+
+    Raises
+    ------
+    ValueError
+        If targets are needed and there are none, or the rows are not what a Dataset can hold.
+    """
+    if not supervised and not isinstance(X, Dataset):
+        y = None
+    if _is_plain(X):
+        X = checked_rows(estimator, X, reset=True)
+    dataset = as_dataset(X, y, sample_weight, task=task)
+    if supervised:
+        check_target(type(estimator).__name__, dataset)
+    estimator.n_features_in_ = dataset.n_columns
+    if not _is_plain(X):
+        _record_names(estimator, dataset)
+    vars(estimator).pop("first_index_", None)
+    if dataset.schema.first_index is not None:
+        estimator.first_index_ = dataset.schema.first_index
+    return dataset
+
+
+def without_splits(dataset: Dataset) -> Dataset:
+    """All rows of a dataset, where it has been warned of once that its splits are used together."""
+    return Dataset(dataset.source, dataset.schema, store=dataset.store, name=dataset.name)
+
+
+def check_target(asking: str, dataset: Dataset) -> None:
+    """Raise ValueError where rows have no target, and what is `asking` needs one."""
+    if dataset.task is None:
+        raise ValueError(f"{asking} requires y to be passed, but the target y is None")
+
+
+def one_dimensional(y: Any) -> Any:
+    """y in one dimension; a column gets scikit-learn's warning."""
+    is_column = isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1
+    return column_or_1d(y, warn=True) if is_column else y
+
+
+def check_labels(classes: np.ndarray, regressor: str) -> None:
+    """Raise ValueError for labels (K,) that are no whole numbers, and name the estimator that fits numbers."""
+    if classes.dtype.kind == "f" and (parts := classes[classes != np.floor(classes)]).size:
+        raise ValueError(
+            f"Unknown label type: continuous. y holds {parts[0]:g}, and labels are whole numbers, booleans or "
+            f"texts; fit numbers with {regressor}"
+        )
+
+
+def _record_names(estimator: Any, dataset: Dataset) -> None:
+    """`feature_names_in_`, where the columns have names and raw columns are the encoded ones."""
+    if hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_
+    if dataset.column_names is not None and _keeps_columns(dataset.encoding):
+        estimator.feature_names_in_ = np.asarray(dataset.column_names, dtype=object)
+
+
+def _keeps_columns(encoding: Any) -> bool:
+    """Whether each raw column became one encoded column."""
+    return encoding is None or len(encoding.rules) == encoding.n_columns
+
+
+def _is_plain(X: Any) -> bool:
+    """Whether scikit-learn's own validation applies: it would turn a Dask array into one NumPy array."""
+    return not isinstance(X, Dataset) and not dask.is_dask_collection(X)
+
+
+def checked_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
+    """Rows in memory with the right number and names of columns; frames stay frames where they are encoded.
+
+    Rows that are not encoded are checked as those of a Dataset are, so that an error names the row and the column;
+    no rows at all are refused at `fit` alone.
+    """
+    check_sound(X)
+    encoding = getattr(estimator, "encoding_", None)
+    if is_frame(X):
+        check_names(X)
+    if is_frame(X) and (reset or encoding is not None):
+        if reset or _keeps_columns(encoding):
+            validate_data(estimator, X, reset=reset, skip_check_array=True)
+        return X
+    rows = as_rows(X)
+    validate_data(estimator, X if is_frame(X) else rows, reset=reset, skip_check_array=True)
+    if not reset:
+        check_rows(rows)
+    return rows
+
+
+def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str) -> Any:
+    """The features of rows: an array for rows in memory, a lazy Dask array for Dask collections and Datasets.
+
+    Parameters
+    ----------
+    estimator : fitted BaseEstimator
+        Its `encoding_`, where there is one, takes raw frames to columns.
+    X : array, scipy sparse matrix, data frame, Dask collection or Dataset
+    feature_map : FeatureMap
+    dtype : {"float32", "float64"}
+
+    Returns
+    -------
+    ndarray or dask.array.Array of shape (n, n_features)
+
+    Raises
+    ------
+    ValueError
+        If the columns are not those of `fit`, or the rows are not finite.
+    """
+    if isinstance(X, Dataset):
+        return _map_dask(estimator, stored_rows(estimator, X), feature_map, dtype)
+    if dask.is_dask_collection(X):
+        return _map_dask(estimator, dask_rows(estimator, X), feature_map, dtype)
+    X = checked_rows(estimator, X, reset=False)
+    if is_frame(X):
+        X = encoded_frame(estimator, X)
+    return map_rows_together(X, feature_map, dtype)
+
+
+def stored_rows(estimator: Any, dataset: Dataset) -> da.Array:
+    """The rows of a Dataset, lazily, whose columns are those of `fit` (see `check_columns`)."""
+    check_columns(estimator, dataset)
+    return dataset.X
+
+
+def check_columns(estimator: Any, dataset: Dataset) -> None:
+    """Compare the columns of a Dataset with those of `fit`.
+
+    Raises
+    ------
+    ValueError
+        If there are more or fewer, or both have names, and these differ or come in another order, or both were read
+        from libsvm text, once with the first column called 0 and once with it called 1.
+    """
+    _check_width(estimator, dataset.n_columns, estimator.n_features_in_)
+    fitted, read = getattr(estimator, "first_index_", None), dataset.schema.first_index
+    if fitted is not None and read is not None and fitted != read:
+        raise ValueError(
+            f"{dataset.source.place} was read from libsvm text as counting columns from {read}, but "
+            f"{type(estimator).__name__} was fitted on rows read as counting from {fitted}, so all columns would be "
+            f"shifted by one; ingest one of them again with format=dkl.LibsvmFormat(zero_based=...), in the shell "
+            "--zero-based or --one-based"
+        )
+    encoding = getattr(estimator, "encoding_", None)
+    known = getattr(estimator, "feature_names_in_", None) if encoding is None else encoding.column_names
+    given = dataset.column_names
+    if known is not None and given is not None:
+        for place, (expected, found) in enumerate(zip(known, given, strict=True)):
+            if expected != found:
+                raise ValueError(
+                    f"column {place} of {dataset.source.place} is {found!r}, but {type(estimator).__name__} was fitted "
+                    f"with {expected!r} there; the feature names should be those of fit, in their order"
+                )
+
+
+def check_classes(estimator: Any, dataset: Dataset) -> None:
+    """Raise ValueError unless a Dataset has the classes that `fit` has found."""
+    known = getattr(estimator, "classes_", dataset.classes)
+    if not np.array_equal(known, dataset.classes):  # type: ignore[arg-type]
+        found, expected = (np.asarray(classes).tolist() for classes in (dataset.classes, known))
+        raise ValueError(
+            f"{dataset!r} has the classes {found}, but fit has found {expected}; create it with classes= those of fit, "
+            "or fit all rows again"
+        )
+
+
+def _check_width(estimator: Any, found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(
+            f"X has {found} features, but {type(estimator).__name__} is expecting {expected} features as input"
+        )
+
+
+def encoded_rows(estimator: Any, X: Any) -> Any:
+    """Further rows as those of `fit` were encoded: frames become columns, a Dataset has its columns' names compared."""
+    if is_frame(X):
+        return dask_rows(estimator, X) if dask.is_dask_collection(X) else encoded_frame(estimator, X)
+    if isinstance(X, Dataset):
+        check_columns(estimator, X)
+    return X
+
+
+def encoded_frame(estimator: Any, frame: Any) -> Any:
+    """The columns of a raw frame, by the encoding of `fit` where it saw a frame."""
+    encoding = getattr(estimator, "encoding_", None)
+    return as_rows(frame) if encoding is None else encoding.transform(frame)
+
+
+def dask_rows(estimator: Any, X: Any) -> da.Array:
+    """A Dask array of encoded rows."""
+    if not is_frame(X):
+        return as_dask_array(X, "X")
+    check_names(X)
+    if getattr(estimator, "encoding_", None) is None:
+        _check_width(estimator, len(X.columns), estimator.n_features_in_)
+    encode = dask.delayed(encoded_frame, pure=True)
+    parts = [encode(estimator, part) for part in X.to_delayed()]
+    shape = (np.nan, estimator.feature_map_.n_columns)
+    return da.concatenate([da.from_delayed(part, shape=shape, dtype=np.float64) for part in parts])
+
+
+def whole_rows(estimator: Any, X: da.Array, n_columns: int) -> da.Array:
+    """Rows of `n_columns` columns, each within one chunk; an error names what the estimator expects."""
+    if X.ndim != 2:
+        raise ValueError(f"X has {X.ndim} dimensions, but {type(estimator).__name__} is expecting rows, of 2")
+    _check_width(estimator, X.shape[1], n_columns)
+    return X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+
+
+def _map_dask(estimator: Any, X: da.Array, feature_map: FeatureMap, dtype: str) -> da.Array:
+    X = whole_rows(estimator, X, feature_map.n_columns)
+    return da.map_blocks(
+        _map_block,
+        X,
+        # one task holds the map, however many blocks there are
+        feature_map=dask.delayed(feature_map, pure=True),
+        dtype=np.dtype(dtype),
+        precision=dtype,
+        chunks=(X.chunks[0], (feature_map.n_features,)),
+        meta=np.empty((0, 0), dtype),
+    )
+
+
+def _map_block(rows: Any, feature_map: FeatureMap, precision: str) -> np.ndarray:
+    rows = finite_rows(rows)
+    with one_blas_thread(), located(CHUNK):
+        return map_rows(rows, feature_map, precision)
+
+
+def finite_rows(rows: Any) -> Any:
+    """The rows of one chunk, sparse ones as csr_array.
+
+    Raises
+    ------
+    ValueError
+        For NaN, infinity or a masked entry, of which a class would be predicted as of any row.
+    """
+    with located(CHUNK):
+        rows = as_rows(rows)
+        check_rows(rows)
+    return rows
+
+
+def first_targets(dataset: Dataset) -> np.ndarray | None:
+    """The mean of the regression targets of the first block that has rows, (t,); None for classes. X is not read."""
+    if dataset.task != "regression":
+        return None
+    first = next(block for block in dataset.source.light_blocks() if block.n_rows)
+    return np.atleast_1d(np.mean(np.asarray(first.y), axis=0, dtype=np.float64))

@@ -1,0 +1,77 @@
+"""What a fit starts from: a working model, or the last fit, which belongs to columns, classes and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from dkl.data.dataset import Dataset
+from dkl.methods.validation import check_classes
+
+
+def has_start(learner: Any, dataset: Dataset, what: str) -> bool:
+    """Whether there is a last fit to start from, with `warm_start`; ValueError if it is of other columns."""
+    if not (learner.warm_start and hasattr(learner, "feature_map_")):
+        return False
+    if learner.feature_map_.n_columns != dataset.n_columns:
+        raise ValueError(
+            f"warm_start=True {what} of {learner.feature_map_.n_columns} columns, and these rows have "
+            f"{dataset.n_columns}; set warm_start=False"
+        )
+    return True
+
+
+def has_begun(features: Any, last: Any) -> bool:
+    """Whether features inside a machine go on, with `warm_start`, from those of its last fit.
+
+    Not from features that were drawn: these are none that a search has found.
+    """
+    if not getattr(features, "warm_start", False) or type(last) is not type(features):
+        return False
+    were_drawn = getattr(last, "plain_share", None) == 1.0 and features.plain_share != 1.0
+    return not were_drawn
+
+
+def working_start(features: Any, n_models: int) -> np.ndarray | None:
+    """The linear model that features were learned with, (K, m + 1) with the intercept last, where one fits."""
+    model = getattr(features, "working_model_", None)
+    if model is None:
+        return None
+    coef, intercept = model
+    start = np.concatenate([np.atleast_2d(coef), np.reshape(intercept, (-1, 1))], axis=1)
+    return start if start.shape == (n_models, features.feature_map_.n_features + 1) else None
+
+
+def goes_on(learner: Any, dataset: Dataset, parameters: Iterable[str]) -> bool:
+    """Whether `fit` starts from what the last fit has found, with `warm_start`.
+
+    Parameters
+    ----------
+    learner : FeatureLearner
+        With `warm_start`.
+    dataset : Dataset
+        The rows of this fit.
+    parameters : iterable of str
+        Those whose values must be as they were.
+
+    Raises
+    ------
+    ValueError
+        If columns, classes or one of the parameters have changed.
+    """
+    now = {name: repr(getattr(learner, name)) for name in parameters}
+    then, learner._terms = getattr(learner, "_terms", now), now
+    if not has_start(learner, dataset, "goes on with frequencies"):
+        return False
+    check_classes(learner, dataset)
+    if changed := [name for name, value in then.items() if now[name] != value]:
+        learner._terms = then
+        raise ValueError(
+            "warm_start=True goes on with the frequencies of the last fit, and since then these have changed: "
+            f"{', '.join(changed)}; set warm_start=False to begin anew"
+        )
+    # a checkpoint of the last fit does not hold this one
+    learner._fingerprint += " after a fit" if learner._fingerprint else ""
+    return True

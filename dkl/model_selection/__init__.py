@@ -1,0 +1,1 @@
+"""The choice between models: tune, compare, sweep."""

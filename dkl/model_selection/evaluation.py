@@ -1,0 +1,156 @@
+"""How a trial is judged: a copy of the model with its parameters is fitted to all but a fold and scored on the fold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, clone
+from sklearn.metrics import get_scorer
+from sklearn.utils.metaestimators import available_if
+
+from dkl.data.dataset import Dataset
+from dkl.errors import ClusterError
+from dkl.methods.saving import SavingMixin
+from dkl.model_selection.folds import ValidationFold
+
+Scoring = str | Callable[[Any, Dataset], float] | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one fit.
+
+    Parameters
+    ----------
+    score : float
+        NaN where it failed.
+    seconds : float
+        Of the fit; up to its end where it failed.
+    error : str
+        Empty where it did not fail.
+    """
+
+    score: float
+    seconds: float
+    error: str = ""
+
+
+def judged(model: Any, parameters: Mapping[str, Any], fold: ValidationFold, scoring: Scoring) -> Outcome:
+    """Fit and score; whatever goes wrong with these parameters is part of the outcome.
+
+    Parameters
+    ----------
+    model : estimator
+        Left as it is.
+    parameters : mapping
+    fold : Fold
+    scoring : str, callable or None
+
+    Raises
+    ------
+    ClusterError
+        If the cluster is lost: no fault of the parameters.
+    """
+    started = time.perf_counter()
+    try:
+        fitted = fitted_to(with_parameters(model, parameters), fold.train)
+        seconds = time.perf_counter() - started
+        value = float(score_of(fitted, fold.test, scoring))
+        if not np.isfinite(value):
+            raise ValueError(f"the score is {value}")
+    except ClusterError:
+        raise
+    except Exception as error:
+        return Outcome(float("nan"), time.perf_counter() - started, f"{type(error).__name__}: {error}")
+    return Outcome(value, seconds)
+
+
+def with_parameters(model: Any, parameters: Mapping[str, Any]) -> Any:
+    """A copy of the model with these parameters; estimators among the values are copied too."""
+    chosen = {name: clone(value) if isinstance(value, BaseEstimator) else value for name, value in parameters.items()}
+    return clone(model).set_params(**chosen)
+
+
+def reads_blocks(model: Any) -> bool:
+    """Whether a model takes a Dataset and reads it block by block, as all models of dkl do."""
+    return isinstance(model, SavingMixin)
+
+
+def fitted_to(model: Any, dataset: Dataset) -> Any:
+    """The model, fitted: those of dkl block by block, any other of scikit-learn on arrays in memory."""
+    if reads_blocks(model):
+        return model.fit(dataset)
+    X, y, weight = in_memory(dataset)
+    return model.fit(X, y) if weight is None else model.fit(X, y, sample_weight=weight)
+
+
+def score_of(model: Any, dataset: Dataset, scoring: Scoring) -> float:
+    """The score of a fitted model, the larger the better.
+
+    Parameters
+    ----------
+    model : fitted estimator
+    dataset : Dataset
+    scoring : str, callable or None
+        None is the model's own `score`; a name is one of scikit-learn's scorers, given all predictions of these rows;
+        a function is called with the model and the Dataset.
+    """
+    if callable(scoring):
+        return scoring(model, dataset)
+    blockwise = reads_blocks(model)
+    if scoring is None and blockwise:
+        return model.score(dataset)
+    X, y, weight = (dataset, *targets_in_memory(dataset)) if blockwise else in_memory(dataset)
+    weights = {} if weight is None else {"sample_weight": weight}
+    if scoring is None:
+        return model.score(X, y, **weights)
+    return get_scorer(scoring)(Gathered(model) if blockwise else model, X, y, **weights)
+
+
+def in_memory(dataset: Dataset) -> tuple[Any, np.ndarray | None, np.ndarray | None]:
+    """X, y and the weights as arrays."""
+    return (dataset.X.compute(), *targets_in_memory(dataset))
+
+
+def targets_in_memory(dataset: Dataset) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """y and the weights as arrays, or None."""
+    y, weight = dataset.y, dataset.sample_weight
+    return None if y is None else np.asarray(y), None if weight is None else np.asarray(weight)
+
+
+class Gathered(BaseEstimator):
+    """A fitted model whose lazy predictions come as arrays, as scikit-learn's scorers need them.
+
+    Parameters
+    ----------
+    model : fitted estimator
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels or numbers."""
+        return np.asarray(self.model.predict(X))
+
+    @available_if(lambda self: hasattr(self.model, "decision_function"))
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Decision values."""
+        return np.asarray(self.model.decision_function(X))
+
+    @available_if(lambda self: hasattr(self.model, "predict_proba"))
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Class probabilities."""
+        return np.asarray(self.model.predict_proba(X))
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The sorted labels."""
+        return self.model.classes_
+
+    def __sklearn_tags__(self) -> Any:
+        return self.model.__sklearn_tags__()

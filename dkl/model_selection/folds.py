@@ -1,0 +1,151 @@
+"""The folds of a cross-validation as views of a dataset: a hash of the row's identity says which fold a row is in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dkl.data.counts import RowCounts, class_weights
+from dkl.data.dataset import Dataset
+from dkl.data.sources.selected import narrowed
+from dkl.linear.minibatches import HeldOut
+from dkl.protocols.block import Block
+
+# a model that holds rows out with the same seed must not hold out a whole fold
+_FOLD_SALT = 0x464F_4C44
+
+
+@dataclass(frozen=True)
+class RowFolds:
+    """Which fold each row is in: the same whatever the blocks are, and for rows that are appended later.
+
+    Parameters
+    ----------
+    count : int
+        The number of folds.
+    parts : float
+        One over the share of the rows that a fold holds: `count` for a cross-validation, 5.0 with one fold for a fifth
+        of the rows held out once.
+    seed : int
+    """
+
+    count: int
+    parts: float
+    seed: int
+
+    @classmethod
+    def of(cls, folds: int | float, seed: int) -> RowFolds:
+        """So many folds, or a single one of such a share.
+
+        Raises
+        ------
+        ValueError
+            If `folds` is neither a whole number of at least 2 nor a share between 0 and 1.
+        """
+        if isinstance(folds, int | np.integer) and not isinstance(folds, bool) and folds >= 2:
+            return cls(int(folds), float(folds), seed)
+        if isinstance(folds, float) and 0.0 < folds < 1.0:
+            return cls(1, 1.0 / folds, seed)
+        raise ValueError(
+            f"folds is {folds!r}; expected a whole number of at least 2 (that many folds), or a share between 0 and 1 "
+            "(so much of the rows held out once)"
+        )
+
+    def __call__(self, row_id: np.ndarray) -> np.ndarray:
+        """The fold of each row, (n,) int64; `count` for rows that no fold holds."""
+        fraction = HeldOut(seed=self.seed ^ _FOLD_SALT).fraction(row_id)
+        return np.minimum((fraction * self.parts).astype(np.int64), self.count)
+
+
+@dataclass(frozen=True)
+class FoldRows:
+    """The narrowing of all blocks to the rows of one fold, or to all others.
+
+    Parameters
+    ----------
+    folds : RowFolds
+    number : int
+    inside : bool
+    """
+
+    folds: RowFolds
+    number: int
+    inside: bool
+    needs: tuple[str, ...] = ("row_id",)
+
+    @property
+    def identity(self) -> str:
+        """What a fingerprint of the rows is made of."""
+        return f"{self.folds} {self.number} {self.inside}"
+
+    def block_identity(self, index: int) -> str:
+        """The same for all blocks: the rule looks at a row alone."""
+        return self.identity
+
+    def at(self, index: int) -> FoldRows:
+        """The rule for block `index`: that for all."""
+        return self
+
+    def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
+        """Those of the positions `chosen` that stay."""
+        return chosen[(self.folds(block.row_id[chosen]) == self.number) == self.inside]
+
+
+@dataclass(frozen=True, eq=False)
+class ValidationFold:
+    """One fold: what a model is fitted to, and what it is judged on."""
+
+    train: Dataset
+    test: Dataset
+
+
+def fold_views(dataset: Dataset, folds: RowFolds) -> list[ValidationFold]:
+    """The folds as views; X is not read and no row is copied.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    folds : RowFolds
+
+    Raises
+    ------
+    ValueError
+        If a fold has no row, or leaves none to fit.
+    """
+    counts = _counts(dataset, folds)
+    return [_fold(dataset, folds, number, counts) for number in range(folds.count)]
+
+
+def _fold(dataset: Dataset, folds: RowFolds, number: int, counts: np.ndarray) -> ValidationFold:
+    others = [other for other in range(folds.count + 1) if other != number]
+    test = _view(dataset, FoldRows(folds, number, True), counts[:, number], f"fold {number}")
+    # summed, not subtracted from the whole: weights keep their digits
+    train = _view(dataset, FoldRows(folds, number, False), counts[:, others].sum(axis=1), f"all but fold {number}")
+    return ValidationFold(train, test)
+
+
+def _view(dataset: Dataset, rule: FoldRows, counts: np.ndarray, name: str) -> Dataset:
+    n_classes = dataset.schema.n_classes
+    known = RowCounts(counts[:, 0].astype(np.int64), counts[:, 1], counts[:, 2:] if n_classes else None)
+    if known.n_rows == 0:
+        raise ValueError(
+            f"{name} of {rule.folds.count} has no rows, of {dataset.n_rows} in all; use fewer folds (folds=), or a "
+            "share of the rows such as folds=0.2"
+        )
+    source = narrowed(dataset.source, rule, known.rows, n_classes=n_classes, counts=known)
+    return Dataset(source, dataset.schema, store=dataset.store, name=name)
+
+
+def _counts(dataset: Dataset, folds: RowFolds) -> np.ndarray:
+    """(n_blocks, count + 1, 2 + K): rows, total weight, weight of each class; the last of rows in no fold."""
+    n_classes = dataset.schema.n_classes
+    blocks = dataset.source.light_blocks()
+    table = [[_figures(block, folds, number, n_classes) for number in range(folds.count + 1)] for block in blocks]
+    return np.array(table).reshape(dataset.source.n_blocks, folds.count + 1, -1)
+
+
+def _figures(block: Block, folds: RowFolds, number: int, n_classes: int | None) -> list[float]:
+    rows = block.rows(folds(block.row_id) == number)
+    of_classes = [] if n_classes is None else class_weights(rows, n_classes).tolist()
+    return [rows.n_rows, rows.weights.sum(), *of_classes]

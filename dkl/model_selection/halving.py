@@ -1,0 +1,113 @@
+"""Successive halving: many trials with a little of a resource, the best of them with more, in rungs without a race."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from dkl.model_selection.proposals import Proposer
+from dkl.model_selection.search_loop import Budget, Journal
+
+_FACTOR = 3
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The rungs of a search by halving.
+
+    Parameters
+    ----------
+    name : str
+        The parameter that is the resource: ``"epochs"``.
+    amounts : tuple of int
+        Of each rung, ascending.
+    factor : float
+        One in so many trials climbs to the next rung.
+    """
+
+    name: str
+    amounts: tuple[int, ...]
+    factor: float
+
+    def survivors(self, count: int) -> int:
+        """How many of `count` trials climb."""
+        return max(1, int(count / self.factor))
+
+
+def ladder_of(given: Any) -> Ladder:
+    """The rungs that ``halving=(name, least, most)`` or ``(name, least, most, factor)`` asks for.
+
+    Raises
+    ------
+    ValueError
+        For anything else, or amounts that do not rise.
+    """
+    if not isinstance(given, tuple) or len(given) not in (3, 4) or not isinstance(given[0], str):
+        raise ValueError(
+            f"halving is {given!r}; expected (name, least, most) or (name, least, most, factor), such as "
+            "('epochs', 1, 27)"
+        )
+    name, least, most = given[:3]
+    factor = given[3] if len(given) == 4 else _FACTOR
+    if not (isinstance(least, Integral) and isinstance(most, Integral) and 1 <= int(least) < int(most)):
+        raise ValueError(f"halving goes from {least!r} to {most!r} {name}; expected whole numbers, the lower first")
+    if not (isinstance(factor, Real) and float(factor) > 1.0):
+        raise ValueError(f"halving has the factor {factor!r}; expected a number above 1")
+    amounts, step = [int(least)], float(factor)
+    while (following := math.ceil(amounts[-1] * step)) < int(most):
+        amounts.append(following)
+    return Ladder(name, (*amounts, int(most)), step)
+
+
+def search_by_halving(
+    proposer: Proposer, journal: Journal, budget: Budget, ladder: Ladder
+) -> dict[int, dict[str, Any]]:
+    """Judge the trials rung by rung.
+
+    A rung begins when all of the one below is judged, and ranks it by score, of equals the first: the same trials
+    climb however many workers there are, and wherever the search is taken up again. Each rung fits anew with more of
+    the resource, so that a trial's score is that of a plain fit; with a factor of 3 this costs half as much again as
+    going on would.
+
+    Parameters
+    ----------
+    proposer : Proposer
+        Its initial design is the lowest rung.
+    journal : Journal
+    budget : Budget
+    ladder : Ladder
+
+    Returns
+    -------
+    dict of int to dict
+        The parameters of all trials, by number: those of the lowest rung come first.
+
+    References
+    ----------
+    Jamieson & Talwalkar 2016, "Non-stochastic best arm identification and hyperparameter optimization".
+    """
+    empty = np.empty((0, proposer.space.width))
+    points = proposer.propose(empty, np.empty(0), proposer.n_initial)
+    running = [proposer.space.decode(point) for point in points]
+    trials: dict[int, dict[str, Any]] = {}
+    for amount in ladder.amounts:
+        rung = {len(trials) + place: {**chosen, ladder.name: amount} for place, chosen in enumerate(running)}
+        trials |= rung
+        if not journal.judge(rung, budget.deadline):
+            break
+        best = ranked([journal.record.score(trial) for trial in rung])[: ladder.survivors(len(rung))]
+        running = [running[place] for place in best]
+        if not running:
+            break
+    return trials
+
+
+def ranked(scores: Sequence[float]) -> list[int]:
+    """The places of the scores from the best on; those that failed are left out."""
+    order = np.argsort(-np.asarray(scores, dtype=float), kind="stable")
+    return [int(place) for place in order if np.isfinite(scores[place])]

@@ -1,0 +1,198 @@
+"""The space of hyper-parameters: ranges and choices by name, and their place in a unit cube where a search moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+_SCALES = ("linear", "log", "int", "log-int")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A range of numbers, on a linear or logarithmic scale, whole numbers or real ones.
+
+    Parameters
+    ----------
+    low, high : float
+        Both ends belong to it.
+    log, whole : bool
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+    width: int = 1
+
+    @property
+    def size(self) -> float:
+        """How many values there are."""
+        return self.high - self.low + 1.0 if self.whole else math.inf
+
+    def decode(self, coordinates: np.ndarray) -> float | int:
+        """The value at a place."""
+        value = float(self._from_scale(coordinates)[0])
+        return int(value) if self.whole else value
+
+    def rounded(self, coordinates: np.ndarray) -> np.ndarray:
+        """The places (n, 1) of the values at the places (n, 1): all that mean one value become one."""
+        return self._to_scale(self._from_scale(coordinates)) if self.whole else coordinates
+
+    def _from_scale(self, places: np.ndarray) -> np.ndarray:
+        low, high = self._ends
+        values = low + np.asarray(places) * (high - low)
+        values = np.exp(values) if self.log else values
+        # whole numbers have equal shares of the range, the first and the last one included
+        return np.clip(np.floor(values + 0.5) if self.whole else values, self.low, self.high)
+
+    def _to_scale(self, values: np.ndarray) -> np.ndarray:
+        low, high = self._ends
+        return np.clip(((np.log(values) if self.log else values) - low) / (high - low), 0.0, 1.0)
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        margin = 0.5 if self.whole else 0.0
+        low, high = self.low - margin, self.high + margin
+        return (math.log(low), math.log(high)) if self.log else (low, high)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several values without an order: each has a coordinate, and the largest says which.
+
+    Parameters
+    ----------
+    values : tuple
+    """
+
+    values: tuple[Any, ...]
+
+    @property
+    def width(self) -> int:
+        """A coordinate a value; none where there is nothing to choose."""
+        return len(self.values) if len(self.values) > 1 else 0
+
+    @property
+    def size(self) -> float:
+        """How many values there are."""
+        return len(self.values)
+
+    def decode(self, coordinates: np.ndarray) -> Any:
+        """The value at a place."""
+        return self.values[int(np.argmax(coordinates))] if self.width else self.values[0]
+
+    def rounded(self, coordinates: np.ndarray) -> np.ndarray:
+        """The places (n, width) of the values at the places (n, width)."""
+        return np.eye(self.width)[np.argmax(coordinates, axis=1)] if self.width else coordinates
+
+
+Dimension = Interval | Choice
+
+
+@dataclass(frozen=True)
+class Space:
+    """Named dimensions, in the order in which they were given.
+
+    Parameters
+    ----------
+    dimensions : dict of str to Dimension
+
+    Examples
+    --------
+    >>> from dkl.model_selection.space import space_of
+    >>> space = space_of({"alpha": (1e-6, 1e-2, "log"), "loss": ["hinge", "log_loss"]})
+    >>> chosen = space.decode([0.5, 0.0, 1.0])
+    >>> round(chosen["alpha"], 6), chosen["loss"]
+    (0.0001, 'log_loss')
+    """
+
+    dimensions: Mapping[str, Dimension]
+
+    @property
+    def width(self) -> int:
+        """Coordinates of the cube."""
+        return sum(dimension.width for dimension in self.dimensions.values())
+
+    @property
+    def size(self) -> float:
+        """How many different points there are."""
+        return math.prod(dimension.size for dimension in self.dimensions.values())
+
+    def decode(self, point: Sequence[float] | np.ndarray) -> dict[str, Any]:
+        """The values at a point of the cube."""
+        return {name: dimension.decode(part) for name, dimension, part in self._parts(np.atleast_2d(point), first=True)}
+
+    def rounded(self, points: np.ndarray) -> np.ndarray:
+        """Points (n, width), each moved to where its values are exactly."""
+        points = np.clip(np.atleast_2d(points), 0.0, 1.0)
+        parts = [dimension.rounded(part) for _, dimension, part in self._parts(points)]
+        return np.concatenate(parts, axis=1) if parts else points
+
+    def _parts(self, points: np.ndarray, first: bool = False) -> list[tuple[str, Dimension, np.ndarray]]:
+        edges = np.cumsum([0, *(dimension.width for dimension in self.dimensions.values())])
+        places = zip(self.dimensions.items(), edges[:-1], edges[1:], strict=True)
+        rows = points[0] if first else points
+        return [(name, dimension, rows[..., start:end]) for (name, dimension), start, end in places]
+
+
+def space_of(given: Mapping[str, Any] | Space) -> Space:
+    """The space that a plain dict describes.
+
+    Parameters
+    ----------
+    given : mapping of str to range or choice
+        ``(low, high)`` a range, of whole numbers where both are; ``(low, high, "log")``, ``(low, high, "int")``,
+        ``(low, high, "log-int")`` say so; a list holds the values to choose from.
+
+    Raises
+    ------
+    ValueError
+        For anything else, an empty range or choice, a logarithm of what is not positive; the name is given.
+    """
+    if isinstance(given, Space):
+        return given
+    if not isinstance(given, Mapping) or not given:
+        raise ValueError(
+            f"space is {given!r}; expected a dict of ranges and lists, such as {{'alpha': (1e-8, 1e-2, 'log')}}"
+        )
+    return Space({str(name): _dimension(str(name), value) for name, value in given.items()})
+
+
+def _dimension(name: str, given: Any) -> Dimension:
+    if isinstance(given, Interval | Choice):
+        return given
+    if isinstance(given, list):
+        if not given:
+            raise ValueError(f"space[{name!r}] is an empty list; expected the values to choose from")
+        return Choice(tuple(given))
+    if isinstance(given, tuple) and len(given) in (2, 3) and all(_is_number(end) for end in given[:2]):
+        return _interval(name, *given)
+    raise ValueError(
+        f"space[{name!r}] is {given!r}; expected a range (low, high), (low, high, scale) with scale one of "
+        f"{', '.join(map(repr, _SCALES))}, or a list of values"
+    )
+
+
+def _interval(name: str, low: Any, high: Any, scale: str | None = None) -> Interval:
+    if scale is None:
+        scale = "int" if isinstance(low, Integral) and isinstance(high, Integral) else "linear"
+    if scale not in _SCALES:
+        raise ValueError(f"space[{name!r}] has the scale {scale!r}; expected one of {', '.join(map(repr, _SCALES))}")
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"space[{name!r}] goes from {low!r} to {high!r}; expected two finite numbers, the lower first")
+    log, whole = scale.startswith("log"), scale.endswith("int")
+    if log and low <= 0:
+        raise ValueError(f"space[{name!r}] begins at {low!r}, and a logarithmic range needs positive numbers")
+    if whole and not (float(low).is_integer() and float(high).is_integer()):
+        raise ValueError(f"space[{name!r}] goes from {low!r} to {high!r}; the scale {scale!r} needs whole numbers")
+    return Interval(float(low), float(high), log, whole)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

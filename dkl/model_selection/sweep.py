@@ -1,0 +1,373 @@
+"""Quantities that need no new pass: beta, rho and the number of features, by held-out alignment on sums of folds."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from dkl.data.dataset import Dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.maps import map_rows
+from dkl.kernels.sums import encode_targets
+from dkl.methods.aligned.learner import AlignedFeatures
+from dkl.methods.parameters import check_parameters, drawn_seed
+from dkl.methods.posterior.learner import PosteriorFeatures
+from dkl.methods.potentials import PotentialProblem, joined_sums, potential_record, potential_sums
+from dkl.methods.validation import first_targets, rows_to_fit
+from dkl.model_selection.folds import RowFolds, fold_views
+from dkl.passes.devices import computing_device
+from dkl.passes.engine import run_pass
+from dkl.progress import resolve_progress
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum, Record, RowSample
+
+# what acts on the values of the pass alone
+FREE = {
+    AlignedFeatures: ("rho", "k", "n_features", "estimator"),
+    PosteriorFeatures: ("beta", "n_features", "estimator"),
+}
+_CHOOSING = frozenset({"n_features", "estimator"})
+# pairs of rows that say how large a kernel is
+_PAIRS = 512
+_MAPPED_PAIRS = 32
+
+
+@dataclass(eq=False)
+class Sweep:
+    """The result of `dkl.sweep`.
+
+    Attributes
+    ----------
+    best_params_ : dict
+    best_score_ : float
+        The largest mean held-out alignment.
+    best_learner_ : fitted learner
+        With these parameters, on all rows.
+    table : pandas.DataFrame
+        One row a combination: its alignment, the deviation between folds, the parameters.
+    seconds : float
+        That judging all combinations took, the passes left out.
+    """
+
+    best_params_: dict[str, Any]
+    best_score_: float
+    best_learner_: Any
+    table: Any
+    seconds: float
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{name}={value}" for name, value in self.best_params_.items())
+        return (
+            f"Sweep: {len(self.table):,} combinations in {self.seconds:.2g} s after the passes; best held-out "
+            f"alignment {self.best_score_:.4g} with {best}"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self!r}</p>{self.table.sort_values('alignment', ascending=False).to_html(max_rows=12)}"
+
+
+def sweep(
+    learner: AlignedFeatures | PosteriorFeatures,
+    X: Any,
+    y: Any = None,
+    *,
+    values: Mapping[str, Sequence[Any]],
+    folds: int | float = 5,
+    sample_weight: Any = None,
+    random_state: Any = None,
+) -> Sweep:
+    """Compare all combinations of values that act on the sums of one pass alone, by what they promise for other rows.
+
+    The pass for the pool's class sums is run by fold. For each combination the candidates are weighed and chosen by
+    the sums of all folds but one; the kernel of the chosen features is then judged by its centred alignment with the
+    targets between that fold and the others, over its own size on pairs of rows. (Alignment alone always prefers the
+    fewest features: its maximum is the single best one.)
+
+    Parameters
+    ----------
+    learner : AlignedFeatures or PosteriorFeatures
+        Left as it is.
+    X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+    y : array of shape (n,) or (n, t), or None
+        Those of a Dataset are its own.
+    values : mapping of str to sequence
+        To be tried: of rho, k, n_features, estimator for `AlignedFeatures`; of beta, n_features, estimator for
+        `PosteriorFeatures`.
+    folds : int or float
+        As of `dkl.tune`.
+    sample_weight : array of shape (n,) or None
+    random_state : int, RandomState or None
+        Of the folds and the pairs, and of the learner where its own is None.
+
+    Returns
+    -------
+    Sweep
+
+    Raises
+    ------
+    ValueError
+        For a parameter that needs a pass of its own, no values, a fold without rows.
+
+    References
+    ----------
+    Cortes, Mohri & Rostamizadeh 2012, "Algorithms for learning kernels based on centered alignment".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from dkl.methods.aligned.learner import AlignedFeatures
+    >>> from dkl.model_selection.sweep import sweep
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> learner = AlignedFeatures(n_candidates=1_000, scaling="quantile")
+    >>> found = sweep(learner, X, y, values={"rho": [0.0, 1.0, 10.0], "n_features": [20, 100]}, random_state=0)
+    >>> len(found.table), found.best_params_["n_features"]
+    (6, 100)
+    """
+    combinations = _combinations(learner, values)
+    seed = drawn_seed(random_state)
+    learner = clone(learner)
+    if learner.random_state is None:
+        learner.set_params(random_state=seed)
+    dataset = rows_to_fit(learner, X, y, sample_weight, supervised=True)
+    dataset = Dataset(dataset.source, dataset.schema, store=dataset.store, name=dataset.name)
+    parts = RowFolds.of(folds, seed)
+    fold_views(dataset, parts)
+    for chosen in combinations:
+        _check(learner, chosen)
+    fitted = learner.fit(dataset)
+    judge = Judge.of(fitted, dataset, parts)
+    started = time.perf_counter()
+    with one_blas_thread():
+        scores = np.array([judge.alignments(fitted, chosen) for chosen in combinations])
+    seconds = time.perf_counter() - started
+    means = scores @ judge.weights / judge.weights.sum()
+    best = int(np.argmax(means))
+    return Sweep(
+        best_params_=combinations[best],
+        best_score_=float(means[best]),
+        best_learner_=fitted._chosen_again(**combinations[best]),
+        table=_table(combinations, means, scores),
+        seconds=seconds,
+    )
+
+
+def _combinations(learner: Any, values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    free = next((names for kind, names in FREE.items() if isinstance(learner, kind)), None)
+    if free is None:
+        raise ValueError(
+            f"learner is {learner!r}; a sweep is for AlignedFeatures and PosteriorFeatures, whose choice acts on the "
+            "sums of one pass; use dkl.tune for others"
+        )
+    if not isinstance(values, Mapping) or not values or not all(len(given) for given in values.values()):
+        raise ValueError(f"values is {values!r}; expected lists of values, such as {{{free[0]!r}: [0.1, 1.0]}}")
+    for name in values:
+        if name not in free:
+            raise ValueError(
+                f"values names {name!r}, and of {type(learner).__name__} only {', '.join(free)} need no further pass; "
+                "use dkl.tune for others"
+            )
+    # what only chooses changes fastest: combinations that weigh alike follow each other
+    names = sorted(values, key=lambda name: name in _CHOOSING)
+    return [dict(zip(names, chosen, strict=True)) for chosen in product(*(values[name] for name in names))]
+
+
+def _check(learner: Any, chosen: Mapping[str, Any]) -> None:
+    other = copy.copy(learner).set_params(**chosen)
+    check_parameters(other)
+    other._check_rest()
+
+
+def _table(combinations: list[dict[str, Any]], means: np.ndarray, scores: np.ndarray) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({"alignment": means, "deviation": scores.std(axis=1)}).join(pd.DataFrame(combinations))
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """The sums of the folds, and how the candidates' kernels look on pairs of rows.
+
+    Parameters
+    ----------
+    values : list of ndarray of shape (D,)
+        Of the rows outside each fold: alignments or losses, as the learner weighs them.
+    totals : list of float
+        The weight of these rows.
+    between : list of ndarray of shape (D,)
+        The centred alignment of each candidate with the targets between a fold's rows and the others, a pair.
+    pairs : ndarray of shape (D, P), float32
+        The centred kernel of each candidate on pairs of rows.
+    size : float
+        Of the targets' own kernel.
+    weights : ndarray of shape (F,)
+        Of the folds.
+    last : dict
+        The weights of the candidates that were asked for last, by the parameters that they follow from.
+    """
+
+    values: list[np.ndarray]
+    totals: list[float]
+    between: list[np.ndarray]
+    pairs: np.ndarray
+    size: float
+    weights: np.ndarray
+    last: dict[Any, list[np.ndarray]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, fitted: Any, dataset: Dataset, folds: RowFolds) -> Judge:
+        """Run the pass by fold.
+
+        Parameters
+        ----------
+        fitted : AlignedFeatures or PosteriorFeatures
+        dataset : Dataset
+        folds : RowFolds
+        """
+        problem = replace(
+            fitted._problem(fitted.pool_, dataset),
+            class_weight=fitted._class_weights(dataset),
+            pivot=first_targets(dataset),
+        )
+        records: list[Record] = [fold_record(problem, folds), RowSample("pairs", 2 * _PAIRS, folds.seed)]
+        found = run_pass(
+            dataset.source,
+            records,
+            publish=resolve_progress(fitted.progress),
+            memory_limit=fitted.memory_limit,
+            device=computing_device(fitted.device),
+        )
+        by_fold, rows = found.results
+        inside = [{name: sums[f] for name, sums in by_fold.items()} for f in range(folds.count + 1)]
+        return cls.of_sums(fitted, problem, inside, rows)
+
+    @classmethod
+    def of_sums(cls, fitted: Any, problem: PotentialProblem, inside: list[dict[str, np.ndarray]], rows: Block) -> Judge:
+        """From the sums of each fold, the last of them of rows that no fold holds."""
+        n_folds = len(inside) - 1
+        driver, values, totals, between, weights = fitted._driver, [], [], [], []
+        for f in range(n_folds):
+            others = [sums for g, sums in enumerate(inside) if g != f]
+            outside = {name: np.sum([sums[name] for sums in others], axis=0) for name in inside[f]}
+            state = driver.step(problem, driver.init(problem), [outside])
+            values.append(state.values)
+            totals.append(state.total)
+            weights.append(_weight(problem, inside[f]))
+            between.append(_between(problem, inside[f], outside))
+        means = _mean_features(problem, inside)
+        pairs = centred_pairs(rows, problem.candidates, means, dtype=problem.dtype)
+        return cls(values, totals, between, pairs, _target_size(problem, rows), np.array(weights))
+
+    def alignments(self, fitted: Any, chosen: Mapping[str, Any]) -> np.ndarray:
+        """The held-out alignment of the features that a learner with these parameters would choose, (F,)."""
+        learner = copy.copy(fitted)
+        # the names are known to be parameters and the values to be right: set_params would take as long as the rest
+        vars(learner).update(chosen)
+        found = []
+        for weights, between in zip(self._weighed(learner, chosen), self.between, strict=True):
+            choice = learner.chosen(weights)
+            shares = choice.amplitudes**2
+            kernel = shares.astype(np.float32) @ self.pairs[choice.index]
+            length = float(np.sqrt(np.mean(np.square(kernel, dtype=np.float64))))
+            found.append(float(shares @ between[choice.index]) / max(length * self.size, np.finfo(float).tiny))
+        return np.array(found)
+
+    def _weighed(self, learner: Any, chosen: Mapping[str, Any]) -> list[np.ndarray]:
+        """The weights of the candidates without each fold; those of the last call, if they are the same."""
+        key = tuple((name, value) for name, value in chosen.items() if name not in _CHOOSING)
+        if key not in self.last:
+            self.last.clear()
+            self.last[key] = [learner.weighed(*one) for one in zip(self.values, self.totals, strict=True)]
+        return self.last[key]
+
+
+def fold_record(problem: PotentialProblem, folds: RowFolds) -> BlockSum:
+    """The record of the potentials' sums, of each fold apart and of the rows that no fold holds."""
+    whole = potential_record(problem)
+    accumulators = {
+        name: Accumulator((folds.count + 1, *one.shape), one.dtype) for name, one in whole.accumulators.items()
+    }
+    operands = {**whole.operands, "folds": folds}
+    return BlockSum("potentials by fold", sums_by_fold, accumulators, operands, cost=whole.cost)
+
+
+def sums_by_fold(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`potential_sums` of the rows of each fold, one below the other."""
+    folds = operands["folds"]
+    number = folds(block.row_id)
+    there = np.unique(number)
+    each = {fold: potential_sums(block.rows(number == fold), operands) for fold in there}
+    nothing = {name: np.zeros_like(sums) for name, sums in each[there[0]].items()}
+    return {name: np.stack([each.get(fold, nothing)[name] for fold in range(folds.count + 1)]) for name in nothing}
+
+
+def centred_pairs(rows: Block, candidates: FeatureMap, means: np.ndarray, *, dtype: str) -> np.ndarray:
+    """The centred kernel of each candidate on neighbouring rows of a sample, (D, P) float32.
+
+    Parameters
+    ----------
+    rows : Block
+        2P rows or one more; each is in one pair.
+    candidates : FeatureMap
+        With amplitudes of 1.
+    means : ndarray of shape (parts, D)
+        Of the features over all rows.
+    dtype : {"float32", "float64"}
+    """
+    parts, size = means.shape
+    found = np.empty((size, rows.n_rows // 2), np.float32)
+    for start in range(0, found.shape[1], _MAPPED_PAIRS):
+        stop = min(start + _MAPPED_PAIRS, found.shape[1])
+        phi = np.asarray(map_rows(rows.X[2 * start : 2 * stop], candidates, dtype)).reshape(-1, parts, size) - means
+        found[:, start:stop] = np.einsum("pmd,pmd->dp", phi[0::2], phi[1::2])
+    return found
+
+
+def _features(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+    return joined_sums("features", problem.n_targets, problem, sums)
+
+
+def _weight(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> float:
+    targets = sums["targets"]
+    return float(targets[-1] if problem.n_classes is None else targets.sum())
+
+
+def _centred(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Sums of the features times targets without their mean, a unit of weight: (parts, D, K)."""
+    features, targets, weight = _features(problem, sums), sums["targets"], _weight(problem, sums)
+    if problem.n_classes is None:
+        return (features[:, :, :-1] - features[:, :, -1:] * (targets[:-1] / weight)) / weight
+    return np.sqrt(2.0) * (features - features.sum(axis=2, keepdims=True) * (targets / weight)) / weight
+
+
+def _between(
+    problem: PotentialProblem, inside: Mapping[str, np.ndarray], outside: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    return np.sum(_centred(problem, inside) * _centred(problem, outside), axis=(0, 2))
+
+
+def _mean_features(problem: PotentialProblem, folds: list[dict[str, np.ndarray]]) -> np.ndarray:
+    """(parts, D), over all rows."""
+    weight = sum(_weight(problem, sums) for sums in folds)
+    each = [_features(problem, sums) for sums in folds]
+    if problem.n_classes is None:
+        return np.sum([one[:, :, -1] for one in each], axis=0) / weight
+    return np.sum([one.sum(axis=2) for one in each], axis=0) / weight
+
+
+def _target_size(problem: PotentialProblem, rows: Block) -> float:
+    """The root mean square, over pairs of rows, of the targets' centred kernel."""
+    targets = encode_targets(rows, problem.n_classes, problem.class_weight)
+    targets = targets if problem.n_classes is not None else targets[:, :-1]
+    # drawn by their weights: in the sample each row counts once
+    targets = targets / rows.weights[:, None]
+    targets = targets - targets.mean(axis=0)
+    factor = 1.0 if problem.n_classes is None else 2.0
+    return factor * float(np.linalg.norm(targets.T @ targets) / rows.n_rows)

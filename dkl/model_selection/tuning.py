@@ -1,0 +1,316 @@
+"""dkl.tune: hyper-parameters of a model found by cross-validation, where to look next by a Gaussian process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any, Self
+
+from sklearn.base import clone, is_classifier, is_regressor
+
+from dkl.data.coerce import as_dataset
+from dkl.data.dataset import Dataset
+from dkl.data.labels import TaskChoice
+from dkl.methods.checkpoints import digest_of, stage_checkpoint, stored_seed, what_counts
+from dkl.methods.validation import check_target, without_splits
+from dkl.model_selection.evaluation import Scoring, fitted_to, reads_blocks, with_parameters
+from dkl.model_selection.folds import RowFolds, ValidationFold, fold_views
+from dkl.model_selection.halving import Ladder, ladder_of, search_by_halving
+from dkl.model_selection.proposals import Acquisition, Proposer
+from dkl.model_selection.result import Tuning, tuning_of
+from dkl.model_selection.running import Runner, runner_for
+from dkl.model_selection.search_loop import Budget, Journal, search
+from dkl.model_selection.space import Space, space_of
+from dkl.model_selection.trials import Record
+from dkl.model_selection.tuned_trials import OnSums, needs_no_pass
+from dkl.progress import resolve_progress
+from dkl.version import __version__
+
+
+def tune(
+    model: Any,
+    X: Any,
+    y: Any = None,
+    *,
+    space: Mapping[str, Any],
+    n_trials: int | None = 50,
+    timeout: float | None = None,
+    folds: int | float = 5,
+    scoring: Scoring = None,
+    acquisition: Acquisition = "ucb",
+    kappa: float = 1.0,
+    n_initial: int = 5,
+    parallel: int = 1,
+    halving: tuple[Any, ...] | None = None,
+    sample_weight: Any = None,
+    refit: bool = True,
+    random_state: Any = None,
+    checkpoint: Any = None,
+    progress: Any = None,
+) -> Tuning:
+    """Search for the hyper-parameters of a model by Bayesian optimisation of its cross-validated score.
+
+    After `n_initial` trials spread over the space, each next one is where a Gaussian process on the scores so far has
+    the largest upper confidence bound. The same seed gives the same trials, on any number of workers.
+
+    One pass serves all trials of a `TunedRegressor` with ``solver="full"`` whose `space` names no more than lam, Lam,
+    gamma, length_scale, meta_kernel, density_floor, center and shared_density: sums by fold tell what each would
+    predict. Frequencies and scalings are then those of all rows.
+
+    Parameters
+    ----------
+    model : estimator
+        Any machine of dkl, or any classifier or regressor of scikit-learn (whose rows are then held in memory).
+    X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+    y : array of shape (n,) or (n, t), or None
+        Those of a Dataset are its own.
+    space : mapping of str to range or choice
+        By the name of a parameter, nested ones included (``"features__n_features"``). A range is ``(low, high)``,
+        ``(low, high, "log")``, ``(low, high, "int")`` or ``(low, high, "log-int")``; a list holds values.
+    n_trials : int or None
+        Sets of parameters that are tried; None leaves the end to `timeout`. With `halving` those that are begun with.
+    timeout : float or None
+        Seconds after which no further fit is begun, of this call.
+    folds : int or float
+        So many folds, chosen by a hash of the row id; a share such as 0.2 holds out so much of the rows once.
+    scoring : str, callable or None
+        None is the model's `score`; else the name of a scikit-learn scorer, or ``scoring(model, dataset) -> float``,
+        the larger the better. A trial's score is the mean over its folds, each by the weight of its rows.
+    acquisition : {"ucb", "random"}
+        "random": no process, points drawn at random throughout.
+    kappa : float
+        How many standard deviations the upper confidence bound is above the mean; the larger, the more is explored.
+    n_initial : int
+    parallel : int
+        Trials that are proposed together and judged at the same time: whole fits on the workers of the current
+        `distributed` client, else in threads. With 1, fits follow each other and share all workers.
+    halving : tuple (name, least, most) or (name, least, most, factor) or None
+        Successive halving: all trials with parameter `name` (``"epochs"``) at `least`, the best of them, one in
+        `factor` (3), at `factor` times as much, and so on up to `most`. Trials are then a Latin hypercube.
+    sample_weight : array of shape (n,) or None
+        Frequency weights, in fits and in scores.
+    refit : bool
+        Fit the best parameters to all rows.
+    random_state : int, RandomState or None
+        Of the trials, the folds, and of the model where its own is None.
+    checkpoint : str or None
+        Folder or URL where every outcome is kept: a search that was broken off goes on with the same trials, and a
+        finished one goes on where `n_trials` is larger.
+    progress : bool, callable or None
+        A function that raises `dkl.StopRequested` ends the search with the trials so far; with a `checkpoint` the next
+        call goes on from there.
+
+    Returns
+    -------
+    Tuning
+        With ``best_params_``, ``best_score_``, ``best_model_``, ``trials`` (a data frame) and ``plot()``.
+
+    Raises
+    ------
+    ValueError
+        For a budget of zero, a parameter that the model does not have, a range without values, a fold without rows;
+        before anything is fitted.
+    StoreError
+        If the checkpoint belongs to another search.
+    RuntimeError
+        If the first `n_initial` trials all fail (one that fails is recorded with its error), or none ends in time.
+
+    References
+    ----------
+    Shilton, Gupta, Rana & Venkatesh 2022, "Tuned random features", section 6 (GP-UCB, 105 evaluations, 10 folds).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from dkl.machines.kernel_machines import KernelClassifier
+    >>> from dkl.methods.random_features import RandomFeatures
+    >>> from dkl.model_selection.tuning import tune
+    >>> X, y = load_iris(return_X_y=True)
+    >>> machine = KernelClassifier(RandomFeatures(scaling="standard"), solver="newton", loss="squared_hinge")
+    >>> space = {"alpha": (1e-6, 1e-1, "log"), "features__n_features": (20, 200, "log-int")}
+    >>> tuning = tune(machine, X, y, space=space, n_trials=8, folds=3, random_state=0)
+    >>> bool(tuning.best_score_ > 0.9), len(tuning.trials)
+    (True, 8)
+    """
+    search_for = Search(
+        space=space,
+        n_trials=n_trials,
+        timeout=timeout,
+        folds=folds,
+        scoring=scoring,
+        acquisition=acquisition,
+        kappa=kappa,
+        n_initial=n_initial,
+        parallel=parallel,
+        halving=halving,
+        random_state=random_state,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    search_for.check(model)
+    started = time.monotonic()
+    task: TaskChoice = "classification" if is_classifier(model) else "regression" if is_regressor(model) else "auto"
+    dataset = rows_to_search("tune", X, y, sample_weight, task)
+    search_for = search_for.seeded(model, dataset)
+    model = quiet(model, search_for.random_state)
+    tuning = search_for.run(model, dataset, started)
+    if refit:
+        tuning.best_model_ = fitted_to(with_parameters(model, tuning.best_params_), dataset)
+    return tuning
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """How a search is done; the fields are the parameters of `tune`."""
+
+    space: Mapping[str, Any]
+    n_trials: int | None
+    timeout: float | None
+    folds: int | float
+    scoring: Scoring
+    acquisition: Acquisition
+    kappa: float
+    n_initial: int
+    parallel: int
+    halving: tuple[Any, ...] | None
+    random_state: Any
+    checkpoint: Any
+    progress: Any
+    fingerprint: str = ""
+
+    @property
+    def ladder(self) -> Ladder | None:
+        """The rungs of a search by halving."""
+        return None if self.halving is None else ladder_of(self.halving)
+
+    def check(self, model: Any) -> None:
+        """Refuse what has no meaning.
+
+        Raises
+        ------
+        ValueError
+            With the argument, what is wrong with it, and what is expected.
+        """
+        check_names(model, space_of(self.space), self.ladder, self.scoring)
+        RowFolds.of(self.folds, 0)
+        if self.n_trials is None and self.timeout is None:
+            raise ValueError("the search has no end: give n_trials=50, say, or timeout=3600 (seconds), or both")
+        if self.halving is not None and self.n_trials is None:
+            raise ValueError("halving needs to know how many trials it begins with: give n_trials")
+        for name in ("n_trials", "n_initial", "parallel"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
+                raise ValueError(f"{name} is {value!r}; expected a whole number of at least 1")
+        if self.timeout is not None and not (isinstance(self.timeout, Real) and self.timeout > 0):
+            raise ValueError(f"timeout is {self.timeout!r}; expected a number of seconds above 0")
+        if self.acquisition not in ("ucb", "random"):
+            raise ValueError(f"acquisition is {self.acquisition!r}; expected 'ucb' or 'random'")
+        if not (isinstance(self.kappa, Real) and self.kappa >= 0):
+            raise ValueError(f"kappa is {self.kappa!r}; expected a number of at least 0")
+
+    def seeded(self, model: Any, dataset: Dataset) -> Self:
+        """With the seed, that of the checkpoint where there is one, and the fingerprint of the run."""
+        fingerprint = "" if self.checkpoint is None else self._fingerprint(model, dataset)
+        seed = stored_seed(self.random_state, self.checkpoint, fingerprint)
+        return replace(self, random_state=seed, fingerprint=fingerprint)
+
+    def _fingerprint(self, model: Any, dataset: Dataset) -> str:
+        """Of all that the trials follow from; a larger budget goes on with the same ones."""
+        settings = (space_of(self.space), self.folds, self.acquisition, self.kappa, self.n_initial, self.parallel)
+        begun = None if self.halving is None else (self.halving, self.n_trials)
+        seed = self.random_state if isinstance(self.random_state, Integral) else None
+        scoring = _name_of(self.scoring)
+        return digest_of(what_counts(model), settings, begun, scoring, seed, dataset.fingerprint, __version__)
+
+    def run(self, model: Any, dataset: Dataset, started: float) -> Tuning:
+        """The search itself."""
+        ladder, space = self.ladder, space_of(self.space)
+        n_initial = self.n_initial if ladder is None else int(self.n_trials or 0)
+        proposer = Proposer(space, self.random_state, n_initial, self.acquisition, float(self.kappa))
+        budget = Budget(self.n_trials, float("inf") if self.timeout is None else started + self.timeout)
+        journal = self._journal(model, dataset)
+        with journal.under_way():
+            if ladder is None:
+                parameters = search(proposer, journal, budget, parallel=self.parallel)
+            else:
+                parameters = search_by_halving(proposer, journal, budget, ladder)
+        ended = journal.request if journal.ended else ""
+        resource = None if ladder is None else ladder.name
+        return tuning_of(journal.record, parameters, space, resource=resource, ended=ended)
+
+    def _journal(self, model: Any, dataset: Dataset) -> Journal:
+        folds = RowFolds.of(self.folds, self.random_state)
+        views = fold_views(dataset, folds)
+        record = Record.of(views, stage_checkpoint(self.checkpoint, "trials"), self.fingerprint)
+        total = (self.n_trials or 0) if self.halving is None else 0
+        return Journal(record, self._runner(model, dataset, folds, views), resolve_progress(self.progress), total)
+
+    def _runner(self, model: Any, dataset: Dataset, folds: RowFolds, views: Sequence[ValidationFold]) -> Runner:
+        names = space_of(self.space).dimensions
+        if self.halving is None and needs_no_pass(model, names, self.scoring, len(views)):
+            return OnSums.of(model, dataset, folds, self.scoring)
+        return runner_for(model, views, self.scoring, self.parallel)
+
+
+def check_names(model: Any, space: Space, ladder: Ladder | None, scoring: Scoring) -> None:
+    """Refuse a space of parameters that the model does not have.
+
+    Raises
+    ------
+    ValueError
+        With the name, and those that there are.
+    """
+    if not hasattr(model, "get_params") or not hasattr(model, "fit"):
+        raise ValueError(f"model is {model!r}; expected an estimator, such as dkl.KernelClassifier()")
+    if not hasattr(model, "score") and not callable(scoring):
+        raise ValueError(
+            f"{type(model).__name__} has no score to search by: put it into a machine, "
+            f"KernelClassifier(features={type(model).__name__}()), and name its parameters 'features__rho'"
+        )
+    known = model.get_params(deep=True)
+    for name in (*space.dimensions, *(() if ladder is None else (ladder.name,))):
+        # a nested name may belong to what another part of the space puts there
+        if name not in known and name.rpartition("__")[0] not in space.dimensions:
+            hint = ""
+            if "__" in name and isinstance(known.get(name.partition("__")[0]), str):
+                outer = name.partition("__")[0]
+                hint = f"; {outer} is {known[outer]!r}, a name: give the estimator itself, so that it has parameters"
+            raise ValueError(
+                f"space names {name!r}, and {type(model).__name__} has no such parameter{hint}. It has "
+                f"{', '.join(sorted(known))}"
+            )
+    if ladder is not None and ladder.name in space.dimensions:
+        raise ValueError(f"{ladder.name!r} is the resource of halving; take it out of the space")
+
+
+def rows_to_search(asking: str, X: Any, y: Any, sample_weight: Any, task: TaskChoice) -> Dataset:
+    """The rows as one Dataset with a target, for the function `asking`.
+
+    Raises
+    ------
+    ValueError
+        Without a target.
+    """
+    dataset = as_dataset(X, y, sample_weight, task=task)
+    check_target(asking, dataset)
+    return without_splits(dataset)
+
+
+def quiet(model: Any, seed: int) -> Any:
+    """A copy that tells of no progress, keeps no checkpoint of its own, and draws from the seed of the search."""
+    given = clone(model).get_params(deep=True)
+    changed: dict[str, Any] = {}
+    for name, value in given.items():
+        kind = name.rpartition("__")[2]
+        if kind == "random_state" and value is None:
+            changed[name] = seed
+        elif kind in ("progress", "checkpoint") and reads_blocks(model):
+            changed[name] = False if kind == "progress" else None
+    return clone(model).set_params(**changed)
+
+
+def _name_of(scoring: Scoring) -> str | None:
+    """What a scoring is called in a fingerprint."""
+    return getattr(scoring, "__qualname__", type(scoring).__name__) if callable(scoring) else scoring

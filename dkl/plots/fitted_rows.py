@@ -1,0 +1,97 @@
+"""The rows behind a picture, and the weight that a fitted model gives to each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.spatial import cKDTree
+
+from dkl.data.coerce import as_dataset
+from dkl.data.dataset import Dataset
+from dkl.data.frames import is_frame
+from dkl.methods.validation import encoded_frame
+from dkl.solvers.losses import loss_of
+
+MOST_ROWS = 20_000
+
+
+def in_memory_rows(model: Any, X: Any, y: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """At most 20,000 rows, dense, and their targets, from whatever `fit` takes.
+
+    Parameters
+    ----------
+    model : fitted feature learner or Kernel machine
+        Its encoding takes raw frames to columns.
+    X : array, scipy sparse matrix, pandas frame, Dask collection or Dataset of shape (n, d)
+    y : array of shape (n,) or None
+
+    Returns
+    -------
+    X : ndarray of shape (k, d)
+    y : ndarray of shape (k,)
+        Labels as they were given, not codes; empty without targets.
+    """
+    X = encoded_frame(model, X) if is_frame(X) else X
+    dataset = X if isinstance(X, Dataset) else as_dataset(X, y)
+    dataset = dataset.thin(MOST_ROWS, 0) if dataset.n_rows > MOST_ROWS else dataset
+    rows = dataset.X.compute()
+    targets = np.empty(0) if dataset.y is None else np.asarray(dataset.y.compute())
+    return (rows.toarray() if sparse.issparse(rows) else np.asarray(rows)), targets
+
+
+def working_dual(model: Any, X: np.ndarray, y: np.ndarray, *, reweighted: bool = True) -> np.ndarray:
+    """The signed weight of each row under a model: what the next feature would be searched for.
+
+    Parameters
+    ----------
+    model : fitted feature learner or Kernel machine
+        A learner's `machine_` is asked where it has one.
+    X : ndarray of shape (n, d)
+    y : ndarray of shape (n,)
+    reweighted : bool
+        False: labels or centred targets, whatever the model says.
+
+    Returns
+    -------
+    ndarray of shape (n, K), float64
+        K is 1 for two classes and for numbers. Classes: ``y max(0, 1 - y f)``, half the dual of the squared hinge.
+    """
+    machine = getattr(model, "machine_", model)
+    classes = getattr(machine, "classes_", getattr(model, "classes_", None))
+    signs = y[:, None] - y.mean() if classes is None else signed_classes(y, classes)
+    if not reweighted:
+        return signs
+    if hasattr(machine, "decision_function"):
+        decision = np.asarray(machine.decision_function(X)).reshape(signs.shape)
+        # half of it: a picture shows the weights of the rows, whose scale says nothing
+        return -0.5 * loss_of("squared_hinge").slope(signs, decision)
+    if classes is None and hasattr(machine, "predict"):
+        return y[:, None] - np.asarray(machine.predict(X)).reshape(len(y), 1)
+    return signs
+
+
+def signed_classes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """-1 and +1, one column for two classes (the second is +1), else one a class; float64 of shape (n, K)."""
+    columns = np.asarray(y)[:, None] == np.asarray(classes)[None, 1 if len(classes) == 2 else 0 :]
+    return np.where(columns, 1.0, -1.0)
+
+
+def near_rows(grid: np.ndarray, X: np.ndarray) -> np.ndarray:
+    """How near each point of a grid is to the rows: 1 among them, 0 from twice as far off as rows are apart.
+
+    Parameters
+    ----------
+    grid : ndarray of shape (v, h, d)
+    X : ndarray of shape (n, d)
+
+    Returns
+    -------
+    ndarray of shape (v, h)
+    """
+    spread = np.maximum(np.ptp(X, axis=0), 1e-300)
+    tree = cKDTree(X / spread)
+    apart = np.quantile(tree.query(X / spread, k=min(10, len(X)))[0][:, -1], 0.9)
+    away = tree.query(grid.reshape(-1, grid.shape[-1]) / spread)[0].reshape(grid.shape[:2])
+    return np.clip(2.0 - away / max(float(apart), 1e-300), 0.0, 1.0)

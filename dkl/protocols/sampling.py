@@ -1,0 +1,110 @@
+"""Which rows belong to a sample: a hash of the row's identity decides, so every machine chooses the same rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dkl.protocols.block import Block
+
+__all__ = ["hash_rows", "sample_keys", "smallest_keys"]
+
+# to take fewer rows than this share out of a block is cheaper than to hand on all of them
+_WORTHWHILE = 0.5
+_LN2 = float.fromhex("0x1.62e42fefa39efp-1")
+
+
+def hash_rows(row_id: np.ndarray, seed: int, round: int = 0) -> np.ndarray:
+    """A uniform 64-bit hash of (seed, round, row id), uint64 of the shape of `row_id`.
+
+    Three rounds of the finaliser of splitmix64 (Steele, Lea & Flood 2014) in integer arithmetic: the same bits on
+    every platform.
+    """
+    state = _mix(np.array([seed & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64))
+    state = _mix(state ^ np.array([round & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64))
+    return _mix(state ^ np.asarray(row_id, dtype=np.int64).view(np.uint64))
+
+
+def row_fractions(row_id: np.ndarray, seed: int, round: int = 0) -> np.ndarray:
+    """Where each row lies in [0, 1) by its hash, float64: the rows below s are a share s of all."""
+    return (hash_rows(row_id, seed, round) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def sample_keys(row_id: np.ndarray, weight: np.ndarray | None, seed: int, round: int = 0) -> np.ndarray:
+    """The arrival time of each row in an exponential race, -log(u) / weight: the k earliest are a weighted sample.
+
+    Parameters
+    ----------
+    row_id : ndarray of shape (n,), int64
+    weight : ndarray of shape (n,) or None
+        A row of weight w arrives as early as the first of w rows would; None means one each.
+    seed, round : int
+
+    Returns
+    -------
+    ndarray of shape (n,), float64
+        Distinct rows tie with probability 2^-52 or so. Only exactly rounded operations are used, so that keys are the
+        same on every platform.
+    """
+    uniform = ((hash_rows(row_id, seed, round) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    keys = -_log(uniform)
+    return keys if weight is None else keys / weight
+
+
+def smallest_keys(block: Block, k: int, seed: int, round: int = 0, *, each_class: bool = False) -> Block:
+    """The (at most) k rows of a block that arrive first, in the order of arrival; ties by row id.
+
+    With `each_class` k rows of each class of y: those of class 0, then those of class 1, and so on.
+
+    Samples merge: the sample of two blocks together is the sample of their samples, put into one block.
+    """
+    keys = sample_keys(block.row_id, block.weight, seed, round)
+    if not each_class:
+        first = np.lexsort((block.row_id, keys))[:k]
+        return block if np.array_equal(first, np.arange(block.n_rows)) else block.rows(first)
+    order = np.lexsort((block.row_id, keys, np.asarray(block.y)))
+    codes = np.asarray(block.y)[order]
+    place = np.arange(len(codes)) - np.searchsorted(codes, codes)
+    return block.rows(order[place < k])
+
+
+def sure_key(k: int, n_rows: int) -> float:
+    """A key that at least k of n rows without weights stay below, but for one sample in 1e15; infinite for large k.
+
+    The number of rows below it is binomial with mean m = k + 12 sqrt(k) + 72, and Chernoff's bound on fewer than k is
+    exp(-(m - k)^2 / 2m).
+    """
+    share = (k + 12.0 * np.sqrt(k) + 72.0) / max(n_rows, 1)
+    return float(-np.log1p(-share)) if share < _WORTHWHILE else np.inf
+
+
+def stays_first(left: Block, right: Block, k: int, seed: int, round: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Masks of the rows of two blocks that are among the first k of both together."""
+    sides = (left, right)
+    keys = np.concatenate([sample_keys(block.row_id, block.weight, seed, round) for block in sides])
+    # the k-th key in linear time: rows are put in order once, where the sample is whole
+    last = np.partition(keys, k - 1)[k - 1] if k < len(keys) else np.inf
+    stays, tied = keys < last, np.flatnonzero(keys == last)
+    row_id = np.concatenate([block.row_id for block in sides])[tied]
+    stays[tied[np.argsort(row_id, kind="stable")[: k - np.count_nonzero(stays)]]] = True
+    return stays[: left.n_rows], stays[left.n_rows :]
+
+
+def _mix(z: np.ndarray) -> np.ndarray:
+    z = z + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _log(x: np.ndarray) -> np.ndarray:
+    """The natural logarithm to 1e-15, by operations that every platform rounds alike (a library's log is not)."""
+    mantissa, exponent = np.frexp(x)
+    low = mantissa < 0.7071067811865476
+    mantissa = np.where(low, 2.0 * mantissa, mantissa)
+    exponent = exponent - low
+    t = (mantissa - 1.0) / (mantissa + 1.0)
+    square = t * t
+    series = np.full_like(x, 1.0 / 23.0)
+    for odd in range(21, 0, -2):
+        series = series * square + 1.0 / odd
+    return exponent * _LN2 + 2.0 * t * series

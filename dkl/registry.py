@@ -1,0 +1,150 @@
+"""The one table of what users can name: public names, learners, and what model files may hold, with where each lives.
+
+`dkl` itself, the names in ``KernelClassifier(features="aligned")``, the shell's ``--learner``, `dkl.compare` and model
+files read it. A new learner is one line of `LEARNERS`. Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LearnerEntry:
+    """A learner that users reach by name.
+
+    Parameters
+    ----------
+    key : str
+        What it is called in ``features="..."``, in ``dkl fit --learner`` and in `dkl.compare`.
+    name : str
+        Its class, as `dkl` hands it out and as model files name it.
+    module : str
+        Where the class lives.
+    needs_classes : bool
+        It learns from class labels only.
+    exact_head : bool
+        Its few, strong columns suit exact Newton steps and a penalty chosen on held-out rows.
+    compared_candidates : int or None
+        How many candidates `dkl.compare` gives it for each column of the largest size; None leaves its own number.
+    """
+
+    key: str
+    name: str
+    module: str
+    needs_classes: bool = False
+    exact_head: bool = False
+    compared_candidates: int | None = None
+
+    @property
+    def learner_class(self) -> Any:
+        """The class, imported now."""
+        return getattr(importlib.import_module(self.module), self.name)
+
+
+# the plain one first, since others are compared with it
+LEARNERS = (
+    LearnerEntry("random", "RandomFeatures", "dkl.methods.random_features"),
+    LearnerEntry("aligned", "AlignedFeatures", "dkl.methods.aligned.learner", compared_candidates=20),
+    LearnerEntry(
+        "posterior",
+        "PosteriorFeatures",
+        "dkl.methods.posterior.learner",
+        needs_classes=True,
+        compared_candidates=20,
+    ),
+    LearnerEntry("landmarks", "LandmarkFeatures", "dkl.methods.landmarks.learner", needs_classes=True),
+    LearnerEntry("leverage", "LeverageFeatures", "dkl.methods.leverage.learner"),
+    LearnerEntry("peaks", "PeakFeatures", "dkl.methods.peaks.learner", exact_head=True),
+    LearnerEntry("margin", "MarginFeatures", "dkl.methods.margin.learner", exact_head=True),
+    # all of its candidates are solved for together, so it is given few
+    LearnerEntry("joint", "JointFeatures", "dkl.methods.density.joint_learner", compared_candidates=1),
+)
+
+_FAMILIES = dict.fromkeys(
+    ("Gaussian", "Laplacian", "Cauchy", "Matern", "ArcCosine", "Coordinates"), "dkl.features.families"
+) | {"SphericalHarmonics": "dkl.features.harmonics", "SparseFrequencies": "dkl.features.sparse_frequencies"}
+_META_KERNELS = dict.fromkeys(
+    ("RBFMetaKernel", "MaternMetaKernel", "PolynomialMetaKernel", "SumMetaKernel", "DeltaMetaKernel"),
+    "dkl.methods.density.meta_kernels",
+)
+_ESTIMATORS = {
+    **{entry.name: entry.module for entry in LEARNERS},
+    "TunedClassifier": "dkl.methods.density.learner",
+    "TunedRegressor": "dkl.methods.density.learner",
+    "KernelClassifier": "dkl.machines.kernel_machines",
+    "KernelRegressor": "dkl.machines.kernel_machines",
+}
+
+# what `import dkl` hands out
+PUBLIC = {
+    "create_dataset": "dkl.data.create",
+    "open_dataset": "dkl.data.dataset",
+    "from_zarr": "dkl.data.dataset",
+    "ingest": "dkl.data.ingest.ingest",
+    "CsvFormat": "dkl.data.ingest.csv_files",
+    "LibsvmFormat": "dkl.data.ingest.libsvm_files",
+    "NpzFormat": "dkl.data.ingest.npz_files",
+    "Dataset": "dkl.data.dataset",
+    **_FAMILIES,
+    **_META_KERNELS,
+    "FeatureMap": "dkl.features.feature_map",
+    **_ESTIMATORS,
+    "tune": "dkl.model_selection.tuning",
+    "compare": "dkl.model_selection.comparing",
+    "sweep": "dkl.model_selection.sweep",
+    "plan": "dkl.planning",
+    "report": "dkl.reporting",
+    "suggest": "dkl.suggestions",
+    "load_model": "dkl.model_io",
+    "Predictor": "dkl.export.predictor",
+    "Event": "dkl.events",
+    "StopRequested": "dkl.events",
+}
+
+# the short names that a model file may hold, and where their classes live; a file never names a module
+STORED = {
+    **_ESTIMATORS,
+    **_FAMILIES,
+    **_META_KERNELS,
+    "FeatureMap": "dkl.features.feature_map",
+    "DenseProjection": "dkl.features.projections",
+    "ColumnProjection": "dkl.features.projections",
+    "SparseProjection": "dkl.features.projections",
+    "StructuredProjection": "dkl.features.projections",
+    "LandmarkProjection": "dkl.features.landmark_projection",
+    "SharedLandmarkProjection": "dkl.features.landmark_projection",
+    "HarmonicProjection": "dkl.features.harmonic_projection",
+    "Scaler": "dkl.features.scaling",
+    "TableEncoding": "dkl.data.ingest.encoding",
+    "PassStats": "dkl.passes.session",
+    "Provenance": "dkl.methods.provenance",
+    "SGDClassifier": "sklearn.linear_model",
+    "SGDRegressor": "sklearn.linear_model",
+    "Ridge": "sklearn.linear_model",
+    "LinearSVC": "sklearn.svm",
+}
+
+
+def learner_keys() -> list[str]:
+    """The names of all learners, the plain one first."""
+    return [entry.key for entry in LEARNERS]
+
+
+def learner_entry(key: str) -> LearnerEntry:
+    """The learner of a name.
+
+    Raises
+    ------
+    KeyError
+        If there is none of that name.
+    """
+    return {entry.key: entry for entry in LEARNERS}[key]
+
+
+def learner_classes(entries: Iterable[LearnerEntry] = LEARNERS) -> dict[str, Any]:
+    """The classes of learners by their names, all imported now."""
+    return {entry.key: entry.learner_class for entry in entries}

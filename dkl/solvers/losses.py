@@ -1,0 +1,317 @@
+"""The losses of linear models, each defined once: its value, slope, curvature and conjugate. Every method reads these.
+
+The scaling is that of scikit-learn: ``squared_error`` is half the square (as in `SGDRegressor`, and in `Ridge` beside
+``alpha/2 |w|^2``), ``squared_hinge`` is the whole square (as in `LinearSVC`), and ``log_loss`` is
+``log(1 + exp(-y f))`` (as in `LogisticRegression`). So C and alpha mean what these estimators mean by them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import inf
+from typing import Any, ClassVar
+
+import numpy as np
+
+__all__ = ["loss_of"]
+
+
+class Loss(ABC):
+    """A loss L(y, f) of a row whose target is y and whose score under a linear model is f.
+
+    Arrays of targets and scores have one shape, or shapes that broadcast. Everything but the conjugate also takes the
+    arrays of other namespaces than NumPy's (CuPy, array-api-strict).
+
+    Attributes
+    ----------
+    largest_curvature : float
+        The largest second derivative; 0 for losses made of straight lines.
+    conjugate_square : float
+        What the conjugate at slope s has of s^2, beside ``y s``: ``1 / (2 largest_curvature)`` of the losses that are a
+        square somewhere, 0 of those made of straight lines. The log loss, whose conjugate is an entropy, has 0 too.
+    """
+
+    largest_curvature: ClassVar[float] = 0.0
+    conjugate_square: ClassVar[float] = 0.0
+
+    @abstractmethod
+    def value(self, y: Any, f: Any) -> Any:
+        """L(y, f)."""
+
+    @abstractmethod
+    def slope(self, y: Any, f: Any) -> Any:
+        """The derivative by f; at a kink the one that scikit-learn's stochastic gradient descent takes.
+
+        Minus the slope is the row's dual weight, with the sign of its target for classes.
+        """
+
+    @abstractmethod
+    def curvature(self, y: Any, f: Any) -> Any:
+        """The second derivative by f, 0 at a kink."""
+
+    @abstractmethod
+    def conjugate(self, y: Any, s: Any) -> Any:
+        """The largest value of ``s f - L(y, f)`` over f; infinite for slopes that the loss does not have.
+
+        For dual weights a, minus the sum of the conjugates at slopes -a is the part of the dual objective that the
+        losses contribute.
+        """
+
+
+def _namespace(f: Any) -> Any:
+    return f.__array_namespace__() if hasattr(f, "__array_namespace__") else np
+
+
+def _filled(condition: Any, number: float, like: Any) -> Any:
+    """`number` where the condition holds, else 0."""
+    xp = _namespace(like)
+    return xp.where(condition, xp.full_like(like, number), xp.zeros_like(like))
+
+
+class _MarginLoss(Loss):
+    """A loss of y f, for targets -1 and +1."""
+
+    largest_dual: ClassVar[float] = inf
+
+    def conjugate(self, y: Any, s: Any) -> Any:
+        possible = (-y * s >= 0.0) & (-y * s <= self.largest_dual)
+        return np.where(possible, self.conjugate_square * s**2 + y * s, inf)
+
+
+class HingeLoss(_MarginLoss):
+    """``max(0, 1 - y f)``, the loss of `SVC` and of `LinearSVC(loss="hinge")`."""
+
+    largest_dual = 1.0
+
+    def of_slack(self, slack: Any) -> Any:
+        """The loss, given ``1 - y f``."""
+        return _namespace(slack).clip(slack, 0.0, None)
+
+    def value(self, y: Any, f: Any) -> Any:
+        return self.of_slack(1.0 - y * f)
+
+    def slope(self, y: Any, f: Any) -> Any:
+        return _namespace(f).where(y * f <= 1.0, -y, 0.0 * y)
+
+    def curvature(self, y: Any, f: Any) -> Any:
+        return _namespace(f).zeros_like(y * f)
+
+
+class SquaredHingeLoss(HingeLoss):
+    """``max(0, 1 - y f)^2``, the loss of `LinearSVC`."""
+
+    largest_curvature = 2.0
+    conjugate_square = 0.25
+    largest_dual = inf
+
+    def of_slack(self, slack: Any) -> Any:
+        return super().of_slack(slack) ** 2
+
+    def slope(self, y: Any, f: Any) -> Any:
+        return -2.0 * y * super().of_slack(1.0 - y * f)
+
+    def curvature(self, y: Any, f: Any) -> Any:
+        return _filled(y * f < 1.0, 2.0, y * f)
+
+
+class _ModifiedHuberLoss(_MarginLoss):
+    """The squared hinge for y f >= -1, and its tangent ``-4 y f`` below."""
+
+    largest_curvature = 2.0
+    conjugate_square = 0.25
+    largest_dual = 4.0
+
+    def value(self, y: Any, f: Any) -> Any:
+        xp, margin = _namespace(f), y * f
+        return xp.where(margin < -1.0, -4.0 * margin, xp.clip(1.0 - margin, 0.0, None) ** 2)
+
+    def slope(self, y: Any, f: Any) -> Any:
+        xp, margin = _namespace(f), y * f
+        return xp.where(margin < -1.0, -4.0 * y, -2.0 * y * xp.clip(1.0 - margin, 0.0, None))
+
+    def curvature(self, y: Any, f: Any) -> Any:
+        margin = y * f
+        return _filled((margin >= -1.0) & (margin < 1.0), 2.0, margin)
+
+
+class _LogLoss(_MarginLoss):
+    """``log(1 + exp(-y f))``, the loss of `LogisticRegression`: no score is so large that it overflows."""
+
+    largest_curvature = 0.25
+
+    def value(self, y: Any, f: Any) -> Any:
+        margin = y * f
+        xp = _namespace(margin)
+        return xp.logaddexp(xp.zeros_like(margin), -margin)
+
+    def slope(self, y: Any, f: Any) -> Any:
+        return -y * self._share(y * f)
+
+    def curvature(self, y: Any, f: Any) -> Any:
+        share = self._share(y * f)
+        return share * (1.0 - share)
+
+    def conjugate(self, y: Any, s: Any) -> Any:
+        dual = -y * s
+        # 0 log 0 is 0
+        share = np.clip(dual, np.finfo(np.float64).tiny, 1.0)
+        entropy = share * np.log(share) + (1.0 - share) * np.log1p(-np.minimum(share, 1.0 - 1e-16))
+        return np.where((dual >= 0.0) & (dual <= 1.0), entropy, inf)
+
+    @staticmethod
+    def _share(margin: Any) -> Any:
+        """1 / (1 + exp(margin)), the probability of the other class."""
+        xp = _namespace(margin)
+        return xp.exp(-xp.logaddexp(xp.zeros_like(margin), margin))
+
+
+class _PerceptronLoss(_MarginLoss):
+    """``max(0, -y f)``."""
+
+    def value(self, y: Any, f: Any) -> Any:
+        return _namespace(f).clip(-(y * f), 0.0, None)
+
+    def slope(self, y: Any, f: Any) -> Any:
+        return _namespace(f).where(y * f <= 0.0, -y, 0.0 * y)
+
+    def curvature(self, y: Any, f: Any) -> Any:
+        return _namespace(f).zeros_like(y * f)
+
+    def conjugate(self, y: Any, s: Any) -> Any:
+        return np.where((-y * s >= 0.0) & (-y * s <= 1.0), 0.0, inf)
+
+
+class _SquaredErrorLoss(Loss):
+    """``(y - f)^2 / 2``, for targets that are numbers, or -1 and +1."""
+
+    largest_curvature = 1.0
+    conjugate_square = 0.5
+
+    def value(self, y: Any, f: Any) -> Any:
+        return 0.5 * (f - y) ** 2
+
+    def slope(self, y: Any, f: Any) -> Any:
+        return f - y
+
+    def curvature(self, y: Any, f: Any) -> Any:
+        return _namespace(f).ones_like(f - y)
+
+    def conjugate(self, y: Any, s: Any) -> Any:
+        return self.conjugate_square * s**2 + y * s
+
+
+@dataclass(frozen=True)
+class _HuberLoss(Loss):
+    """``(y - f)^2 / 2`` up to an error of epsilon, and its tangent beyond."""
+
+    epsilon: float = 0.1
+    largest_curvature = 1.0
+    conjugate_square = 0.5
+
+    def value(self, y: Any, f: Any) -> Any:
+        xp = _namespace(f)
+        error = xp.abs(f - y)
+        tangent = self.epsilon * error - 0.5 * self.epsilon**2
+        return xp.where(error <= self.epsilon, 0.5 * error**2, tangent)
+
+    def slope(self, y: Any, f: Any) -> Any:
+        return _namespace(f).clip(f - y, -self.epsilon, self.epsilon)
+
+    def curvature(self, y: Any, f: Any) -> Any:
+        return _filled(_namespace(f).abs(f - y) <= self.epsilon, 1.0, f - y)
+
+    def conjugate(self, y: Any, s: Any) -> Any:
+        return np.where(np.abs(s) <= self.epsilon, self.conjugate_square * s**2 + y * s, inf)
+
+
+@dataclass(frozen=True)
+class _EpsilonInsensitiveLoss(Loss):
+    """``max(0, |y - f| - epsilon)``, the loss of `SVR` and `LinearSVR`."""
+
+    epsilon: float = 0.1
+
+    def value(self, y: Any, f: Any) -> Any:
+        xp = _namespace(f)
+        return xp.clip(xp.abs(f - y) - self.epsilon, 0.0, None)
+
+    def slope(self, y: Any, f: Any) -> Any:
+        xp, error = _namespace(f), f - y
+        return xp.where(xp.abs(error) > self.epsilon, xp.sign(error), 0.0 * error)
+
+    def curvature(self, y: Any, f: Any) -> Any:
+        return _namespace(f).zeros_like(f - y)
+
+    def conjugate(self, y: Any, s: Any) -> Any:
+        return np.where(np.abs(s) <= 1.0, self.epsilon * np.abs(s) + y * s, inf)
+
+
+@dataclass(frozen=True)
+class _SquaredEpsilonInsensitiveLoss(Loss):
+    """``max(0, |y - f| - epsilon)^2``: the whole square, as `LinearSVR` and `SGDRegressor` have it."""
+
+    epsilon: float = 0.1
+    largest_curvature = 2.0
+    conjugate_square = 0.25
+
+    def value(self, y: Any, f: Any) -> Any:
+        xp = _namespace(f)
+        return xp.clip(xp.abs(f - y) - self.epsilon, 0.0, None) ** 2
+
+    def slope(self, y: Any, f: Any) -> Any:
+        error = f - y
+        return 2.0 * (error - _namespace(f).clip(error, -self.epsilon, self.epsilon))
+
+    def curvature(self, y: Any, f: Any) -> Any:
+        return _filled(_namespace(f).abs(f - y) > self.epsilon, 2.0, f - y)
+
+    def conjugate(self, y: Any, s: Any) -> Any:
+        return self.conjugate_square * s**2 + self.epsilon * np.abs(s) + y * s
+
+
+# the two losses that are functions of the slack 1 - y f, of which the margin game tries many intercepts
+HINGES = {"hinge": HingeLoss(), "squared_hinge": SquaredHingeLoss()}
+_PLAIN: dict[str, Loss] = {
+    **HINGES,
+    "log_loss": _LogLoss(),
+    "modified_huber": _ModifiedHuberLoss(),
+    "perceptron": _PerceptronLoss(),
+    "squared_error": _SquaredErrorLoss(),
+}
+_WITH_EPSILON: dict[str, Any] = {
+    "huber": _HuberLoss,
+    "epsilon_insensitive": _EpsilonInsensitiveLoss,
+    "squared_epsilon_insensitive": _SquaredEpsilonInsensitiveLoss,
+}
+LOSS_NAMES = (*_PLAIN, *_WITH_EPSILON)
+
+
+def loss_of(name: str, epsilon: float = 0.1) -> Loss:
+    """The loss of that name.
+
+    Parameters
+    ----------
+    name : str
+        As scikit-learn names it: one of `LOSS_NAMES`.
+    epsilon : float
+        Of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive"; the others have none.
+
+    Raises
+    ------
+    ValueError
+        If no loss has that name.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.solvers.losses import loss_of
+    >>> hinge, y, f = loss_of("squared_hinge"), np.array([1.0, -1.0]), np.array([0.5, -3.0])
+    >>> hinge.value(y, f), hinge.slope(y, f)
+    (array([0.25, 0.  ]), array([-1.,  0.]))
+    """
+    if name in _PLAIN:
+        return _PLAIN[name]
+    if name not in _WITH_EPSILON:
+        raise ValueError(f"loss={name!r} is none that is known; the losses are {', '.join(LOSS_NAMES)}")
+    loss: Loss = _WITH_EPSILON[name](epsilon)
+    return loss

@@ -1,0 +1,66 @@
+"""Symmetric positive systems from sums of float32 products, which rounding may leave a little indefinite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import numpy as np
+from scipy.linalg import lapack
+
+from dkl.kernels.threads import Crew, usable_cores
+from dkl.solvers.cholesky import factorise
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# larger systems are solved one after another: as many as there are cores would not fit beside the data
+_AT_ONCE_BYTES = 1 << 26
+
+
+def systems_at_once(count: int, width: int) -> int:
+    """How many of `count` systems `map_systems` has written out at the same time."""
+    return min(count, usable_cores()) if 8 * width**2 <= _AT_ONCE_BYTES else min(count, 1)
+
+
+def map_systems(function: Callable[[T], R], pieces: Iterable[T], width: int) -> list[R]:
+    """`function`, which solves one system of so many unknowns, of each piece: on all cores where they are small."""
+    pieces = list(pieces)
+    if systems_at_once(len(pieces), width) < 2:
+        return [function(piece) for piece in pieces]
+    return Crew().map(function, pieces)
+
+
+def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndarray:
+    """The solution of a symmetric positive definite system by Cholesky; one that is not quite gets a growing diagonal.
+
+    Parameters
+    ----------
+    form : callable
+        Makes the matrix (m, m), in Fortran order, of which the upper triangle counts and which is overwritten: again
+        for each try, so that no copy is kept.
+    right : ndarray of shape (m,) or (m, r)
+
+    Returns
+    -------
+    ndarray of the shape of `right`
+
+    Raises
+    ------
+    ValueError
+        If the matrix is not finite.
+    """
+    extra = 0.0
+    while True:
+        system = np.asfortranarray(form(), dtype=np.float64)
+        diagonal = np.einsum("ii->i", system)
+        scale = diagonal.mean()
+        if not np.isfinite(scale):
+            raise ValueError(
+                "the products of the mapped rows are not finite: the rows are too large. Scale them "
+                "(scaling='standard' of the feature learner), or use dtype='float64'"
+            )
+        diagonal += extra
+        if factorise(system):
+            return lapack.dpotrs(system, right, lower=0)[0]
+        extra = 10.0 * extra if extra else 1e-9 * scale

@@ -1,0 +1,94 @@
+"""What of the GPU can be held to account without one, and the same promises with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from dkl.kernels import device, generic
+from dkl.kernels.gradients import gradient_sums
+from dkl.kernels.maps import map_rows
+from dkl.kernels.sums import feature_squares, feature_sums
+from dkl.protocols.block import Block
+from tests.kernels.cases import FAMILIES, FOURIER, PRECISION, SCALINGS, STORAGES, holey_rows, stored, weighted_map
+from tests.kernels.cuda_sources import compiled, host_kernel, played
+
+NO_GPU = device.why_no_gpu()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_kernel_compiles(dtype: str, tmp_path: Path) -> None:
+    assert "pair_sums" in compiled(device.kernel_source(np.dtype(dtype)), tmp_path)
+
+
+@played
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_kernel_makes_the_sums_of_the_cpu(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = host_kernel(device.kernel_source(np.dtype(dtype)), "pair_sums", tmp_path)
+    monkeypatch.setattr(device, "_kernel", lambda dtype: kernel)
+    X, S = holey_rows(300, 6), np.random.default_rng(1).standard_normal((300, 11))
+    feature_map = weighted_map(FAMILIES["gaussian"], 150, 6, dtype, "standard")
+    tolerance = 10 * PRECISION[dtype] * np.sqrt(300)
+    expected = feature_sums(X, S, feature_map, dtype)
+    np.testing.assert_allclose(device.feature_sums(X, S, feature_map, dtype), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_generic_path_mixes_no_arrays_and_equals_the_kernels(family: str, scaling: str | None) -> None:
+    """array-api-strict refuses whatever is not of its own kind, as a GPU would."""
+    xp = array_api_strict
+    X = np.round(8 * holey_rows(40, 6)) / 8
+    feature_map = weighted_map(FAMILIES[family], 20, 6, "float64", scaling)
+    parts = generic.mapped(xp, xp.asarray(X), feature_map, xp.float64)
+    found = np.hstack([np.asarray(part) for part in parts])
+    np.testing.assert_allclose(found, map_rows(X, feature_map, "float64"), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.skipif(NO_GPU is None, reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said_to_be_missing() -> None:
+    with pytest.raises(RuntimeError, match=r"device='gpu', but CuPy .*; use device='auto' or 'cpu'"):
+        device.resolve_device("gpu")
+    assert device.resolve_device("auto") == "cpu"
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(ValueError, match="device is 'tpu'; it must be 'auto', 'cpu', 'gpu' or 'mixed'"):
+        device.resolve_device("tpu")
+
+
+def test_the_cpu_leaves_blocks_where_they_are() -> None:
+    block = Block(0, np.ones((2, 3)), None, None, np.arange(2))
+    assert device.place(block, "cpu") is block
+    assert device.array_module(block.X) is np
+
+
+def test_reduced_precision_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "why_no_gpu", lambda: None)
+    monkeypatch.setenv("CUPY_TF32", "1")
+    with pytest.warns(RuntimeWarning, match="CUPY_TF32=1"):
+        assert device.resolve_device("auto") == "gpu"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_gpu_gives_the_sums_of_the_cpu(family: str, storage: str, dtype: str) -> None:
+    X, S = holey_rows(700, 6), np.random.default_rng(1).standard_normal((700, 11))
+    feature_map = weighted_map(FAMILIES[family], 300, 6, dtype, "standard")
+    placed: Any = device.place(Block(0, stored(X, storage), None, None, np.arange(700)), "gpu").X
+    tolerance = 10 * PRECISION[dtype] * np.abs(map_rows(X, feature_map, "float64")).max() ** 2 * np.sqrt(700)
+    calls = [
+        lambda rows: feature_sums(rows, S, feature_map, dtype),
+        lambda rows: feature_squares(rows, S[:, 0], feature_map, dtype),
+        lambda rows: device._host(map_rows(rows, feature_map, dtype)),
+    ]
+    if family in FOURIER:
+        calls.append(lambda rows: gradient_sums(rows, S[:, :2], feature_map, dtype))
+    for call in calls:
+        np.testing.assert_allclose(call(placed), call(X), rtol=0, atol=tolerance)

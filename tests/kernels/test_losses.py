@@ -1,0 +1,216 @@
+"""Every loss has one definition, scikit-learn's: the table keeps it, and each fused kernel agrees with the table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+from sklearn.linear_model import _sgd_fast
+
+import dkl
+from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, loss_sums
+from dkl.kernels.sgd import cuda_source as sgd_source
+from dkl.linear.held_out_sums import candidate_losses
+from dkl.methods.density.joint_sums import _dual_columns
+from dkl.methods.density.margin import square_of_duals
+from dkl.methods.density.sums import Smoothing, sided_duals
+from dkl.methods.game.problem import GameRules
+from dkl.methods.game.sums import Trials, primal_losses
+from dkl.solvers.losses import LOSS_NAMES, loss_of
+from tests.definitions import losses as definitions
+
+ERRORS = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive")
+EPSILON = 0.3
+SCIKIT_LEARN = {
+    "hinge": _sgd_fast.Hinge(1.0),
+    "perceptron": _sgd_fast.Hinge(0.0),
+    "squared_hinge": _sgd_fast.SquaredHinge(1.0),
+    "modified_huber": _sgd_fast.ModifiedHuber(),
+    "epsilon_insensitive": _sgd_fast.EpsilonInsensitive(EPSILON),
+    "squared_epsilon_insensitive": _sgd_fast.SquaredEpsilonInsensitive(EPSILON),
+}
+
+
+def targets_and_scores(name: str, n: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    """Scores on both sides of every kink, none within a thousandth of one."""
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal(n) if name in ERRORS else rng.choice([-1.0, 1.0], n)
+    f = 2.0 * rng.standard_normal(n)
+    kinks = np.array([EPSILON, -EPSILON]) if name in ERRORS else np.array([-1.0, 0.0, 1.0])
+    place = f - y if name in ERRORS else y * f
+    kept = np.abs(place[:, None] - kinks).min(axis=1) > 1e-3
+    return y[kept], f[kept]
+
+
+@pytest.mark.parametrize("name", LOSS_NAMES)
+def test_value_slope_and_curvature_are_their_definitions(name: str) -> None:
+    (y, f), loss, definition = targets_and_scores(name), loss_of(name, EPSILON), definitions.loss_of(name, EPSILON)
+    np.testing.assert_allclose(loss.value(y, f), definition.value(y, f), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(loss.slope(y, f), definition.slope(y, f), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(loss.curvature(y, f), definition.curvature(y, f), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", LOSS_NAMES)
+def test_slopes_and_curvatures_are_the_derivatives_of_the_values(name: str) -> None:
+    (y, f), loss = targets_and_scores(name), loss_of(name, EPSILON)
+    ahead, behind = f + 1e-4, f - 1e-4
+    slopes = (loss.value(y, ahead) - loss.value(y, behind)) / 2e-4
+    curvatures = (loss.slope(y, ahead) - loss.slope(y, behind)) / 2e-4
+    np.testing.assert_allclose(loss.slope(y, f), slopes, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(loss.curvature(y, f), curvatures, rtol=0, atol=1e-8)
+    assert loss.curvature(y, f).max() <= loss.largest_curvature
+    assert loss.curvature(y, f).max() > 0.9 * loss.largest_curvature or loss.largest_curvature == 0.0
+
+
+@pytest.mark.parametrize("name", LOSS_NAMES)
+def test_a_conjugate_is_the_largest_difference_of_a_line_and_the_loss(name: str) -> None:
+    (y, f), loss = targets_and_scores(name), loss_of(name, EPSILON)
+    s = loss.slope(y, f)
+    # Fenchel: where the line touches the loss
+    np.testing.assert_allclose(loss.conjugate(y, s), s * f - loss.value(y, f), rtol=0, atol=1e-12)
+    inner = 0.9 * s
+    expected = definitions.loss_of(name, EPSILON).conjugate(y, inner)
+    np.testing.assert_allclose(loss.conjugate(y, inner), expected, rtol=0, atol=1e-7)
+    if name not in ERRORS:
+        assert np.isinf(loss.conjugate(y, y)).all()
+    if name != "log_loss" and "perceptron" not in name:
+        of_squares = loss.conjugate_square * s**2 + y * s
+        beside = EPSILON * np.abs(s) if "insensitive" in name else 0.0
+        np.testing.assert_allclose(loss.conjugate(y, s), of_squares + beside, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", SCIKIT_LEARN)
+def test_losses_are_those_of_scikit_learns_stochastic_descent(name: str) -> None:
+    (y, f), loss, theirs = targets_and_scores(name), loss_of(name, EPSILON), SCIKIT_LEARN[name]
+    pairs = list(zip(y, f, strict=True))
+    np.testing.assert_allclose(loss.value(y, f), [theirs.py_loss(p, t) for t, p in pairs], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(loss.slope(y, f), [theirs.py_dloss(p, t) for t, p in pairs], rtol=1e-12, atol=1e-14)
+
+
+def test_far_scores_neither_overflow_nor_lose_their_sign() -> None:
+    f, y, loss = np.array([-1e4, 1e4, -40.0, 40.0]), np.array([1.0, 1.0, -1.0, -1.0]), loss_of("log_loss")
+    np.testing.assert_allclose(loss.value(y, f), [1e4, 0.0, 0.0, 40.0], atol=1e-12)
+    np.testing.assert_allclose(-loss.slope(y, f), [1.0, 0.0, 0.0, -1.0], atol=1e-12)
+    assert np.isfinite(loss.conjugate(y, loss.slope(y, f))).all()
+    np.testing.assert_allclose(loss.curvature(y, f), np.zeros(4), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LOSS_NAMES)
+def test_a_score_that_is_not_a_number_has_no_loss(name: str) -> None:
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(loss_of(name).value(np.array([1.0]), np.array([np.nan]))).all()
+
+
+@pytest.mark.parametrize("name", LOSS_NAMES)
+def test_arrays_of_another_namespace_and_float32_stay_what_they_are(name: str) -> None:
+    (y, f), loss = targets_and_scores(name), loss_of(name, EPSILON)
+    strict: Any = [array_api_strict.asarray(one) for one in (y, f)]
+    for function in (loss.value, loss.slope, loss.curvature):
+        np.testing.assert_allclose(np.asarray(function(*strict)), function(y, f), rtol=1e-14)
+        assert function(y.astype(np.float32), f.astype(np.float32)).dtype == np.float32
+
+
+def test_a_loss_that_nobody_knows_is_named() -> None:
+    with pytest.raises(ValueError, match=r"loss='squared'.*the losses are hinge, squared_hinge"):
+        loss_of("squared")
+
+
+def c_expression(source: str) -> str:
+    """A slope of the CUDA source as Python: ``a ? b : c`` becomes ``b if a else c``."""
+    if "?" not in source:
+        return source
+    condition, rest = source.split("?", 1)
+    first, second = rest.split(":", 1)
+    return f"({first.strip()}) if ({condition.strip()}) else ({c_expression(second.strip())})"
+
+
+@pytest.mark.parametrize("name", LOSS_NAMES)
+def test_the_slopes_of_the_gpu_are_those_of_the_table(name: str) -> None:
+    (y, f), slope = targets_and_scores(name), c_expression(sgd_source._SLOPES[name])
+    known = {"exp": np.exp, "fmin": min, "fmax": max, "epsilon": EPSILON}
+    found = [eval(slope, {**known, "y": t, "p": p}) for t, p in zip(y, f, strict=True)]
+    np.testing.assert_allclose(found, loss_of(name, EPSILON).slope(y, f), rtol=1e-12, atol=1e-14)
+    assert set(sgd_source._SLOPES) == set(LOSS_NAMES)
+
+
+def one_column(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, TrialSteps]:
+    """Scores as the one feature of a model, targets (n, 1), weights, and the model f = phi with steps of 0."""
+    y, f = targets_and_scores(name)
+    weight = np.random.default_rng(1).integers(1, 4, len(y)).astype(float)
+    model = np.array([[1.0, 0.0]])
+    return f[:, None], y[:, None], weight, TrialSteps(model, np.zeros_like(model), np.zeros((1, 1)))
+
+
+@pytest.mark.parametrize("name", ["squared_hinge", "squared_error"])
+def test_the_kernel_of_newton_steps_has_the_losses_of_the_table(name: Any) -> None:
+    (phi, y, weight, trial), loss = one_column(name), loss_of(name)
+    losses, gradient, curvature = loss_sums(phi, y, weight, trial, NewtonOptions(name, dtype="float64"))
+    np.testing.assert_allclose(losses[0, 0], weight @ loss.value(y, phi)[:, 0], rtol=1e-13)
+    np.testing.assert_allclose(gradient[0, 1], weight @ loss.slope(y, phi)[:, 0], rtol=1e-13)
+    np.testing.assert_array_equal(loss.largest_curvature * curvature, loss.curvature(y, phi))
+
+
+@pytest.mark.parametrize("name", ["hinge", "squared_hinge"])
+def test_the_kernels_of_tuned_features_have_the_losses_of_the_table(name: Any) -> None:
+    (phi, y, weight, trial), loss = one_column(name), loss_of(name)
+    # so narrow a hinge is the hinge but for the curvature
+    smoothing = Smoothing(1e-9, 1e-9, np.zeros((1, 2)))
+    smooth, losses, sides, curvature = sided_duals(phi, y, weight, trial, smoothing, name)
+    expected = loss.value(y, phi)[:, 0]
+    np.testing.assert_allclose(smooth[0, 0], weight @ expected, rtol=1e-8)
+    for side, rows in enumerate((y[:, 0] < 0.0, y[:, 0] > 0.0)):
+        np.testing.assert_allclose(losses[side, 0], weight[rows] @ expected[rows], rtol=1e-13)
+    duals = sides.sum(axis=0)
+    np.testing.assert_allclose(duals, -weight[:, None] * loss.slope(y, phi), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(curvature, weight[:, None] * loss.curvature(y, phi), rtol=1e-12, atol=1e-12)
+    # duals scaled by a side: what their conjugates have beside y s
+    scale = np.array([[0.7], [0.4]])
+    scaled = scale[(y[:, 0] > 0.0).astype(int), 0] * loss.slope(y, phi)[:, 0]
+    beside = weight @ (loss.conjugate(y[:, 0], scaled) - y[:, 0] * scaled)
+    assert square_of_duals(scale, losses, name) == pytest.approx(beside, rel=1e-12, abs=1e-12)
+
+
+def test_joint_features_have_the_squared_error_of_the_table() -> None:
+    (phi, y, weight, trial), loss = one_column("squared_error"), loss_of("squared_error")
+    operands = {"models": trial.coefficients, "loss": "squared_error"}
+    losses, _, columns = _dual_columns(phi, y, weight, operands)
+    np.testing.assert_allclose(losses[0, 0], weight @ loss.value(y, phi)[:, 0], rtol=1e-13)
+    np.testing.assert_allclose(columns[:, :, 0], -weight[:, None] * loss.slope(y, phi), rtol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["hinge", "squared_hinge"])
+def test_the_game_is_played_for_the_losses_of_the_table(name: Any) -> None:
+    (phi, y, weight, _), loss, C = one_column(name), loss_of(name), 0.7
+    trials = Trials(np.array([1.0, 0.5]), np.array([[0.0, 0.3]]))
+    found = primal_losses(phi, y, weight, trials, loss=name)
+    for s, scale in enumerate(trials.scales):
+        for b, intercept in enumerate(trials.intercepts[0]):
+            assert found[0, s, b] == pytest.approx(weight @ loss.value(y, scale * phi + intercept)[:, 0])
+    # alpha less its square over 2 C' is minus the conjugate of C times the loss, C loss*(slope / C), at slope -y alpha
+    alpha = np.linspace(0.0, C, 5)
+    expected = -C * loss.conjugate(np.ones(5), -alpha / C)
+    np.testing.assert_allclose(alpha - alpha**2 / (2.0 * GameRules(C=C, loss=name).curvature), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "classes"), [("squared_hinge", True), ("squared_error", False)])
+def test_penalties_are_judged_by_the_losses_of_the_table(name: str, classes: bool) -> None:
+    """Errors by the whole square: one minus it is the share of the variance that is explained."""
+    (phi, y, _, trial), loss = one_column(name), loss_of(name)
+    models = trial.coefficients[None, :, None]
+    found = candidate_losses(phi, y, models, classes=classes)[0, :, 0]
+    np.testing.assert_allclose(found, (1.0 if classes else 2.0) * loss.value(y, phi)[:, 0], rtol=1e-13)
+
+
+def test_no_other_module_defines_a_loss() -> None:
+    """Kernels that Numba compiles have their own lines, which the tests above hold to the table."""
+    formulas = re.compile(r"logaddexp|(maximum|clip)\((0\.0, )?1\.0 - [^()]*(scores?|decision|margin|f)\b|_CONJUGATE")
+    wrong = []
+    for path in sorted(Path(dkl.__file__).parent.rglob("*.py")):
+        if path.name != "losses.py":
+            lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+            wrong += [f"{path}:{number}: {line.strip()}" for number, line in lines if formulas.search(line)]
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,133 @@
+"""Steps by scikit-learn's rule are scikit-learn's: in array operations, and in the CUDA kernel, on a GPU or played."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+
+from dkl.kernels import device
+from dkl.kernels.sgd import cuda_source as sgd_source
+from dkl.kernels.sgd.rule import SGDModels, SGDRule
+from dkl.kernels.sgd.steps import sgd_rows
+from tests.definitions import blocks as definitions
+from tests.kernels.cuda_sources import compiled, host_kernel, played
+
+ERRORS = ["squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"]
+N, M, K = 60, 7, 3
+
+# between them all losses, penalties, schedules, means and kinds of rows
+KINDS = {
+    "hinge": SGDRule("hinge", average=10, alpha=0.01),
+    "perceptron": SGDRule("perceptron", "l1", learning_rate="constant", alpha=0.02, eta0=0.05),
+    "squared hinge": SGDRule("squared_hinge", "elasticnet", learning_rate="invscaling", alpha=0.05, eta0=0.1),
+    "modified huber": SGDRule("modified_huber", None, learning_rate="adaptive", fit_intercept=False, average=1),
+    "log loss of sparse rows": SGDRule("log_loss", "l1", learning_rate="constant", eta0=0.2, alpha=0.02, sparse=True),
+    "squared error": SGDRule("squared_error", learning_rate="invscaling", eta0=0.05, power_t=0.25, average=30),
+    "huber": SGDRule("huber", "l1", learning_rate="constant", eta0=0.1, alpha=0.03, epsilon=0.3),
+    "epsilon": SGDRule("epsilon_insensitive", learning_rate="invscaling", eta0=0.1, epsilon=0.2),
+    "squared epsilon": SGDRule("squared_epsilon_insensitive", "elasticnet", learning_rate="constant", eta0=0.05),
+    "passive one": SGDRule("hinge", None, learning_rate="pa1", eta0=0.3),
+    "passive two": SGDRule("epsilon_insensitive", None, learning_rate="pa2", eta0=0.7),
+}
+
+
+def rows(rule: SGDRule, dtype: str = "float64") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows (some of zeros), targets and weights (some 0) of three models."""
+    generator = np.random.default_rng(3)
+    X = generator.normal(size=(N, M)) * (generator.random((N, M)) < 0.6)
+    X[[4, 20]] = 0.0
+    scores = X @ generator.normal(size=(M, K)) + 0.3 * generator.normal(size=(N, K)) + 0.2
+    Y = scores if rule.loss in ERRORS else np.where(scores > 0, 1.0, -1.0)
+    return X.astype(dtype), Y, generator.integers(0, 3, size=(N, K)).astype(float)
+
+
+def start(dtype: str = "float64", clock: float = 1.0) -> SGDModels:
+    """Models that have come some way."""
+    generator = np.random.default_rng(5)
+    coef, intercept = generator.normal(size=(K, M)).astype(dtype), generator.normal(size=K)
+    return SGDModels(coef, intercept, np.zeros_like(coef), np.zeros(K), clock)
+
+
+def agree(found: SGDModels, expected: SGDModels, rtol: float = 1e-11) -> None:
+    assert found.clock == expected.clock
+    for name in ("coef", "intercept", "average_coef", "average_intercept"):
+        value = getattr(expected, name)
+        size = max(1.0, np.abs(value).max())
+        np.testing.assert_allclose(getattr(found, name), value, rtol=0, atol=rtol * size, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_are_scikit_learns(kind: str) -> None:
+    rule = KINDS[kind]
+    X, Y, S = rows(rule)
+    agree(sgd_rows(X, Y, S, start(), rule=rule), definitions.sgd_rows(X, Y, S, start(), rule=rule))
+
+
+def test_float32_steps_are_scikit_learns() -> None:
+    rule = KINDS["squared hinge"]
+    X, Y, S = rows(rule, "float32")
+    found = sgd_rows(X, Y, S, start("float32"), rule=rule)
+    assert found.coef.dtype == np.float32
+    agree(found, definitions.sgd_rows(X, Y, S, start("float32"), rule=rule), 2e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_mix_no_arrays(kind: str) -> None:
+    """array-api-strict refuses whatever is not of its own kind, as a GPU would."""
+    rule = KINDS[kind]
+    X, Y, S = rows(rule)
+    strict: Any = array_api_strict.asarray(X)
+    agree(sgd_rows(strict, Y, S, start(), rule=rule), sgd_rows(X, Y, S, start(), rule=rule))
+
+
+@pytest.mark.parametrize("kind", ["hinge", "modified huber", "squared error", "passive two"])
+def test_two_calls_are_one(kind: str) -> None:
+    """But for the l1 penalty, whose debt is of one call, as in scikit-learn."""
+    rule = KINDS[kind]
+    X, Y, S = rows(rule)
+    half = sgd_rows(X[:25], Y[:25], S[:25], start(), rule=rule)
+    agree(sgd_rows(X[25:], Y[25:], S[25:], half, rule=rule), sgd_rows(X, Y, S, start(), rule=rule))
+
+
+def test_the_mean_of_truncated_iterates_is_refused() -> None:
+    rule = SGDRule("hinge", "l1", average=1)
+    with pytest.raises(ValueError, match=r"average=1 with penalty='l1'.*set average=False or penalty='l2'"):
+        sgd_rows(*rows(rule), start(), rule=rule)
+
+
+@played
+@pytest.mark.parametrize(("kind", "dtype"), list(zip(KINDS, cycle(["float32", "float64"]))))
+def test_the_kernel_takes_the_same_steps(
+    kind: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four threads of the CPU play those of a block: what a GPU is launched with, and what it does."""
+    rule = KINDS[kind]
+    monkeypatch.setattr(device, "GROUP", 2)
+    monkeypatch.setattr(device, "sgd_source", lambda rule, dtype: sgd_source.sgd_source(rule, dtype, 2))
+    monkeypatch.setattr(device, "_sgd_kernel", lambda source: host_kernel(source, "sgd_rows", tmp_path))
+    X, Y, S = rows(rule, dtype)
+    before = start(dtype, clock=4.0)
+    found = device.sgd_rows(X, Y, S, before, rule)
+    assert found.coef.dtype == dtype
+    agree(found, sgd_rows(X, Y, S, before, rule=rule), {"float32": 1e-5, "float64": 1e-12}[dtype])
+    agree(before, start(dtype, clock=4.0), 0.0)
+
+
+def test_the_kernel_compiles(tmp_path: Path) -> None:
+    source = sgd_source.sgd_source(KINDS["log loss of sparse rows"], np.dtype("float32"))
+    assert "sgd_rows" in compiled(source, tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_takes_the_steps_of_the_cpu(kind: str, dtype: str) -> None:
+    rule = KINDS[kind]
+    X, Y, S = rows(rule, dtype)
+    found = sgd_rows(device.rows_on(X, "gpu"), Y, S, start(dtype), rule=rule)
+    agree(found, sgd_rows(X, Y, S, start(dtype), rule=rule), {"float32": 1e-5, "float64": 1e-11}[dtype])

@@ -1,0 +1,137 @@
+"""Feature learners are citizens of scikit-learn and compose with dask-ml."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+
+from dkl.features.families import Gaussian, Laplacian
+from dkl.machines.kernel_machines import KernelClassifier
+from dkl.methods.aligned.learner import AlignedFeatures
+from dkl.methods.leverage.learner import LeverageFeatures
+from dkl.methods.margin.learner import MarginFeatures
+from dkl.methods.peaks.learner import PeakFeatures
+from dkl.methods.posterior.learner import PosteriorFeatures
+from dkl.methods.random_features import RandomFeatures
+from tests.kernels.cases import blas_treats_rows_alike
+
+LEARNERS = [
+    RandomFeatures(n_features=40, random_state=0),
+    AlignedFeatures(n_candidates=200, n_features=40, random_state=0),
+    PosteriorFeatures(n_candidates=200, n_features=40, random_state=0),
+    LeverageFeatures(n_candidates=200, n_features=40, random_state=0),
+    PeakFeatures(n_features=40, chains=60, steps=5, random_state=0),
+    MarginFeatures(n_features=40, random_state=0),
+]
+_CLIMBING = "a climb on rows with weights and on repeated rows ends at one peak, to rounding times its steps"
+_CHECKS = [f"check_sample_weight_equivalence_on_{storage}_data" for storage in ("dense", "sparse")]
+SAMPLED = {one: dict.fromkeys(_CHECKS, _CLIMBING) for one in (PeakFeatures, MarginFeatures)}
+if not blas_treats_rows_alike():
+    SAMPLED[LeverageFeatures] = dict.fromkeys(_CHECKS, "features are float32, and rows are rounded by their place")
+every_learner = pytest.mark.parametrize("learner", LEARNERS, ids=lambda learner: type(learner).__name__)
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    X, y = load_breast_cancer(return_X_y=True)
+    return np.log1p(X).astype(np.float32), np.array(["benign", "malignant"])[1 - y]
+
+
+@pytest.mark.filterwarnings("ignore")
+@every_learner
+def test_the_checks_of_scikit_learn_pass(learner: Any) -> None:
+    results = check_estimator(learner, on_fail=None, expected_failed_checks=SAMPLED.get(type(learner), {}))
+    failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
+    assert not failed
+    assert len(results) > 45
+
+
+@every_learner
+def test_a_pipeline_with_a_linear_model_learns(learner: Any, rows: Any) -> None:
+    pipeline = make_pipeline(clone(learner).set_params(scaling="standard"), LogisticRegression(C=100.0, max_iter=1_000))
+    assert pipeline.fit(*rows).score(*rows) > 0.95
+
+
+def test_parameters_are_searched_as_of_any_estimator(rows: Any) -> None:
+    pipeline = make_pipeline(LEARNERS[1], LogisticRegression())
+    grid = {"alignedfeatures__rho": [0.0, 5.0], "alignedfeatures__family": [Gaussian(1.0), Laplacian(5.0)]}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(*rows)
+    assert set(search.best_params_) == set(grid)
+
+
+@every_learner
+def test_a_clone_has_the_parameters_and_not_the_fit(learner: Any, rows: Any) -> None:
+    fitted = clone(learner).set_params(family=Gaussian(2.0), scaling="minmax").fit(*rows)
+    other = clone(fitted)
+    assert other.get_params() == fitted.get_params()
+    assert not hasattr(other, "feature_map_")
+    assert not hasattr(other, "frequencies_")
+
+
+@every_learner
+def test_outputs_have_names_and_become_frames(learner: Any, rows: Any) -> None:
+    fitted = clone(learner).set_output(transform="pandas").fit(*rows)
+    frame = fitted.transform(rows[0])
+    assert list(frame.columns) == list(fitted.get_feature_names_out())
+    assert frame.columns[0] == type(learner).__name__.lower() + "0"
+    assert frame.shape[1] == fitted.feature_map_.n_features
+
+
+@every_learner
+def test_reprs_show_what_was_set_and_notebooks_get_html(learner: Any) -> None:
+    shown = clone(learner).set_params(family=Laplacian(3.0))
+    assert "Laplacian(sigma=3.0" in repr(shown)
+    assert "n_features=40" in repr(shown)
+    assert type(learner).__name__ in shown._repr_html_()
+
+
+@every_learner
+def test_a_pickled_learner_maps_to_the_same_bits(learner: Any, rows: Any) -> None:
+    fitted = clone(learner).fit(*rows)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.transform(rows[0]), fitted.transform(rows[0]))
+
+
+@every_learner
+def test_dask_ml_maps_in_parallel_and_fits_block_by_block(learner: Any, rows: Any) -> None:
+    from dask_ml.wrappers import Incremental, ParallelPostFit
+
+    X, y = da.from_array(rows[0], chunks=(100, -1)), da.from_array(rows[1], chunks=100)
+    mapped = ParallelPostFit(clone(learner)).fit(*rows).transform(X)
+    assert isinstance(mapped, da.Array)
+    fitted = clone(learner).fit(X, y)
+    np.testing.assert_allclose(mapped, fitted.transform(rows[0]), atol=1e-6 if blas_treats_rows_alike() else 5e-6)
+    linear = Incremental(SGDClassifier(random_state=0), shuffle_blocks=False)
+    linear.fit(fitted.transform(X), da.from_array((rows[1] == "benign").astype(int), chunks=100), classes=[0, 1])
+    assert linear.estimator_.coef_.shape == (1, fitted.feature_map_.n_features)
+
+
+def test_the_wrapper_for_streams_of_dask_ml_is_told_that_fit_takes_dask_arrays(rows: Any) -> None:
+    from dask_ml.wrappers import Incremental
+    from sklearn.exceptions import NotFittedError
+
+    X, y = da.from_array(rows[0], chunks=(100, -1)), da.from_array(rows[1], chunks=100)
+    machine = KernelClassifier("random", epochs=1, random_state=0)
+    with pytest.raises(
+        NotFittedError, match="fit first, which takes Dask arrays itself, without dask_ml's Incremental"
+    ):
+        Incremental(machine).fit(X, y, classes=["benign", "malignant"])
+    assert machine.fit(X, y).classes_.tolist() == ["benign", "malignant"]
+
+
+@every_learner
+def test_an_unfitted_learner_says_so(learner: Any, rows: Any) -> None:
+    from sklearn.exceptions import NotFittedError
+
+    with pytest.raises(NotFittedError, match="fit"):
+        clone(learner).transform(rows[0])
