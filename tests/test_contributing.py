@@ -13,10 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
+from dkl.data.coerce import as_dataset
 from dkl.data.sources.in_memory import ArraySource
+from dkl.events import Event
 from dkl.features.families import Gaussian
 from dkl.methods.random_features import RandomFeatures
+from dkl.planning import plan
 from dkl.testing import check_family, check_learner, check_source
 
 ROOT = Path(__file__).parents[1]
@@ -52,6 +56,43 @@ def test_the_learner_of_the_page_keeps_what_varies_most(skeleton: Callable[[str]
     phi = learner.transform(X).astype(np.float64)
     plain = RandomFeatures(Gaussian(1.0), n_features=10, random_state=0).fit_transform(X).astype(np.float64)
     assert phi.var(axis=0).sum() > plain.var(axis=0).sum()
+
+
+def test_the_learner_with_rounds_satisfies_the_checks(skeleton: Callable[[str], ModuleType]) -> None:
+    check_learner(skeleton("rounds").PursuedFeatures(n_features=6))
+
+
+def test_every_round_of_the_page_lowers_the_loss_and_a_plan_names_them(skeleton: Callable[[str], ModuleType]) -> None:
+    X = np.random.default_rng(0).normal(size=(300, 3))
+    y = np.cos(2 * X[:, 0]) + np.sin(X[:, 1])
+    learner = skeleton("rounds").PursuedFeatures(Gaussian(1.0), n_features=12, random_state=0)
+    fitted = clone(learner).fit(X, y)
+    assert len(fitted.losses_) == 6
+    assert np.all(np.diff(fitted.losses_) < 0)
+    assert plan(learner, as_dataset(X, y)).n_passes >= 6
+
+
+def test_a_learner_with_rounds_goes_on_from_its_checkpoint(
+    skeleton: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    X = np.random.default_rng(0).normal(size=(300, 3))
+    y = np.cos(2 * X[:, 0])
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(event: Event) -> None:
+        if event.name == "rounds" and event.kind == "advanced" and event.done == 3:
+            raise Interrupted
+
+    learner = skeleton("rounds").PursuedFeatures(Gaussian(1.0), n_features=12, random_state=0)
+    expected = clone(learner).fit(X, y).losses_
+    learner.set_params(checkpoint=str(tmp_path / "checkpoint"))
+    with pytest.raises(Interrupted):
+        clone(learner).set_params(progress=interrupt).fit(X, y)
+    resumed = clone(learner).fit(X, y)
+    assert len(resumed.stats_) < len(expected)
+    np.testing.assert_array_equal(resumed.losses_, expected)
 
 
 @dataclass(frozen=True)
