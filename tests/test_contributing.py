@@ -136,3 +136,12 @@ def test_a_source_that_miscounts_is_refused() -> None:
 
     with pytest.raises(AssertionError, match="rows, not"):
         check_source(Miscounting(np.eye(10), rows_a_block=5))
+
+
+def test_the_examples_of_the_architecture_page_print_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "examples" / "reference" / "architecture.md").read_text(encoding="utf-8")
+    programs = re.findall(r"```python\n(.*?)```", text, re.S)
+    exec(compile("\n".join(programs), "architecture.md", "exec"), {"__name__": "architecture"})
+    expected = re.findall(r"^print\(.*\)  # (.*)$", text, re.M)
+    assert len(expected) == len(programs) == 2
+    assert capsys.readouterr().out.splitlines() == expected
