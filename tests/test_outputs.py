@@ -97,7 +97,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     ),
     "a dataset over a model": (["ingest", "labels.csv", "model.zarr", "--target", "label"], "is a model"),
     "a dataset over its input": (["ingest", "labels.csv", "labels.csv", "--target", "label"], "file"),
-    "a dataset that holds its input": (["ingest", "other-rows.zarr/in.csv", "other-rows.zarr"], "holds the input"),
+    "a dataset that holds its input": (["ingest", "other-rows.zarr/in.csv", "other-rows.zarr"], "dkl did not write"),
     "a page over a page of the user": (["report", "model.zarr", "--output", "mine.html"], "is a file"),
     "a page over JSON of the user": (["report", "model.zarr", "--output", "mine.json"], "is a file"),
     "a page inside the model": (["report", "model.zarr", "--output", "model.zarr/page.html"], "lies inside"),
