@@ -15,15 +15,18 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+from sklearn.base import clone
 
 from dkl.bench.passes import Measure
 from dkl.data.create import create_dataset
+from dkl.explain.contributions import contributions
+from dkl.explain.importance import importance
 from dkl.kernels.blas import one_blas_thread
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.random_features import RandomFeatures
 
 MOST_TIMES = 2.0
-_FITTED_ROWS = 5_000
+_FITTED_ROWS, _EXPLAINED_ROWS = 5_000, 50
 
 
 def busy_ratios(
@@ -65,10 +68,18 @@ def _paths(folder: str, n_rows: int, n_columns: int, n_features: int) -> Mapping
     y = X[:, 0] * X[:, 1] > 0
     rows = create_dataset(f"{folder}/rows.zarr", X, y)
     lazy = da.from_array(X, chunks=(max(1, n_rows // 16), n_columns))
+    few, labels = X[:_FITTED_ROWS], y[:_FITTED_ROWS]
     features = RandomFeatures(n_features=n_features, random_state=0)
     machine: Any = KernelClassifier(features, loss="log_loss", random_state=0)
-    model = machine.fit(X[:_FITTED_ROWS], y[:_FITTED_ROWS])
+    exact: Any = KernelClassifier(features, loss="squared_hinge", solver="newton", alpha=1e-3, random_state=0)
+    model = machine.fit(few, labels)
+    predictor = model.predictor()
     return {
+        "fit by stochastic steps": lambda: clone(machine).set_params(epochs=2).fit(few, labels),
+        "fit by Newton steps": lambda: clone(exact).fit(few, labels),
+        "importance": lambda: importance(model, rows),
+        "contributions": lambda: contributions(model, few[:_EXPLAINED_ROWS], few[:_EXPLAINED_ROWS]),
+        "predictor": lambda: predictor.decision_function(X),
         "score": lambda: model.score(rows),
         "predict": lambda: model.predict(rows).compute(),
         "predict_proba": lambda: model.predict_proba(rows).compute(),

@@ -66,8 +66,8 @@ def assert_scale(found: np.ndarray, of: Callable[[float], np.ndarray], C: float,
 def long_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds end at the optimum, not near it."""
     monkeypatch.setattr(corrective, "RoundSchedule", partial(RoundSchedule, settling=300))
-    monkeypatch.setattr(corrective, "_LOG_STEPS", 300)
-    monkeypatch.setattr(corrective, "_LOG_GAIN", 1e-13)
+    monkeypatch.setattr(corrective, "_SETTLING_STEPS", 300)
+    monkeypatch.setattr(corrective, "_LEAST_GAIN", {"log_loss": 1e-13, "squared_hinge": 1e-13})
 
 
 def margin_features(loss: str | None, C: float, **options: Any) -> dkl.MarginFeatures:
@@ -102,11 +102,23 @@ def test_weights_count_beside_c_as_in_scikit_learn(loss: str) -> None:
     assert_scale(scores, expected, 0.25, 1e-3)
 
 
-@pytest.mark.parametrize(("n_classes", "rtol"), [(2, 5e-3), (3, 5e-3)])
-def test_the_rounds_of_a_log_loss_settle_near_logistic_regression_by_themselves(n_classes: int, rtol: float) -> None:
+@pytest.mark.parametrize(
+    ("loss", "n_classes", "C", "rtol"),
+    [
+        ("log_loss", 2, 0.5, 5e-3),
+        ("log_loss", 3, 0.5, 5e-3),
+        ("squared_hinge", 2, 0.5, 1e-5),
+        ("squared_hinge", 2, 10.0, 1e-2),
+        ("squared_hinge", 3, 0.0125, 5e-3),
+        ("squared_hinge", 3, 0.05, 1e-2),
+    ],
+)
+def test_rounds_settle_near_the_machine_of_their_c_by_themselves(
+    loss: str, n_classes: int, C: float, rtol: float
+) -> None:
     X, y = classes(n_classes)
-    phi, scores = scores_of(margin_features("log_loss", 0.5).fit(X, y), X)
-    assert_scale(scores, lambda C: one_against_the_rest(lambda: linear_machine("log_loss", C), phi, y), 0.5, rtol)
+    phi, scores = scores_of(margin_features(loss, C).fit(X, y), X)
+    assert_scale(scores, lambda C: one_against_the_rest(lambda: linear_machine(loss, C), phi, y), C, rtol)
 
 
 @pytest.mark.parametrize("target", ["numbers", "classes"])

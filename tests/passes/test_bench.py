@@ -20,5 +20,5 @@ def test_the_measurements_run_and_say_whether_a_promise_is_kept():
 @pytest.mark.slow
 def test_beside_a_busy_process_no_path_takes_twice_its_time_with_one_blas_thread():
     found = {measure.name: measure.value for measure in busy_ratios()}
-    assert len(found) == 8
+    assert len(found) == 13
     assert max(found.values()) <= 2.0, found

@@ -44,9 +44,11 @@ _STARTS = 200
 # what a late round adds for several classes, which find as much in fewer and larger rounds; a single model does not
 _LATE_GROWTH = 0.35
 _ENOUGH_ROWS = 10_000
-# every row has curvature under the log loss, of which steps know a bound only: they are shorter than Newton's, and the
-# last ones come to the model of `LogisticRegression` by about a fifth of the way each
-_LOG_STEPS, _LOG_GAIN = 30, 1e-7
+# The steps of the last rounds know a bound of the curvature only, under the log loss and for several classes: they are
+# shorter than Newton's, and come to the model of `LogisticRegression` or `LinearSVC` by a part of the way each. They go on
+# until one lowers the objective by less than this share of it, and for so many passes at most.
+_SETTLING_STEPS = 30
+_LEAST_GAIN = {"log_loss": 1e-7, "squared_hinge": 1e-6}
 _C = 0.0125
 # C multiplies the whole square of an error, as in `LinearSVR`, which is twice the loss of that name
 _C_OF = {"squared_error": 2.0}
@@ -204,8 +206,8 @@ def _schedule(
     few = _are_few(dataset)
     share = (0.5 if few else 0.0) if learner.plain_share is None else learner.plain_share
     schedule = RoundSchedule(rounds=learner.rounds, patience=learner.patience, tol=learner.tol, plain_share=share)
-    if loss == "log_loss":
-        schedule = replace(schedule, settling=_LOG_STEPS, least_gain=_LOG_GAIN)
+    if loss in _LEAST_GAIN:
+        schedule = replace(schedule, settling=_SETTLING_STEPS, least_gain=_LEAST_GAIN[loss])
     if few and learner.plain_share is None:
         schedule = replace(schedule, most_searched=max(1, int(_searched_share(dataset) * dataset.total_weight)))
     if learner.n_features == "auto" and learner.patience is None:
