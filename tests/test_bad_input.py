@@ -707,6 +707,18 @@ SPLITS = [
     Case("a store with a NUL", lambda f: dkl.create_dataset(f"{f}/a\0b", X, Y), ValueError, ("x00", "NUL")),
     Case("an open of a NUL", lambda f: dkl.open_dataset(f"{f}/a\0b"), ValueError, ("x00", "NUL")),
     Case("a store without a name", lambda f: dkl.create_dataset("", X, Y), ValueError, ("''", "empty")),
+    Case(
+        "targets in place that are one number",
+        lambda f: dkl.from_zarr(zarr.array(X), y=3.0),
+        ValueError,
+        ("y has shape ()", "(n_rows,)"),
+    ),
+    Case(
+        "options of a store that are none",
+        lambda f: dkl.create_dataset(str(f / "rows.zarr"), X, Y, storage_options=1),
+        TypeError,
+        ("storage_options is 1", "dict"),
+    ),
     Case("a store of bytes", lambda f: dkl.create_dataset(b"rows.zarr", X, Y), TypeError, ("bytes", "path or a URL")),
 ]
 

@@ -434,8 +434,10 @@ def from_zarr(
     if len(rows.shape) != 2 or 0 in rows.shape:
         raise ValueError(f"X has shape {tuple(rows.shape)}; expected rows and columns, at least one of each")
     for name, given in (("y", opened_y), ("sample_weight", weight)):
-        if given is not None and np.shape(given)[0] != rows.shape[0]:
-            raise ValueError(f"{name} has {np.shape(given)[0]} rows and X has {rows.shape[0]}; they must be as many")
+        if given is not None and np.shape(given)[:1] != rows.shape[:1]:
+            raise ValueError(
+                f"{name} has shape {np.shape(given)} and X has {rows.shape[0]} rows; expected one entry a row, (n_rows,)"
+            )
     found, labels = (None, None) if opened_y is None else classes_in_place(opened_y, task, classes, weight)
     schema = Schema(
         n_columns=int(rows.shape[1]),

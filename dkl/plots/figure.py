@@ -8,6 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from dkl.data.store.outputs import written_whole
+
 # two classes far apart for every kind of eye, then those that join them (Okabe & Ito 2008)
 CLASS_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#000000")
 RESOLUTION = 240
@@ -82,9 +84,10 @@ class Display:
         return self
 
     def save(self, path: str | Path) -> Path:
-        """Draw into a new figure and write it to `path` (PNG, SVG, PDF: by the suffix)."""
+        """Draw into a new figure and write it to `path` (PNG, SVG, PDF: by the suffix), whole or not at all."""
         figure = self.plot().figure_
-        figure.savefig(path, dpi=150)
+        with written_whole(path) as hidden:
+            figure.savefig(hidden, dpi=150)
         pyplot().close(figure)
         return Path(path)
 

@@ -7,6 +7,8 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -410,3 +412,34 @@ def test_where_splits_cannot_be_stored_the_remedy_is_said(tmp_path: Path, monkey
         ds.split({"train": 0.5})
     assert "write=False" in "".join(caught.value.__notes__)
     assert len(ds.split({"train": 0.5}, write=False)["train"]) == 13
+
+
+def add_rows(store: str, number: int) -> list[int]:
+    """Append rows that carry `number` five times; those that were told to open the store again do so."""
+    kept = []
+    for turn in range(5):
+        value = float(1_000 * number + turn)
+        rows = np.full((3, 3), value, np.float32)
+        while True:
+            try:
+                open_dataset(store).append(rows)
+            except (StoreError, FileExistsError, BlockingIOError):
+                continue
+            kept.append(int(value))
+            break
+    return kept
+
+
+@pytest.mark.slow
+def test_six_writers_at_once_lose_no_row_that_they_were_told_is_kept(tmp_path: Path) -> None:
+    store = str(tmp_path / "rows.zarr")
+    make(store)
+    with ProcessPoolExecutor(6, mp_context=get_context("spawn")) as pool:
+        told = [value for kept in pool.map(add_rows, [store] * 6, range(1, 7)) for value in kept]
+    dataset = open_dataset(store)
+    assert dataset.verify() == []
+    values, counts = np.unique(dataset.X.compute()[:, 0], return_counts=True)
+    added = values >= 1_000
+    assert values[added].tolist() == sorted(told)
+    assert set(counts[added].tolist()) == {3}
+    assert dataset.n_rows == len(X) + 3 * 30

@@ -18,6 +18,7 @@ from dkl.data.counts import RowCounts
 from dkl.data.labels import (
     TaskChoice,
     as_targets,
+    check_target_shape,
     check_targets,
     encode_labels,
     guess_task,
@@ -235,8 +236,9 @@ def classes_in_place(y: Any, task: TaskChoice, classes: Any, weight: Any = None)
     Raises
     ------
     ValueError
-        NaN or infinity, or labels of two dimensions.
+        NaN or infinity, labels of two dimensions, or no dimension at all.
     """
+    check_target_shape(np.shape(y))
     if task == "regression":
         return task, None
     if len(np.shape(y)) == 2 and np.shape(y)[1] > 1:

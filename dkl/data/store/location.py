@@ -57,6 +57,8 @@ class Location:
             raise ValueError(
                 f"{given!r} cannot name a store: it {fault}; expected a path such as 'rows.zarr', or a URL"
             )
+        if options is not None and not isinstance(options, Mapping):
+            raise TypeError(f"storage_options is {options!r}; expected a dict of options for fsspec, or None")
         path = given.removeprefix("file://") if given.startswith("file://") else given
         if "://" in path:
             return cls(path.rstrip("/"), given, dict(options or {}))

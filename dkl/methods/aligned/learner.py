@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from dkl.bounds.alignment import alignment_deviation, alignment_gap, rademacher_bound
 from dkl.bounds.certificate import Bounds
@@ -197,6 +198,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         ----------
         Sinha & Duchi 2016, lemmas 1 and 3, theorem 1; Letarte, Morvant & Germain 2019, theorem 4, corollary 5.
         """
+        check_is_fitted(self)
         if why := self._why_no_bounds():
             return Bounds(why_none=why)
         n, q, k = self.total_weight_, self.weights_, float(self.k)

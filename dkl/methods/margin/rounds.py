@@ -45,8 +45,8 @@ _STARTS = 200
 _LATE_GROWTH = 0.35
 _ENOUGH_ROWS = 10_000
 # The steps of the last rounds know a bound of the curvature only, under the log loss and for several classes: they are
-# shorter than Newton's, and come to the model of `LogisticRegression` or `LinearSVC` by a part of the way each. They go on
-# until one lowers the objective by less than this share of it, and for so many passes at most.
+# shorter than Newton's, and come to the model of `LogisticRegression` or `LinearSVC` by a part of the way each. They go
+# on until one lowers the objective by less than this share of it, and for so many passes at most.
 _SETTLING_STEPS = 30
 _LEAST_GAIN = {"log_loss": 1e-7, "squared_hinge": 1e-6}
 _C = 0.0125
