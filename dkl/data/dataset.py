@@ -436,7 +436,7 @@ def from_zarr(
     for name, given in (("y", opened_y), ("sample_weight", weight)):
         if given is not None and np.shape(given)[:1] != rows.shape[:1]:
             raise ValueError(
-                f"{name} has shape {np.shape(given)} and X has {rows.shape[0]} rows; expected one entry a row, (n_rows,)"
+                f"{name} has shape {np.shape(given)} and X has {rows.shape[0]} rows; expected (n_rows,), an entry a row"
             )
     found, labels = (None, None) if opened_y is None else classes_in_place(opened_y, task, classes, weight)
     schema = Schema(
