@@ -83,7 +83,7 @@ BETWEEN_METHODS = {
 KITS = {"preparation", "frequency_search"}
 # Modules of methods and heads that know datasets and passes; every other one there loads neither Dask nor zarr.
 LEARNER_ROLES = {"learner", "fit", "rounds"}
-PURE_AT_THE_ROOT = {"choice", "potentials"}
+PURE_AT_THE_ROOT = {"choice", "potentials", "sums"}
 IMPURE_HEADS = {"fitting", "incremental", "mixed_blocks", "newton", "refinement", "summary", "target_statistics"}
 # Modules that import each other, by imports inside functions where need be, each with the reason.
 CYCLES = {

@@ -11,10 +11,10 @@ import numpy as np
 from dkl.data.dataset import Dataset
 from dkl.explain.column_groups import Columns, Groups, columns_of
 from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
+from dkl.explain.sums import ColumnWaves
 from dkl.explain.wave_pass import (
     ROWS,
     TILE_BYTES,
-    ColumnWaves,
     RowsToExplain,
     SampledRows,
     column_record,

@@ -12,7 +12,8 @@ from scipy import sparse
 
 from dkl.explain.column_groups import Columns, Groups, columns_of
 from dkl.explain.model import model_of, rows_to_explain, wave_amplitudes
-from dkl.explain.wave_pass import ColumnWaves, dense, part_of
+from dkl.explain.sums import ColumnWaves
+from dkl.explain.wave_pass import dense, part_of
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import Scaler

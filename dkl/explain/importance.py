@@ -11,16 +11,15 @@ import numpy as np
 
 from dkl.explain.column_groups import Columns, Groups, columns_of
 from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
-from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, columns_map, dense
+from dkl.explain.sums import slope_sums
+from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, dense
 from dkl.features.projections import formed
 from dkl.kernels.blas import in_one_blas_thread
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.products import PRODUCT_FREQUENCIES, PRODUCT_ROWS
-from dkl.kernels.slopes import has_slopes, squared_slopes
-from dkl.kernels.sums import feature_squares, feature_sums
+from dkl.kernels.slopes import has_slopes
 from dkl.kernels.tiles import SCALED_BYTES
 from dkl.methods.prediction import Scorer
-from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
 Measure = Literal["auto", "slope", "replacement"]
@@ -185,18 +184,6 @@ def _slope_record(machine: Scorer, d: int) -> BlockSum:
         return Cost(rows * flops, tile * ((2 * K + 1) * d + (K + 2) * min(m, PRODUCT_FREQUENCIES)) + SCALED_BYTES)
 
     return BlockSum("slopes", slope_sums, {n: Accumulator(shape) for n, shape in sums.items()}, operands, cost)
-
-
-def slope_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Squared slopes of one block, and the sums that the columns' variances are made of, all of scaled columns."""
-    machine, weights = operands["machine"], block.weights
-    itself = columns_map(machine.feature_map.scaler, machine.feature_map.n_columns)
-    return {
-        "weight": weights.sum(),
-        "first": feature_sums(block.X, weights, itself, "float64")[0, :, 0],
-        "second": feature_squares(block.X, weights, itself, "float64")[0],
-        "slopes": squared_slopes(block.X, weights, machine.feature_map, machine.coef, machine.dtype),
-    }
 
 
 def _variances(found: Mapping[str, np.ndarray]) -> np.ndarray:

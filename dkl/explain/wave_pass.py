@@ -10,13 +10,10 @@ import numpy as np
 from scipy import sparse
 
 from dkl.data.dataset import Dataset
+from dkl.explain.sums import ColumnWaves, column_sums, sums_without, wave_sums
 from dkl.features.feature_map import FeatureMap
-from dkl.features.projections import ColumnProjection, DenseProjection, formed
+from dkl.features.projections import DenseProjection, formed
 from dkl.features.scaling import Scaler
-from dkl.kernels.device import array_module
-from dkl.kernels.left_out import left_out_sums
-from dkl.kernels.scale import scale_rows
-from dkl.kernels.sums import feature_sums
 from dkl.kernels.tiles import SCALED_BYTES, spans
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
@@ -52,19 +49,6 @@ class RowsToExplain:
         return [SampledRows.of_block(one, dataset.total_weight) if isinstance(one, Block) else one for one in found]
 
 
-@dataclass(frozen=True, eq=False)
-class ColumnWaves:
-    """The waves exp(i w.x) of some columns: the map sees these of a row."""
-
-    feature_map: FeatureMap
-    columns: np.ndarray
-
-    def angles(self, rows: np.ndarray, chosen: slice = slice(None)) -> np.ndarray:
-        """w.x of rows (n, k) of these columns, unscaled, for some of the frequencies: radians, float64 (n, m)."""
-        scaled = scale_rows(rows, self.feature_map.scaler, "float64")
-        return scaled @ self.feature_map.projection.dense()[chosen].T.astype(np.float64)
-
-
 def part_of(feature_map: FeatureMap, columns: np.ndarray, frequencies: Any = slice(None)) -> ColumnWaves:
     """The waves of the chosen columns; a model's amplitudes and phases are no part of them."""
     W: Any = formed(feature_map.projection)[frequencies][:, columns]
@@ -98,27 +82,6 @@ def wave_record(parts: Sequence[ColumnWaves], dtype: str) -> BlockSum:
     return BlockSum("waves", wave_sums, accumulators, {"parts": tuple(parts), "dtype": dtype}, cost)
 
 
-def wave_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """sum_i s_i (cos, sin)(w.x_i) of each part, (parts, 2, m), and the weight of the rows."""
-    found = []
-    by_column = sparse.csc_array(block.X) if sparse.issparse(block.X) else block.X
-    for part in operands["parts"]:
-        rows, weights = _rows_of(part, block.X, by_column, block.weights)
-        found.append(feature_sums(rows, weights, part.feature_map, operands["dtype"])[:, :, 0])
-    return {"sums": np.stack(found), "weight": block.weights.sum()}
-
-
-def _rows_of(part: ColumnWaves, X: Any, by_column: Any, weights: np.ndarray) -> tuple[Any, np.ndarray]:
-    """The columns that a part looks at; rows that are zero in all of them are one row of their whole weight."""
-    chosen = by_column[:, array_module(X).asarray(part.columns)]
-    if not sparse.issparse(chosen):
-        return chosen, weights
-    there = np.unique(chosen.indices)
-    rows = np.zeros((len(there) + 1, len(part.columns)), X.dtype)
-    rows[:-1] = chosen.tocsr()[there].toarray()
-    return rows, np.append(weights[there], weights.sum() - weights[there].sum())
-
-
 def left_out_record(feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: str) -> BlockSum:
     """The record of waves without a group of columns; `wave_means` takes its result too."""
     m = feature_map.n_frequencies
@@ -133,27 +96,10 @@ def left_out_record(feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype
     return BlockSum("dependence", sums_without, accumulators, operands, cost)
 
 
-def sums_without(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """sum_i s_i (cos, sin)(w.x_i without a group of columns), (G, 2, m), and the weight of the rows."""
-    found = left_out_sums(block.X, block.weights, operands["feature_map"], operands["groups"], operands["dtype"])
-    return {"sums": found, "weight": block.weights.sum()}
-
-
 def column_record(scaler: Scaler | None, d: int) -> BlockSum:
     """The record of the sums of the scaled columns."""
     sums = {"first": Accumulator((d,)), "weight": Accumulator(())}
     return BlockSum("columns", column_sums, sums, {"scaler": scaler}, lambda rows, columns: Cost(2.0 * rows * columns))
-
-
-def column_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """sum_i s_i x_i of scaled rows, (d,), and the weight of the rows."""
-    itself = columns_map(operands["scaler"], block.X.shape[1])
-    return {"first": feature_sums(block.X, block.weights, itself, "float64")[0, :, 0], "weight": block.weights.sum()}
-
-
-def columns_map(scaler: Scaler | None, d: int) -> FeatureMap:
-    """The map whose features are the d scaled columns."""
-    return FeatureMap("identity", ColumnProjection(np.arange(d), d), np.ones(d), scaler=scaler)
 
 
 def wave_means(result: Mapping[str, np.ndarray]) -> np.ndarray:

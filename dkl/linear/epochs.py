@@ -11,12 +11,11 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
-from dkl.linear.minibatches import HeldOut, RowTargets, piece_rows, shuffled_piece
-from dkl.linear.scores import decision_values, scoring_cost
+from dkl.linear.minibatches import HeldOut, RowTargets, piece_rows
+from dkl.linear.scores import scoring_cost
 from dkl.linear.sgd import SGDState
-from dkl.protocols.block import Block
+from dkl.linear.sums import held_out_loss, shuffled_piece
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Fold, Record
-from dkl.solvers.losses import loss_of
 
 _TOLERANCE = 1e-4
 # in operations of a matrix product at 100 GFLOP/s: a row costs each model 1.1 microseconds, and 1.6 ns a coefficient
@@ -169,24 +168,6 @@ def epochs_message(problem: EpochProblem, state: EpochState) -> str:
         return f"all {state.epoch} epochs are done"
     done = f"after {state.epoch} of {problem.epochs} epochs"
     return f"{state.ended} {done}" if state.ended else f"the held-out loss no longer falls {done}"
-
-
-def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Sums of the weighted loss over the held-out rows of a block, and of their weights.
-
-    Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets), "loss", "epsilon".
-    """
-    rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.row_id)))
-    if rows.n_rows == 0:
-        return {"loss": np.zeros(1), "weight": np.zeros(1)}
-    scores = decision_values(
-        rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
-    )
-    targets, loss = operands["targets"], loss_of(operands["loss"], operands["epsilon"])
-    weight = targets.weights(rows)
-    weight = np.ones(rows.n_rows) if weight is None else weight
-    losses = loss.value(targets.signed(rows), scores).sum(axis=1)
-    return {"loss": np.array([weight @ losses]), "weight": np.array([weight.sum()])}
 
 
 def uncentred(state: Any, center: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.device import array_module, is_on_gpu, place, rows_on, why_no_gpu
-from dkl.kernels.maps import map_rows, row_tile
+from dkl.kernels.device import is_on_gpu, rows_on, why_no_gpu
+from dkl.kernels.maps import row_tile
 from dkl.protocols.block import Block
 from dkl.protocols.sampling import row_fractions
 
@@ -110,26 +110,6 @@ def signs(codes: np.ndarray, n_classes: int) -> np.ndarray:
     """-1 and +1 of class codes (n,): (n, K) one class against the rest, or (n, 1) of two classes."""
     models = np.ones(1) if n_classes == 2 else np.arange(n_classes)
     return np.where(codes[:, None] == models, 1.0, -1.0)
-
-
-def shuffled_piece(block: Block, operands: Mapping[str, Any], number: int) -> Piece | None:
-    """Tile `number` of the rows of a block that are not held out, in an order drawn for this block and epoch.
-
-    Operands: "feature_map" (or None), "center" (or None), "dtype", "seed", "epoch", "held_out", "targets"; "device",
-    from the pass.
-    """
-    feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
-    kept = np.flatnonzero(~operands["held_out"].mask(block.row_id))
-    order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
-    rows = piece_rows(feature_map, operands["dtype"])
-    chosen = order[number * rows : (number + 1) * rows]
-    if len(chosen) == 0:
-        return None
-    tile = place(block.rows(chosen), operands.get("device", "cpu"))
-    phi = tile.X if feature_map is None else map_rows(tile.X, feature_map, operands["dtype"])
-    if center is not None:
-        phi -= array_module(phi).asarray(center)
-    return Piece(phi, targets.targets(tile), targets.weights(tile))
 
 
 def _arrived(from_gpu: bool, phi: Any, y: np.ndarray, weight: np.ndarray | None) -> Piece:

@@ -11,9 +11,9 @@ from scipy import special
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
-from dkl.linear.held_out_sums import held_out_block
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonProblem, NewtonState
+from dkl.linear.sums import held_out_block
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 # C beside loss sums on features of squared length 1, from the strongest penalty to the weakest

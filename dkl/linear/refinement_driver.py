@@ -17,16 +17,15 @@ from dkl.linear.refinement_sums import (
     REFINED_LOSSES,
     Expansion,
     RefinedLoss,
-    ScaledRows,
+    RefinePiece,
     adam_update,
     expansion_gradient,
-    scaled_rows,
+    refine_piece,
+    refined_rows,
 )
 from dkl.linear.scores import scoring_cost
-from dkl.protocols.block import Block
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Fold, Record
 
-_PIECE_BYTES, _PIECE_ROWS = 1 << 24, 4096
 # polynomial-decay averaging (Shamir & Zhang 2013, section 4)
 _AVERAGING = 8.0
 # each number of the model takes a step some three nanoseconds: five arrays are read and three written
@@ -129,15 +128,6 @@ class AdamState:
     steps: int = 0
 
 
-@dataclass(frozen=True, eq=False)
-class RefinePiece:
-    """Rows of a block in an order drawn for the epoch, with their targets (n, K) and weights."""
-
-    rows: ScaledRows
-    targets: np.ndarray
-    weight: np.ndarray | None
-
-
 def check_refinable(problem: RefineProblem) -> None:
     """Raise ValueError unless loss, targets and model suit each other."""
     classes, loss = problem.targets.classes, problem.options.loss
@@ -187,22 +177,6 @@ class RefineDriver:
         state, epochs = self.init(problem), problem.options.epochs
         looks = [([_look(problem, state)], epochs + 1)] if problem.options.held_out.share > 0 else []
         return [*looks, ([_epoch(problem, state)], epochs)]
-
-
-def refine_piece(block: Block, operands: Mapping[str, Any], number: int) -> RefinePiece | None:
-    """Scaled rows, piece `number` of those of a block that are not held out, in the epoch's order.
-
-    Operands: "feature_map", "targets", "held_out", "seed", "epoch", "dtype".
-    """
-    kept = np.flatnonzero(~operands["held_out"].mask(block.row_id))
-    order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
-    size = _piece_rows(operands["feature_map"], operands["dtype"])
-    chosen = order[number * size : (number + 1) * size]
-    if len(chosen) == 0:
-        return None
-    part, targets = block.rows(chosen), operands["targets"]
-    rows = scaled_rows(part.X, operands["feature_map"], operands["dtype"])
-    return RefinePiece(rows, targets.signed(part).astype(operands["dtype"]), targets.weights(part))
 
 
 def adam_step(state: AdamState, piece: RefinePiece, operands: Mapping[str, Any]) -> AdamState:
@@ -266,7 +240,7 @@ def _rates(problem: RefineProblem) -> np.ndarray:
 
 def _epoch(problem: RefineProblem, state: EpochState) -> Fold:
     options, feature_map = problem.options, problem.feature_map
-    size = _piece_rows(feature_map, options.dtype)
+    size = refined_rows(feature_map, options.dtype)
     order = np.random.default_rng([options.seed, state.epoch]).permutation(len(problem.block_rows))
     values = state.model["values"]
 
@@ -333,7 +307,3 @@ def _fields(state: AdamState) -> dict[str, Any]:
 
 def _looks_next(problem: RefineProblem, state: EpochState) -> bool:
     return problem.options.held_out.share > 0 and len(state.losses) <= state.epoch
-
-
-def _piece_rows(feature_map: FeatureMap, dtype: str) -> int:
-    return max(1, min(_PIECE_ROWS, _PIECE_BYTES // (feature_map.n_columns * np.dtype(dtype).itemsize)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -15,6 +16,7 @@ from dkl.kernels.device import rows_on
 from dkl.kernels.gradients import check_fourier
 from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin_rows
 from dkl.kernels.tiles import RowTiles, checked_dtype, spans
+from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
 
 __all__ = ["adam_update", "expansion_gradient"]
@@ -28,6 +30,8 @@ _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
 
 # frequencies of which W, and the gradient in all its columns, exist at once
 _FREQUENCIES = 512
+
+_PIECE_BYTES, _PIECE_ROWS = 1 << 24, 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,3 +256,33 @@ def _adam(
         first[i] += shares[0] * (g - first[i])
         second[i] += shares[1] * (g * g - second[i])
         values[i] -= rates[i] * (first[i] * scales[0]) / (np.sqrt(second[i] * scales[1]) + epsilon)
+
+
+@dataclass(frozen=True, eq=False)
+class RefinePiece:
+    """Rows of a block in an order drawn for the epoch, with their targets (n, K) and weights."""
+
+    rows: ScaledRows
+    targets: np.ndarray
+    weight: np.ndarray | None
+
+
+def refine_piece(block: Block, operands: Mapping[str, Any], number: int) -> RefinePiece | None:
+    """Scaled rows, piece `number` of those of a block that are not held out, in the epoch's order.
+
+    Operands: "feature_map", "targets", "held_out", "seed", "epoch", "dtype".
+    """
+    kept = np.flatnonzero(~operands["held_out"].mask(block.row_id))
+    order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
+    size = refined_rows(operands["feature_map"], operands["dtype"])
+    chosen = order[number * size : (number + 1) * size]
+    if len(chosen) == 0:
+        return None
+    part, targets = block.rows(chosen), operands["targets"]
+    rows = scaled_rows(part.X, operands["feature_map"], operands["dtype"])
+    return RefinePiece(rows, targets.signed(part).astype(operands["dtype"]), targets.weights(part))
+
+
+def refined_rows(feature_map: FeatureMap, dtype: str) -> int:
+    """Rows of a piece; follows from dtype and the number of columns alone."""
+    return max(1, min(_PIECE_ROWS, _PIECE_BYTES // (feature_map.n_columns * np.dtype(dtype).itemsize)))

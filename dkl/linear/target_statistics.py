@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from dkl.kernels.moments import column_sums, moments_of, moments_record
-from dkl.kernels.sums import encode_targets
+from dkl.kernels.moments import moments_of, moments_record
 from dkl.linear.minibatches import HeldOut
+from dkl.linear.sums import target_sums
 from dkl.passes.engine import run_pass
-from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum
 from dkl.protocols.source import BlockSource
 
@@ -64,20 +61,3 @@ def target_record(
         operands={"n_classes": n_classes, "class_weight": class_weight, "held_out": held_out},
         light=True,
     )
-
-
-def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`column_sums` of a block's targets (one-hot for classes), its rows, and 1 for a block that has some.
-
-    Operands: as the parameters of `target_record`.
-    """
-    held_out, n_classes = operands["held_out"], operands["n_classes"]
-    if held_out is not None:
-        block = block.rows(np.flatnonzero(~held_out.mask(block.row_id)))
-    if n_classes is None:
-        values, weights = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1), block.weights
-    else:
-        weighted = encode_targets(block, n_classes, operands["class_weight"])
-        values, weights = (np.asarray(block.y)[:, None] == np.arange(n_classes)) * 1.0, weighted.sum(axis=1)
-    counts = {"rows": np.array(float(block.n_rows)), "blocks": np.array(float(block.n_rows > 0))}
-    return {**column_sums(values, weights), **counts}

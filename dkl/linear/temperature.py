@@ -21,7 +21,7 @@ def best_multiplier(
     Parameters
     ----------
     label, uniform : ndarray of shape (3, T)
-        Sums of loss, slope and curvature in log a (`dkl.linear.calibration_sums.calibration_sums`).
+        Sums of loss, slope and curvature in log a (`dkl.linear.sums.calibration_sums`).
     total_weight : float
         N, of the rows that were summed.
     multipliers : ndarray of shape (T,)

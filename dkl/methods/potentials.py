@@ -11,9 +11,8 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
-from dkl.kernels.sums import encode_targets, feature_squares, feature_sums
 from dkl.methods.posterior.weights import pair_losses
-from dkl.protocols.block import Block
+from dkl.methods.sums import potential_sums, target_panels
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 from dkl.solvers.kernel_alignment import class_alignments, class_diagonal, regression_alignments, regression_diagonal
 
@@ -78,47 +77,10 @@ class PotentialState:
     total: float = 0.0
 
 
-def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The sums of one block: of the candidates' features, of the targets, and of squared features where asked."""
-    problem: PotentialProblem = operands["problem"]
-    targets = encode_targets(block, problem.n_classes, problem.class_weight)
-    if problem.pivot is not None:
-        targets[:, :-1] -= problem.pivot * targets[:, -1:]
-    features = feature_sums(block.X, targets, problem.candidates, dtype=problem.dtype)
-    sums = {"targets": np.asarray(targets.sum(axis=0)), **_cut("features", features)}
-    if problem.needs_squares:
-        weights = _square_weights(targets, problem.n_classes)
-        columns = [
-            feature_squares(block.X, np.ascontiguousarray(column), problem.candidates, dtype=problem.dtype)
-            for column in weights.T
-        ]
-        sums |= _cut("squares", np.stack(columns, axis=2))
-    return sums
-
-
-def _panels(parts: int, size: int, width: int) -> list[slice]:
-    """Target columns cut so that no accumulator of sums exceeds 64 MiB."""
-    step = max(1, _ACCUMULATOR_BYTES // (8 * parts * size))
-    return [slice(start, min(start + step, width)) for start in range(0, width, step)]
-
-
-def _cut(name: str, sums: np.ndarray) -> dict[str, np.ndarray]:
-    """Sums of shape (parts, m, K) as the accumulators of the record."""
-    return {f"{name}{panel.start}": sums[:, :, panel] for panel in _panels(*sums.shape)}
-
-
 def joined_sums(name: str, width: int, problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
     """Sums that the record cut into panels of targets, in one array (parts, m, width)."""
-    panels = _panels(problem.candidates.columns_a_frequency, problem.candidates.n_frequencies, width)
+    panels = target_panels(problem.candidates.columns_a_frequency, problem.candidates.n_frequencies, width)
     return np.concatenate([sums[f"{name}{panel.start}"] for panel in panels], axis=2)
-
-
-def _square_weights(targets: np.ndarray, n_classes: int | None) -> np.ndarray:
-    """What the squared features are weighted with: class indicators, or [y^2, y, 1] times the rows' weights."""
-    if n_classes is not None:
-        return targets
-    squared = np.square(targets[:, :-1]) / targets[:, -1:]
-    return np.concatenate([squared, targets], axis=1)
 
 
 def potential_record(problem: PotentialProblem) -> BlockSum:
@@ -127,7 +89,7 @@ def potential_record(problem: PotentialProblem) -> BlockSum:
     parts, size = candidates.columns_a_frequency, candidates.n_frequencies
     accumulators = {"targets": Accumulator((problem.n_targets,))}
     for name, width in (("features", problem.n_targets), ("squares", problem.n_squares)):
-        for panel in _panels(parts, size, width):
+        for panel in target_panels(parts, size, width):
             accumulators[f"{name}{panel.start}"] = Accumulator((parts, size, panel.stop - panel.start))
     return BlockSum(
         name="potentials",
@@ -151,7 +113,6 @@ def _potential_cost(rows: int, columns: int, *, problem: PotentialProblem) -> Co
 
 
 _TILE_BYTES = 16 << 20
-_ACCUMULATOR_BYTES = 64 << 20
 
 
 class _PotentialDriver:

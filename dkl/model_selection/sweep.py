@@ -20,7 +20,8 @@ from dkl.kernels.sums import encode_targets
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.parameters import check_parameters, drawn_seed
 from dkl.methods.posterior.learner import PosteriorFeatures
-from dkl.methods.potentials import PotentialProblem, joined_sums, potential_record, potential_sums
+from dkl.methods.potentials import PotentialProblem, joined_sums, potential_record
+from dkl.methods.sums import sums_by_fold
 from dkl.methods.validation import first_targets, rows_to_fit
 from dkl.model_selection.folds import RowFolds, fold_views
 from dkl.passes.devices import computing_device
@@ -296,16 +297,6 @@ def fold_record(problem: PotentialProblem, folds: RowFolds) -> BlockSum:
     }
     operands = {**whole.operands, "folds": folds}
     return BlockSum("potentials by fold", sums_by_fold, accumulators, operands, cost=whole.cost)
-
-
-def sums_by_fold(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`potential_sums` of the rows of each fold, one below the other."""
-    folds = operands["folds"]
-    number = folds(block.row_id)
-    there = np.unique(number)
-    each = {fold: potential_sums(block.rows(number == fold), operands) for fold in there}
-    nothing = {name: np.zeros_like(sums) for name, sums in each[there[0]].items()}
-    return {name: np.stack([each.get(fold, nothing)[name] for fold in range(folds.count + 1)]) for name in nothing}
 
 
 def centred_pairs(rows: Block, candidates: FeatureMap, means: np.ndarray, *, dtype: str) -> np.ndarray:

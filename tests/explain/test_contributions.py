@@ -13,7 +13,8 @@ from scipy import sparse
 
 import dkl
 from dkl.explain import background_of, contributions
-from dkl.explain.wave_pass import part_of, wave_means, wave_sums
+from dkl.explain.sums import wave_sums
+from dkl.explain.wave_pass import part_of, wave_means
 from dkl.plots import ContributionsDisplay
 from dkl.protocols.block import Block
 from tests.definitions.explain import shapley_values

@@ -14,7 +14,7 @@ from sklearn.linear_model import _sgd_fast
 import dkl
 from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, loss_sums
 from dkl.kernels.sgd import cuda_source as sgd_source
-from dkl.linear.held_out_sums import candidate_losses
+from dkl.linear.sums import candidate_losses
 from dkl.methods.density.joint_sums import _dual_columns
 from dkl.methods.density.margin import square_of_duals
 from dkl.methods.density.sums import Smoothing, sided_duals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dkl.linear.calibration_sums import calibration_sums
+from dkl.linear.sums import calibration_sums
 from dkl.linear.temperature import MULTIPLIERS, best_multiplier
 from dkl.methods.prediction import chosen_codes, probabilities
 from tests.definitions import linear as definition

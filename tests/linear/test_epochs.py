@@ -13,7 +13,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, centred, uncentred
 from dkl.linear.fitting import LinearProblem, Run, default_epochs, fit_by_epochs, mixed_source, summarise_rows
-from dkl.linear.minibatches import HeldOut, RowTargets, piece_rows, shuffled_piece
+from dkl.linear.minibatches import HeldOut, RowTargets, piece_rows
 from dkl.linear.mixed_blocks import MixedSource
 from dkl.linear.scores import decision_values
 from dkl.linear.sgd import (
@@ -24,6 +24,7 @@ from dkl.linear.sgd import (
     sgd_step,
     step_schedule,
 )
+from dkl.linear.sums import shuffled_piece
 from tests.definitions import losses
 from tests.linear.problems import blocks_of, dataset, feature_map, play, rows
 

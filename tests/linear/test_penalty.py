@@ -12,11 +12,11 @@ from sklearn.svm import LinearSVC
 
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets, packed_size
-from dkl.linear.held_out_sums import candidate_losses, held_out_block
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.penalty_choice import PENALTIES, Candidates, Folds, PenaltyChoice, clear_gain, penalty_candidates
 from dkl.linear.subsample_start import Share, rough_problem
+from dkl.linear.sums import candidate_losses, held_out_block
 from tests.definitions import linear as definition
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed
 

@@ -18,8 +18,8 @@ from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut, RowTargets, signs
 from dkl.linear.newton import fit_by_newton
 from dkl.linear.refinement import Refined, fit_and_refine, refine_features
-from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, adam_step, refine_piece
-from dkl.linear.refinement_sums import Expansion, expansion_gradient, scaled_rows
+from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, adam_step
+from dkl.linear.refinement_sums import Expansion, expansion_gradient, refine_piece, scaled_rows
 from dkl.linear.scores import decision_values
 from dkl.passes.checkpoint import Checkpoint
 from dkl.protocols.block import Block

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.normal_equations import NewtonTargets, design_tiles
+from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.scores import scoring_cost
 from dkl.methods.density.descent import TunedModel
 from dkl.methods.density.penalty import DensityPenalty
 from dkl.methods.density.problem import TunedLoss
 from dkl.methods.density.solution import TunedSolution, largest, ridge_value, squared_weights
-from dkl.protocols.block import Block
+from dkl.methods.density.sums import judging_shapes, judging_sums, slope_widths
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.losses import loss_of
-
-# of the hinge's slope, spread over a width: at the optimum rows at the kink have a share of it
-_WIDTHS = (0.0, 0.03, 0.1, 0.3, 1.0)
 
 
 def judging_record(
@@ -38,28 +34,12 @@ def judging_record(
     dtype : {"float32", "float64"}
         Of the mapped rows.
     """
-    accumulators = {name: Accumulator(shape) for name, shape in _shapes(model, loss).items()}
+    accumulators = {name: Accumulator(shape) for name, shape in judging_shapes(model.coef, loss).items()}
     operands = {"feature_map": feature_map, "targets": targets, "model": model, "loss": loss, "dtype": dtype}
-    cost = partial(_cost, feature_map=feature_map, n_models=len(model.coef) * (1 + 2 * len(_widths(loss))), dtype=dtype)
+    cost = partial(
+        _cost, feature_map=feature_map, n_models=len(model.coef) * (1 + 2 * len(slope_widths(loss))), dtype=dtype
+    )
     return BlockSum("objective", judging_sums, accumulators, operands, cost=cost)
-
-
-def judging_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """What `judged` needs of a block: losses, and sums over the duals a of either sign of |a|, a y, a^2 and a (phi, 1).
-
-    Operands: "feature_map", "targets" (a `NewtonTargets`), "model" (a `TunedModel`), "loss", "dtype".
-    """
-    model, loss = operands["model"], operands["loss"]
-    values, weight = operands["targets"](block)
-    total = {name: np.zeros(shape) for name, shape in _shapes(model, loss).items()}
-    total["weight"] += weight.sum()
-    for rows, phi in design_tiles(block.X, operands["feature_map"], operands["dtype"]):
-        wide, y, s = phi.astype(np.float64), values[rows], weight[rows]
-        scores = wide[:, :-1] @ model.coef.T + model.intercept
-        total["loss"] += s @ loss_of(loss).value(y, scores).sum(axis=1)
-        for name, value in _dual_sums(wide, y, s[:, None], scores, loss).items():
-            total[name] += value
-    return total
 
 
 def judged(
@@ -110,33 +90,6 @@ def _residual(pull: np.ndarray, coef: np.ndarray, u: np.ndarray, terms: tuple[fl
     by_density = penalty.gradient(u) - 0.5 * lam * squared_weights(ratio, u)
     by_model = max(largest(pull[:, :-1] - lam * ratio), largest(pull[:, -1]))
     return max(by_model, penalty.residual(u, by_density))
-
-
-def _shapes(model: TunedModel, loss: TunedLoss) -> dict[str, tuple[int, ...]]:
-    """What `judging_sums` returns: the last four by spread of the slope, by sign and by model."""
-    sides = (len(_widths(loss)), 2, len(model.coef))
-    pulls = (*sides, model.coef.shape[1] + 1)
-    return {"loss": (1,), "weight": (1,), "mass": sides, "linear": sides, "squares": sides, "pulls": pulls}
-
-
-def _widths(loss: TunedLoss) -> tuple[float, ...]:
-    return _WIDTHS if loss == "hinge" else (0.0,)
-
-
-def _dual_sums(
-    wide: np.ndarray, y: np.ndarray, s: np.ndarray, scores: np.ndarray, loss: TunedLoss
-) -> dict[str, np.ndarray]:
-    """Of rows with a last column of ones: sums by spread and by sign, each of shape (spreads, 2, K) and "pulls"."""
-    found: dict[str, list[np.ndarray]] = {"mass": [], "linear": [], "squares": [], "pulls": []}
-    for width in _widths(loss):
-        spread = None if width == 0.0 else -y * np.clip((1.0 - y * scores) / width, 0.0, 1.0)
-        slope = loss_of(loss).slope(y, scores) if spread is None else spread
-        sides = np.stack([np.maximum(-slope, 0.0), np.minimum(-slope, 0.0)])
-        found["mass"].append(np.abs(sides * s).sum(axis=1))
-        found["linear"].append((sides * s * y).sum(axis=1))
-        found["squares"].append((sides**2 * s).sum(axis=1))
-        found["pulls"].append(np.einsum("sik,ij->skj", sides * s, wide, optimize=True))
-    return {name: np.stack(values) for name, values in found.items()}
 
 
 def _cost(rows: int, columns: int, *, feature_map: FeatureMap, n_models: int, dtype: str) -> Cost:

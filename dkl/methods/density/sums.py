@@ -1,4 +1,4 @@
-"""Sums over a block for tuned random features: squared errors by fold, and smoothed hinges."""
+"""Sums over a block for tuned random features: squared errors by fold, and smoothed hinges, and what judges a model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any, Literal
 import numba
 import numpy as np
 
-from dkl.kernels.normal_equations import TrialSteps, add_hessian, mapped_tiles, packed_size
+from dkl.kernels.normal_equations import TrialSteps, add_hessian, design_tiles, mapped_tiles, packed_size
 from dkl.protocols.block import Block
+from dkl.solvers.losses import loss_of
 
 __all__ = ["margin_sums", "misfit_sums", "squared_sums"]
 
 MarginLoss = Literal["hinge", "squared_hinge"]
+JudgedLoss = Literal["squared_error", "hinge", "squared_hinge"]
 
 # rows whose curvature is this share of the steepest are left out of Hessians
 _FLAT = 1e-4
@@ -326,3 +328,53 @@ def margin_shapes(trial: TrialSteps, options: MarginOptions) -> dict[str, tuple[
     if options.columns is not None:
         shapes["hessian"] = (len(options.hessian_of), packed_size(*options.columns))
     return shapes
+
+
+# of the hinge's slope, spread over a width: at the optimum rows at the kink have a share of it
+_WIDTHS = (0.0, 0.03, 0.1, 0.3, 1.0)
+
+
+def judging_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """What `judged` needs of a block: losses, and sums over the duals a of either sign of |a|, a y, a^2 and a (phi, 1).
+
+    Operands: "feature_map", "targets" (a `NewtonTargets`), "model" (a `TunedModel`), "loss", "dtype".
+    """
+    model, loss = operands["model"], operands["loss"]
+    values, weight = operands["targets"](block)
+    total = {name: np.zeros(shape) for name, shape in judging_shapes(model.coef, loss).items()}
+    total["weight"] += weight.sum()
+    for rows, phi in design_tiles(block.X, operands["feature_map"], operands["dtype"]):
+        wide, y, s = phi.astype(np.float64), values[rows], weight[rows]
+        scores = wide[:, :-1] @ model.coef.T + model.intercept
+        total["loss"] += s @ loss_of(loss).value(y, scores).sum(axis=1)
+        for name, value in _dual_sums(wide, y, s[:, None], scores, loss).items():
+            total[name] += value
+    return total
+
+
+def judging_shapes(coef: np.ndarray, loss: JudgedLoss) -> dict[str, tuple[int, ...]]:
+    """What `judging_sums` returns: the last four by spread of the slope, by sign and by model."""
+    sides = (len(slope_widths(loss)), 2, len(coef))
+    pulls = (*sides, coef.shape[1] + 1)
+    return {"loss": (1,), "weight": (1,), "mass": sides, "linear": sides, "squares": sides, "pulls": pulls}
+
+
+def slope_widths(loss: JudgedLoss) -> tuple[float, ...]:
+    """The widths that the slope of a loss is spread over: several where it jumps, else none."""
+    return _WIDTHS if loss == "hinge" else (0.0,)
+
+
+def _dual_sums(
+    wide: np.ndarray, y: np.ndarray, s: np.ndarray, scores: np.ndarray, loss: JudgedLoss
+) -> dict[str, np.ndarray]:
+    """Of rows with a last column of ones: sums by spread and by sign, each of shape (spreads, 2, K) and "pulls"."""
+    found: dict[str, list[np.ndarray]] = {"mass": [], "linear": [], "squares": [], "pulls": []}
+    for width in slope_widths(loss):
+        spread = None if width == 0.0 else -y * np.clip((1.0 - y * scores) / width, 0.0, 1.0)
+        slope = loss_of(loss).slope(y, scores) if spread is None else spread
+        sides = np.stack([np.maximum(-slope, 0.0), np.minimum(-slope, 0.0)])
+        found["mass"].append(np.abs(sides * s).sum(axis=1))
+        found["linear"].append((sides * s * y).sum(axis=1))
+        found["squares"].append((sides**2 * s).sum(axis=1))
+        found["pulls"].append(np.einsum("sik,ij->skj", sides * s, wide, optimize=True))
+    return {name: np.stack(values) for name, values in found.items()}

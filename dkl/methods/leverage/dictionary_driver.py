@@ -7,7 +7,7 @@ tr f(A) - tr f(A^) <= tr f(A - A^) (Rotfel'd 1969) <= sum_j f((A - A^)_jj), whic
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,11 +20,9 @@ from dkl.features.frequencies import stream
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.normal_equations import newton_tile, packed_size
-from dkl.kernels.sums import feature_squares
 from dkl.kernels.tiles import spans
 from dkl.methods.leverage.driver import Leverage, LeverageProblem, cholesky, gram_record
-from dkl.methods.leverage.sums import cross_gram_block
-from dkl.protocols.block import Block
+from dkl.methods.leverage.sums import cross_gram_block, squares_block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
 # columns of the dictionary: its Gram matrix takes one accumulator, and its eigenvectors seconds
@@ -138,12 +136,6 @@ def dictionary_basis(gram: np.ndarray) -> np.ndarray:
         values, vectors = eigh(gram, overwrite_a=True, check_finite=False)
     kept = values > _SMALLEST * values[-1]
     return vectors[:, kept] / np.sqrt(values[kept])
-
-
-def squares_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Weighted squares of all candidates' features over a block; operands "feature_map", "dtype"."""
-    squares = feature_squares(block.X, block.weights, operands["feature_map"], operands["dtype"])
-    return {"squares": squares}
 
 
 def _begun(problem: LeverageProblem, results: Sequence[Any]) -> DictionaryState:

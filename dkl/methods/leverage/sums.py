@@ -11,6 +11,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import on_host
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import add_hessian, newton_tile, packed_size
+from dkl.kernels.sums import feature_squares
 from dkl.kernels.tiles import spans
 from dkl.protocols.block import Block
 
@@ -81,3 +82,9 @@ def cross_gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.
     """`cross_gram_sums` of a block; operands "first", "second", "dtype"."""
     sums = cross_gram_sums(block.X, block.weights, operands["first"], operands["second"], operands["dtype"])
     return {"cross": sums}
+
+
+def squares_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Weighted squares of all candidates' features over a block; operands "feature_map", "dtype"."""
+    squares = feature_squares(block.X, block.weights, operands["feature_map"], operands["dtype"])
+    return {"squares": squares}

@@ -11,51 +11,15 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.scale import scale_rows
-from dkl.kernels.sums import encode_targets, feature_sums
 from dkl.methods.frequency_search.frequency_space import FourierGround, FrequencySpace, PoolGround
 from dkl.methods.frequency_search.peak_search import distinct_peaks, grown_sample, pair_potentials
+from dkl.methods.peaks.sums import PeakTargets, peak_sums
 from dkl.protocols.block import Block
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
 
 # peaks whose verified potentials decide whether a sample was large enough
 _JUDGED = 10
 _SCRATCH_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, eq=False)
-class PeakTargets:
-    """The weight columns S of rows, whose potential is climbed: each sums to 0 over all rows.
-
-    Parameters
-    ----------
-    n_classes : int or None
-        None for regression.
-    class_weight : ndarray of shape (K,) or None
-        Factors of the rows' weights.
-    center : ndarray of shape (K,) or (t,)
-        The share of each class in the total weight, or the mean of each target.
-    scale : ndarray of shape (t,) or None
-        The deviation of each target.
-    """
-
-    n_classes: int | None
-    class_weight: np.ndarray | None
-    center: np.ndarray
-    scale: np.ndarray | None = None
-
-    @property
-    def n_columns(self) -> int:
-        """Of S: the two classes of a binary problem have the same potential."""
-        return 1 if self.n_classes == 2 else len(self.center)
-
-    def __call__(self, block: Block) -> np.ndarray:
-        """S of a block's rows, (n_b, K), their weights included."""
-        encoded = encode_targets(block, self.n_classes, self.class_weight)
-        if self.n_classes is None:
-            centred = encoded[:, :-1] - self.center * encoded[:, -1:]
-            return centred if self.scale is None else centred / self.scale
-        centred = encoded - self.center * encoded.sum(axis=1, keepdims=True)
-        return centred[:, : self.n_columns]
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,18 +195,6 @@ def filled(peaks: np.ndarray, n_plain: int, n_points: int) -> np.ndarray:
     """Positions of peaks, followed by those of the first plain draws (which come first of all) that make `n_points`."""
     plain = np.setdiff1d(np.arange(n_plain), peaks)[: max(0, n_points - len(peaks))]
     return np.concatenate([peaks, plain])
-
-
-def peak_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Sums of the candidates' features with the weight columns S, and of |S| and of its squares, over a block.
-
-    A row of weight w is w rows, each of which meets itself: its square is S^2 / w.
-    """
-    targets: PeakTargets = operands["targets"]
-    S = targets(block)
-    features = feature_sums(block.X, S, operands["feature_map"], dtype=operands["dtype"])
-    squares = np.sum(S**2 / block.weights[:, None], axis=0)
-    return {"features": features, "absolutes": np.abs(S).sum(axis=0), "squares": squares}
 
 
 class Verified(Protocol):

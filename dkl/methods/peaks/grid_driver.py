@@ -13,10 +13,11 @@ from scipy import ndimage
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
-from dkl.kernels.nufft import ACCURACY, FrequencyGrid, grid_sums, scattered_sums, variation_sums
+from dkl.kernels.nufft import ACCURACY, FrequencyGrid
 from dkl.kernels.scale import scale_rows
 from dkl.methods.frequency_search.peak_search import SearchOptions, distinct_peaks, pair_potentials, search_peaks
-from dkl.methods.peaks.driver import PeakTargets, verification_record
+from dkl.methods.peaks.driver import verification_record
+from dkl.methods.peaks.sums import PeakTargets, cell_sums
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 
@@ -171,16 +172,6 @@ class GridDriver:
         points = np.zeros((n_plain + 3 * problem.n_candidates, problem.n_columns))
         last = verification_record(problem, problem.feature_map(points))
         return [((cell_record(problem, start), sample), 1), ((refined, sample), problem.refinements), ((last,), 1)]
-
-
-def cell_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Sums of exp(i w.x) over a block at the first grid (operand "cells" is None) or at the middles of other cells."""
-    problem: GridProblem = operands["problem"]
-    X, S = scale_rows(block.X, problem.origin.scaler, "float64"), problem.targets(block)
-    if operands["cells"] is not None:
-        return {"features": scattered_sums(X, S, operands["cells"], problem.center)}
-    variation = variation_sums(X, S, problem.grid.spacing / 2.0, problem.center)
-    return {"features": grid_sums(X, S, problem.grid), "variation": variation, "absolutes": np.abs(S).sum(axis=0)}
 
 
 def cell_record(problem: GridProblem, state: GridState) -> BlockSum:

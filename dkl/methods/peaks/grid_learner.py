@@ -11,8 +11,8 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import FiniteFamily
 from dkl.kernels.nufft import FrequencyGrid, why_no_nufft
 from dkl.kernels.scale import scale_rows
-from dkl.methods.peaks.driver import PeakTargets
 from dkl.methods.peaks.grid_driver import REACH, GridProblem, GridState
+from dkl.methods.peaks.sums import PeakTargets
 
 # half the width of the box times sigma, where no largest norm says otherwise
 _WIDTH = 12.0

@@ -23,13 +23,13 @@ from dkl.methods.peaks.driver import (
     PeakDriver,
     PeakProblem,
     PeakState,
-    PeakTargets,
     chosen_points,
     distinct_points,
     filled,
 )
 from dkl.methods.peaks.grid_driver import GridDriver
 from dkl.methods.peaks.grid_learner import check_grid, grid_message, grid_problem
+from dkl.methods.peaks.sums import PeakTargets
 from dkl.methods.preparation.driver import PreparationDriver
 from dkl.methods.preparation.learner import preparation_problem
 from dkl.methods.room import check_room

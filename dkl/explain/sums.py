@@ -1,0 +1,83 @@
+"""What explanations sum over a block: waves of some columns, of rows without a group of columns, and slopes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import ColumnProjection
+from dkl.features.scaling import Scaler
+from dkl.kernels.device import array_module
+from dkl.kernels.left_out import left_out_sums
+from dkl.kernels.scale import scale_rows
+from dkl.kernels.slopes import squared_slopes
+from dkl.kernels.sums import feature_squares, feature_sums
+from dkl.protocols.block import Block
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnWaves:
+    """The waves exp(i w.x) of some columns: the map sees these of a row."""
+
+    feature_map: FeatureMap
+    columns: np.ndarray
+
+    def angles(self, rows: np.ndarray, chosen: slice = slice(None)) -> np.ndarray:
+        """w.x of rows (n, k) of these columns, unscaled, for some of the frequencies: radians, float64 (n, m)."""
+        scaled = scale_rows(rows, self.feature_map.scaler, "float64")
+        return scaled @ self.feature_map.projection.dense()[chosen].T.astype(np.float64)
+
+
+def wave_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """sum_i s_i (cos, sin)(w.x_i) of each part, (parts, 2, m), and the weight of the rows."""
+    found = []
+    by_column = sparse.csc_array(block.X) if sparse.issparse(block.X) else block.X
+    for part in operands["parts"]:
+        rows, weights = _rows_of(part, block.X, by_column, block.weights)
+        found.append(feature_sums(rows, weights, part.feature_map, operands["dtype"])[:, :, 0])
+    return {"sums": np.stack(found), "weight": block.weights.sum()}
+
+
+def _rows_of(part: ColumnWaves, X: Any, by_column: Any, weights: np.ndarray) -> tuple[Any, np.ndarray]:
+    """The columns that a part looks at; rows that are zero in all of them are one row of their whole weight."""
+    chosen = by_column[:, array_module(X).asarray(part.columns)]
+    if not sparse.issparse(chosen):
+        return chosen, weights
+    there = np.unique(chosen.indices)
+    rows = np.zeros((len(there) + 1, len(part.columns)), X.dtype)
+    rows[:-1] = chosen.tocsr()[there].toarray()
+    return rows, np.append(weights[there], weights.sum() - weights[there].sum())
+
+
+def sums_without(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """sum_i s_i (cos, sin)(w.x_i without a group of columns), (G, 2, m), and the weight of the rows."""
+    found = left_out_sums(block.X, block.weights, operands["feature_map"], operands["groups"], operands["dtype"])
+    return {"sums": found, "weight": block.weights.sum()}
+
+
+def column_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """sum_i s_i x_i of scaled rows, (d,), and the weight of the rows."""
+    itself = columns_map(operands["scaler"], block.X.shape[1])
+    return {"first": feature_sums(block.X, block.weights, itself, "float64")[0, :, 0], "weight": block.weights.sum()}
+
+
+def columns_map(scaler: Scaler | None, d: int) -> FeatureMap:
+    """The map whose features are the d scaled columns."""
+    return FeatureMap("identity", ColumnProjection(np.arange(d), d), np.ones(d), scaler=scaler)
+
+
+def slope_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Squared slopes of one block, and the sums that the columns' variances are made of, all of scaled columns."""
+    machine, weights = operands["machine"], block.weights
+    itself = columns_map(machine.feature_map.scaler, machine.feature_map.n_columns)
+    return {
+        "weight": weights.sum(),
+        "first": feature_sums(block.X, weights, itself, "float64")[0, :, 0],
+        "second": feature_squares(block.X, weights, itself, "float64")[0],
+        "slopes": squared_slopes(block.X, weights, machine.feature_map, machine.coef, machine.dtype),
+    }

@@ -1,0 +1,177 @@
+"""What linear models need of a block: sums over its targets and its held-out rows, and tiles of rows to step on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp, softmax
+
+from dkl.kernels.device import array_module, place
+from dkl.kernels.maps import map_rows
+from dkl.kernels.moments import column_sums
+from dkl.kernels.normal_equations import mapped_tiles
+from dkl.kernels.sums import encode_targets
+from dkl.linear.minibatches import Piece, piece_rows
+from dkl.linear.scores import decision_values
+from dkl.linear.temperature import MULTIPLIERS
+from dkl.protocols.block import Block
+from dkl.solvers.losses import loss_of
+
+
+def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`column_sums` of a block's targets (one-hot for classes), its rows, and 1 for a block that has some.
+
+    Operands: as the parameters of `target_record`.
+    """
+    held_out, n_classes = operands["held_out"], operands["n_classes"]
+    if held_out is not None:
+        block = block.rows(np.flatnonzero(~held_out.mask(block.row_id)))
+    if n_classes is None:
+        values, weights = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1), block.weights
+    else:
+        weighted = encode_targets(block, n_classes, operands["class_weight"])
+        values, weights = (np.asarray(block.y)[:, None] == np.arange(n_classes)) * 1.0, weighted.sum(axis=1)
+    counts = {"rows": np.array(float(block.n_rows)), "blocks": np.array(float(block.n_rows > 0))}
+    return {**column_sums(values, weights), **counts}
+
+
+def shuffled_piece(block: Block, operands: Mapping[str, Any], number: int) -> Piece | None:
+    """Tile `number` of the rows of a block that are not held out, in an order drawn for this block and epoch.
+
+    Operands: "feature_map" (or None), "center" (or None), "dtype", "seed", "epoch", "held_out", "targets"; "device",
+    from the pass.
+    """
+    feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
+    kept = np.flatnonzero(~operands["held_out"].mask(block.row_id))
+    order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
+    rows = piece_rows(feature_map, operands["dtype"])
+    chosen = order[number * rows : (number + 1) * rows]
+    if len(chosen) == 0:
+        return None
+    tile = place(block.rows(chosen), operands.get("device", "cpu"))
+    phi = tile.X if feature_map is None else map_rows(tile.X, feature_map, operands["dtype"])
+    if center is not None:
+        phi -= array_module(phi).asarray(center)
+    return Piece(phi, targets.targets(tile), targets.weights(tile))
+
+
+def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Sums of the weighted loss over the held-out rows of a block, and of their weights.
+
+    Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets), "loss", "epsilon".
+    """
+    rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.row_id)))
+    if rows.n_rows == 0:
+        return {"loss": np.zeros(1), "weight": np.zeros(1)}
+    scores = decision_values(
+        rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
+    )
+    targets, loss = operands["targets"], loss_of(operands["loss"], operands["epsilon"])
+    weight = targets.weights(rows)
+    weight = np.ones(rows.n_rows) if weight is None else weight
+    losses = loss.value(targets.signed(rows), scores).sum(axis=1)
+    return {"loss": np.array([weight @ losses]), "weight": np.array([weight.sum()])}
+
+
+def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Sums over the held-out rows of a block for c candidates, each with a model for every output.
+
+    Operands: "feature_map"; "models" (v, K, c, m + 1), v versions of each model, the intercept last; "targets", a
+    `NewtonTargets` of the K outputs; "folds", row ids to the fold of each row (-1 for none); "fold" (c,), the fold that
+    judges each candidate; "dtype".
+
+    Returns
+    -------
+    dict of ndarray
+        "loss" (v, c): the weighted squared hinge of classes, or squared errors of targets, a mean over the K outputs;
+        "weight" (c,).
+    """
+    folds = operands["folds"](block.row_id)
+    chosen = np.flatnonzero(folds >= 0)
+    block, folds = block.rows(chosen), folds[chosen]
+    feature_map, models, targets = operands["feature_map"], operands["models"], operands["targets"]
+    values, weight = targets(block)
+    judged = weight[:, None] * (folds[:, None] == operands["fold"])
+    losses = np.zeros((models.shape[0], models.shape[2]))
+    for rows, phi in mapped_tiles(block.X, feature_map, operands["dtype"]):
+        found = candidate_losses(phi, values[rows], models, classes=targets.n_classes is not None)
+        losses += np.einsum("vnc,nc->vc", found, judged[rows])
+    return {"loss": losses, "weight": judged.sum(axis=0)}
+
+
+def candidate_losses(phi: np.ndarray, targets: np.ndarray, models: np.ndarray, *, classes: bool) -> np.ndarray:
+    """The loss of each candidate on a row, a mean over outputs: the squared hinge of classes, or the squared error.
+
+    For classes it is the loss that the models minimise, not the share of rows given their class: that one jumps by a
+    row, so that among a thousand rows it cannot tell penalties a decade apart.
+
+    Parameters
+    ----------
+    phi : ndarray of shape (n, m)
+    targets : ndarray of shape (n, K)
+        For classes 1 at a row's class and -1 elsewhere; one column for two classes.
+    models : ndarray of shape (v, K, c, m + 1)
+    classes : bool
+
+    Returns
+    -------
+    ndarray of shape (v, n, c), float64
+    """
+    v, K, c, width = models.shape
+    flat = models.reshape(-1, width)
+    scores = (phi @ flat[:, :-1].T.astype(phi.dtype) + flat[:, -1]).reshape(len(phi), v, K, c)
+    known = targets[:, None, :, None]
+    # one minus the whole square of an error of standardised targets is the share of their variance that is explained
+    name, factor = ("squared_hinge", 1.0) if classes else ("squared_error", 2.0)
+    losses = factor * loss_of(name).value(known, scores)
+    return np.mean(losses, axis=2).transpose(1, 0, 2)
+
+
+def calibration_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`calibration_sums` of the held-out rows of a block, and their weight."""
+    rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.row_id)))
+    scores = decision_values(
+        rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
+    )
+    if scores.shape[1] == 1:
+        scores = np.hstack([np.zeros_like(scores), scores])
+    weight = operands["targets"].weights(rows)
+    weight = np.ones(rows.n_rows) if weight is None else weight
+    sums = calibration_sums(scores, np.asarray(rows.y), weight, MULTIPLIERS)
+    return {**sums, "weight": np.array([weight.sum()])}
+
+
+def calibration_sums(
+    scores: np.ndarray, codes: np.ndarray, weight: np.ndarray, multipliers: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Sums of the log loss of ``softmax(a * scores)`` and of its first two derivatives in log a, for each a.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n, K)
+        Decision values; for two classes 0 and the decision value.
+    codes : ndarray of shape (n,), int64
+    weight : ndarray of shape (n,)
+    multipliers : ndarray of shape (T,)
+        Inverse temperatures a.
+
+    Returns
+    -------
+    dict
+        "label" and "uniform", each of shape (3, T), float64: loss, slope and curvature against the rows' own labels,
+        and against labels drawn uniformly, which a prior on the temperature needs.
+    """
+    label, uniform = np.zeros((3, len(multipliers))), np.zeros((3, len(multipliers)))
+    own = np.arange(len(codes)), codes
+    for t, multiplier in enumerate(multipliers):
+        z = multiplier * scores
+        p = softmax(z, axis=1)
+        mean = np.sum(p * z, axis=1)
+        curvature = np.sum(p * (z - mean[:, None]) ** 2, axis=1)
+        total = logsumexp(z, axis=1)
+        for sums, expected in ((label, z[own]), (uniform, z.mean(axis=1))):
+            slope = mean - expected
+            sums[:, t] = weight @ np.stack([total - expected, slope, slope + curvature], axis=1)
+    return {"label": label, "uniform": uniform}

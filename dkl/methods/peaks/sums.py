@@ -1,0 +1,75 @@
+"""What peaks of the targets' potential need of a block: weight columns of its rows, and sums of waves over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dkl.kernels.nufft import grid_sums, scattered_sums, variation_sums
+from dkl.kernels.scale import scale_rows
+from dkl.kernels.sums import encode_targets, feature_sums
+from dkl.protocols.block import Block
+
+
+@dataclass(frozen=True, eq=False)
+class PeakTargets:
+    """The weight columns S of rows, whose potential is climbed: each sums to 0 over all rows.
+
+    Parameters
+    ----------
+    n_classes : int or None
+        None for regression.
+    class_weight : ndarray of shape (K,) or None
+        Factors of the rows' weights.
+    center : ndarray of shape (K,) or (t,)
+        The share of each class in the total weight, or the mean of each target.
+    scale : ndarray of shape (t,) or None
+        The deviation of each target.
+    """
+
+    n_classes: int | None
+    class_weight: np.ndarray | None
+    center: np.ndarray
+    scale: np.ndarray | None = None
+
+    @property
+    def n_columns(self) -> int:
+        """Of S: the two classes of a binary problem have the same potential."""
+        return 1 if self.n_classes == 2 else len(self.center)
+
+    def __call__(self, block: Block) -> np.ndarray:
+        """S of a block's rows, (n_b, K), their weights included."""
+        encoded = encode_targets(block, self.n_classes, self.class_weight)
+        if self.n_classes is None:
+            centred = encoded[:, :-1] - self.center * encoded[:, -1:]
+            return centred if self.scale is None else centred / self.scale
+        centred = encoded - self.center * encoded.sum(axis=1, keepdims=True)
+        return centred[:, : self.n_columns]
+
+
+def peak_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Sums of the candidates' features with the weight columns S, and of |S| and of its squares, over a block.
+
+    A row of weight w is w rows, each of which meets itself: its square is S^2 / w.
+    """
+    targets: PeakTargets = operands["targets"]
+    S = targets(block)
+    features = feature_sums(block.X, S, operands["feature_map"], dtype=operands["dtype"])
+    squares = np.sum(S**2 / block.weights[:, None], axis=0)
+    return {"features": features, "absolutes": np.abs(S).sum(axis=0), "squares": squares}
+
+
+def cell_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Sums of exp(i w.x) over a block at the first grid (operand "cells" is None) or at the middles of other cells.
+
+    Operands: "problem" (a `GridProblem`), "cells".
+    """
+    problem = operands["problem"]
+    X, S = scale_rows(block.X, problem.origin.scaler, "float64"), problem.targets(block)
+    if operands["cells"] is not None:
+        return {"features": scattered_sums(X, S, operands["cells"], problem.center)}
+    variation = variation_sums(X, S, problem.grid.spacing / 2.0, problem.center)
+    return {"features": grid_sums(X, S, problem.grid), "variation": variation, "absolutes": np.abs(S).sum(axis=0)}

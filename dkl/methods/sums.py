@@ -1,0 +1,66 @@
+"""What selection among candidates needs of a block: sums of their features by class, for all rows or fold by fold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dkl.kernels.sums import encode_targets, feature_squares, feature_sums
+from dkl.protocols.block import Block
+
+_ACCUMULATOR_BYTES = 64 << 20
+
+
+def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The sums of one block: of the candidates' features, of the targets, and of squared features where asked.
+
+    Operands: "problem" (a `PotentialProblem`).
+    """
+    problem = operands["problem"]
+    targets = encode_targets(block, problem.n_classes, problem.class_weight)
+    if problem.pivot is not None:
+        targets[:, :-1] -= problem.pivot * targets[:, -1:]
+    features = feature_sums(block.X, targets, problem.candidates, dtype=problem.dtype)
+    sums = {"targets": np.asarray(targets.sum(axis=0)), **_cut("features", features)}
+    if problem.needs_squares:
+        weights = _square_weights(targets, problem.n_classes)
+        columns = [
+            feature_squares(block.X, np.ascontiguousarray(column), problem.candidates, dtype=problem.dtype)
+            for column in weights.T
+        ]
+        sums |= _cut("squares", np.stack(columns, axis=2))
+    return sums
+
+
+def target_panels(parts: int, size: int, width: int) -> list[slice]:
+    """Target columns cut so that no accumulator of sums exceeds 64 MiB."""
+    step = max(1, _ACCUMULATOR_BYTES // (8 * parts * size))
+    return [slice(start, min(start + step, width)) for start in range(0, width, step)]
+
+
+def _cut(name: str, sums: np.ndarray) -> dict[str, np.ndarray]:
+    """Sums of shape (parts, m, K) as the accumulators of the record."""
+    return {f"{name}{panel.start}": sums[:, :, panel] for panel in target_panels(*sums.shape)}
+
+
+def _square_weights(targets: np.ndarray, n_classes: int | None) -> np.ndarray:
+    """What the squared features are weighted with: class indicators, or [y^2, y, 1] times the rows' weights."""
+    if n_classes is not None:
+        return targets
+    squared = np.square(targets[:, :-1]) / targets[:, -1:]
+    return np.concatenate([squared, targets], axis=1)
+
+
+def sums_by_fold(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """`potential_sums` of the rows of each fold, one below the other.
+
+    Operands: "problem" (a `PotentialProblem`), "folds" (row ids to folds).
+    """
+    folds = operands["folds"]
+    number = folds(block.row_id)
+    there = np.unique(number)
+    each = {fold: potential_sums(block.rows(number == fold), operands) for fold in there}
+    nothing = {name: np.zeros_like(sums) for name, sums in each[there[0]].items()}
+    return {name: np.stack([each.get(fold, nothing)[name] for fold in range(folds.count + 1)]) for name in nothing}
