@@ -28,6 +28,7 @@ from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
 from dkl.methods.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
+from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import Constraints, check_constraints
 from dkl.methods.prediction import Scorer
 from dkl.methods.provenance import record_rows, recorded, recorded_device
@@ -123,7 +124,8 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         choice, changes = self._piloted_choice(folds, dataset, weights, run)
         withheld = folds[0] if len(folds) == 1 else None
         last = self.features_ if goes_on and not changes else None
-        self.features_ = self._withholding("features", withheld, last).set_params(**changes).fit(dataset)
+        learner = self._learner("features", last).set_params(**changes)
+        self.features_ = learner.fit_within(dataset, FitContext(withheld, for_machine=True))
         problem = self._problem(self.features_, dataset.classes, dataset.schema.n_targets or 1, weights)
         # features that were drawn saw no target: they are fitted as any drawn ones
         problem = replace(problem, choice=choice, start=None if changes else problem.start)
@@ -292,7 +294,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
     ) -> PenaltyChoice:
         """How the penalties do on a fold that the features do not see."""
         stage = _pilot_stage(fold, changes)
-        pilot = self._pilot(fold, changes).fit(dataset)
+        pilot = self._pilot(stage, changes).fit_within(dataset, FitContext(fold, for_machine=True, is_pilot=True))
         problem = self._problem(pilot, dataset.classes, dataset.schema.n_targets or 1, weights)
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
         return chosen_penalty(replace(problem, validation=fold), dataset.source, own)
@@ -307,22 +309,19 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         draws = given["plain_share"] is None and given["solver"] == "corrective" and given["sparse_share"] < 1.0
         return [{}, _DRAWN] if draws and not isinstance(learner.family, FiniteFamily) else [{}]
 
-    def _pilot(self, fold: HeldOut, changes: dict[str, Any]) -> FeatureLearner:
-        pilot = self._withholding(f"pilot-{_pilot_stage(fold, changes)}", fold).set_params(**changes)
-        pilot._is_pilot = True
+    def _pilot(self, stage: str, changes: dict[str, Any]) -> FeatureLearner:
+        """A learner with fewer features and no refinement, which is enough to judge a choice."""
+        pilot = self._learner(f"pilot-{stage}").set_params(**changes)
         most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
         pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
         if "refine" in pilot.get_params(deep=False):
             pilot.set_params(refine=0)
         return pilot
 
-    def _withholding(self, stage: str, fold: HeldOut | None, last: FeatureLearner | None = None) -> FeatureLearner:
-        """A learner that does not see the rows of a fold: a new one, or one that goes on from the last."""
+    def _learner(self, stage: str, last: FeatureLearner | None = None) -> FeatureLearner:
+        """A new learner of the features, or one that goes on from the last fit."""
         learner = self._new_features(stage)
-        if last is not None:
-            learner = copy.copy(last).set_params(**learner.get_params(deep=False))
-        learner._withheld = fold
-        return learner
+        return learner if last is None else copy.copy(last).set_params(**learner.get_params(deep=False))
 
     def _new_features(self, stage: str) -> FeatureLearner:
         options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}

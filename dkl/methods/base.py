@@ -24,6 +24,7 @@ from dkl.linear.scores import TOO_LARGE
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
 from dkl.methods.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
 from dkl.methods.choice import FeatureChoice
+from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import (
     COMMON,
     Constraints,
@@ -61,10 +62,8 @@ class FeatureLearner(
     _parts: ClassVar[tuple[str, ...]] = ("family",)
     # whether frequencies are climbed to, where a draw from a pool is blind enough to be judged on its own rows
     _searches: ClassVar[bool] = False
-    # rows that a machine judges its penalty on: features that were searched for on them would look too good there
-    _withheld: Any = None
-    # what judges a choice is no model that a user may look at
-    _is_pilot = False
+    # the circumstances of the last fit; `fit_within` sets others
+    _context: FitContext = FitContext()
 
     family: Any
     n_features: int | None
@@ -109,7 +108,7 @@ class FeatureLearner(
         dataset = rows_to_fit(self, X, y, sample_weight, supervised=self._supervised, task=self._task)
         record_rows(dataset)
         self.encoding_ = dataset.encoding
-        self._fingerprint = run_fingerprint(self, dataset)
+        self._fingerprint = run_fingerprint(self, dataset, self._context)
         self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint)
         if self.max_rows is not None:
             dataset = dataset.thin(self.max_rows, self.seed_)
@@ -117,6 +116,18 @@ class FeatureLearner(
         self._learn(dataset)
         refuse_non_finite(getattr(self, "coef_", 0.0), "the coefficient of feature", TOO_LARGE)
         return self
+
+    def fit_within(self, dataset: Dataset, context: FitContext) -> Self:
+        """Learn the feature map as a part of a machine's fit.
+
+        Parameters
+        ----------
+        dataset : Dataset
+        context : FitContext
+            What the machine asks of this fit beside the parameters.
+        """
+        self._context = context
+        return self.fit(dataset)
 
     def transform(self, X: Any) -> Any:
         """Map rows to their features.
@@ -279,7 +290,7 @@ class FeatureLearner(
             keep(learner, state)  # type: ignore[misc]
             return learner
 
-        model = None if keep is None or self._is_pilot else so_far
+        model = None if keep is None or self._context.is_pilot else so_far
         state, stats = self._running(stage).drive(driver, problem, dataset.source, columns, model)
         self.stats_.extend(stats)
         if keep is not None:

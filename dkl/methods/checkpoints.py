@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from dkl.data.dataset import Dataset
+from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import drawn_seed
 from dkl.passes.checkpoint import Checkpoint, check_place
 from dkl.version import __version__
@@ -19,11 +20,14 @@ from dkl.version import __version__
 _WITHOUT_EFFECT = {"checkpoint", "progress", "memory_limit", "device", "sums"}
 
 
-def run_fingerprint(estimator: Any, dataset: Dataset) -> str:
-    """Of data, parameters and version; empty without a checkpoint, since hashing rows in memory takes a read."""
+def run_fingerprint(estimator: Any, dataset: Dataset, context: FitContext | None = None) -> str:
+    """Of data, parameters, withheld rows and version.
+
+    Empty without a checkpoint, since hashing rows in memory takes a read.
+    """
     if estimator.checkpoint is None:
         return ""
-    withheld = getattr(estimator, "_withheld", None)
+    withheld = None if context is None else context.withheld
     settings = (what_counts(estimator), *([] if withheld is None else [withheld]))
     return digest_of(*settings, dataset.fingerprint, __version__)
 

@@ -172,8 +172,8 @@ def _loss(learner: Any, dataset: Dataset) -> CorrectiveLoss:
 
 def _held_out(learner: Any) -> HeldOut | None:
     stops = learner.patience is not None or learner.n_features == "auto" or learner.refine > 0
-    if learner._withheld is not None and not stops:
-        return learner._withheld
+    if learner._context.withheld is not None and not stops:
+        return learner._context.withheld
     return HeldOut(learner.validation_fraction, learner.seed_) if stops else None
 
 
@@ -206,13 +206,14 @@ def _schedule(
     few = _are_few(dataset)
     share = (0.5 if few else 0.0) if learner.plain_share is None else learner.plain_share
     schedule = RoundSchedule(rounds=learner.rounds, patience=learner.patience, tol=learner.tol, plain_share=share)
-    if loss in _LEAST_GAIN:
+    starts_another = learner._context.for_machine and loss == "squared_hinge"
+    if loss in _LEAST_GAIN and not starts_another:
         schedule = replace(schedule, settling=_SETTLING_STEPS, least_gain=_LEAST_GAIN[loss])
     if few and learner.plain_share is None:
         schedule = replace(schedule, most_searched=max(1, int(_searched_share(dataset) * dataset.total_weight)))
     if learner.n_features == "auto" and learner.patience is None:
         schedule = replace(schedule, patience=_AUTO_PATIENCE)
-    if learner._withheld is not None and schedule.patience is None:
+    if learner._context.withheld is not None and schedule.patience is None:
         # the machine that withholds rows fits a model of its own
         schedule = replace(schedule, settling=0)
     if learner.features_per_round is not None:

@@ -1,0 +1,28 @@
+"""What a machine asks of the fit of its features beside their parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dkl.linear.minibatches import HeldOut
+
+
+@dataclass(frozen=True)
+class FitContext:
+    """The circumstances of a learner's fit; one that is fitted by itself has the default.
+
+    Parameters
+    ----------
+    withheld : HeldOut or None
+        Rows on which the machine will judge its penalty. Features that were searched for on these rows would look
+        too good there, so a search leaves them out, and the machine fits a linear model of its own afterwards.
+    for_machine : bool
+        A machine fits a linear model of its own on the features, so that the learner's own model is only where that
+        one starts: it need not settle.
+    is_pilot : bool
+        The fit only serves to judge a choice of the machine. Its model so far is not shown to subscribers.
+    """
+
+    withheld: HeldOut | None = None
+    for_machine: bool = False
+    is_pilot: bool = False
