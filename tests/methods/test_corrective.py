@@ -15,7 +15,7 @@ from dkl.features.families import Gaussian
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
-from dkl.methods.frequency_search.frequency_space import FourierGround, PoolGround
+from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.margin import round as corrective_round
 from dkl.methods.margin.driver import CorrectiveDriver
@@ -38,20 +38,20 @@ def rows(n: int = N, noise: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
     return X, (np.sin(2 * X[:, 0]) + np.sin(X[:, 1] - X[:, 2]) + noise * rng.standard_normal(n) > 0).astype(np.int64)
 
 
-def fourier(d: int = D_IN) -> FourierGround:
-    return FourierGround(FAMILY.draw(1, d, 0, np.float64), FAMILY, OPTIONS)
+def fourier(d: int = D_IN) -> FourierSpace:
+    return FourierSpace(FAMILY.draw(1, d, 0, np.float64), FAMILY, OPTIONS)
 
 
-def pool(size: int = 12, d: int = D_IN) -> PoolGround:
+def pool(size: int = 12, d: int = D_IN) -> FrequencyPool:
     drawn = FAMILY.draw(size, d, 3, np.float64)
-    return PoolGround(replace(drawn, amplitudes=np.ones(size)), "float64")
+    return FrequencyPool(replace(drawn, amplitudes=np.ones(size)), "float64")
 
 
 def problem_of(n_models: int = 1, n_classes: int | None = 2, **parameters: Any) -> CorrectiveProblem:
     models = np.array([1]) if n_classes is not None and n_models == 1 else np.arange(n_models)
     held = parameters.pop("held", None)
     settings: dict[str, Any] = {
-        "ground": fourier(),
+        "space": fourier(),
         "targets": HeldTargets(NewtonTargets(models, n_classes), held),
         "n_models": n_models,
         "n_points": 12,
@@ -71,7 +71,7 @@ def signs_of(problem: CorrectiveProblem, y: np.ndarray) -> np.ndarray:
 
 
 def design(problem: CorrectiveProblem, state: CorrectiveState, X: np.ndarray) -> np.ndarray:
-    return map_rows(X, problem.ground.feature_map(state.points), "float64")
+    return map_rows(X, problem.space.feature_map(state.points), "float64")
 
 
 def penalty_of(problem: CorrectiveProblem, state: CorrectiveState) -> float:
@@ -154,9 +154,9 @@ def test_with_squared_error_rounds_are_orthogonal_matching_pursuit() -> None:
     X, _ = rows()
     y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1]
     schedule = RoundSchedule(first=1, growth=0.0, candidates=100.0)
-    problem = problem_of(1, None, loss="squared_error", ground=pool(40), schedule=schedule, n_points=15)
+    problem = problem_of(1, None, loss="squared_error", space=pool(40), schedule=schedule, n_points=15)
     state = play(CorrectiveDriver(), problem, Table(blocks_of(X, y)))
-    expected = pursuit(map_rows(X, problem.ground.pool, "float64"), y, 15, problem.ridge)  # type: ignore[attr-defined]
+    expected = pursuit(map_rows(X, problem.space.pool, "float64"), y, 15, problem.ridge)  # type: ignore[attr-defined]
     assert state.points.tolist() == expected
     Z = design(problem, state, X)
     ridge = Ridge(alpha=penalty_of(problem, state)).fit(Z, y)
@@ -269,7 +269,7 @@ def test_the_gap_on_a_finite_set_is_a_bound_that_closes_as_features_are_found_ag
     y = np.sin(2 * X[:, 0]) if case == "squared_error" else y
     n_classes = None if case == "squared_error" else 2
     schedule = RoundSchedule(first=2, growth=0.0, candidates=100.0, settling=5)
-    problem = problem_of(1, n_classes, loss=case, ground=pool(8), schedule=schedule, n_points=120, ridge=20.0)
+    problem = problem_of(1, n_classes, loss=case, space=pool(8), schedule=schedule, n_points=120, ridge=20.0)
     state = play(CorrectiveDriver(), problem, Table(blocks_of(X, y)))
     gaps = line(state, "duality_gap")
     assert gaps.min() > -1e-9
@@ -313,7 +313,7 @@ def test_chosen_points_are_the_best_of_the_verified_candidates() -> None:
         f = design(problem, before, X) @ before.coefficients[0, :-1] + before.coefficients[0, -1]
         s = -loss_of("squared_hinge").slope(signs_of(problem, y)[:, 0], f)
         v = np.abs(s @ np.exp(1j * X @ before.candidates.T)) ** 2
-        best = problem.ground.distinct(before.candidates, v, len(added))
+        best = problem.space.distinct(before.candidates, v, len(added))
         np.testing.assert_array_equal(added, before.candidates[best])
 
 
@@ -395,14 +395,14 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("ground", ["fourier", "pool"])
+@pytest.mark.parametrize("space", ["fourier", "pool"])
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_the_plan_covers_what_runs(name: str, ground: str) -> None:
+def test_the_plan_covers_what_runs(name: str, space: str) -> None:
     X, y = rows()
     y = np.where(np.random.default_rng(0).random(N) < 0.4, 1 - y, y)
     held = HeldOut(0.2, 0).mask if name.startswith("patien") else None
-    grounds: dict[str, Any] = {"fourier": fourier(), "pool": pool()}
-    problem = problem_of(schedule=SCHEDULES[name], held=held, ground=grounds[ground], ridge=80.0, n_points=11)
+    spaces: dict[str, Any] = {"fourier": fourier(), "pool": pool()}
+    problem = problem_of(schedule=SCHEDULES[name], held=held, space=spaces[space], ridge=80.0, n_points=11)
     driver, table = CorrectiveDriver(), Table(blocks_of(X, y))
     state, most = driver.init(problem), 0.0
     while records := driver.request(problem, state):
@@ -427,8 +427,8 @@ def resumed_everywhere(problem: CorrectiveProblem, table: Table) -> CorrectiveSt
 def test_a_run_that_is_resumed_after_each_pass_ends_with_the_same_bits(dtype: str, case: str) -> None:
     X, y = rows(600)
     schedule = RoundSchedule(plain_share=0.5) if case == "plain draws too" else RoundSchedule()
-    ground: Any = pool(60) if case == "pool" else fourier()
-    problem = problem_of(n_points=40, dtype=dtype, schedule=schedule, ground=ground, total_weight=600.0)
+    space: Any = pool(60) if case == "pool" else fourier()
+    problem = problem_of(n_points=40, dtype=dtype, schedule=schedule, space=space, total_weight=600.0)
     problem = replace(problem, sample_rows=1_000 if case == "all rows" else 150)
     whole = play(CorrectiveDriver(), problem, Table(blocks_of(X, y)))
     again = resumed_everywhere(problem, Table(blocks_of(X, y)))
@@ -454,13 +454,13 @@ def test_weights_are_repetitions_of_rows(sample_rows: int) -> None:
         assert line(weighted, "loss")[-1] == pytest.approx(line(repeated, "loss")[-1], rel=0.2)
 
 
-@pytest.mark.parametrize("ground", ["fourier", "pool"])
+@pytest.mark.parametrize("space", ["fourier", "pool"])
 @pytest.mark.parametrize("patience", [None, 1])
-def test_where_nothing_can_be_learned_there_is_a_feature_all_the_same(patience: int | None, ground: str) -> None:
+def test_where_nothing_can_be_learned_there_is_a_feature_all_the_same(patience: int | None, space: str) -> None:
     X, _ = rows()
-    grounds: dict[str, Any] = {"fourier": fourier(), "pool": pool()}
+    spaces: dict[str, Any] = {"fourier": fourier(), "pool": pool()}
     held = None if patience is None else HeldOut(0.3, 0).mask
-    problem = problem_of(1, None, loss="squared_error", ground=grounds[ground], held=held)
+    problem = problem_of(1, None, loss="squared_error", space=spaces[space], held=held)
     problem = replace(problem, schedule=RoundSchedule(patience=patience))
     flat = play(CorrectiveDriver(), problem, Table(blocks_of(X, np.zeros(N))))
     assert flat.n_points == 1

@@ -11,7 +11,7 @@ import pytest
 from dkl.features.families import Coordinates, Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import map_rows
-from dkl.methods.frequency_search.frequency_space import FourierGround
+from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.game.driver import GameDriver, dual_measure, machine_coefficients
 from dkl.methods.game.problem import GameProblem, GameRules, GameState
@@ -203,9 +203,9 @@ def _third(row_id: np.ndarray) -> np.ndarray:
 
 def searching(n: int, **rules: Any) -> GameProblem:
     family, options = Gaussian(1.5), SearchOptions(chains=20, steps=20, polish=5)
-    ground = FourierGround(family.draw(1, 2, seed=0), family, options, chains_a_peak=0.0)
+    space = FourierSpace(family.draw(1, 2, seed=0), family, options, chains_a_peak=0.0)
     return GameProblem(
-        GameTargets(2), GameRules(**rules), float(n), 2, ground=ground, search_rows=200, most_rows=400, n_candidates=20
+        GameTargets(2), GameRules(**rules), float(n), 2, space=space, search_rows=200, most_rows=400, n_candidates=20
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from dkl.data.coerce import as_dataset
 from dkl.features.harmonics import SphericalHarmonics, multi_indices, random_indices
 from dkl.kernels.sums import feature_sums
-from dkl.methods.frequency_search.harmonic_search import ChainOptions, HarmonicGround, walk
+from dkl.methods.frequency_search.harmonic_search import ChainOptions, HarmonicSpace, walk
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
 from dkl.planning import plan
@@ -41,11 +41,11 @@ def test_chains_find_what_enumeration_finds() -> None:
     pool = SphericalHarmonics(6).pool(6)
     S = np.sign(X[:, :1] * X[:, 1:2] + 0.3 * X[:, 4:5])
     everything = np.square(feature_sums(X, S, pool)[0, :, 0])
-    ground = HarmonicGround(pool, 6, ChainOptions(chains=100, steps=40))
-    points, potentials = ground.search(X, S, 5, seed=0)
+    space = HarmonicSpace(pool, 6, ChainOptions(chains=100, steps=40))
+    points, potentials = space.search(X, S, 5, seed=0)
     assert (np.diff(potentials) <= 0).all()
     np.testing.assert_array_equal(points[0], pool.projection.dense()[everything.argmax()])
-    sums = feature_sums(X, S, ground.feature_map(points))
+    sums = feature_sums(X, S, space.feature_map(points))
     np.testing.assert_allclose(potentials, np.square(sums[0, :, 0]), rtol=1e-4)
     assert len(np.unique(points, axis=0)) == len(points) == 5
 

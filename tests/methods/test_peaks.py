@@ -11,7 +11,7 @@ import pytest
 
 from dkl.features.families import Gaussian
 from dkl.features.harmonics import SphericalHarmonics
-from dkl.methods.frequency_search.frequency_space import FourierGround, PoolGround
+from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.peaks.driver import PeakDriver, PeakProblem, PeakState, chosen_points
 from dkl.methods.peaks.sums import PeakTargets, peak_sums
@@ -57,10 +57,8 @@ def blocks_of(X: np.ndarray, y: np.ndarray, weight: np.ndarray | None = None) ->
 def problem_of(
     d: int, targets: PeakTargets, n_rows: int, *, sample_rows: int, most_rows: int, **options: Any
 ) -> PeakProblem:
-    ground = FourierGround(
-        Gaussian(2.0).draw(1, d, 0), Gaussian(2.0), SearchOptions(chains=20, steps=10, **options), 0.0
-    )
-    return PeakProblem(ground, targets, 3, 6, n_rows, sample_rows, most_rows)
+    space = FourierSpace(Gaussian(2.0).draw(1, d, 0), Gaussian(2.0), SearchOptions(chains=20, steps=10, **options), 0.0)
+    return PeakProblem(space, targets, 3, 6, n_rows, sample_rows, most_rows)
 
 
 def two_classes(share: float = 0.5) -> PeakTargets:
@@ -91,7 +89,7 @@ def test_verified_potentials_are_their_definition_on_all_rows(n_classes: int | N
         S = (np.eye(n_classes)[y] - center)[:, : targets.n_columns]
     problem = problem_of(2, targets, 30, sample_rows=10, most_rows=10)
     state, _ = play(replace(problem, dtype="float64"), blocks_of(X, y, weight))
-    points = problem.ground.feature_map(state.points).projection.dense()
+    points = problem.space.feature_map(state.points).projection.dense()
     for w, found in zip(points, state.verified, strict=True):
         expected = definition.pair_potentials(np.repeat(X @ w, repeats), np.repeat(S, repeats, axis=0))
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
@@ -144,13 +142,13 @@ def test_a_finite_pool_is_weighed_as_a_whole_in_one_pass() -> None:
     X = np.random.default_rng(0).standard_normal((3_000, 3))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     y = (X[:, 0] * X[:, 1] > 0).astype(np.int64)
-    ground = PoolGround(SphericalHarmonics(max_degree=4).pool(3))
-    problem = PeakProblem(ground, two_classes(y.mean()), 2, 25, 3_000, 1, 1)
+    space = FrequencyPool(SphericalHarmonics(max_degree=4).pool(3))
+    problem = PeakProblem(space, two_classes(y.mean()), 2, 25, 3_000, 1, 1)
     state, passes = play(problem, blocks_of(X, y))
     assert passes == [["verification"]]
     assert PeakDriver().plan(problem)[0][1] == 1
     # sin 2 phi, of degree 2
-    best = ground.pool.projection.dense()[chosen_points(problem, state)[0]]
+    best = space.pool.projection.dense()[chosen_points(problem, state)[0]]
     np.testing.assert_array_equal(best, [-2, 2])
 
 

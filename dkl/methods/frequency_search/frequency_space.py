@@ -78,7 +78,7 @@ class FrequencySpace(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class FourierGround:
+class FourierSpace:
     """All frequencies of R^d.
 
     Parameters
@@ -163,7 +163,7 @@ class FourierGround:
 
 
 @dataclass(frozen=True, eq=False)
-class PoolGround:
+class FrequencyPool:
     """Finitely many features; points are their numbers in the pool, int64 of shape (m,).
 
     Parameters

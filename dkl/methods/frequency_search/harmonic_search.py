@@ -15,7 +15,7 @@ from dkl.features.harmonic_projection import HarmonicProjection
 from dkl.features.harmonics import SphericalHarmonics, random_indices
 from dkl.features.scaling import Scaler
 from dkl.kernels.sums import feature_sums
-from dkl.methods.frequency_search.frequency_space import SUMS_BYTES, FrequencySpace, PoolGround
+from dkl.methods.frequency_search.frequency_space import SUMS_BYTES, FrequencyPool, FrequencySpace
 
 Potential = Callable[[np.ndarray], np.ndarray]
 
@@ -109,7 +109,7 @@ def _is_valid(index: np.ndarray, max_degree: int) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class HarmonicGround:
+class HarmonicSpace:
     """All harmonics up to a degree, searched by chains; points are multi-indices, int16 of shape (m, d - 1).
 
     Neighbouring indices are orthogonal functions, so that a chain sees a peak only from where other potentials of the
@@ -185,7 +185,7 @@ class HarmonicGround:
         return np.argsort(-potentials, kind="stable")[np.sort(first)[:k]].astype(np.int64)
 
 
-def finite_ground(family: FiniteFamily, n_columns: int, scaler: Scaler | None, dtype: str) -> FrequencySpace:
+def finite_space(family: FiniteFamily, n_columns: int, scaler: Scaler | None, dtype: str) -> FrequencySpace:
     """The pool of a finite family, or, where its single harmonics are too many for that, chains on their indices.
 
     Raises
@@ -194,6 +194,6 @@ def finite_ground(family: FiniteFamily, n_columns: int, scaler: Scaler | None, d
         If blocks of harmonics are too many to be enumerated.
     """
     if not isinstance(family, SphericalHarmonics) or family.blocks != "single" or family.is_enumerable(n_columns):
-        return PoolGround(replace(family.pool(n_columns, dtype), scaler=scaler), dtype)
+        return FrequencyPool(replace(family.pool(n_columns, dtype), scaler=scaler), dtype)
     origin = replace(family.draw(1, n_columns, 0), scaler=scaler)
-    return HarmonicGround(origin, int(family.max_degree or 0), dtype=dtype)
+    return HarmonicSpace(origin, int(family.max_degree or 0), dtype=dtype)

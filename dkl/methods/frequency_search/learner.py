@@ -9,8 +9,8 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.features.families import FiniteFamily
-from dkl.methods.frequency_search.frequency_space import FourierGround, FrequencySpace
-from dkl.methods.frequency_search.harmonic_search import finite_ground
+from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencySpace
+from dkl.methods.frequency_search.harmonic_search import finite_space
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.protocols.source import BlockSource
 
@@ -24,7 +24,7 @@ def check_searchable(name: str, family: Any) -> None:
         )
 
 
-def ground_of(
+def frequency_space_of(
     learner: Any, family: Any, n_columns: int, scaler: Any, options: SearchOptions, spread: float
 ) -> FrequencySpace:
     """All of R^d for families of pairs, and the pool of a finite family.
@@ -47,9 +47,9 @@ def ground_of(
     """
     check_searchable(type(learner).__name__, family)
     if isinstance(family, FiniteFamily):
-        return finite_ground(family, n_columns, scaler, learner.dtype)
+        return finite_space(family, n_columns, scaler, learner.dtype)
     origin = replace(family.draw(1, n_columns, 0, learner.dtype), scaler=scaler)
-    return FourierGround(origin, family, options, spread)
+    return FourierSpace(origin, family, options, spread)
 
 
 def rows_within(nbytes: int, source: BlockSource) -> int:

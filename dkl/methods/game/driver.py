@@ -28,7 +28,7 @@ from dkl.methods.game.problem import (
     resuming_records,
     row_columns,
     sample_record,
-    searched_ground,
+    searched_space,
     step_record,
     trials_of,
     verify_record,
@@ -68,7 +68,7 @@ class GameDriver:
             shifts=np.zeros((0, K)),
             found=np.zeros(K, bool),
             sample_rows=min(problem.search_rows, problem.most_rows),
-            frequencies=searched_ground(problem).none if problem.pool is None else None,
+            frequencies=searched_space(problem).none if problem.pool is None else None,
             mean_sums=None if problem.pool is None else np.zeros((size, parts, K)),
         )
 
@@ -117,7 +117,7 @@ class GameDriver:
         """In R^d the rows of the search, as they came and scaled, and the climb."""
         if problem.pool is not None:
             return {}
-        climb = searched_ground(problem).search_bytes(problem.most_rows, problem.n_candidates)
+        climb = searched_space(problem).search_bytes(problem.most_rows, problem.n_candidates)
         return {"searched rows": 2 * problem.most_rows * row_bytes, "chains that climb": climb}
 
     def plan(self, problem: GameProblem) -> Sequence[tuple[Sequence[Record], int]]:

@@ -15,7 +15,7 @@ from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.choice import choose_blocks
-from dkl.methods.frequency_search.learner import ground_of, rows_within, weight_of
+from dkl.methods.frequency_search.learner import frequency_space_of, rows_within, weight_of
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.game.driver import GameDriver, dual_measure, machine_coefficients
 from dkl.methods.game.excessive_gap import ExcessiveGapDriver, ExcessiveGapState, norm_machine
@@ -221,7 +221,9 @@ def game_problem(learner: Any, dataset: Dataset, scaler: Any, start: PlayedGame 
         total_weight=weight_of(dataset, weights),
         n_columns=dataset.n_columns,
         pool=None if pool is None else replace(pool, scaler=scaler),
-        ground=None if pool is not None else ground_of(learner, family, dataset.n_columns, scaler, options, 0.0),
+        space=None
+        if pool is not None
+        else frequency_space_of(learner, family, dataset.n_columns, scaler, options, 0.0),
         seed=learner.seed_,
         search_rows=first,
         most_rows=min(dataset.n_rows, max(first, min(100_000, rows_within(_SAMPLE_BYTES, dataset.source)))),

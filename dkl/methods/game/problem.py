@@ -104,7 +104,7 @@ class GameProblem:
     n_columns : int
     pool : FeatureMap or None
         The finite set of features that the kernel player chooses from, amplitudes 1; None for all of R^d.
-    ground : Ground or None
+    space : FrequencySpace or None
         Where the kernel player looks in R^d.
     seed : int
     search_rows : int
@@ -123,7 +123,7 @@ class GameProblem:
     total_weight: float
     n_columns: int
     pool: FeatureMap | None = None
-    ground: FrequencySpace | None = None
+    space: FrequencySpace | None = None
     seed: int = 0
     search_rows: int = 4_000
     most_rows: int = 100_000
@@ -227,14 +227,14 @@ def row_columns(problem: GameProblem, names: Sequence[str]) -> dict[str, tuple[s
 
 def candidate_map(problem: GameProblem, frequencies: np.ndarray) -> FeatureMap:
     """Cosine-sine pairs of given frequencies, amplitudes 1."""
-    return searched_ground(problem).feature_map(frequencies)
+    return searched_space(problem).feature_map(frequencies)
 
 
-def searched_ground(problem: GameProblem) -> FrequencySpace:
+def searched_space(problem: GameProblem) -> FrequencySpace:
     """Where a game without a pool looks for its frequencies."""
-    if problem.ground is None:
-        raise ValueError("a game in R^d needs a ground to search; give GameProblem(ground=...) or a pool")
-    return problem.ground
+    if problem.space is None:
+        raise ValueError("a game in R^d needs a space to search; give GameProblem(space=...) or a pool")
+    return problem.space
 
 
 def opening_records(problem: GameProblem, state: GameState) -> list[Any]:

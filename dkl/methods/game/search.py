@@ -8,7 +8,7 @@ import numpy as np
 
 from dkl.kernels.scale import scale_rows
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
-from dkl.methods.game.problem import GameProblem, GameState, checks_mean, searched_ground
+from dkl.methods.game.problem import GameProblem, GameState, checks_mean, searched_space
 from dkl.methods.game.projection import project_dual
 from dkl.protocols.block import Block
 
@@ -31,10 +31,10 @@ def next_candidates(
 
 def _peaks(problem: GameProblem, block: Block, S: np.ndarray, round: int) -> tuple[np.ndarray, np.ndarray]:
     """Frequencies and their pair potentials on the sample, highest first."""
-    ground, totals, squares = searched_ground(problem), np.abs(S).sum(axis=0), np.square(S).sum(axis=0)
+    space, totals, squares = searched_space(problem), np.abs(S).sum(axis=0), np.square(S).sum(axis=0)
     norm = max(float(np.sqrt(np.square(totals).sum())), np.finfo(np.float64).tiny)
-    X = scale_rows(block.X, ground.feature_map(ground.none).scaler, problem.dtype)
-    points, potentials = ground.search(X, S / norm, problem.n_candidates, problem.seed + 7919 * (round + 1))
+    X = scale_rows(block.X, space.feature_map(space.none).scaler, problem.dtype)
+    points, potentials = space.search(X, S / norm, problem.n_candidates, problem.seed + 7919 * (round + 1))
     return points, pair_potentials(potentials, totals / norm, squares / norm**2)
 
 

@@ -36,11 +36,11 @@ class CorrectiveDriver:
 
     def init(self, problem: CorrectiveProblem) -> CorrectiveState:
         """No feature but those given, and candidates that nobody searched for."""
-        ground = problem.ground
-        points = ground.none if problem.start is None else problem.start
+        space = problem.space
+        points = space.none if problem.start is None else problem.start
         width = problem.parts * len(points) + 1
         count = max(2, int(problem.schedule.candidates * problem.schedule.first))
-        candidates = ground.start(count, problem.seed)
+        candidates = space.start(count, problem.seed)
         empty = np.zeros((problem.n_models, width))
         return CorrectiveState(
             points=points,
@@ -108,7 +108,7 @@ class CorrectiveDriver:
         width = problem.parts * problem.n_points + 1
         rows = SearchedRows.most_bytes(problem.most_rows, row_bytes, width - 1, problem.dtype)
         most = max(_most_candidates(problem, size) for size in planned_sizes(problem))
-        climb = problem.ground.search_bytes(problem.most_rows, most)
+        climb = problem.space.search_bytes(problem.most_rows, most)
         solved = systems_at_once(problem.n_models, width)
         return {**rows, "chains that climb": climb, "Gram matrices": (4 + solved) * 8 * width * width}
 
@@ -245,7 +245,7 @@ def _extended(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str
             rows, state.sampled[searched], normal[searched], most=problem.most_rows, least=problem.schedule.trusted
         )
     left = np.delete(np.arange(len(state.candidates)), chosen)
-    if len(points) >= state.limit and problem.ground.draws_plainly:
+    if len(points) >= state.limit and problem.space.draws_plainly:
         # the highest says as much as all, and the last passes cost less
         left = left[np.argsort(-verified[left], kind="stable")[:1]]
     at = spread(state.gram_at, state.n_points, len(chosen), problem.parts)
@@ -276,7 +276,7 @@ def _wanted(problem: CorrectiveProblem, state: CorrectiveState) -> tuple[int, in
     room = state.limit - state.n_points
     wanted = _addition(problem, state.n_points, state.limit)
     searched = problem.schedule.searched(wanted, state.n_searched)
-    if not problem.ground.draws_plainly:
+    if not problem.space.draws_plainly:
         return wanted, 0
     at_once = wanted
     if problem.schedule.patience is None:
@@ -298,7 +298,7 @@ def _chosen(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, 
     potentials = _potentials(problem, state, sums)[state.n_points :][:n_searched]
     k, _ = _wanted(problem, state)
     room = state.limit - state.n_points
-    best = problem.ground.distinct(state.candidates[:n_searched], potentials, k, room=room)
+    best = problem.space.distinct(state.candidates[:n_searched], potentials, k, room=room)
     return np.concatenate([best, np.arange(n_searched, len(state.candidates))])
 
 
@@ -311,21 +311,21 @@ def _searched(
         return state
     seed = (problem.seed + 7919 * state.passes) % 2**31
     wanted, drawn = _wanted(problem, state)
-    candidates, sampled = problem.ground.none, np.zeros(0)
+    candidates, sampled = problem.space.none, np.zeros(0)
     if wanted:
         state = replace(state, searches=np.vstack([state.searches, [sample.k, sample.round, state.n_points]]))
         X, S, weight = sample_duals(problem, state, rows)
         count = max(wanted, int(np.ceil(problem.schedule.candidates * wanted)))
         if len(S):
-            candidates, potentials = problem.ground.search(X, S, count, seed, room=room, weight=weight)
+            candidates, potentials = problem.space.search(X, S, count, seed, room=room, weight=weight)
             squares = np.sum(S**2 if weight is None else S**2 / weight[:, None], axis=0)
             sampled = pair_potentials(potentials, np.abs(S).sum(axis=0), squares)
         elif state.n_points == 0:
             # nothing to learn, and a map has at least one feature
-            candidates, sampled = problem.ground.start(1, seed), np.zeros(1)
+            candidates, sampled = problem.space.start(1, seed), np.zeros(1)
     # nothing but plain draws are those of `RandomFeatures`
     is_first = state.n_points == 0 and problem.schedule.plain_share == 1.0
-    plain = problem.ground.plain(drawn, problem.seed if is_first else seed)
+    plain = problem.space.plain(drawn, problem.seed if is_first else seed)
     return replace(state, candidates=np.concatenate([candidates, plain]), sampled=sampled, plain=len(plain))
 
 
@@ -341,7 +341,7 @@ def sample_duals(
     on_these = np.all(state.searches[:, :2] == state.searches[-1, :2], axis=1)
     scores = rows.scores(
         state.coefficients[:, :-1].reshape(problem.n_models, problem.parts, -1),
-        lambda span: problem.ground.feature_map(state.points[span]),
+        lambda span: problem.space.feature_map(state.points[span]),
         state.searches[on_these, 2],
         problem.dtype,
     )
@@ -350,18 +350,18 @@ def sample_duals(
     S = duals * repeats[:, None]
     pulling = np.flatnonzero(np.any(S != 0.0, axis=1))
     total = np.abs(S).sum() or 1.0
-    scaled = rows.scaled(problem.ground.feature_map(problem.ground.none), problem.dtype)
+    scaled = rows.scaled(problem.space.feature_map(problem.space.none), problem.dtype)
     repeats = repeats[pulling]
     return scaled[pulling], S[pulling] / total, None if np.all(repeats == 1.0) else repeats
 
 
 def _planned(problem: CorrectiveProblem, sizes: list[int]) -> list[Record]:
     """The records of the largest of the rounds that begin with so many points, by points nobody searched for."""
-    ground = problem.ground
-    points = ground.start(sizes[-1], problem.seed)
+    space = problem.space
+    points = space.start(sizes[-1], problem.seed)
     # no round has more of either; of both together, as many as there is room for
     most = max(_most_candidates(problem, size) for size in sizes)
-    candidates = ground.start(min(most, most_candidates(problem.parts, sizes[-1])), problem.seed)
+    candidates = space.start(min(most, most_candidates(problem.parts, sizes[-1])), problem.seed)
     width = problem.parts * len(points) + 1
     coefficients = np.zeros((problem.n_models, width))
     state = replace(
@@ -380,5 +380,5 @@ def _most_candidates(problem: CorrectiveProblem, size: int) -> int:
     schedule, missing = problem.schedule, problem.n_points - size
     wanted = max(schedule.first, _addition(problem, size, problem.n_points))
     searched = int(np.ceil(schedule.candidates * wanted))
-    draws_all = problem.ground.draws_plainly and (schedule.most_searched is not None or schedule.plain_share == 1.0)
+    draws_all = problem.space.draws_plainly and (schedule.most_searched is not None or schedule.plain_share == 1.0)
     return max(searched, min(missing, most_candidates(problem.parts, size))) if draws_all else searched

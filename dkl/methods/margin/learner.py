@@ -53,8 +53,8 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, FeatureLearner):
         squares of the errors, as in ``LinearSVR(loss="squared_epsilon_insensitive")``, of targets in units of their
         deviation: `Ridge` has ``alpha = 1/(2C)`` there. None is 1 for the game, and for rounds 1/80, where a heavy
         penalty keeps features diverse; once all are found on n rows, fewer than 10,000, the last model has 125/n.
-        For several classes and a C much larger than that, the last model may end short of its optimum, after 30 further
-        passes: `duality_gap_` says by how much at most.
+        For a C much larger than that the last model may end short of its optimum (of several classes, after 30 further
+        passes): `duality_gap_` says by how much at most.
     rounds : int or None
         At most so many; None is as many as the features take.
     features_per_round : int or None

@@ -92,7 +92,7 @@ class CorrectiveProblem:
 
     Parameters
     ----------
-    ground : Ground
+    space : FrequencySpace
         Where features are looked for.
     targets : HeldTargets
     n_models : int
@@ -115,7 +115,7 @@ class CorrectiveProblem:
         Points that are there from the beginning.
     """
 
-    ground: FrequencySpace
+    space: FrequencySpace
     targets: HeldTargets
     n_models: int
     n_points: int
@@ -132,7 +132,7 @@ class CorrectiveProblem:
 
     @property
     def parts(self) -> int:
-        return self.ground.columns_a_point
+        return self.space.columns_a_point
 
     def ridge_of(self, is_last: bool) -> float:
         """The penalty of a point while points are looked for, or when all are there."""

@@ -119,7 +119,7 @@ def with_gram(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str
 
 
 def _joined(problem: CorrectiveProblem, state: CorrectiveState) -> FeatureMap:
-    return problem.ground.feature_map(np.concatenate([state.points, state.candidates]))
+    return problem.space.feature_map(np.concatenate([state.points, state.candidates]))
 
 
 def _widened(coefficients: np.ndarray, old: np.ndarray, width: int) -> np.ndarray:

@@ -13,8 +13,8 @@ from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.target_statistics import TargetScale, target_scale
 from dkl.methods.frequency_search.column_subsets import LEAST_COLUMNS
-from dkl.methods.frequency_search.frequency_space import FourierGround, FrequencySpace, PoolGround
-from dkl.methods.frequency_search.learner import ground_of, rows_within, weight_of
+from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool, FrequencySpace
+from dkl.methods.frequency_search.learner import frequency_space_of, rows_within, weight_of
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.margin.driver import CorrectiveDriver
 from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule, with_whole_losses
@@ -115,7 +115,7 @@ def corrective_problem(
     learner: Any, dataset: Dataset, scaler: Any, *, scale: TargetScale | None = None, start: np.ndarray | None = None
 ) -> CorrectiveProblem:
     """The rounds that a learner's parameters describe."""
-    ground = _ground(learner, dataset, scaler)
+    space = _frequency_space(learner, dataset, scaler)
     classes, held_out = dataset.classes, _held_out(learner)
     weights = learner._class_weights(dataset)
     total = weight_of(dataset, weights)
@@ -134,15 +134,15 @@ def corrective_problem(
     # heavy while features are looked for, since that keeps them diverse; on few rows too heavy to predict with
     light = ridge * (min(1.0, total / _ENOUGH_ROWS) if learner.C is None else 1.0)
     return CorrectiveProblem(
-        ground=ground,
+        space=space,
         targets=HeldTargets(targets, None if held_out is None else held_out.mask),
         n_models=n_models,
-        n_points=_n_points(learner, ground),
+        n_points=_n_points(learner, space),
         total_weight=total * (1.0 - (0.0 if held_out is None else held_out.share)),
         loss=loss,
         ridge=light if learner.n_features == "auto" else ridge,
         last_ridge=light,
-        schedule=_schedule(learner, ground, dataset, n_models, loss),
+        schedule=_schedule(learner, space, dataset, n_models, loss),
         sample_rows=first,
         most_rows=max(first, most),
         seed=learner.seed_,
@@ -177,12 +177,12 @@ def _held_out(learner: Any) -> HeldOut | None:
     return HeldOut(learner.validation_fraction, learner.seed_) if stops else None
 
 
-def _n_points(learner: Any, ground: FrequencySpace) -> int:
+def _n_points(learner: Any, space: FrequencySpace) -> int:
     if learner.n_features == "auto":
-        most = AUTO_FEATURES // ground.columns_a_point
+        most = AUTO_FEATURES // space.columns_a_point
     else:
         most = kept_frequencies(type(learner).__name__, learner.n_features, learner.family_)
-    return min(most, ground.pool.n_frequencies) if isinstance(ground, PoolGround) else most
+    return min(most, space.pool.n_frequencies) if isinstance(space, FrequencyPool) else most
 
 
 def _are_few(dataset: Dataset) -> bool:
@@ -201,13 +201,14 @@ def _searched_share(dataset: Dataset) -> float:
 
 
 def _schedule(
-    learner: Any, ground: FrequencySpace, dataset: Dataset, n_models: int, loss: CorrectiveLoss
+    learner: Any, space: FrequencySpace, dataset: Dataset, n_models: int, loss: CorrectiveLoss
 ) -> RoundSchedule:
     few = _are_few(dataset)
     share = (0.5 if few else 0.0) if learner.plain_share is None else learner.plain_share
     schedule = RoundSchedule(rounds=learner.rounds, patience=learner.patience, tol=learner.tol, plain_share=share)
-    starts_another = learner._context.for_machine and loss == "squared_hinge"
-    if loss in _LEAST_GAIN and not starts_another:
+    # one model's steps on the squared hinge are Newton's own; and a machine fits a model of its own
+    stands = loss == "squared_hinge" and (n_models == 1 or learner._context.for_machine)
+    if loss in _LEAST_GAIN and not stands:
         schedule = replace(schedule, settling=_SETTLING_STEPS, least_gain=_LEAST_GAIN[loss])
     if few and learner.plain_share is None:
         schedule = replace(schedule, most_searched=max(1, int(_searched_share(dataset) * dataset.total_weight)))
@@ -217,14 +218,14 @@ def _schedule(
         # the machine that withholds rows fits a model of its own
         schedule = replace(schedule, settling=0)
     if learner.features_per_round is not None:
-        first = max(1, learner.features_per_round // ground.columns_a_point)
+        first = max(1, learner.features_per_round // space.columns_a_point)
         return replace(schedule, first=first, growth=0.0, late_growth=0.0)
     # where held-out rows end the rounds, these are counted
     several = dataset.classes is not None and n_models > 1 and not few
     return replace(schedule, late_growth=_LATE_GROWTH) if several and schedule.patience is None else schedule
 
 
-def _ground(learner: Any, dataset: Dataset, scaler: Any) -> FrequencySpace:
+def _frequency_space(learner: Any, dataset: Dataset, scaler: Any) -> FrequencySpace:
     d, very_few = dataset.n_columns, _are_very_few(dataset)
     options = SearchOptions(
         chains=(_STARTS if very_few else _CHAINS) if learner.chains is None else learner.chains,
@@ -237,10 +238,10 @@ def _ground(learner: Any, dataset: Dataset, scaler: Any) -> FrequencySpace:
         max_norm=learner.max_norm,
     )
     spread = _CHAINS_A_CANDIDATE if learner.chains is None else 0.0
-    ground = ground_of(learner, learner.family_, d, scaler, options, spread)
-    if not isinstance(ground, FourierGround):
-        return ground
-    return replace(ground, near_room=max(0, _n_points(learner, ground) - _NEAR_FROM))
+    space = frequency_space_of(learner, learner.family_, d, scaler, options, spread)
+    if not isinstance(space, FourierSpace):
+        return space
+    return replace(space, near_room=max(0, _n_points(learner, space) - _NEAR_FROM))
 
 
 def _may_have_neighbours(dataset: Dataset) -> bool:
@@ -258,14 +259,14 @@ def _steps(dataset: Dataset) -> int:
 def _result(problem: CorrectiveProblem, state: CorrectiveState, scale: TargetScale | None) -> CorrectiveResult:
     state = with_whole_losses(problem, state)
     points = state.points
-    first, place, counts = _repeats(points, problem.ground)
+    first, place, counts = _repeats(points, problem.space)
     found = state.coefficients[:, :-1].reshape(problem.n_models, problem.parts, -1)[:, :, : len(points)]
     merged = np.zeros((len(first), problem.n_models, problem.parts))
     np.add.at(merged, place, found.transpose(2, 0, 1))
     coefficients = merged.transpose(1, 2, 0)
     lengths = np.sqrt(np.sum(coefficients**2, axis=(0, 1)))
     amplitudes = np.sqrt(counts / max(1, len(points)))
-    feature_map = problem.ground.feature_map(points[first])
+    feature_map = problem.space.feature_map(points[first])
     coef = (coefficients / amplitudes).reshape(problem.n_models, -1)
     intercept = state.coefficients[:, -1]
     if scale is not None:
@@ -282,12 +283,12 @@ def _result(problem: CorrectiveProblem, state: CorrectiveState, scale: TargetSca
     )
 
 
-def _repeats(points: np.ndarray, ground: FrequencySpace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _repeats(points: np.ndarray, space: FrequencySpace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The first position of each point, whose repetition each position is, and how often each was found.
 
     A feature of a finite set that is found again is scaled, not appended (Bullins, Zhang & Zhang 2018, appendix A.3).
     """
-    if isinstance(ground, FourierGround):
+    if isinstance(space, FourierSpace):
         every = np.arange(len(points))
         return every, every, np.ones(len(points))
     _, first, place, counts = np.unique(points, True, True, True, axis=0)

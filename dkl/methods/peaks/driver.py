@@ -11,7 +11,7 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.scale import scale_rows
-from dkl.methods.frequency_search.frequency_space import FourierGround, FrequencySpace, PoolGround
+from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool, FrequencySpace
 from dkl.methods.frequency_search.peak_search import distinct_peaks, grown_sample, pair_potentials
 from dkl.methods.peaks.sums import PeakTargets, peak_sums
 from dkl.protocols.block import Block
@@ -28,7 +28,7 @@ class PeakProblem:
 
     Parameters
     ----------
-    ground : Ground
+    space : FrequencySpace
         All of R^d, or a finite pool.
     targets : PeakTargets
     n_peaks : int
@@ -50,7 +50,7 @@ class PeakProblem:
         Points that are candidates from the first.
     """
 
-    ground: FrequencySpace
+    space: FrequencySpace
     targets: PeakTargets
     n_peaks: int
     n_candidates: int
@@ -116,10 +116,10 @@ class PeakDriver:
     def init(self, problem: PeakProblem) -> PeakState:
         """Nothing looked at but plain draws and given points; of a finite pool everything is a candidate."""
         nothing = np.zeros(0)
-        if isinstance(problem.ground, PoolGround):
-            points = problem.ground.start(problem.n_candidates, problem.seed)
+        if isinstance(problem.space, FrequencyPool):
+            points = problem.space.start(problem.n_candidates, problem.seed)
             return PeakState(points, np.zeros(len(points)), nothing, problem.most_rows, passes=1)
-        points = problem.ground.plain(problem.n_plain, problem.seed)
+        points = problem.space.plain(problem.n_plain, problem.seed)
         if problem.start is not None:
             points = np.concatenate([points, problem.start])
         return PeakState(points, np.zeros(len(points)), nothing, problem.sample_rows)
@@ -130,7 +130,7 @@ class PeakDriver:
             return None
         if state.passes == 0:
             return (_sample(problem, state.sample_rows, 0),)
-        verification = verification_record(problem, problem.ground.feature_map(state.unverified))
+        verification = verification_record(problem, problem.space.feature_map(state.unverified))
         larger = min(2 * state.sample_rows, problem.most_rows)
         if larger == state.sample_rows:
             return (verification,)
@@ -158,18 +158,18 @@ class PeakDriver:
 
     def held(self, problem: PeakProblem, row_bytes: int) -> dict[str, int]:
         """The rows of the last search, as they came and scaled, and the climb; nothing for a finite pool."""
-        if isinstance(problem.ground, PoolGround):
+        if isinstance(problem.space, FrequencyPool):
             return {}
         rows = min(problem.most_rows, problem.n_rows)
-        climb = problem.ground.search_bytes(rows, problem.n_candidates)
+        climb = problem.space.search_bytes(rows, problem.n_candidates)
         return {"searched rows": 2 * rows * row_bytes, "chains that climb": climb}
 
     def plan(self, problem: PeakProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The first sample, and a verification for each search that may be needed."""
         given = 0 if problem.start is None else len(problem.start)
-        points = problem.ground.start(problem.n_candidates + problem.n_plain + given, problem.seed)
-        verification = verification_record(problem, problem.ground.feature_map(points))
-        if isinstance(problem.ground, PoolGround):
+        points = problem.space.start(problem.n_candidates + problem.n_plain + given, problem.seed)
+        verification = verification_record(problem, problem.space.feature_map(points))
+        if isinstance(problem.space, FrequencyPool):
             return [((verification,), 1)]
         first = _sample(problem, problem.sample_rows, 0)
         if problem.most_searches == 1:
@@ -186,9 +186,9 @@ def chosen_points(problem: PeakProblem, state: PeakState) -> np.ndarray:
 
 def distinct_points(problem: PeakProblem, points: np.ndarray, potentials: np.ndarray, k: int) -> np.ndarray:
     """Positions of the k best that differ from each other."""
-    if isinstance(problem.ground, FourierGround):
+    if isinstance(problem.space, FourierSpace):
         return distinct_peaks(points, potentials, k, cosine=problem.cosine)
-    return problem.ground.distinct(points, potentials, k)
+    return problem.space.distinct(points, potentials, k)
 
 
 def filled(peaks: np.ndarray, n_plain: int, n_points: int) -> np.ndarray:
@@ -241,10 +241,10 @@ def _searched(problem: PeakProblem, state: PeakState, sample: Block) -> PeakStat
     repeats = np.ones((sample.n_rows, 1)) if weight is None else weight[:, None]
     S = problem.targets(sample) * (repeats / sample.weights[:, None])
     squares = np.sum(S**2 / repeats, axis=0)
-    X = scale_rows(sample.X, problem.ground.feature_map(problem.ground.none).scaler, problem.dtype)
+    X = scale_rows(sample.X, problem.space.feature_map(problem.space.none).scaler, problem.dtype)
     scale = np.abs(S).sum() or 1.0
     seed = problem.seed + state.passes
-    points, heights = problem.ground.search(X, S / scale, problem.n_candidates, seed, weight=weight)
+    points, heights = problem.space.search(X, S / scale, problem.n_candidates, seed, weight=weight)
     normal = pair_potentials(heights * scale**2, np.abs(S).sum(axis=0), squares)
     return replace(
         state,

@@ -15,8 +15,8 @@ from dkl.features.scaling import ScalingKind
 from dkl.kernels.nufft import MOST_COLUMNS
 from dkl.linear.target_statistics import target_record, target_scale
 from dkl.methods.base import FeatureLearner
-from dkl.methods.frequency_search.frequency_space import FrequencySpace, PoolGround
-from dkl.methods.frequency_search.learner import check_searchable, ground_of, row_bytes, rows_within
+from dkl.methods.frequency_search.frequency_space import FrequencyPool, FrequencySpace
+from dkl.methods.frequency_search.learner import check_searchable, frequency_space_of, row_bytes, rows_within
 from dkl.methods.frequency_search.peak_search import Method, SearchOptions, distinct_peaks, sample_size
 from dkl.methods.parameters import PEAKS, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.methods.peaks.driver import (
@@ -216,7 +216,7 @@ class PeakFeatures(FeatureLearner):
         if self.method == "grid":
             grid = grid_problem(self, family, dataset, targets, None)
             return [*PreparationDriver().plan(preparation), *light, *GridDriver().plan(grid)]
-        problem = self._problem(self._ground(family, dataset, None), targets, dataset, seed=0)
+        problem = self._problem(self._frequency_space(family, dataset, None), targets, dataset, seed=0)
         if self.warm_start:
             problem = replace(problem, start=np.zeros((problem.n_peaks, dataset.n_columns), np.float32))
         return [*PreparationDriver().plan(preparation), *light, *PeakDriver().plan(problem)]
@@ -225,8 +225,11 @@ class PeakFeatures(FeatureLearner):
         """The rows that are searched, and the climb; the grid's search is bounded by its samples' 64 MiB."""
         if self.method == "grid":
             return {"searched rows": 2 * rows_within(_SAMPLE_BYTES, dataset.source) * row_bytes(dataset.source)}
-        targets, ground = self._targets(dataset, planned=True), self._ground(self._planned_family(), dataset, None)
-        return PeakDriver().held(self._problem(ground, targets, dataset, seed=0), row_bytes(dataset.source))
+        targets, space = (
+            self._targets(dataset, planned=True),
+            self._frequency_space(self._planned_family(), dataset, None),
+        )
+        return PeakDriver().held(self._problem(space, targets, dataset, seed=0), row_bytes(dataset.source))
 
     def _check_rest(self) -> None:
         family = family_of(self)
@@ -253,14 +256,14 @@ class PeakFeatures(FeatureLearner):
         if self.method == "grid":
             self._search_grid(targets, scaler, dataset)
             return
-        ground = self._ground(self.family_, dataset, scaler)
-        problem = replace(self._problem(ground, targets, dataset, seed=self.seed_), start=start)
+        space = self._frequency_space(self.family_, dataset, scaler)
+        problem = replace(self._problem(space, targets, dataset, seed=self.seed_), start=start)
         state = self._run(PeakDriver(), problem, dataset, "peaks")
         kept = chosen_points(problem, state)
         self.n_peaks_ = _n_found(problem, state, kept)
-        self._keep(ground.feature_map(state.points), state.verified, kept)
+        self._keep(space.feature_map(state.points), state.verified, kept)
         self.certificate_ = None
-        self.sample_rows_ = 0 if isinstance(ground, PoolGround) else min(state.sample_rows, problem.n_rows)
+        self.sample_rows_ = 0 if isinstance(space, FrequencyPool) else min(state.sample_rows, problem.n_rows)
         self.message_ = _message(problem, state, kept[: self.n_peaks_])
 
     def _start(self, dataset: Dataset) -> np.ndarray | None:
@@ -305,8 +308,8 @@ class PeakFeatures(FeatureLearner):
         found = target_scale(dataset.source, n_targets)
         return PeakTargets(None, None, found.center, found.scale)
 
-    def _ground(self, family: Any, dataset: Dataset, scaler: Any) -> FrequencySpace:
-        return ground_of(self, family, dataset.n_columns, scaler, self._options(), 0.0)
+    def _frequency_space(self, family: Any, dataset: Dataset, scaler: Any) -> FrequencySpace:
+        return frequency_space_of(self, family, dataset.n_columns, scaler, self._options(), 0.0)
 
     def _options(self) -> SearchOptions:
         return SearchOptions(
@@ -330,16 +333,16 @@ class PeakFeatures(FeatureLearner):
         n_points = self.n_features // 2
         return int(np.ceil((1.0 - self.plain_share) * n_points)), n_points
 
-    def _problem(self, ground: FrequencySpace, targets: PeakTargets, dataset: Dataset, *, seed: int) -> PeakProblem:
+    def _problem(self, space: FrequencySpace, targets: PeakTargets, dataset: Dataset, *, seed: int) -> PeakProblem:
         n_peaks, n_points = self._counts()
-        if not ground.draws_plainly:
-            n_peaks = n_points = max(1, self.n_features // ground.columns_a_point)
+        if not space.draws_plainly:
+            n_peaks = n_points = max(1, self.n_features // space.columns_a_point)
         most = min(dataset.n_rows, max(1_000, rows_within(_SAMPLE_BYTES, dataset.source)))
         wanted = sample_size(self._n_chains(), _ACCURACY) if self.search_rows is None else self.search_rows
         first = min(dataset.n_rows, wanted if self.search_rows is not None else min(wanted, most))
-        n_candidates = ground.pool.n_frequencies if isinstance(ground, PoolGround) else _CANDIDATES_A_PEAK * n_peaks
+        n_candidates = space.pool.n_frequencies if isinstance(space, FrequencyPool) else _CANDIDATES_A_PEAK * n_peaks
         return PeakProblem(
-            ground=ground,
+            space=space,
             targets=targets,
             n_peaks=n_peaks,
             n_candidates=n_candidates,
@@ -347,7 +350,7 @@ class PeakFeatures(FeatureLearner):
             sample_rows=first,
             most_rows=max(first, most),
             n_points=n_points,
-            n_plain=n_points if self.plain_share and ground.draws_plainly else 0,
+            n_plain=n_points if self.plain_share and space.draws_plainly else 0,
             cosine=self.cosine,
             seed=seed,
             dtype=self.dtype,
@@ -361,7 +364,7 @@ def _n_found(problem: PeakProblem, state: PeakState, kept: np.ndarray) -> int:
 
 def _message(problem: PeakProblem, state: PeakState, kept: np.ndarray) -> str:
     """How the search ended, and what to do where it fell short."""
-    if isinstance(problem.ground, PoolGround):
+    if isinstance(problem.space, FrequencyPool):
         return f"took the best {len(kept)} of {len(state.points)} features by their potentials on all rows"
     noun = "peak" if len(kept) == 1 else "peaks"
     found = f"{len(kept)} {noun}, searched on {state.sample_rows} rows in {state.passes} passes"
