@@ -111,7 +111,7 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     task = newton_problem(problem, summary)
     if problem.alpha == "auto":
         task = penalty_problem(problem, task, summary, square_length=1.0).problem
-    return NewtonDriver().held(task, 0)
+    return NewtonDriver().memory(task, 0)
 
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:

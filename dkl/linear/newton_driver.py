@@ -241,7 +241,7 @@ class NewtonDriver:
         moved = np.any(state.coefficients != self.init(problem).coefficients, axis=1)
         return replace(state, ended=why) if np.all(moved | state.converged(problem.tol, problem.decrement)) else None
 
-    def held(self, problem: NewtonProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: NewtonProblem, row_bytes: int) -> dict[str, int]:
         """Hessians as they were, as they are summed and as they become; those being solved written out."""
         one, system = 8 * packed_size(0, problem.width), 8 * problem.width**2
         packed = min(problem.n_models * one, max(_HESSIAN_BYTES, one))

@@ -59,5 +59,5 @@ def target_record(
         function=target_sums,
         accumulators={**moments.accumulators, "rows": Accumulator(()), "blocks": Accumulator(())},
         operands={"n_classes": n_classes, "class_weight": class_weight, "held_out": held_out},
-        light=True,
+        needs_x=False,
     )

@@ -88,7 +88,7 @@ def run_pass(
     """
     records = tuple(records)
     _check_records(records, columns)
-    if all(isinstance(record, BlockSum) and record.light for record in records):
+    if all(isinstance(record, BlockSum) and not record.needs_x for record in records):
         source = LightSource(source)
 
     def passed(records: tuple[Record, ...]) -> tuple[tuple[Any, ...], PassStats]:

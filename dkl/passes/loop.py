@@ -69,7 +69,7 @@ def run_driver(
     Parameters
     ----------
     driver : Driver
-        May have a function ``figures(problem, state)`` too: numbers by name that say where the method stands; and
+        May have a function ``metrics(problem, state)`` too: numbers by name that say where the method stands; and
         ``stopped(problem, state, why)``: the state to end with when a subscriber has asked for it, None while it has
         none: then it is asked again after the next pass.
     problem : object
@@ -100,7 +100,7 @@ def run_driver(
     state, rounds, kept = _start(driver, problem, checkpoint, fingerprint, (columns, source))
     stats: list[PassStats] = []
     started = time.perf_counter()
-    figures: Any = getattr(driver, "figures", lambda problem, state: {})
+    metrics: Any = getattr(driver, "metrics", lambda problem, state: {})
     stopped: Any = getattr(driver, "stopped", lambda problem, state, why: None)
 
     def tell(kind: Kind, detail: Mapping[str, Any], model: Callable[[], Any] | None = None) -> None:
@@ -120,7 +120,7 @@ def run_driver(
             stats.append(result.stats)
             if checkpoint is not None:
                 _save(checkpoint, state, kept, fingerprint=fingerprint, rounds=rounds)
-            tell("advanced", figures(problem, state), so_far)
+            tell("advanced", metrics(problem, state), so_far)
             ended = stopped(problem, state, heard.request) if heard.request else None
             if ended is not None:
                 state = ended

@@ -44,7 +44,7 @@ class SumReduction:
     def __init__(self, record: BlockSum) -> None:
         self.record = record
         # what reads no X has nothing to compute elsewhere
-        self.on_host = record.light
+        self.on_host = not record.needs_x
 
     def of_block(self, block: Block, columns: RowColumns | None) -> Sums:
         if columns is not None:

@@ -15,8 +15,8 @@ class Driver(Protocol[P, S]):
     """The four functions that `dkl.passes.loop` needs of a method.
 
     The state is a small frozen dataclass of plain arrays, numbers, strings and None: a checkpoint is the state, and
-    resuming is loading it. A method of many rounds has a fifth, ``figures(problem, state) -> dict of float``: where it
-    stands, by name, for the progress line. One that holds much beside its state says so by a sixth, ``held(problem,
+    resuming is loading it. A method of many rounds has a fifth, ``metrics(problem, state) -> dict of float``: where it
+    stands, by name, for the progress line. One that holds much beside its state says so by a sixth, ``memory(problem,
     row_bytes) -> dict of int``: at most so many bytes, item by item, for rows of so many bytes each. One that can end
     early has ``stopped(problem, state, why)``: a state that asks for no more and says why it ended, or None while there
     is no result.

@@ -73,8 +73,9 @@ class BlockSum:
         Row columns (length n, e.g. the game's alpha) handed to the function in ``block.columns``.
     writes : mapping of str to dtype name
         Row columns that the function returns beside the accumulators.
-    light : bool
-        The function looks at targets, weights, row ids and row columns alone: a pass of light records reads no X.
+    needs_x : bool
+        False where the function looks at targets, weights, row ids and row columns alone: a pass whose records are all
+        of that kind reads no X.
     """
 
     name: str
@@ -84,7 +85,7 @@ class BlockSum:
     cost: Callable[[int, int], Cost] = no_cost
     reads: tuple[str, ...] = ()
     writes: Mapping[str, str] = field(default_factory=dict)
-    light: bool = False
+    needs_x: bool = True
 
     @property
     def result_bytes(self) -> int:

@@ -27,4 +27,4 @@ def test_a_constant_target_has_deviation_one() -> None:
 
 
 def test_the_pass_reads_no_rows() -> None:
-    assert target_record(2).light
+    assert not target_record(2).needs_x

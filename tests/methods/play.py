@@ -39,9 +39,9 @@ class Table:
     def run(self, records: Sequence[Any]) -> tuple[Any, ...]:
         """One pass."""
         self.passes.append(" + ".join(record.name for record in records))
-        light = all(isinstance(record, BlockSum) and record.light for record in records)
-        self.readings += not light
-        seen = [replace(b, X=np.empty((b.n_rows, 0))) if light else b for b in self.blocks]
+        without_x = all(isinstance(record, BlockSum) and not record.needs_x for record in records)
+        self.readings += not without_x
+        seen = [replace(b, X=np.empty((b.n_rows, 0))) if without_x else b for b in self.blocks]
         results = tuple(self._one(record, seen) for record in records)
         self.blocks = [replace(b, columns={**b.columns, **new}) for b, new in zip(self.blocks, self._new, strict=True)]
         return results

@@ -341,7 +341,7 @@ def test_a_step_holds_no_more_than_it_says(loss: str, n_outputs: int) -> None:
     problem = some_problem(loss, 300, n_outputs=n_outputs, n_frequencies=120, tol=1e-3)
     table, driver = Table(cut(X, target_of(problem, codes, y), rows=300)), TunedDriver()
     state, peak = driver.init(problem), 0
-    assert driver.figures(problem, state) == {}
+    assert driver.metrics(problem, state) == {}
     # the penalty's own matrix belongs to the penalty
     assert problem.penalty.matrix.shape == (120, 120)
     while (records := driver.request(problem, state)) is not None:
@@ -350,8 +350,8 @@ def test_a_step_holds_no_more_than_it_says(loss: str, n_outputs: int) -> None:
         state = driver.step(problem, state, results)
         peak = max(peak, tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        assert driver.figures(problem, state).keys() == {"objective", "gap"}
-    held = sum(driver.held(problem, 32).values())
+        assert driver.metrics(problem, state).keys() == {"objective", "gap"}
+    held = sum(driver.memory(problem, 32).values())
     assert peak <= 1.1 * held
     assert held <= 3 * peak
 

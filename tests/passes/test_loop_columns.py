@@ -54,7 +54,7 @@ class Growing:
         if state.passes % 2:
             return [
                 BlockSum(
-                    "look", look, dict.fromkeys(("columns", "total"), Accumulator(())), reads=("alpha",), light=True
+                    "look", look, dict.fromkeys(("columns", "total"), Accumulator(())), reads=("alpha",), needs_x=False
                 )
             ]
         record = BlockSum(

@@ -60,7 +60,7 @@ class TunedDriver:
                 return _solved(problem, state, results)
             return _corrected(problem, state, results[0])
 
-    def figures(self, problem: TunedProblem, state: TunedState) -> dict[str, float]:
+    def metrics(self, problem: TunedProblem, state: TunedState) -> dict[str, float]:
         """Objective and gap of the accepted point."""
         return {} if state.fresh else {name: float(getattr(state, name)) for name in ("objective", "gap")}
 
@@ -75,7 +75,7 @@ class TunedDriver:
         message = f"{why}: {state.message}"
         return replace(state, ended=True, was_stopped=True, message=message, gram=None, cross=None, squares=None)
 
-    def held(self, problem: TunedProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: TunedProblem, row_bytes: int) -> dict[str, int]:
         """Matrices of pairs of columns, one for each class where the loss is a hinge, and of pairs of frequencies."""
         m, D = problem.width - 1, problem.penalty.n_frequencies
         each = problem.n_outputs if problem.loss != "squared_error" else 1

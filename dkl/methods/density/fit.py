@@ -89,7 +89,7 @@ def held_bytes(learner: Any, dataset: Dataset, reference: FeatureMap) -> dict[st
     penalty = _planned_penalty(learner, reference.n_frequencies)
     if learner.solver == "full":
         problem = _tuned_problem(learner, dataset, reference, penalty, None)
-        return TunedDriver().held(problem, row_bytes(dataset.source))
+        return TunedDriver().memory(problem, row_bytes(dataset.source))
     return {} if penalty.separable else {"density": density_bytes(reference.n_frequencies)}
 
 

@@ -70,7 +70,7 @@ class JointDriver:
         with one_blas_thread():
             return _priced(problem, state, results[0])
 
-    def figures(self, problem: JointProblem, state: JointState) -> dict[str, float]:
+    def metrics(self, problem: JointProblem, state: JointState) -> dict[str, float]:
         """Where the last look at all candidates stood."""
         return dict(state.rounds[-1]) if state.rounds else {}
 
@@ -83,10 +83,10 @@ class JointDriver:
             return None
         return replace(state, done=True, was_stopped=True, message=f"{why}: {_standing(state)}")
 
-    def held(self, problem: JointProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: JointProblem, row_bytes: int) -> dict[str, int]:
         """The matrices of the largest working set, and the sums of all candidates."""
         parts, D = problem.pool.columns_a_frequency, problem.pool.n_frequencies
-        matrices = _TUNED.held(problem.on(_largest_set(problem), 1.0), row_bytes)
+        matrices = _TUNED.memory(problem.on(_largest_set(problem), 1.0), row_bytes)
         return {**matrices, "sums of all candidates": 4 * 8 * parts * D * problem.n_outputs}
 
     def plan(self, problem: JointProblem) -> Sequence[tuple[Sequence[Record], int]]:

@@ -189,7 +189,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """The matrices of as many working candidates as there may be."""
-        return JointDriver().held(self._planned_problem(dataset), row_bytes(dataset.source))
+        return JointDriver().memory(self._planned_problem(dataset), row_bytes(dataset.source))
 
     def bounds(self, *, as_printed: bool = False) -> Bounds:
         """Lemma 3 for machines of the greatest length that a minimum can have: sqrt(2 C n), known before the rows are.

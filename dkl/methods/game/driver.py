@@ -99,7 +99,7 @@ class GameDriver:
         }
         return after[state.phase](problem, state, results)
 
-    def figures(self, problem: GameProblem, state: GameState) -> dict[str, float]:
+    def metrics(self, problem: GameProblem, state: GameState) -> dict[str, float]:
         """Rounds, objective and gap of the last round."""
         return last_figures(state.history)
 
@@ -113,7 +113,7 @@ class GameDriver:
             state, phase="done", pending={}, message=f"{why} after {len(state.history)} rounds: {_standing(state)}"
         )
 
-    def held(self, problem: GameProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: GameProblem, row_bytes: int) -> dict[str, int]:
         """In R^d the rows of the search, as they came and scaled, and the climb."""
         if problem.pool is not None:
             return {}

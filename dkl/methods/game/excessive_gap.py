@@ -168,7 +168,7 @@ class ExcessiveGapDriver:
         after = {"norm": _measured, "score": _scored, "project": _narrowed, "sum": _summed}
         return after[state.phase](problem, state, results[0])
 
-    def figures(self, problem: GameProblem, state: ExcessiveGapState) -> dict[str, float]:
+    def metrics(self, problem: GameProblem, state: ExcessiveGapState) -> dict[str, float]:
         """Rounds, objective and gap of the last round."""
         return last_figures(state.history)
 
@@ -180,7 +180,7 @@ class ExcessiveGapDriver:
             return None
         return replace(state, phase="done", message=f"{why} after {len(state.history)} rounds: {_standing(state)}")
 
-    def held(self, problem: GameProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: GameProblem, row_bytes: int) -> dict[str, int]:
         """The Gram matrix of the pool, and what its largest eigenvalue takes."""
         return {"Gram matrices": 3 * 8 * _pool(problem).n_features ** 2}
 

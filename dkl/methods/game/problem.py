@@ -247,7 +247,7 @@ def opening_records(problem: GameProblem, state: GameState) -> list[Any]:
     }
     accumulators = {"weight": Accumulator(()), **break_accumulators(problem)}
     start = BlockSum(
-        "game: start", start_block, accumulators, operands, writes={"dual": "float64"}, light=problem.pool is not None
+        "game: start", start_block, accumulators, operands, writes={"dual": "float64"}, needs_x=problem.pool is None
     )
     return [start] if problem.pool is not None else [start, sample_record(problem, state, 0, reads=())]
 
@@ -270,7 +270,7 @@ def projection_record(problem: GameProblem, state: GameState) -> BlockSum:
     if problem.rules.projection == "alternating":
         operands = {"targets": problem.targets, "feasible": feasible_of(problem, state)}
         accumulators = {"balance": Accumulator((problem.n_blocks,))}
-        return BlockSum("game: balance", balance_block, accumulators, operands, reads=("dual",), light=True)
+        return BlockSum("game: balance", balance_block, accumulators, operands, reads=("dual",), needs_x=False)
     return multiplier_record(problem, state.edges)
 
 
@@ -278,7 +278,7 @@ def multiplier_record(problem: GameProblem, edges: np.ndarray) -> BlockSum:
     """One reduction towards the exact projection of the column "dual"."""
     operands = {"targets": problem.targets, "upper": problem.upper, "edges": edges}
     accumulators = break_accumulators(problem)
-    return BlockSum("game: multiplier", multiplier_block, accumulators, operands, reads=("dual",), light=True)
+    return BlockSum("game: multiplier", multiplier_block, accumulators, operands, reads=("dual",), needs_x=False)
 
 
 def verify_record(problem: GameProblem, state: GameState) -> BlockSum:

@@ -113,7 +113,7 @@ class DictionaryDriver:
         missed = np.sum(state.squares / (state.squares + mu))
         return Leverage(state.scores.sum(axis=0), float(missed))
 
-    def held(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
         """The dictionary's Gram matrix with its eigenvectors, panels with their coordinates, two numbers a column."""
         columns = problem.candidates.columns_a_frequency * len(dictionary_of(problem))
         panels = (2 * _PANELS_A_PASS + 2) * _PANEL_BYTES

@@ -100,7 +100,7 @@ class ScoreDriver(Driver[LeverageProblem, S], Protocol[S]):
         """The scores at `mu`; no pass."""
         ...
 
-    def held(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
         """Bytes that the driver holds beside the passes, at most, by what they are."""
         ...
 
@@ -141,7 +141,7 @@ class GramDriver:
         scores = scores_of_gram(packed[: packed_size(0, columns)], columns, mu)
         return Leverage(scores.reshape(problem.candidates.columns_a_frequency, -1).sum(axis=0))
 
-    def held(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
         """The packed panels, the same as one, and the matrix written out, with columns of its inverse."""
         columns = problem.candidates.n_features
         matrix = 8 * columns**2 + inverse_bytes(columns)
@@ -197,7 +197,7 @@ class RowsDriver:
         scores = scores_of_rows(X, state.weight, problem.candidates, mu, dtype=problem.dtype)
         return Leverage(scores.sum(axis=0))
 
-    def held(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
         """The matrix, and for each core a tile of features and what is solved from it."""
         tile = min(_TILE_BYTES, 8 * problem.n_rows * problem.candidates.n_features)
         return {

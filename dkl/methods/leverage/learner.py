@@ -197,7 +197,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Bytes of the systems that the driver solves, and of the candidates."""
         driver, problem = self._planned_scoring(dataset)
-        return {"candidates": problem.candidates.projection.nbytes, **driver.held(problem, row_bytes(dataset.source))}
+        return {"candidates": problem.candidates.projection.nbytes, **driver.memory(problem, row_bytes(dataset.source))}
 
     @property
     def coherence_(self) -> float:

@@ -89,7 +89,7 @@ class CorrectiveDriver:
                 return replace(state, message=_message(state))
             return _searched(problem, _extended(problem, state, sums), self._rows, sample)
 
-    def figures(self, problem: CorrectiveProblem, state: CorrectiveState) -> dict[str, float]:
+    def metrics(self, problem: CorrectiveProblem, state: CorrectiveState) -> dict[str, float]:
         """Features, losses and gap of the last round."""
         if len(state.history) == 0:
             return {}
@@ -103,7 +103,7 @@ class CorrectiveDriver:
             return None
         return replace(state, message=state.message or _message(replace(state, ended=why)))
 
-    def held(self, problem: CorrectiveProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: CorrectiveProblem, row_bytes: int) -> dict[str, int]:
         """The rows of the search with their features, the climb, and the Gram matrix with its factor and its sums."""
         width = problem.parts * problem.n_points + 1
         rows = SearchedRows.most_bytes(problem.most_rows, row_bytes, width - 1, problem.dtype)

@@ -239,7 +239,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, FeatureLearner):
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """The rows that are searched with their features, the climb and the Gram matrices."""
         driver = game_driver(self) if self.solver == "game" else CorrectiveDriver()
-        return driver.held(self._planned_problem(dataset), row_bytes(dataset.source))
+        return driver.memory(self._planned_problem(dataset), row_bytes(dataset.source))
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn."""

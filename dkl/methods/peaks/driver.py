@@ -156,7 +156,7 @@ class PeakDriver:
         known = slice(len(state.verified))
         return replace(state, points=state.points[known], sampled=state.sampled[known], finished=True, ended=why)
 
-    def held(self, problem: PeakProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: PeakProblem, row_bytes: int) -> dict[str, int]:
         """The rows of the last search, as they came and scaled, and the climb; nothing for a finite pool."""
         if isinstance(problem.space, FrequencyPool):
             return {}

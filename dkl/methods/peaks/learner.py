@@ -229,7 +229,7 @@ class PeakFeatures(FeatureLearner):
             self._targets(dataset, planned=True),
             self._frequency_space(self._planned_family(), dataset, None),
         )
-        return PeakDriver().held(self._problem(space, targets, dataset, seed=0), row_bytes(dataset.source))
+        return PeakDriver().memory(self._problem(space, targets, dataset, seed=0), row_bytes(dataset.source))
 
     def _check_rest(self) -> None:
         family = family_of(self)
