@@ -13,8 +13,16 @@ from typing import Any
 import numpy as np
 
 from dkl.protocols.block import Block
-from tests.definitions import explain, leverage, losses
-from tests.definitions.blocks import encode_targets, feature_squares, feature_sums, map_rows, scale_rows, scattered_sums
+from tests.definitions import explain, leverage, linear, losses
+from tests.definitions.blocks import (
+    encode_targets,
+    feature_squares,
+    feature_sums,
+    map_rows,
+    rows_of,
+    scale_rows,
+    scattered_sums,
+)
 
 Operands = Mapping[str, Any]
 Sums = dict[str, Any]
@@ -183,3 +191,58 @@ def target_sums(block: Block, operands: Operands) -> Sums:
         s *= 1.0 if n_classes is None or operands["class_weight"] is None else operands["class_weight"][block.y[i]]
         weight, n, sums = weight + s, n + 1, sums + s * value
     return {"weight": weight, "sums": sums, "rows": float(n), "blocks": float(n > 0)}
+
+
+def block_moments(block: Block, operands: Operands) -> Sums:
+    """Sums, squared differences from the block's mean, and extremes of its columns; the largest norm of a row."""
+    rows, weights = rows_of(block.X), weights_of(block)
+    weight, columns = math.fsum(weights), range(rows.shape[1])
+    sums = [math.fsum(s * x for s, x in zip(weights, rows[:, c], strict=True)) for c in columns]
+    within = [
+        math.fsum(s * (x - sums[c] / weight) ** 2 for s, x in zip(weights, rows[:, c], strict=True)) for c in columns
+    ]
+    scaled = operands.get("scaled", np.ones(rows.shape[1], bool))
+    return {
+        "weight": weight,
+        "sums": np.array(sums),
+        "within": np.array(within),
+        "between": np.array([weight * (total / weight) ** 2 for total in sums]),
+        "high": np.array([max(rows[:, c]) for c in columns]),
+        "depth": np.array([max(-rows[:, c]) for c in columns]),
+        "norm": max(math.hypot(*row[scaled]) for row in rows),
+    }
+
+
+def newton_targets(block: Block, targets: Any) -> tuple[np.ndarray, np.ndarray]:
+    """What each model is to predict of each row, and the row's weight for it: 0 where the model does not see it."""
+    weights = weights_of(block)
+    folds = None if targets.folds is None else targets.folds(block.row_id)
+    values, seen = np.empty((2, block.n_rows, len(targets.models)))
+    assert block.y is not None
+    for i in range(block.n_rows):
+        for k, model in enumerate(targets.models):
+            seen[i, k] = weights[i]
+            if targets.kept is not None and not targets.kept(block.row_id)[i]:
+                seen[i, k] = 0.0
+            if folds is not None and (folds[i] == -2 or (folds[i] >= 0 and folds[i] == targets.fold[k])):
+                seen[i, k] = 0.0
+            if targets.n_classes is None:
+                values[i, k] = (np.atleast_1d(block.y[i])[model] - targets.center[model]) / targets.scale[model]
+            else:
+                seen[i, k] *= 1.0 if targets.class_weight is None else targets.class_weight[block.y[i]]
+                values[i, k] = 1.0 if block.y[i] == model else -1.0
+    return values, seen
+
+
+def newton_block(block: Block, operands: Operands) -> Sums:
+    """Losses at every step and gradients at the first; columns of the Hessians, packed, over the loss's curvature."""
+    options, (start, stop) = operands["options"], operands["options"].columns
+    values, weights = newton_targets(block, operands["targets"])
+    phi = np.column_stack([map_rows(block.X, operands["feature_map"]), np.ones(block.n_rows)])
+    sums = linear.newton_sums(phi, values, weights, operands["trial"], options.loss)
+    curvature = 2.0 if options.loss == "squared_hinge" else 1.0
+    panels = [
+        [sums["hessian"][k][a, b] / curvature for b in range(start, stop) for a in range(b + 1)]
+        for k in options.hessian_of
+    ]
+    return sums | {"hessian": np.array(panels)}

@@ -14,6 +14,7 @@ from dkl.explain.sums import ColumnWaves
 from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
+from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps
 from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.methods.peaks.sums import PeakTargets
 from dkl.methods.potentials import PotentialProblem
@@ -37,8 +38,6 @@ COMPARED_ELSEWHERE = {("dkl.methods.landmarks.kmeans_sums", "cluster_sums")}
 # Functions that have no definition under their own name yet: most only map a block and call sums that have one.
 # This list may only become shorter.
 WITHOUT_A_TWIN = {
-    ("dkl.kernels.moments", "block_moments"),
-    ("dkl.kernels.normal_equations", "newton_block"),
     ("dkl.linear.refinement_sums", "refine_piece"),
     ("dkl.linear.sums", "calibration_block"),
     ("dkl.linear.sums", "held_out_block"),
@@ -139,6 +138,28 @@ def judged(kind: str) -> dict[str, Any]:
     }
 
 
+def newton_step(kind: str) -> dict[str, Any]:
+    """Two models (of the three classes, the middle one is left out) at three steps, each blind to its own fold."""
+    K = {"2": 1, "3": 2, "targets": 2}[kind]
+    rng, pool = np.random.default_rng(6), candidates()
+    models = {"2": np.array([1]), "3": np.array([0, 2]), "targets": np.array([0, 1])}[kind]
+    unseen: dict[str, Any] = {"folds": lambda row_id: row_id % 5 - 2, "fold": np.array([0, 1])[:K]}
+    targets = {
+        "2": NewtonTargets(models, 2, np.array([0.5, 1.5]), kept=lambda row_id: row_id % 4 > 0),
+        "3": NewtonTargets(models, 3, np.linspace(0.5, 1.5, 3), **unseen),
+        "targets": NewtonTargets(models, None, center=np.array([5.0, 4.0]), scale=np.array([1.0, 2.0]), **unseen),
+    }[kind]
+    coefficients, directions = 0.3 * rng.standard_normal((2, K, pool.n_features + 1))
+    return {
+        "feature_map": pool,
+        "trial": TrialSteps(coefficients, directions, rng.uniform(0.1, 1.0, (K, 3))),
+        "options": NewtonOptions(
+            "squared_error" if kind == "targets" else "squared_hinge", (3, 11), tuple(range(K)), dtype="float64"
+        ),
+        "targets": targets,
+    }
+
+
 def candidates() -> FeatureMap:
     return weighted_map(FAMILIES["gaussian"], 5, D_IN, "float64", "standard")
 
@@ -161,6 +182,8 @@ CASES: dict[tuple[str, str], Any] = {
         "parts": (waves([1], None), waves([0, 2], "standard")),
         "dtype": "float64",
     },
+    ("dkl.kernels.moments", "block_moments"): lambda kind: {} if kind == "2" else {"scaled": np.arange(D_IN) != 1},
+    ("dkl.kernels.normal_equations", "newton_block"): newton_step,
     ("dkl.linear.sums", "held_out_loss"): judged,
     ("dkl.linear.sums", "target_sums"): lambda kind: {
         "n_classes": None if kind == "targets" else int(kind),
