@@ -29,7 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.store.commit import staged
 from dkl.data.store.digests import json_digest
 from dkl.data.store.location import MARKER, Location
-from dkl.data.store.outputs import check_output
+from dkl.data.store.overwriting import check_output
 from dkl.errors import CorruptChunkError, StoreError, located
 from dkl.methods.loaded import check_estimator, check_finite, check_record
 from dkl.registry import STORED
@@ -89,7 +89,7 @@ def save(model: Any, store: Any, *, overwrite: bool = False, **storage_options: 
     check_output(target, KIND, overwrite=overwrite, belongs=is_part_of_a_model)
     arrays: list[np.ndarray] = []
     tree = _encode(model, type(model).__name__, arrays)
-    with staged(target, overwrite=overwrite) as staging:
+    with staged(target, KIND, overwrite=overwrite) as staging:
         for number, array in enumerate(arrays):
             _write_array(staging.group, str(number), array)
         marker = {

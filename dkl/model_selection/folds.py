@@ -140,7 +140,7 @@ def _view(dataset: Dataset, rule: FoldRows, counts: np.ndarray, name: str) -> Da
 def _counts(dataset: Dataset, folds: RowFolds) -> np.ndarray:
     """(n_blocks, count + 1, 2 + K): rows, total weight, weight of each class; the last of rows in no fold."""
     n_classes = dataset.schema.n_classes
-    blocks = dataset.source.light_blocks()
+    blocks = dataset.source.blocks_without_x()
     table = [[_figures(block, folds, number, n_classes) for number in range(folds.count + 1)] for block in blocks]
     return np.array(table).reshape(dataset.source.n_blocks, folds.count + 1, -1)
 
