@@ -18,7 +18,7 @@ from dkl.methods.random_features import RandomFeatures
 from dkl.model_selection.comparing import compare as compare_learners
 from dkl.model_selection.comparing import entries_of, learners_for
 from dkl.model_selection.comparison import Comparison
-from dkl.plots.comparison import ComparisonDisplay
+from dkl.plots.score_curves import ComparisonDisplay
 from dkl.registry import learner_keys
 
 BASELINE = "RandomFeatures"

@@ -15,7 +15,7 @@ from rich.text import Text
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, stderr
 from dkl.cli.model_options import FamilyName, FeatureOptions, family_from
-from dkl.cli.outputs import OutputFolder
+from dkl.cli.output_checks import OutputFolder
 from dkl.data.store.outputs import written_whole
 from dkl.data.store.reader import is_store
 

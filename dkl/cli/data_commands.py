@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dkl.cli.cluster import checked_bytes
 from dkl.cli.command import Result, Running, command, facts_table
-from dkl.cli.outputs import check_before
+from dkl.cli.output_checks import check_before
 
 FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
 ZeroBased = Annotated[

@@ -14,7 +14,7 @@ from rich.text import Text
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.compare_command import saved_picture, scores_table, written
-from dkl.cli.outputs import OutputFolder
+from dkl.cli.output_checks import OutputFolder
 from dkl.data.store.reader import is_store
 
 SIZES = (50, 100, 200)

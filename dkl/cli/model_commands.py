@@ -16,7 +16,7 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.data_commands import ZeroBased
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
-from dkl.cli.outputs import check_before
+from dkl.cli.output_checks import check_before
 from dkl.progress import Tally, listening
 
 if TYPE_CHECKING:

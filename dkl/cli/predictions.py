@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dkl.cli.cluster import Compute
-from dkl.cli.outputs import check_before
+from dkl.cli.output_checks import check_before
 from dkl.data.store.location import Location
 from dkl.data.store.outputs import attributes_at, beside, writing
 from dkl.methods.validation import stored_rows

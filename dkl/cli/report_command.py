@@ -10,7 +10,7 @@ from rich.text import Text
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.model_commands import Model
-from dkl.cli.outputs import check_before
+from dkl.cli.output_checks import check_before
 
 
 def register(app: typer.Typer) -> None:

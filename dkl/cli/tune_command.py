@@ -17,7 +17,7 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, facts_table
 from dkl.cli.model_commands import Store, chosen_split
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
-from dkl.cli.outputs import check_before
+from dkl.cli.output_checks import check_before
 from dkl.data.store.outputs import written_whole
 
 _SHOWN = 5

@@ -26,7 +26,7 @@ from dkl.model_selection.evaluation import judged, reads_blocks
 from dkl.model_selection.folds import RowFolds, ValidationFold, fold_views
 from dkl.model_selection.running import InTurn, Outcomes, TrialFit
 from dkl.model_selection.search_loop import Journal
-from dkl.model_selection.trials import Record
+from dkl.model_selection.trial_record import Record
 from dkl.model_selection.tuning import quiet, rows_to_search
 from dkl.progress import resolve_progress
 from dkl.registry import LEARNERS, learner_classes

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.plots.comparison import ComparisonDisplay
+from dkl.plots.score_curves import ComparisonDisplay
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dkl.model_selection.space import Space
-from dkl.model_selection.trials import Record, table
+from dkl.model_selection.trial_record import Record, table
 
 
 @dataclass(eq=False)

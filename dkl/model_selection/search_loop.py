@@ -13,7 +13,7 @@ import numpy as np
 from dkl.events import Event, Kind, StopRequested, Subscriber
 from dkl.model_selection.proposals import Proposer
 from dkl.model_selection.running import Runner, TrialFit
-from dkl.model_selection.trials import Record
+from dkl.model_selection.trial_record import Record
 
 
 @dataclass(frozen=True)

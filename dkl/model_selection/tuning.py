@@ -23,7 +23,7 @@ from dkl.model_selection.result import Tuning, tuning_of
 from dkl.model_selection.running import Runner, runner_for
 from dkl.model_selection.search_loop import Budget, Journal, search
 from dkl.model_selection.space import Space, space_of
-from dkl.model_selection.trials import Record
+from dkl.model_selection.trial_record import Record
 from dkl.model_selection.tuned_trials import OnSums, needs_no_pass
 from dkl.progress import resolve_progress
 from dkl.version import __version__
