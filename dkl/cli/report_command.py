@@ -39,6 +39,7 @@ def report(
     from dkl.reporting import report as report_on
 
     if output is not None:
+        # A page that cannot be written is refused before the rows are scored.
         check_format(output)
         check_before(output, "report", overwrite=overwrite, inputs=[model, data], is_own=is_page)
     with computing_on(compute):

@@ -104,7 +104,9 @@ def fitted_to(model: Estimator, dataset: Dataset) -> Any:
     if reads_blocks(model):
         return model.fit(dataset)
     X, y, weight = in_memory(dataset)
-    return model.fit(X, y) if weight is None else model.fit(X, y, sample_weight=weight)
+    # Weights are handed over only where there are any: not every estimator of scikit-learn takes them.
+    fit: Callable[..., Any] = model.fit
+    return fit(X, y) if weight is None else fit(X, y, sample_weight=weight)
 
 
 def score_of(model: ScoredModel, dataset: Dataset, scoring: Scoring) -> float:

@@ -178,8 +178,8 @@ def _dimension(name: str, given: object) -> Dimension:
             raise ValueError(f"space[{name!r}] is an empty list; expected the values to choose from")
         return Choice(tuple(given))
     # True and False are whole numbers to Python, and no range to anybody.
-    is_range = isinstance(given, tuple) and len(given) in (2, 3)
-    if is_range and all(isinstance(end, Real) and not isinstance(end, bool) for end in given[:2]):
+    ends = given[:2] if isinstance(given, tuple) and len(given) in (2, 3) else ()
+    if isinstance(given, tuple) and ends and all(isinstance(end, Real) and not isinstance(end, bool) for end in ends):
         return _interval(name, *given)
     raise ValueError(
         f"space[{name!r}] is {given!r}; expected a range (low, high), (low, high, scale) with scale one of "

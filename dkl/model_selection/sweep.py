@@ -272,7 +272,7 @@ class Judge:
             others = [sums for g, sums in enumerate(inside) if g != f]
             outside = {name: np.sum([sums[name] for sums in others], axis=0) for name in inside[f]}
             state = driver.step(problem, driver.init(problem), [outside])
-            values.append(state.values)
+            values.append(np.asarray(state.values))
             totals.append(state.total)
             weights.append(_weight(problem, inside[f]))
             between.append(np.sum(_centred(problem, inside[f]) * _centred(problem, outside), axis=(0, 2)))
@@ -288,7 +288,7 @@ class Judge:
         """The held-out alignment of the features that a learner with these parameters would choose, (F,)."""
         learner = copy.copy(fitted)
         # All names and values have been checked, and `set_params` would take as long as the rest.
-        vars(learner).update(chosen)
+        learner.__dict__.update(chosen)
         of_folds = []
         for weights, between in zip(self._weighed(learner, chosen), self.between, strict=True):
             choice = learner.chosen(weights)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from dkl.methods.density.penalty import MetaSpectrum
 from dkl.methods.density.row_summary import Squared, SquaredRows
 from dkl.methods.density.squared import cross_validate
 from dkl.methods.parameters import check_parameters, drawn_seed
-from dkl.model_selection.evaluation import Outcome, Scoring, with_parameters
+from dkl.model_selection.evaluation import Outcome, with_parameters
 from dkl.model_selection.folds import RowFolds
 from dkl.model_selection.running import Outcomes, TrialFit
 from dkl.passes.devices import computing_device
@@ -34,7 +34,7 @@ WITHOUT_PASS = frozenset(
 _SCORES = (None, "r2", "neg_mean_squared_error")
 
 
-def needs_no_pass(model: object, names: Iterable[str], scoring: Scoring, n_folds: int) -> bool:
+def needs_no_pass(model: object, names: Iterable[str], scoring: str | None, n_folds: int) -> TypeGuard[TunedRegressor]:
     """Whether all trials can be judged on sums that one pass finds.
 
     Parameters
@@ -42,7 +42,7 @@ def needs_no_pass(model: object, names: Iterable[str], scoring: Scoring, n_folds
     model : estimator
     names : iterable of str
         Of the parameters that are searched.
-    scoring : str, callable or None
+    scoring : str or None
     n_folds : int
     """
     return (
@@ -51,7 +51,7 @@ def needs_no_pass(model: object, names: Iterable[str], scoring: Scoring, n_folds
         and model.max_rows is None
         and n_folds > 1
         and WITHOUT_PASS.issuperset(names)
-        and (scoring in _SCORES if not callable(scoring) else False)
+        and scoring in _SCORES
     )
 
 

@@ -259,9 +259,9 @@ class Search:
 
     def _runner(self, model: Estimator, dataset: Dataset, folds: RowFolds, views: Sequence[ValidationFold]) -> Runner:
         """Where the fits run: on the sums of one pass where the space allows it, else fit by fit."""
-        names = space_of(self.space).dimensions
-        if self.halving is None and needs_no_pass(model, names, self.scoring, len(views)):
-            return OnSums.of(model, dataset, folds, self.scoring)
+        names, scoring = space_of(self.space).dimensions, self.scoring
+        if self.halving is None and not callable(scoring) and needs_no_pass(model, names, scoring, len(views)):
+            return OnSums.of(model, dataset, folds, scoring)
         return runner_for(model, views, self.scoring, self.parallel)
 
 
