@@ -14,7 +14,6 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.target_statistics import target_scale
-from dkl.methods.density.fit import meta_spectrum_of, penalty_of
 from dkl.methods.density.learner import TunedRegressor
 from dkl.methods.density.pass_records import FoldSums
 from dkl.methods.density.penalty import DensityPenalty, MetaSpectrum
@@ -144,8 +143,8 @@ class OnSums:
         if key not in spectra:
             # one matrix of all pairs of frequencies at a time
             spectra.clear()
-            spectra[key] = meta_spectrum_of(model, self.reference)
-        return penalty_of(model, spectra[key])
+            spectra[key] = model._meta_spectrum(self.reference)
+        return model._penalty(spectra[key])
 
     def _scores(self, errors: np.ndarray) -> np.ndarray:
         if self.scoring == "neg_mean_squared_error":

@@ -220,8 +220,10 @@ def squared_block(block: Block, operands: Operands) -> Sums:
 def misfit_block(block: Block, operands: Operands) -> Sums:
     """sum_i s_i e_ik (phi_i, 1) and sum_i s_i e_ik^2 of the residuals e of given models."""
     values, weight = model_targets(block, operands["targets"])
-    pulls, squares = tuned.misfit_sums(map_rows(block.X, operands["feature_map"]), values, weight, operands["models"])
-    return {"pulls": pulls, "squares": squares}
+    dual_sums, squares = tuned.misfit_sums(
+        map_rows(block.X, operands["feature_map"]), values, weight, operands["models"]
+    )
+    return {"dual_sums": dual_sums, "squares": squares}
 
 
 def margin_block(block: Block, operands: Operands) -> Sums:
@@ -251,7 +253,7 @@ def judging_sums(block: Block, operands: Operands) -> Sums:
     phi, model, loss = map_rows(block.X, operands["feature_map"]), operands["model"], operands["loss"]
     widths, K = ((0.0, 0.03, 0.1, 0.3, 1.0) if loss == "hinge" else (0.0,)), len(model.coef)
     sums: Sums = {name: np.zeros((len(widths), 2, K)) for name in ("mass", "linear", "squares")}
-    sums["pulls"], total = np.zeros((len(widths), 2, K, phi.shape[1] + 1)), 0.0
+    sums["dual_sums"], total = np.zeros((len(widths), 2, K, phi.shape[1] + 1)), 0.0
     for i, s in enumerate(weight):
         for k in range(K):
             y, f = values[i, k], math.fsum(model.coef[k] * phi[i]) + model.intercept[k]
@@ -262,7 +264,7 @@ def judging_sums(block: Block, operands: Operands) -> Sums:
                 sums["mass"][w, side, k] += s * abs(a)
                 sums["linear"][w, side, k] += s * a * y
                 sums["squares"][w, side, k] += s * a**2
-                sums["pulls"][w, side, k] += s * a * np.append(phi[i], 1.0)
+                sums["dual_sums"][w, side, k] += s * a * np.append(phi[i], 1.0)
     return {**sums, "loss": np.array([total]), "weight": np.array([math.fsum(weight)])}
 
 
