@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
@@ -16,7 +17,12 @@ import dkl.methods.density.pass_records as tuned_records
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.methods.density.density_step import ThinForm, WholeForm, density_gradient
+from dkl.methods.density.descent import TunedModel
 from dkl.methods.density.driver import driver_of
+from dkl.methods.density.joint_driver import JointDriver
+from dkl.methods.density.joint_problem import JointProblem
+from dkl.methods.density.judging import judged, judging_record
+from dkl.methods.density.loss_table import TUNED_LOSSES, LossRow
 from dkl.methods.density.pass_records import FoldSums
 from dkl.methods.density.penalty import DensityPenalty, density_penalty
 from dkl.methods.density.problem import TunedProblem, TunedState
@@ -25,6 +31,8 @@ from dkl.methods.density.solution import TunedSolution
 from dkl.methods.density.squared import cross_validate, solve_squared
 from dkl.passes.states import decode_state, encode_state
 from dkl.solvers.block_pivoting import bounded_minimum
+from dkl.solvers.divergence_ball import DivergenceBall
+from dkl.solvers.losses import _PLAIN, SquaredHingeLoss
 from tests.definitions import tuned as definitions
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed
 from tests.methods.play import Table
@@ -87,6 +95,60 @@ def test_the_optimum_is_that_of_a_general_solver(loss: str, floor: float) -> Non
     assert found.density.min() >= floor
     # neither the reference kernel nor all at the bound: the density matters here
     assert found.density.max() > 1.05
+
+
+@numba.njit
+def half_squared_hinges(rows: Any, prior: Any, steps: Any, widths: Any, out: Any) -> None:
+    start, move, targets, weight = rows
+    smooth, loss, dual, curvature = out
+    for i in range(targets.shape[0]):
+        for k in range(targets.shape[1]):
+            y, w = targets[i, k], weight[i]
+            for t in range(steps.shape[1]):
+                smooth[k, t] += w * max(0.0, 1.0 - y * (start[i, k] + steps[k, t] * move[i, k])) ** 2 / 2.0
+            slack = max(0.0, 1.0 - y * (start[i, k] + steps[k, 0] * move[i, k]))
+            loss[1 if y > 0.0 else 0, k] += w * slack**2 / 2.0
+            dual[i, k] = w * y * slack
+            curvature[i, k] = w if slack > 0.0 else 0.0
+
+
+class HalfSquaredHinge(SquaredHingeLoss):
+    """max(0, 1 - y f)^2 / 2, whose conjugate at s is s^2 / 2 + y s."""
+
+    largest_curvature = 1.0
+    conjugate_square = 0.5
+
+    def of_slack(self, slack: Any) -> Any:
+        return super().of_slack(slack) / 2.0
+
+    def slope(self, y: Any, f: Any) -> Any:
+        return super().slope(y, f) / 2.0
+
+
+def test_a_new_loss_is_a_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half the squared hinge under half the penalties is the squared hinge: tuned, judged, and in joint machines."""
+    monkeypatch.setitem(_PLAIN, "half_squared_hinge", HalfSquaredHinge())
+    monkeypatch.setitem(TUNED_LOSSES, "half_squared_hinge", LossRow(half_squared_hinges))
+    X, codes, _ = some_rows()
+    whole = some_problem("squared_hinge")
+    half = replace(some_problem("half_squared_hinge", Lam=0.005), lam=0.01)
+    expected, found = (solved(problem, blocks_of(X, codes, 17)) for problem in (whole, half))
+    assert 2.0 * found.objective == pytest.approx(expected.objective, rel=1e-6)
+    assert found.gap <= 1e-7 * found.objective
+    # a model is judged by its row, too
+    model = TunedModel(found.coef, found.intercept, found.density[None])
+    record = judging_record(half.feature_map, half.targets, model, half.loss, dtype="float64")
+    judgement = judged(summed(record, blocks_of(X, codes, 17)), model, half.loss, half.lam, half.penalty)
+    assert judgement.objective == pytest.approx(found.objective, rel=1e-12)
+    assert judgement.gap <= 1e-5 * found.objective
+    ball = DivergenceBall(D, 1.5)
+    joint = [
+        JointProblem(problem.feature_map, problem.targets, 40.0, problem.loss, problem.lam, ball, dtype="float64")
+        for problem in (whole, half)
+    ]
+    ends = [play(JointDriver(), problem, blocks_of(X, codes, 17))[0] for problem in joint]
+    assert 2.0 * ends[1].objective == pytest.approx(ends[0].objective, rel=2e-3)
+    assert ends[1].gap <= 1e-3 * ends[1].objective
 
 
 @pytest.mark.parametrize("shared", [True, False])
