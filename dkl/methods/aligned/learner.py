@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,6 +14,8 @@ from dkl.bounds.alignment import alignment_deviation, alignment_gap, rademacher_
 from dkl.bounds.certificate import Bounds
 from dkl.bounds.pair_loss import divergence_bound
 from dkl.data.dataset import Dataset
+from dkl.events import Subscriber
+from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.methods.base import SelectingLearner
@@ -114,7 +118,7 @@ class AlignedFeatures(Certified, SelectingLearner):
 
     def __init__(
         self,
-        family: Any = None,
+        family: Family | None = None,
         n_candidates: int | None = 20_000,
         n_features: int | None = 1_000,
         rho: float | None = None,
@@ -123,17 +127,17 @@ class AlignedFeatures(Certified, SelectingLearner):
         center: bool = False,
         diagonal: bool = True,
         estimator: Estimator = "auto",
-        sigma_factors: Any = (1.0,),
-        sums: Any = None,
+        sigma_factors: Sequence[float] = (1.0,),
+        sums: str | PathLike[str] | None = None,
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
-        class_weight: Any = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",
         device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
+        random_state: int | np.random.RandomState | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool | Subscriber | None = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         self.family = family
         self.n_candidates = n_candidates

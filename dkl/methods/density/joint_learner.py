@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,8 @@ import numpy as np
 from dkl.bounds.alignment import rademacher_bound
 from dkl.bounds.certificate import Bounds
 from dkl.data.dataset import Dataset
+from dkl.events import Subscriber
+from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.kernels.normal_equations import NewtonTargets
@@ -137,7 +140,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
 
     def __init__(
         self,
-        family: Any = None,
+        family: Family | None = None,
         n_candidates: int | None = 2_000,
         n_features: int | None = 1_000,
         rho: float | None = None,
@@ -149,16 +152,16 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         max_passes: int = 200,
         max_working: int | None = None,
         warm_start: bool = False,
-        sigma_factors: Any = (1.0,),
+        sigma_factors: Sequence[float] = (1.0,),
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
-        class_weight: Any = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",
         device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
+        random_state: int | np.random.RandomState | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool | Subscriber | None = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         self.family = family
         self.n_candidates = n_candidates

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -11,6 +13,8 @@ import numpy as np
 from dkl.bounds.certificate import Bounds
 from dkl.bounds.pair_loss import divergence_bound, first_order_bound, second_order_bound
 from dkl.data.dataset import Dataset
+from dkl.events import Subscriber
+from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.methods.base import SelectingLearner
@@ -93,23 +97,23 @@ class PosteriorFeatures(Certified, SelectingLearner):
 
     def __init__(
         self,
-        family: Any = None,
+        family: Family | None = None,
         n_candidates: int = 20_000,
         n_features: int = 1_000,
         beta: float = 1.0,
         *,
         estimator: Estimator = "draw",
-        sigma_factors: Any = (1.0,),
-        sums: Any = None,
+        sigma_factors: Sequence[float] = (1.0,),
+        sums: str | PathLike[str] | None = None,
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
-        class_weight: Any = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",
         device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
+        random_state: int | np.random.RandomState | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool | Subscriber | None = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         self.family = family
         self.n_candidates = n_candidates
