@@ -33,6 +33,7 @@ from dkl.methods.parameters import (
 from dkl.methods.potentials import AlignmentDriver, PotentialProblem
 from dkl.solvers.kernel_alignment import divergence, effective_features, maximise_alignment
 
+# The radius rho of the ball where none is given, for each candidate.
 RHO_SHARE = 0.005
 
 
@@ -209,17 +210,19 @@ class AlignedFeatures(Certified, SelectingLearner):
         # pairs of a row with itself: n terms of 1 for cosine-sine pairs, at most that for a cosine with a phase
         own = n if self.diagonal or self.pool_.activation == "cos-sin" else 0.0
         losses = 0.5 - (self.alignment_ - own) / (2.0 * n * (n - 1.0))
-        found = 1.0 - 2.0 * float(q @ losses)
+        # the mean over pairs of different rows of y_i y_j K_q(x_i, x_j)
+        alignment = 1.0 - 2.0 * float(q @ losses)
         return Bounds(
             [
                 divergence_bound(losses, q, n_rows=n, mu=k, eps=eps, as_printed=as_printed),
-                alignment_deviation(n, self.rho_, k=k, alignment=found, eps=eps, as_printed=as_printed),
+                alignment_deviation(n, self.rho_, k=k, alignment=alignment, eps=eps, as_printed=as_printed),
                 alignment_gap(n, len(q), self.rho_, k=k, eps=eps, as_printed=as_printed),
                 rademacher_bound(n, self.rho_, k=k, as_printed=as_printed),
             ]
         )
 
     def _why_no_bounds(self) -> str:
+        """The theorems are about labels, waves and similarities of two rows alone."""
         if why := why_no_waves(self):
             return why
         return "center=True makes the similarities depend on all rows" if self.center else super()._why_no_bounds()
@@ -234,15 +237,18 @@ class AlignedFeatures(Certified, SelectingLearner):
         return replace(super()._problem(pool, dataset), center=self.center, diagonal=self.diagonal)
 
     def _keep_values(self, values: np.ndarray) -> None:
+        """The alignments v that the driver has found."""
         self.alignment_ = values
 
     def _choose(self) -> None:
+        """The weights q that maximise q.v in the ball, and the features that are kept by them: no pass."""
         groups = self.pool_.groups
         sizes = np.bincount(groups)
         self.rho_ = self._radius
         weights = self.weighed(self.alignment_)
         self.divergence_ = divergence(weights, self.k)
         self.effective_features_ = effective_features(weights)
+        # candidates of one block share its weight
         self.weights_ = (weights / sizes)[groups]
         self._keep(self.chosen(weights))
 
@@ -259,6 +265,7 @@ class AlignedFeatures(Certified, SelectingLearner):
 
     @property
     def _radius(self) -> float:
+        """rho, which grows with the number of blocks where none is given."""
         return RHO_SHARE * (int(self.pool_.groups.max()) + 1) if self.rho is None else float(self.rho)
 
     def chosen(self, weights: np.ndarray) -> FeatureChoice:

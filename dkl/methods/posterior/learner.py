@@ -169,10 +169,12 @@ class PosteriorFeatures(Certified, SelectingLearner):
         n, t = self.total_weight_, (self.beta or 1.0) * math.sqrt(self.total_weight_) if t is None else t
         if why := self._why_no_bounds():
             return Bounds(why_none=why)
-        both = (second_order_bound, t), (first_order_bound, 2.0 * t)
+        # corollary 2 has t for what is 2 t in theorem 3; both penalise the Kullback-Leibler divergence from the prior
         by_kl = [
-            bound(self.losses_, self.weights_, n_rows=n, t=at, eps=eps, as_printed=as_printed) for bound, at in both
+            bound(self.losses_, self.weights_, n_rows=n, t=own_t, eps=eps, as_printed=as_printed)
+            for bound, own_t in ((second_order_bound, t), (first_order_bound, 2.0 * t))
         ]
+        # corollary 5 penalises the chi-squared divergence instead, and has no t
         by_chi = divergence_bound(self.losses_, self.weights_, n_rows=n, eps=eps, as_printed=as_printed)
         return Bounds([*by_kl, by_chi])
 
@@ -188,9 +190,11 @@ class PosteriorFeatures(Certified, SelectingLearner):
         return super()._problem(replace(pool, activation="cos-sin", phases=None), dataset)
 
     def _keep_values(self, values: np.ndarray) -> None:
+        """The empirical losses that the driver has found."""
         self.losses_ = values
 
     def _choose(self) -> None:
+        """Weights, and the features that are kept by them: no pass."""
         self.weights_ = self.weighed(self.losses_, self.total_weight_)
         self.effective_features_ = effective_features(self.weights_)
         self._keep(self.chosen(self.weights_))
