@@ -18,10 +18,12 @@ from tests.definitions.blocks import (
     encode_targets,
     feature_squares,
     feature_sums,
+    grid_sums,
     map_rows,
     rows_of,
     scale_rows,
     scattered_sums,
+    variation_sums,
 )
 
 Operands = Mapping[str, Any]
@@ -72,6 +74,19 @@ def peak_sums(block: Block, operands: Operands) -> Sums:
             absolutes[k] += abs(S[i, k])
             squares[k] += S[i, k] ** 2 / weights[i]
     return {"features": feature_sums(block.X, S, operands["feature_map"]), "absolutes": absolutes, "squares": squares}
+
+
+def cell_sums(block: Block, operands: Operands) -> Sums:
+    """sum_i S_ik (cos, sin)(w.x_i) at the first grid, with what it may vary within a cell, or at middles of cells."""
+    problem = operands["problem"]
+    rows, S = scale_rows(block.X, problem.origin.scaler), peak_weights(block, problem.targets)
+    if operands["cells"] is not None:
+        return {"features": scattered_sums(rows, S, operands["cells"], problem.center)}
+    return {
+        "features": grid_sums(rows, S, problem.grid),
+        "variation": variation_sums(rows, S, problem.grid.spacing / 2.0, problem.center),
+        "absolutes": np.array([math.fsum(abs(s) for s in column) for column in S.T]),
+    }
 
 
 def potential_sums(block: Block, operands: Operands) -> Sums:
