@@ -11,10 +11,10 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
-from dkl.linear.minibatches import HeldOut, RowTargets, piece_rows
+from dkl.linear.minibatches import HeldOut, RowTargets, minibatch_rows
 from dkl.linear.scores import scoring_cost
 from dkl.linear.sgd import SGDState
-from dkl.linear.sums import held_out_loss, shuffled_piece
+from dkl.linear.sums import held_out_loss, shuffled_minibatch
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Fold, Record
 
 _TOLERANCE = 1e-4
@@ -29,7 +29,7 @@ class EpochProblem:
     Parameters
     ----------
     step : callable
-        ``step(state, piece, operands) -> state``, pure: `dkl.linear.sgd.sgd_step` or that of any `partial_fit`.
+        ``step(state, minibatch, operands) -> state``, pure: `dkl.linear.sgd.sgd_step` or that of any `partial_fit`.
     step_operands : mapping
         What `step` needs.
     first : frozen dataclass
@@ -197,7 +197,7 @@ def _fields(state: Any) -> dict[str, Any]:
 def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
     feature_map = problem.feature_map
     features = 0 if feature_map is None else feature_map.n_features
-    tile = piece_rows(feature_map, problem.dtype)
+    tile = minibatch_rows(feature_map, problem.dtype)
     mapped = tile * features * np.dtype(problem.dtype).itemsize
     order = np.arange(problem.n_blocks)
     if problem.shuffle_blocks:
@@ -213,7 +213,7 @@ def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
         name=f"epoch {state.epoch + 1}",
         initial=type(problem.first)(**state.model),
         step=problem.step,
-        prepare=shuffled_piece,
+        prepare=shuffled_minibatch,
         pieces=lambda rows: -(-rows // tile),
         operands={
             **problem.step_operands,

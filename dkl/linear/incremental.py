@@ -29,7 +29,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import rows_on
 from dkl.kernels.maps import map_rows
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState
-from dkl.linear.minibatches import Piece, RowTargets
+from dkl.linear.minibatches import Minibatch, RowTargets
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.loop import run_driver
 from dkl.protocols.source import BlockSource
@@ -42,14 +42,14 @@ class EstimatorState:
     estimator: Any
 
 
-def estimator_step(state: EstimatorState, piece: Piece, operands: Mapping[str, Any]) -> EstimatorState:
-    """The state after `partial_fit` of a copy on a piece.
+def estimator_step(state: EstimatorState, minibatch: Minibatch, operands: Mapping[str, Any]) -> EstimatorState:
+    """The state after `partial_fit` of a copy on a minibatch.
 
     Operands: "fit_options" (further keywords of `partial_fit`).
     """
     estimator = copy.deepcopy(state.estimator)
-    weight = {} if piece.weight is None else {"sample_weight": piece.weight}
-    estimator.partial_fit(rows_on(piece.phi, "cpu"), piece.y, **weight, **operands["fit_options"])
+    weight = {} if minibatch.weight is None else {"sample_weight": minibatch.weight}
+    estimator.partial_fit(rows_on(minibatch.phi, "cpu"), minibatch.y, **weight, **operands["fit_options"])
     return EstimatorState(estimator)
 
 

@@ -21,7 +21,7 @@ _HELD_OUT_ROUND = 0x484F
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class Minibatch:
     """A tile of mapped rows.
 
     Parameters
@@ -38,7 +38,7 @@ class Piece:
     y: np.ndarray
     weight: np.ndarray | None
 
-    def __reduce__(self) -> tuple[Callable[..., Piece], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Minibatch], tuple[Any, ...]]:
         return _arrived, (is_on_gpu(self.phi), rows_on(self.phi, "cpu"), self.y, self.weight)
 
 
@@ -112,11 +112,11 @@ def signs(codes: np.ndarray, n_classes: int) -> np.ndarray:
     return np.where(codes[:, None] == models, 1.0, -1.0)
 
 
-def _arrived(from_gpu: bool, phi: Any, y: np.ndarray, weight: np.ndarray | None) -> Piece:
-    """The piece in the process that it was sent to."""
-    return Piece(rows_on(phi, "gpu") if from_gpu and why_no_gpu() is None else phi, y, weight)
+def _arrived(from_gpu: bool, phi: Any, y: np.ndarray, weight: np.ndarray | None) -> Minibatch:
+    """The minibatch in the process that it was sent to."""
+    return Minibatch(rows_on(phi, "gpu") if from_gpu and why_no_gpu() is None else phi, y, weight)
 
 
-def piece_rows(feature_map: FeatureMap | None, dtype: str) -> int:
-    """Rows of a piece; follows from dtype and the number of features alone."""
+def minibatch_rows(feature_map: FeatureMap | None, dtype: str) -> int:
+    """Rows of a minibatch; follows from dtype and the number of features alone."""
     return _TILE_ROWS if feature_map is None else min(_TILE_ROWS, row_tile(feature_map, dtype))

@@ -14,7 +14,7 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 from sklearn.naive_bayes import GaussianNB
 
 from dkl.linear.incremental import BlockIncremental, EstimatorState, estimator_step
-from dkl.linear.minibatches import Piece
+from dkl.linear.minibatches import Minibatch
 from tests.linear.problems import feature_map, rows
 
 
@@ -89,8 +89,8 @@ def test_a_step_works_on_a_copy() -> None:
     X, codes = rows(50, 2)
     state = EstimatorState(GaussianNB())
     operands = {"fit_options": {"classes": [0, 1]}}
-    first = estimator_step(state, Piece(X, codes, None), operands)
-    second = estimator_step(first, Piece(X, codes, None), operands)
+    first = estimator_step(state, Minibatch(X, codes, None), operands)
+    second = estimator_step(first, Minibatch(X, codes, None), operands)
     assert not hasattr(state.estimator, "class_count_")
     assert first.estimator.class_count_.sum() == 50
     assert second.estimator.class_count_.sum() == 100
