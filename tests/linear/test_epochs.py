@@ -67,6 +67,7 @@ def test_minibatches_hold_every_row_that_is_not_held_out_once_in_another_order_e
             "feature_map": None,
             "center": None,
             "dtype": "float64",
+            "minibatch_rows": 4096,
             "seed": 0,
             "epoch": epoch,
             "held_out": held_out,
