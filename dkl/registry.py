@@ -93,6 +93,7 @@ PUBLIC = {
     **_META_KERNELS,
     "FeatureMap": "dkl.features.feature_map",
     **_ESTIMATORS,
+    "BlockIncremental": "dkl.linear.incremental",
     "tune": "dkl.model_selection.tuning",
     "compare": "dkl.model_selection.comparing",
     "sweep": "dkl.model_selection.sweep",
