@@ -16,6 +16,7 @@ from dkl.kernels.harmonic_tiles import HARMONIC_FLOPS, harmonic_maps
 from dkl.kernels.landmark_tiles import SimilarityProduct, wave_map
 from dkl.kernels.products import Product
 from dkl.kernels.sincos import write_waves
+from dkl.kernels.step_tiles import STEP_FLOPS, step_maps
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import checked_dtype, checked_rows, refuse_overflow, row_tile, spans
 from dkl.protocols.records import SINCOS_FLOPS
@@ -104,6 +105,9 @@ def row_mapper(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> RowMa
     if feature_map.activation == "landmarks":
         similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, dtype)
         return RowMapper(lambda rows, room: _kept(similarities(rows), room), similarities.product.tiles.step)
+    if feature_map.activation == "steps":
+        X = checked_rows(X, feature_map)
+        return RowMapper(lambda rows, room: step_maps(X[rows], feature_map, dtype, room))
     product = Product(X, feature_map, dtype)
     return RowMapper(lambda rows, room: _mapped(product, rows, feature_map, dtype, room), product.tiles.step)
 
@@ -141,6 +145,8 @@ def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
     """Of mapping one row of so many columns."""
     if feature_map.activation == "harmonics":
         return HARMONIC_FLOPS * feature_map.n_features
+    if feature_map.activation == "steps":
+        return STEP_FLOPS * feature_map.n_features
     if feature_map.activation == "landmarks":
         waves = wave_map(feature_map)
         mixing = 2.0 * waves.n_features * feature_map.n_features if waves.activation == "cos-sin" else 0.0
