@@ -15,6 +15,9 @@ import numpy as np
 from dkl.protocols.block import Block
 from tests.definitions import explain, leverage, losses
 from tests.definitions.blocks import encode_targets, feature_squares, feature_sums, map_rows, scale_rows, scattered_sums
+from tests.definitions.steps import refit_block, search_block
+
+__all__ = ["refit_block", "search_block"]
 
 Operands = Mapping[str, Any]
 Sums = dict[str, Any]
