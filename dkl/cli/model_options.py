@@ -178,9 +178,10 @@ def learner_from(options: FeatureOptions, *, seed: int, task: str | None, comput
         parameters["n_candidates"] = 20 * options.features
     # a column is a landmark there
     parameters["n_landmarks" if "n_landmarks" in known else "n_features"] = options.features
+    # steps have neither a family of waves nor a scale
+    if "family" in known:
+        parameters |= {"family": family_from(options), "scaling": None if options.scaling == "none" else options.scaling}
     return learner_class(
-        family=family_from(options),
-        scaling=None if options.scaling == "none" else options.scaling,
         device=compute.device,
         random_state=seed,
         progress=running.progress,

@@ -322,11 +322,14 @@ def checked_sizes(n_features: Sequence[int]) -> tuple[int, ...]:
 
 
 def _entry(learner: type[FeatureLearner], largest: int, family: Any, scaling: ScalingKind | None) -> Any:
-    entry = learner(scaling=scaling)
-    if family is not None:
+    entry = learner()
+    # steps have neither: thresholds are the same on any scale
+    known = entry.get_params(deep=False)
+    entry.set_params(**{name: value for name, value in (("scaling", scaling),) if name in known})
+    if family is not None and "family" in known:
         entry.set_params(family=family)
     # one pool for all sizes, as `dkl fit` draws it
-    candidates = {known.name: known.compared_candidates for known in LEARNERS}.get(learner.__name__)
+    candidates = {row.name: row.compared_candidates for row in LEARNERS}.get(learner.__name__)
     if candidates is not None:
         entry.set_params(n_candidates=candidates * largest)
     if learner is JointFeatures:

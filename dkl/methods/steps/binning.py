@@ -62,8 +62,10 @@ def column_bins(X: np.ndarray, weight: np.ndarray, bins: int) -> ColumnBins:
         out.high[j] = np.average(values[last], weights=counts[last])
         inside = np.clip(values, out.low[j], out.high[j])
         out.center[j] = np.average(inside, weights=counts)
-        deviation = np.sqrt(np.average((inside - out.center[j]) ** 2, weights=counts))
-        out.scale[j] = deviation if deviation > 0.0 else 1.0
+        # divided by the largest first, since squares of numbers beyond 1e154 are infinite
+        apart = np.abs(inside - out.center[j])
+        largest = apart.max()
+        out.scale[j] = largest * np.sqrt(np.average((apart / largest) ** 2, weights=counts)) if largest > 0.0 else 1.0
     return out
 
 
