@@ -26,6 +26,9 @@ from tests.definitions.blocks import (
     scattered_sums,
     variation_sums,
 )
+from tests.definitions.steps import refit_block, search_block
+
+__all__ = ["refit_block", "search_block"]
 
 Operands = Mapping[str, Any]
 Sums = dict[str, Any]

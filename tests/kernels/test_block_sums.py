@@ -14,6 +14,7 @@ from dkl.explain.sums import ColumnWaves
 from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
+from dkl.features.step_projection import StepProjection
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps
 from dkl.kernels.nufft import ACCURACY, FrequencyGrid, why_no_nufft
 from dkl.linear.minibatches import HeldOut, RowTargets
@@ -29,6 +30,8 @@ from dkl.methods.peaks.grid_driver import GridProblem
 from dkl.methods.peaks.sums import PeakTargets
 from dkl.methods.potentials import PotentialProblem
 from dkl.methods.prediction import Scorer
+from dkl.methods.steps.binning import ColumnBins, column_bins
+from dkl.methods.steps.sums import RefitTask, SearchTask
 from dkl.model_selection.folds import RowFolds
 from dkl.protocols.block import Block
 from tests.definitions import block_sums, corrective, game
@@ -300,6 +303,30 @@ def grid_of_cells(kind: str) -> dict[str, Any]:
     return {"problem": problem, "cells": cells}
 
 
+def steps(kind: str, *, search: bool) -> dict[str, Any]:
+    """Atoms of no, one and two factors, and what a refit or a search asks of them."""
+    K = {"2": 1, "3": 3, "targets": 2}[kind]
+    if kind == "targets":
+        targets = NewtonTargets(np.arange(2), None, None, np.array([5.0, 4.0]), np.array([1.0, 2.0]))
+    else:
+        targets = NewtonTargets(np.array([1]) if K == 1 else np.arange(K), int(kind), np.linspace(0.5, 1.5, int(kind)))
+    bins = column_bins(holey_rows(N, D_IN), np.ones(N), 5)
+    feature_map = some_steps(bins)
+    rng, m, loss = np.random.default_rng(5), feature_map.n_features, "log_loss" if K == 1 else "squared_error"
+    if search:
+        task: Any = SearchTask(loss, rng.standard_normal((2, K, m)), np.array([0, 1]), bins, "float64")
+    else:
+        task = RefitTask(loss, rng.standard_normal((K, m)) * (K == 1), 0 if K == 1 else 2, "float64")
+    return {"feature_map": feature_map, "targets": HeldTargets(targets, HeldOut(0.4, 1).mask), "task": task}
+
+
+def some_steps(bins: ColumnBins) -> FeatureMap:
+    columns = np.array([[-1, -1, -1], [0, -1, -1], [0, 1, -1], [2, -1, -1], [1, 3, 0]], np.int32)
+    thresholds = np.where(columns >= 0, bins.edges[np.maximum(columns, 0), 1], 0.0)
+    kinds = np.array([[0, 0, 0], [0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]], np.int8)
+    return FeatureMap("steps", StepProjection(columns, thresholds, kinds, bins.high), np.ones(5))
+
+
 # Operands for each function and kind of rows: "2" and "3" are numbers of classes.
 CASES: dict[tuple[str, str], Any] = {
     ("dkl.explain.sums", "column_sums"): lambda _: {"scaler": scaler("standard", D_IN)},
@@ -358,6 +385,8 @@ CASES: dict[tuple[str, str], Any] = {
         "targets": peaks(kind),
         "dtype": "float64",
     },
+    ("dkl.methods.steps.sums", "refit_block"): lambda kind: steps(kind, search=False),
+    ("dkl.methods.steps.sums", "search_block"): lambda kind: steps(kind, search=True),
     ("dkl.methods.sums", "potential_sums"): lambda kind: {"problem": potentials(kind)},
     ("dkl.methods.sums", "sums_by_fold"): lambda kind: {
         "problem": potentials(kind),
