@@ -1,7 +1,7 @@
 """The arms of the suite: what is fitted to each table, by name, with the preparation of columns that each needs.
 
-An arm of dkl takes raw rows, and is one line of `DKL`. The others get what is usual for them: trees get categories, linear
-models and kernels one-hot columns beside imputed numbers in standard deviations; dates become days.
+An arm of dkl takes raw rows, and is one line of `DKL`. The others get what is usual for them: trees get categories,
+linear models and kernels one-hot columns beside imputed numbers in standard deviations; dates become days.
 """
 
 from __future__ import annotations
@@ -48,12 +48,15 @@ class Fit:
     seed : int
     budget : float
         Processor seconds, for arms that are given some.
+    is_warming : bool
+        Whether all that counts is that everything is loaded: an arm that takes long on any rows does less.
     """
 
     has_numbers: bool
     by_time: bool = False
     seed: int = 0
     budget: float = 0.0
+    is_warming: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,9 +106,8 @@ class Columns(TransformerMixin, BaseEstimator):
                 # value_counts orders ties by first appearance
                 values = list(X[name].dropna().map(str).value_counts().index)
                 several = len(values) > self.most_categories
-                self.categories_[name] = (
-                    sorted(values[: self.most_categories - 1]) + [OTHER] if several else sorted(values)
-                )
+                known = sorted(values[: self.most_categories - 1] if several else values)
+                self.categories_[name] = [*known, OTHER] if several else known
         return self
 
     def transform(self, X: pd.DataFrame) -> pd.DataFrame:
@@ -169,7 +171,8 @@ def explainable_boosting(fit: Fit) -> Any:
     from interpret.glassbox import ExplainableBoostingClassifier, ExplainableBoostingRegressor
 
     kind = ExplainableBoostingRegressor if fit.has_numbers else ExplainableBoostingClassifier
-    return make_pipeline(Columns(), kind(n_jobs=1, random_state=fit.seed))
+    less = {"outer_bags": 2, "max_rounds": 20} if fit.is_warming else {}
+    return make_pipeline(Columns(), kind(n_jobs=1, random_state=fit.seed, **less))
 
 
 def trees(fit: Fit, **settings: Any) -> Any:
@@ -188,8 +191,8 @@ class TunedTrees(BaseEstimator):
     """LightGBM with settings drawn at random for as long as processor seconds last, then fitted to all rows.
 
     Every trial is judged after each tree by the loss of a fifth of the rows, held out (the last ones where rows have a
-    time). The two fixed settings of the suite are tried first, the defaults in any case. Trials end early enough that the
-    last fit, to all rows with the trees that were best, is within the budget too.
+    time). The two fixed settings of the suite are tried first, the defaults in any case. Trials end early enough that
+    the last fit, to all rows with the trees that were best, is within the budget too.
 
     Parameters
     ----------
@@ -205,14 +208,19 @@ class TunedTrees(BaseEstimator):
         n_held, generator = int(HELD_OUT * len(y)), np.random.default_rng(self.told.seed)
         order = np.arange(len(y)) if self.told.by_time else generator.permutation(len(y))
         kept, held = order[:-n_held], order[-n_held:]
-        if not self.told.has_numbers:
-            held = held[np.isin(y[held], y[kept])]
+        if self.told.has_numbers:
+            goal, goal_held = y[kept], y[held]
+        else:
+            # LightGBM judges codes, and none of classes that it was not fitted to
+            classes, goal = np.unique(y[kept], return_inverse=True)
+            held = held[np.isin(y[held], classes)]
+            goal_held = np.searchsorted(classes, y[held])
         best_loss, best, self.refit_cost_, self.n_trials_ = np.inf, {"n_estimators": 100}, 0.0, 0
         for settings in self._settings(generator):
             begun = time.process_time()
             model = trees(self.told, **settings)
             callbacks = [_patience()] if self.n_trials_ == 0 else [_patience(), self._deadline(begun)]
-            model.fit(X.iloc[kept], y[kept], eval_X=X.iloc[held], eval_y=y[held], callbacks=callbacks)
+            model.fit(X.iloc[kept], goal, eval_X=X.iloc[held], eval_y=goal_held, callbacks=callbacks)
             cost = (time.process_time() - begun) * len(y) / len(kept)
             (losses,) = next(iter(model.evals_result_.values())).values()
             n_trees = int(np.argmin(losses)) + 1

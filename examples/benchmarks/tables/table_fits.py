@@ -1,7 +1,7 @@
 """One fit of an arm to one split of a set: measured in a warm process of the arm's own, on one thread.
 
-A `Worker` is such a process. It fits its arm to small tables of the same kinds first, so that imports and compiled code are
-there before a clock starts, then to one split after the other. A process that takes too long, or dies, is replaced.
+A `Worker` is such a process. It fits its arm to small tables of the same kinds first, so that imports and compiled code
+are there before a clock starts, then to one split after the other. A process that takes too long, or dies, is replaced.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def small_tables() -> Iterator[tuple[Rows, bool]]:
 def warm(arm: str) -> None:
     """Fit the arm to small tables and predict, so that all that is loaded or compiled once is there."""
     for rows, has_numbers in small_tables():
-        model = ARMS[arm].make(Fit(has_numbers, budget=WARM_BUDGET)).fit(rows.X, rows.y)
+        model = ARMS[arm].make(Fit(has_numbers, budget=WARM_BUDGET, is_warming=True)).fit(rows.X, rows.y)
         predicted(model, rows, has_numbers)
 
 

@@ -1,4 +1,4 @@
-"""The page of the suite: a row a set, then ranks, signs and medians over the sets, and never a mean of scores over them."""
+"""The page of the suite: a row a set, then ranks, signs and medians over the sets; never a mean of scores over them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ Line = dict[str, Any]
 # means of equal scores differ by rounding: this close they tie
 TIE = 1e-9
 
-HOW = """Each cell has the mean over the splits of the score; then, in parentheses, how much less than LightGBM's default on the
-same splits is lost, with its standard error, so that **+ is better** whatever the score is; then processor seconds of a fit
-(preparing columns and choosing parameters is a part of it; a warm process, one thread), and the most memory that it took
-above rows and imports, both as medians over the splits. RMSE and the mean absolute error are in standard deviations of the
-training targets. Standard errors are those of the mean over splits; where there is one split, by time, that of the
-delete-a-block jackknife over 20 blocks of its test rows. Splits share training rows, so that these errors are rather too small."""
+HOW = """Each cell has the mean over the splits of the score; in parentheses how much less than by LightGBM's default is
+lost on the same splits, with its standard error, so that **+ is better** whatever the score is; processor seconds of a
+fit (preparing columns and choosing parameters is a part of it; a warm process, one thread), and the most memory that it
+took above rows and imports, both as medians over the splits. RMSE and the mean absolute error are in standard deviations
+of the training targets. Standard errors are those of the mean over splits; where there is one split, by time, that of
+the delete-a-block jackknife over 20 blocks of its test rows. Splits share training rows, so that these errors are too small,
+if anything."""
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the mean of values: s / sqrt(n), where s^2 is the sum of squared deviations over n - 1; NaN of fewer than two."""
+    """Of the mean of values: s / sqrt(n), s^2 the sum of squared deviations over n - 1; NaN of fewer than two."""
     return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
 
 
@@ -37,7 +38,7 @@ def jackknife_error(left_out: Sequence[float]) -> float:
 
 
 def sign_test(n_ahead: int, n_behind: int) -> float:
-    """How likely signs at least so unequal are when both are equally likely, on both sides; ties are in neither number."""
+    """How likely signs are at least so unequal, either way, if both are equally likely; ties are in neither number."""
     return float(binomtest(n_ahead, n_ahead + n_behind).pvalue) if n_ahead + n_behind else 1.0
 
 
@@ -284,7 +285,7 @@ def _rank_list(sets: Sequence[OneSet], arms: Sequence[str]) -> str:
 
 
 def contributor(ranks: Mapping[str, Mapping[str, float]], arm: str) -> str:
-    """The set that adds most to the difference of the arm's mean rank to the reference's, and the difference without it.
+    """The set that adds most to the difference of the arm's mean rank to the reference's, and what it is without it.
 
     Differences are of the reference's rank less the arm's, so that + is better.
     """
@@ -305,8 +306,9 @@ def _signs(sets: Sequence[OneSet], arms: Sequence[str]) -> Iterator[str]:
     """Each arm beside the reference: on how many sets it is ahead, and medians over the sets that both have."""
     yield "## Beside LightGBM's default"
     yield (
-        "A set counts for who loses less, by however little (ties count for nobody; the sign test is two-sided), and once more "
-        "by more than a standard error. Medians are over sets: what is lost, and the seconds, as parts of LightGBM's."
+        "A set counts for who loses less, by however little (ties count for nobody; the sign test is two-sided), and "
+        "once more by more than a standard error. Medians are over sets: what is lost beside what LightGBM loses, "
+        "seconds as a multiple of LightGBM's, memory as it is."
     )
     rows = []
     for arm in arms:

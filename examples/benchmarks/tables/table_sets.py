@@ -1,7 +1,7 @@
 """Sets of tables in a folder: what `sets.json` says of each, its raw rows, and how they are split.
 
-`sets.json` is one object, from a set's name to what is known of it; the rows of a set lie beside it in `NAME.parquet`, one
-column a feature, as they came (texts, dates, gaps), and one column for the target:
+`sets.json` is one object, from a set's name to what is known of it; the rows of a set lie beside it in `NAME.parquet`,
+one column a feature, as they came (texts, dates, gaps), and one column for the target:
 
     {"prices": {"target": "price", "task": "regression", "split": null},
      "delays": {"target": "late", "task": "classification", "split": "time:date", "score": "log_loss"}}
