@@ -89,16 +89,6 @@ IMPURE_HEADS = {"fitting", "incremental", "mixed_blocks", "newton", "refinement"
 CYCLES = {
     frozenset(
         {
-            "dkl.data.coerce",
-            "dkl.data.create",
-            "dkl.data.dataset",
-            "dkl.data.description",
-            "dkl.data.sources.lazy",
-            "dkl.data.store.changes",
-        }
-    ): "a Dataset appends rows and describes itself by methods that users call on it",
-    frozenset(
-        {
             "dkl.machines.kernel_machines",
             "dkl.machines.machine",
             "dkl.machines.suggest",

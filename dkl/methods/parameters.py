@@ -19,6 +19,7 @@ from sklearn.utils._param_validation import (
 )
 
 from dkl.features.families import FiniteFamily, Gaussian
+from dkl.methods.density.loss_table import TUNED_LOSSES
 from dkl.passes.memory import allowed_bytes
 from dkl.registry import learner_keys
 
@@ -71,7 +72,7 @@ ALIGNMENT: Constraints = {
 JOINT: Constraints = {
     **{name: ALIGNMENT[name] for name in ("n_candidates", "n_features", "rho", "k")},
     "C": [_POSITIVE],
-    "loss": [StrOptions({"hinge", "squared_hinge", "squared_error"}), None],
+    "loss": [StrOptions(set(TUNED_LOSSES)), None],
     "tol": [_POSITIVE],
     "max_passes": [_count(1)],
     "max_working": [_count(1), None],
@@ -189,7 +190,7 @@ TUNED: Constraints = {
 
 TUNED_CLASSIFIER: Constraints = {
     **TUNED,
-    "loss": [StrOptions({"hinge", "squared_hinge", "squared_error"})],
+    "loss": [StrOptions(set(TUNED_LOSSES))],
     "warm_start": ["boolean"],
     "class_weight": COMMON["class_weight"],
 }

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.arrays import Rows
 from dkl.kernels.normal_equations import NewtonTargets, design_tiles, signed_products
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
 
