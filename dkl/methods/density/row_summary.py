@@ -84,6 +84,7 @@ class SquaredSums:
         deviations : callable
             From means and variances (K,) what targets are divided by.
         """
+        # the last column of the packed triangle holds sum_i s_i (phi_i, 1), the products with the constant feature
         columns = self.gram[-self.cross.shape[1] :]
         center = self.cross[:, -1] / self.weight
         squares = np.maximum(self.squares - center * self.cross[:, -1], 0.0)
@@ -100,6 +101,8 @@ class SquaredSums:
             If there is no row, or the sums are not finite.
         """
         _check_rows(self.weight, np.isfinite(self.cross).all() and np.isfinite(self.gram).all())
+        # The best intercept for given weights is mean(y) - w.mean(phi). With it put in, the mean squared error is
+        # w'Aw - 2 C'w + var(y), A and C the covariances of the features and with the targets.
         whole = self._whole()
         mean, center = whole[:-1, -1] / self.weight, self.cross[:, -1] / self.weight
         A = whole[:-1, :-1] / self.weight
@@ -110,6 +113,7 @@ class SquaredSums:
 
     def errors(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
         """The mean squared error of K models on these rows: (K,)."""
+        # sum_i s_i (y_i - f(x_i))^2 = sum y^2 - 2 sum y f + sum f^2, each of which the sums have: no row is read
         models = np.concatenate([coef, intercept[:, None]], axis=1)
         squares = np.sum(models * self.times(models), axis=1)
         total = self.squares - 2.0 * np.sum(models * self.cross, axis=1) + squares
@@ -125,6 +129,7 @@ class SquaredSums:
         return models @ self._whole()
 
     def _whole(self) -> np.ndarray:
+        # LAPACK unpacks the upper triangle; what lies below the diagonal is undefined
         upper = lapack.dtpttr(self.cross.shape[1], self.gram)[0]
         return upper + np.triu(upper, 1).T
 
@@ -168,6 +173,7 @@ class SquaredRows:
             If there is no row, or they are not finite.
         """
         _check_rows(self.weight, np.isfinite(self.phi).all() and np.isfinite(self.targets).all())
+        # rows less their means, times the roots of their shares: then A = BB' and C = Bt of the covariances
         share = self.weights / self.weight
         mean, center = share @ self.phi, share @ self.targets
         root = np.sqrt(share)[:, None]

@@ -168,14 +168,17 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         check_parameters(self)
         self._check_rest()
         preparation = PreparationDriver().plan(preparation_problem(dataset, self._prior(), self.scaling, 0))
+        # a plan reads no row: the seed and the bandwidth are any, since sizes do not depend on them
         reference, learner = self.planned_map(dataset), self._unfitted()
         penalty = self._planned_penalty(reference.n_frequencies)
         if self.solver == "adam":
             problem = learner._linear_problem(dataset, reference)
+            # after the epochs one more pass judges the model
             first = TunedModel.first(problem.n_models, 1, penalty)
             record = judging_record(reference, problem_targets(problem, None), first, self.loss, dtype=self.dtype)
             return [*preparation, *descent_passes(problem, penalty, self._descent(), dataset.source), ([record], 1)]
         passes = self._kept(driver_of(self.loss)).plan(learner._tuned_problem(dataset, reference, penalty, None))
+        # numbers are standardised, which takes a pass over the targets alone
         scale: list[tuple[Sequence[Record], int]] = []
         if dataset.classes is None:
             scale = [([target_record(dataset.schema.n_targets or 1)], 1)]
@@ -197,6 +200,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         return self._reference(family, dataset.n_columns, seed=0)
 
     def _prior(self) -> Family:
+        """The family of the reference kernel, with its bandwidth where `reference_scale` gives one."""
         family = family_of(self)
         return family if self.reference_scale is None else family.with_bandwidth(self.reference_scale)
 
@@ -229,6 +233,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             )
 
     def _without_sums(self) -> str:
+        """The remedy where `update` finds no sums."""
         if self.solver == "adam":
             return "solver='adam' keeps none; fit all rows again"
         if not TUNED_LOSSES[self.loss].takes_one_pass:
@@ -253,6 +258,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         start = self._start(dataset)
         if dataset.classes is not None:
             self._check_classes(np.asarray(dataset.classes))
+        # a new fit begins new sums, in the units of its own targets
         self.__dict__.pop("target_units_", None)
         if start is None:
             scaler = self._prepare(dataset)
@@ -273,6 +279,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
     def _solve(self, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty, start: Start | None) -> None:
         """The optimum by full gradients on block sums."""
+        # lam is on the scale of the mean loss: numbers have a variance of 1 there
         scale, driver = self._target_units(dataset), driver_of(self.loss)
         problem = replace(self._tuned_problem(dataset, reference, penalty, scale), start=start)
 
@@ -280,6 +287,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             found = in_own_units(TunedSolution.of(problem, state), scale)
             learner._keep(reference, found, [dict(line) for line in state.history])
 
+        # sums of the blocks that did not change are read from where they are kept
         if self.sums is not None:
             keep(self, self._sum(driver, problem, dataset, "solver"))
             return
@@ -307,9 +315,11 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             keep(learner, fit, unjudged, self._adam_units(dataset, fit))
             return learner
 
+        # subscribers may ask for the model after each epoch
         run = replace(self._running("descent"), estimator=so_far)
         fit, stats = fit_by_adam(problem, penalty, dataset.source, run, self._descent())
         scale = self._adam_units(dataset, fit)
+        # Adam knows the loss of its minibatches alone: one pass finds the objective and a bound of the optimum
         record = judging_record(reference, problem_targets(problem, scale), fit.model, self.loss, dtype=self.dtype)
         result = run_pass(
             dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit, device=run.device
@@ -318,11 +328,11 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         keep(self, fit, judged(result.results[0], fit.model, self.loss, self.lam, penalty), scale)
 
     def _adam_units(self, dataset: Dataset, fit: AdamFit) -> TargetScale | None:
-        """What the epochs have standardised numbers by; None for labels."""
+        """The units that the epochs have fitted numbers in; None for labels."""
         return None if dataset.classes is not None else TargetScale(fit.target_center, fit.target_scale)
 
     def _target_units(self, dataset: Dataset) -> TargetScale | None:
-        """What numbers are standardised by; kept sums stay in the units that they were begun in. None for labels."""
+        """The units that numbers are fitted in; kept sums stay in those that they were begun in. None for labels."""
         if dataset.classes is not None:
             return None
         if self.sums is None:
@@ -334,6 +344,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
     def _meta_spectrum(self, reference: FeatureMap) -> MetaSpectrum:
         """The eigenvalues and vectors of the meta-kernel on the frequencies of `reference`."""
+        # a frequency is smoothed over its neighbours: the median distance is neither all of them nor none
         W, length = reference.projection.dense(), self.length_scale
         if length is None:
             length = median_distance(W) if len(W) > 1 else 1.0
@@ -395,6 +406,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         names = ("n_features", "family", "reference_scale", "scaling", "dtype", "shared_density")
         if not goes_on(self, dataset, names):
             return None
+        # coefficients are kept on features of amplitude sqrt(u / D), the solver's are on 1 / sqrt(D): as in `_keep`
         root = np.sqrt(np.atleast_2d(self.density_).mean(axis=0))
         models = np.concatenate([self.coef_ * np.tile(root, 2), self.intercept_[:, None]], axis=1)
         return models, np.atleast_2d(self.density_)
@@ -406,6 +418,8 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         """The model on the features at the learned amplitudes, where its coefficients are those of `transform`."""
         self.history_ = history
         self.density_ = found.density
+        # The kernel of the model is mean_j u_j cos(w_j.(x - y)), equation (5): a pair's amplitude is sqrt(u_j / D). One
+        # map serves all classes, by the mean of their densities.
         u = np.atleast_2d(found.density).mean(axis=0)
         root = np.sqrt(u)
         self.feature_map_ = replace(reference, amplitudes=root * reference.amplitudes)
