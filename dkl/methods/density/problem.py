@@ -176,7 +176,7 @@ class TunedState:
     @classmethod
     def begin(cls, problem: TunedProblem) -> TunedState:
         """Weights 0 and the density of the reference kernel, or those of the problem's start; nothing is read yet."""
-        # u = c is where the penalty of the density is least, so that weights 0 and this density are feasible and cheap
+        # the reference kernel, u = c, costs no penalty; where c lies below the floor, the floor costs the least
         models = np.zeros((problem.n_outputs, problem.width))
         density = np.tile(problem.penalty.start(), (problem.n_densities, 1))
         if problem.start is not None:

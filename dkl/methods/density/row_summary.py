@@ -1,4 +1,4 @@
-"""What the squared error of all linear models on some rows depends on: sums of many rows, or few rows themselves."""
+"""What the squared error of every linear model on some rows depends on: sums of many rows, or few rows themselves."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dkl.methods.density.density_step import Form, ThinForm, WholeForm
 
 
 class Centred(Protocol):
-    """Rows without their means: what solving needs."""
+    """Rows less their means, on which the intercept needs no equation: what the solver works on."""
 
     @property
     def mean(self) -> np.ndarray:
-        """Of the columns, (m,)."""
+        """The means of the columns, (m,)."""
         ...
 
     @property
@@ -27,7 +27,7 @@ class Centred(Protocol):
 
     @property
     def variance(self) -> np.ndarray:
-        """Of the targets, (K,)."""
+        """The variances of the targets, (K,)."""
         ...
 
     def form(self, lam: float) -> Form:
@@ -39,7 +39,7 @@ class Centred(Protocol):
         ...
 
     def output(self, k: int) -> Centred:
-        """Those of one output."""
+        """The same for output k alone."""
         ...
 
 
@@ -129,6 +129,7 @@ class SquaredSums:
         return models @ self._whole()
 
     def _whole(self) -> np.ndarray:
+        """sum_i s_i (phi_i, 1)(phi_i, 1)' written out, (m + 1, m + 1)."""
         # LAPACK unpacks the upper triangle; what lies below the diagonal is undefined
         upper = lapack.dtpttr(self.cross.shape[1], self.gram)[0]
         return upper + np.triu(upper, 1).T
@@ -161,7 +162,7 @@ class SquaredRows:
         return self.targets.shape[1]
 
     def __add__(self, other: SquaredRows) -> SquaredRows:
-        mine, others = ((one.phi, one.targets, one.weights) for one in (self, other))
+        mine, others = ((rows.phi, rows.targets, rows.weights) for rows in (self, other))
         return SquaredRows(*(np.concatenate(pair) for pair in zip(mine, others, strict=True)))
 
     def centred(self) -> CentredRows:
@@ -208,9 +209,9 @@ class CentredSums:
         return self.C - self.A @ weights
 
     def output(self, k: int) -> CentredSums:
-        """Those of one output."""
-        one = slice(k, k + 1)
-        return replace(self, C=self.C[:, one], center=self.center[one], variance=self.variance[one])
+        """The same for output k alone."""
+        output = slice(k, k + 1)
+        return replace(self, C=self.C[:, output], center=self.center[output], variance=self.variance[output])
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,12 +233,13 @@ class CentredRows:
         return self.B @ (self.t - self.B.T @ weights)
 
     def output(self, k: int) -> CentredRows:
-        """Those of one output."""
-        one = slice(k, k + 1)
-        return replace(self, t=self.t[:, one], center=self.center[one], variance=self.variance[one])
+        """The same for output k alone."""
+        output = slice(k, k + 1)
+        return replace(self, t=self.t[:, output], center=self.center[output], variance=self.variance[output])
 
 
 def _check_rows(weight: float, finite: bool) -> None:
+    """Raise ValueError where there is no row to fit on, or the features have overflowed."""
     if not finite:
         raise ValueError("the mapped rows or their sums are not finite; scale the rows (scaling='standard')")
     if not weight > 0.0:

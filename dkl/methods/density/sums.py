@@ -302,15 +302,15 @@ def judging_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
         scores = wide[:, :-1] @ model.coef.T + model.intercept
         # objective, and for each width of the slope the sums that make a dual point of it
         total["loss"] += weight[rows] @ loss.value(y, scores).sum(axis=1)
-        for place, width in enumerate(TUNED_LOSSES[operands["loss"]].slope_widths):
+        for number, width in enumerate(TUNED_LOSSES[operands["loss"]].slope_widths):
             # a slope that jumps from 0 to -y at the margin 1 is spread over a width beyond it
             slope = -y * np.clip((1.0 - y * scores) / width, 0.0, 1.0) if width else loss.slope(y, scores)
             # dual weights a = -slope, those above and those below zero apart
             sides = np.stack([np.maximum(-slope, 0.0), np.minimum(-slope, 0.0)])
-            total["mass"][place] += np.abs(sides * s).sum(axis=1)
-            total["linear"][place] += (sides * s * y).sum(axis=1)
-            total["squares"][place] += (sides**2 * s).sum(axis=1)
-            total["dual_sums"][place] += np.einsum("sik,ij->skj", sides * s, wide, optimize=True)
+            total["mass"][number] += np.abs(sides * s).sum(axis=1)
+            total["linear"][number] += (sides * s * y).sum(axis=1)
+            total["squares"][number] += (sides**2 * s).sum(axis=1)
+            total["dual_sums"][number] += np.einsum("sik,ij->skj", sides * s, wide, optimize=True)
     return total
 
 

@@ -284,8 +284,8 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         problem = replace(self._tuned_problem(dataset, reference, penalty, scale), start=start)
 
         def keep(learner: TunedLearner, state: TunedState) -> None:
-            found = in_own_units(TunedSolution.of(problem, state), scale)
-            learner._keep(reference, found, [dict(line) for line in state.history])
+            optimum = in_own_units(TunedSolution.of(problem, state), scale)
+            learner._keep(reference, optimum, [dict(line) for line in state.history])
 
         # sums of the blocks that did not change are read from where they are kept
         if self.sums is not None:
@@ -301,11 +301,11 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         """Epochs of Adam, and a last pass that says how far from the optimum their model can be."""
         problem = self._linear_problem(dataset, reference)
 
-        def keep(learner: TunedLearner, fit: AdamFit, found: TunedSolution, scale: TargetScale | None) -> None:
+        def keep(learner: TunedLearner, fit: AdamFit, end: TunedSolution, scale: TargetScale | None) -> None:
             # models that share a density have one row of it
             density = fit.model.density[0] if self.shared_density else fit.model.density
-            found = replace(found, density=density, message=fit.message(found.objective, found.gap))
-            learner._keep(reference, in_own_units(found, scale), fit.history())
+            end = replace(end, density=density, message=fit.message(end.objective, end.gap))
+            learner._keep(reference, in_own_units(end, scale), fit.history())
 
         def so_far(fit: AdamFit) -> TunedLearner:
             """A copy with the model under way: its objective is that of the last batches, and it has no bound."""
@@ -414,20 +414,20 @@ class TunedLearner(Updated, Certified, FeatureLearner):
     def _check_classes(self, classes: np.ndarray) -> None:
         """Keep the labels, or raise ValueError where they are none."""
 
-    def _keep(self, reference: FeatureMap, found: TunedSolution, history: list[dict[str, float]]) -> None:
+    def _keep(self, reference: FeatureMap, solution: TunedSolution, history: list[dict[str, float]]) -> None:
         """The model on the features at the learned amplitudes, where its coefficients are those of `transform`."""
         self.history_ = history
-        self.density_ = found.density
+        self.density_ = solution.density
         # The kernel of the model is mean_j u_j cos(w_j.(x - y)), equation (5): a pair's amplitude is sqrt(u_j / D). One
         # map serves all classes, by the mean of their densities.
-        u = np.atleast_2d(found.density).mean(axis=0)
+        u = np.atleast_2d(solution.density).mean(axis=0)
         root = np.sqrt(u)
         self.feature_map_ = replace(reference, amplitudes=root * reference.amplitudes)
         # a frequency without density has no weight either
-        self.coef_ = found.coef * np.tile(np.divide(1.0, root, out=np.zeros_like(root), where=root > 0.0), 2)
-        self.intercept_ = found.intercept
-        self.objective_, self.residual_, self.duality_gap_ = found.objective, found.residual, found.gap
-        self.message_ = found.message
+        self.coef_ = solution.coef * np.tile(np.divide(1.0, root, out=np.zeros_like(root), where=root > 0.0), 2)
+        self.intercept_ = solution.intercept
+        self.objective_, self.residual_, self.duality_gap_ = solution.objective, solution.residual, solution.gap
+        self.message_ = solution.message
 
     @property
     def _scorer(self) -> Scorer:
@@ -440,9 +440,9 @@ def problem_targets(problem: LinearProblem, scale: TargetScale | None) -> Newton
     return newton_targets(problem, None, None) if scale is None else newton_targets(problem, scale.center, scale.scale)
 
 
-def in_own_units(found: TunedSolution, scale: TargetScale | None) -> TunedSolution:
+def in_own_units(solution: TunedSolution, scale: TargetScale | None) -> TunedSolution:
     """A solution for standardised targets as one for the targets themselves; for labels it is the same."""
     if scale is None:
-        return found
-    coef, intercept = found.coef * scale.scale[:, None], found.intercept * scale.scale + scale.center
-    return replace(found, coef=coef, intercept=intercept)
+        return solution
+    coef, intercept = solution.coef * scale.scale[:, None], solution.intercept * scale.scale + scale.center
+    return replace(solution, coef=coef, intercept=intercept)

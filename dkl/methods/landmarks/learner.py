@@ -309,7 +309,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     def _weigh(self, dataset: Dataset) -> None:
         """The losses around the landmarks that are there, and the weights that follow from them."""
-        # classes are sorted: a landmark's label is its code
+        # classes are sorted: the index of a landmark's label among them is its code
         codes = np.searchsorted(np.asarray(self.classes_), self.landmark_classes_)
         problem = self._losses(self.pool_, dataset, self.landmarks_, codes, self._class_weights(dataset))
         state = self._sum(LandmarkDriver(), problem, dataset, "losses")

@@ -163,7 +163,8 @@ class DictionaryDriver:
 
     def _sweep_records(self, problem: LeverageProblem, first: int) -> list[Record]:
         """The products of the dictionary with the next panels of candidates."""
-        dictionary, records = problem.candidates.take(dictionary_of(problem)), []
+        records: list[Record] = []
+        dictionary = problem.candidates.take(dictionary_of(problem))
         for panel in candidate_panels(problem)[first:][:_PANELS_A_PASS]:
             candidates = problem.candidates.take(np.arange(panel.start, panel.stop))
             record = BlockSum(
