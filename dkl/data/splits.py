@@ -158,6 +158,7 @@ def split_table(block: Block, codes: np.ndarray, n_splits: int, n_classes: int |
 
 
 def _refuse_empty(names: tuple[str, ...], rows: np.ndarray) -> None:
+    """Refuse a set of splits in which one has no rows: whatever is fitted or scored on it would fail later."""
     for name, count in zip(names, rows, strict=True):
         if not count:
             raise ValueError(f"split {name!r} would have no rows; give it a larger fraction or other rows")
@@ -300,6 +301,7 @@ def by_rows(given: Mapping[str, Any], n_rows: int) -> tuple[tuple[str, ...], Ass
 
 
 def _row_numbers(name: str, rows: np.ndarray, n_rows: int) -> np.ndarray:
+    """The sorted numbers of the rows that a mask or a list of row numbers names."""
     if rows.dtype == bool:
         if rows.shape != (n_rows,):
             raise ValueError(
@@ -333,6 +335,7 @@ def by_values(values: Any, n_rows: int) -> tuple[tuple[str, ...], Assign]:
 
 
 def _in_order(codes: np.ndarray) -> Assign:
+    """The rule that hands out known codes block by block; blocks must come in their order."""
     position = 0
 
     def rule(block: Block) -> np.ndarray:

@@ -106,7 +106,12 @@ class CsvFormat:
 
     def _check_exact(self, file: InputFile, text: bytes, names: Sequence[str], table: pa.Table) -> None:
         """Refuse whole numbers that the float64 numbers of `table` do not hold, as their texts show it."""
-        large = [name for name in table.column_names if _is_beyond_exact(table.column(name))]
+        large = []
+        for name in table.column_names:
+            # The first whole number that is rounded as it is read becomes 2**53 itself.
+            extremes = pc.min_max(table.column(name)) if pa.types.is_floating(table.column(name).type) else None
+            if extremes is not None and max(-(extremes["min"].as_py() or 0.0), extremes["max"].as_py() or 0.0) >= EXACT:
+                large.append(name)
         if not large:
             return
         # The parser has rounded by now, so the texts of these columns are read once more, as texts.
@@ -164,14 +169,6 @@ class CsvFormat:
 
 class _InexactNumber(ValueError):
     """A whole number that float64 does not hold: (column, value, row of the chunk)."""
-
-
-def _is_beyond_exact(column: pa.ChunkedArray) -> bool:
-    """Whether a number may have been rounded as it was read; the first whole number to be so becomes 2**53 itself."""
-    if not pa.types.is_floating(column.type):
-        return False
-    extremes = pc.min_max(column)
-    return any((extremes[side].as_py() or 0.0) * sign >= EXACT for side, sign in (("min", -1), ("max", 1)))
 
 
 def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names: Sequence[str]) -> str:

@@ -295,7 +295,22 @@ def _encode_category(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, fi
 def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> _Encoded:
     """The numbers of a column that held numbers or booleans, filled where they are missing."""
     check_exact(rule.name, column, first_row)
-    values = _numbers_of(rule, column, first_row)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    try:
+        # Texts that are numbers, read whole, are taken for them.
+        values = numbers(column)
+    except pa.ArrowInvalid:
+        # Arrow names the value, but not its row: each is tried by itself up to the first that is no number.
+        for row, value in enumerate(column):
+            try:
+                value.cast(pa.float64())
+            except pa.ArrowInvalid:
+                raise ValueError(
+                    f"column '{rule.name}' is {value.as_py()!r} in row {first_row + row}, and held {rule.kind}s "
+                    "before; correct it, or leave it empty where missing values are allowed"
+                ) from None
+        raise
     missing = np.isnan(values)
     _check_missing(rule, missing, first_row)
     with np.errstate(over="ignore"):
@@ -314,25 +329,6 @@ def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) ->
     if rule.fill is not None:
         values = np.where(missing, rule.fill, values)
     return _Encoded(0, values, missing if rule.flags_missing else None)
-
-
-def _numbers_of(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> np.ndarray:
-    """The values of a column that held numbers or booleans; texts that are numbers, read whole, are taken for them."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    try:
-        return numbers(column)
-    except pa.ArrowInvalid:
-        # Arrow names the value, but not its row: each is tried by itself up to the first that is no number.
-        for row, value in enumerate(column):
-            try:
-                value.cast(pa.float64())
-            except pa.ArrowInvalid:
-                raise ValueError(
-                    f"column '{rule.name}' is {value.as_py()!r} in row {first_row + row}, and held {rule.kind}s "
-                    "before; correct it, or leave it empty where missing values are allowed"
-                ) from None
-        raise
 
 
 def _check_missing(rule: ColumnRule, missing: np.ndarray, first_row: int) -> None:

@@ -162,7 +162,16 @@ def _column(
     if kind == "empty":
         return ColumnStatistics(name, "empty", len(column), len(column))
     if kind == "category" or name in categorical:
-        return _category(name, column, MAX_CHOSEN_CATEGORIES if name in categorical else MAX_CATEGORIES)
+        values = texts(column)
+        counted = pc.value_counts(values.drop_null())
+        limit, categories = MAX_CHOSEN_CATEGORIES if name in categorical else MAX_CATEGORIES, None
+        # How often each occurs, as long as they are no more than the limit.
+        if len(counted) <= limit:
+            labels, counts = (counted.field(key).to_pylist() for key in ("values", "counts"))
+            categories = dict(zip(labels, counts, strict=True))
+        return ColumnStatistics(
+            name, "category", len(values), values.null_count, categories=categories, max_categories=limit
+        )
     check_exact(name, column, first_row)
     values = numbers(column)
     seen = _number(name, "boolean" if kind == "boolean" else "number", values, first_row)
@@ -180,19 +189,6 @@ def _column(
     with np.errstate(over="ignore"):
         fits = (is_whole and largest <= EXACT_FLOAT32) or is_unchanged(lambda part: part.astype(np.float32))
     return replace(seen, is_whole=is_whole, fits_float32=fits)
-
-
-def _category(name: str, column: pa.ChunkedArray, limit: int) -> ColumnStatistics:
-    """The statistics of names: how often each occurs, as long as they are no more than the limit."""
-    values = texts(column)
-    counted = pc.value_counts(values.drop_null())
-    categories = None
-    if len(counted) <= limit:
-        names, counts = (counted.field(key).to_pylist() for key in ("values", "counts"))
-        categories = dict(zip(names, counts, strict=True))
-    return ColumnStatistics(
-        name, "category", len(values), values.null_count, categories=categories, max_categories=limit
-    )
 
 
 def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> ColumnStatistics:

@@ -60,7 +60,7 @@ class Location:
             )
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"storage_options is {options!r}; expected a dict of options for fsspec, or None")
-        path = given.removeprefix("file://") if given.startswith("file://") else given
+        path = given.removeprefix("file://")
         if "://" in path:
             return cls(path.rstrip("/"), given, dict(options or {}))
         if options:
@@ -178,6 +178,7 @@ class Location:
         FileNotFoundError
             One is absent.
         """
+        # In the order of their names, whatever order they are given in: the digest is that of a set of files.
         crc = 0
         for name in sorted(names):
             text = self.read(f"{name}/zarr.json")
@@ -236,7 +237,7 @@ class Location:
             fs, path = self._fs()
             fs.pipe_file(f"{path}/zarr.json", text)
             return
-        # as zarr names a file that it has begun
+        # Named as zarr names a file that it has begun: what a kill leaves is then known for what it is.
         begun = self.path / f"zarr.{uuid.uuid4().hex}.partial"
         try:
             begun.write_bytes(text)
@@ -246,7 +247,7 @@ class Location:
 
     def _fs(self) -> tuple[Any, str]:
         fs, path = fsspec.core.url_to_fs(self.url, **self.options)
-        # listings are cached by some file systems; another process may have written
+        # Listings are cached by some file systems; another process may have written.
         fs.invalidate_cache()
         return fs, path
 

@@ -1,4 +1,4 @@
-"""Reading a store: what a process has open, the light reader that passes broadcast, and the checks on the way."""
+"""Reading a store: what a process has open, the small reader that passes broadcast, and the checks on the way."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -56,16 +57,7 @@ def read_facts(location: Location) -> dict[str, Any]:
         raise StoreError(
             f"{location.place} is half-written: its writer was stopped or is at work; creating it again replaces it"
         )
-    return _checked_facts(location, facts)
-
-
-def _remedy(location: Location) -> str:
-    if location.is_in_memory:
-        return "only the process that wrote it sees memory://; use threads, or a folder or URL that workers can read"
-    return "write one with dkl.ingest or dkl.create_dataset"
-
-
-def _checked_facts(location: Location, facts: dict[str, Any]) -> dict[str, Any]:
+    # Of a newer format nothing more is known: its digest, too, may be made in another way.
     newer = facts.get("format")
     if isinstance(newer, int) and newer > FORMAT:
         raise StoreError(
@@ -78,6 +70,13 @@ def _checked_facts(location: Location, facts: dict[str, Any]) -> dict[str, Any]:
     if facts.get("kind") != "dataset" or json_digest(kept) != facts.get("digest"):
         raise CorruptChunkError(f"the metadata of {location.place} is not what was written; create the dataset again")
     return facts
+
+
+def _remedy(location: Location) -> str:
+    """What to do where there is no dataset."""
+    if location.is_in_memory:
+        return "only the process that wrote it sees memory://; use threads, or a folder or URL that workers can read"
+    return "write one with dkl.ingest or dkl.create_dataset"
 
 
 def is_store(store: str | os.PathLike[str], **storage_options: Any) -> bool:
@@ -137,6 +136,7 @@ class OpenStore:
         return values
 
     def _range(self, name: str, index: int) -> tuple[int, int]:
+        """Where the part of a block begins and ends in an array: by its entries for CSR data, by its rows for others."""
         if name in ("X/data", "X/indices") and self.manifest.entries is not None:
             return int(self.manifest.entries[index]), int(self.manifest.entries[index + 1])
         start = index * self.rows_a_block
@@ -172,6 +172,7 @@ class OpenStore:
         indptr = np.append(starts, last) - first
         with self.reading(f"block {index} of 'X'"):
             rows = whole_csr(data, indices, indptr.astype(np.int32), self.schema.n_columns)
+        # The writer has sorted and summed the entries; SciPy would look through all of them to find that out.
         rows.has_canonical_format = True
         return rows
 
@@ -233,7 +234,9 @@ class Reading:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if not isinstance(error, Exception) or isinstance(error, StoreReplacedError | MemoryError):
             return
         self._check_still_there(error)
@@ -250,10 +253,11 @@ class Reading:
         except StoreReplacedError as gone:
             raise gone from error
         except (StoreError, OSError):
-            # damaged or out of reach itself: then what was read is to be named
+            # The store is damaged or out of reach itself: then what was read is to be named.
             return
 
 
+# The stores that this process has open, by place and token; the one used longest ago goes first.
 _open: OrderedDict[tuple[Any, str], OpenStore] = OrderedDict()
 _lock = threading.Lock()
 

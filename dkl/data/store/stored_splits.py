@@ -95,7 +95,7 @@ def read_split(location: Location) -> SplitSet | None:
         now = _facts(location)
         if facts is None or now is None or now["token"] == facts["token"]:
             raise
-        # another writer replaced it between the marker and the manifest
+        # Another writer replaced it between the marker and the manifest.
         return _split_set(location, now)
 
 
@@ -119,6 +119,7 @@ def _facts(location: Location) -> dict[str, Any] | None:
 
 
 def _split_set(location: Location, facts: dict[str, Any]) -> SplitSet:
+    """The set of splits whose marker is given; its codes stay in the store."""
     arrays = _manifest(location, facts)
     return SplitSet(
         tuple(facts["names"]),
@@ -148,10 +149,12 @@ def whole_split(location: Location) -> SplitSet:
 
 
 def _nodes(arrays: Iterable[str]) -> list[str]:
+    """The zarr nodes of a set of splits, whose metadata files have a digest in its marker."""
     return ["codes", "manifest", *(f"manifest/{name}" for name in arrays)]
 
 
 def _manifest(location: Location, facts: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The counts of each block and the digests of its codes, checked; whatever decoding raises means damage."""
     try:
         return read_arrays(location.group(read_only=True)["manifest"], facts["manifest"])
     except OSError as error:
@@ -188,6 +191,7 @@ class StoredCodeReader:
         self._rows = rows_a_block
 
     def _check_still_there(self) -> None:
+        # The same name may hold other splits by now, whose codes would choose other rows without a word.
         facts = _facts(self._location)
         if facts is None or facts["token"] != self._token:
             raise StoreReplacedError(
