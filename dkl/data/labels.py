@@ -40,6 +40,7 @@ def as_targets(y: GivenValues, n_rows: int | None = None, *, first_row: int = 0)
         Dates, bytes, a sparse matrix.
     """
     values = plain_array(y, "y")
+    # A column of one value a row, as data frames and some readers have it.
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     check_target_shape(values.shape, n_rows)
@@ -133,6 +134,7 @@ def guess_task(y: np.ndarray) -> Task:
     """
     if y.ndim == 2:
         return "regression"
+    # Texts, booleans and integers are labels; whoever means quantities by integers says task="regression".
     if y.dtype.kind != "f":
         return "classification"
     return "classification" if bool(np.all(~np.isfinite(y) | (y == np.trunc(y)))) else "regression"
@@ -175,6 +177,7 @@ def encode_labels(
     # last, and found out by the comparison below.
     codes = np.minimum(np.searchsorted(known, labels), len(known) - 1)
     unknown = known[codes] != labels
+    # A row of weight 0 is not there, whatever its label is.
     wrong = np.flatnonzero(unknown if weight is None else unknown & (weight != 0))
     if len(wrong):
         row = int(wrong[0])
@@ -238,6 +241,7 @@ def numeric_targets(y: np.ndarray, *, first_row: int = 0) -> np.ndarray:
     numbers = np.ascontiguousarray(y, dtype=np.float64)
     if y.dtype.kind in "iu" and y.dtype.itemsize == 8:
         with np.errstate(invalid="ignore"):
+            # There and back again: an integer that comes back as another one was rounded on the way.
             lost = np.argwhere(numbers.astype(y.dtype) != y)
         if len(lost):
             place = tuple(lost[0])

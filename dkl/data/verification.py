@@ -27,6 +27,7 @@ from dkl.errors import CorruptChunkError
 def faults(source: RowSource) -> Iterator[str]:
     """A sentence for each thing that is wrong; whole blocks are read, whatever a view shows of them."""
     base = source.base if isinstance(source, SelectedSource) else source
+    # Rows that are not in a store of dkl have no checksums: their values are all that can be looked at.
     if not isinstance(base, StoreSource | VersionSource):
         yield from row_faults(base)
         return

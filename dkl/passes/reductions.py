@@ -39,6 +39,7 @@ def narrowed(record: Record, source: BlockSource) -> Record:
     """
     if not isinstance(record, RowSample) or record.n_classes is not None or source.has_weight:
         return record
+    # The key below which at least k of all rows lie, but for once in 1e15 passes (see `sure_key`).
     return replace(record, below=sure_key(record.k, int(source.block_rows.sum())))
 
 
@@ -74,6 +75,7 @@ class SumReduction:
         return sums
 
     def merge(self, left: Sums, right: Sums) -> Sums:
+        # Always left with right, in the order of the blocks: floating-point sums depend on it.
         combine = {"add": np.add, "max": np.maximum}
         accumulators = self.record.accumulators
         return {name: combine[accumulators[name].combine](left[name], right[name]) for name in left}
@@ -109,6 +111,7 @@ class SampleReduction:
         record = self.record
         if record.n_classes is not None:
             return self._ordered(stack_rows(left, right, np.arange(left.n_rows), np.arange(right.n_rows)))
+        # Rows stay in the order in which they came; only the last sample is put in the order of its keys.
         stays = stays_first(left, right, record.k, record.seed, record.round)
         return stack_rows(left, right, *map(np.flatnonzero, stays))
 

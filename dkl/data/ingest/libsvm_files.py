@@ -117,6 +117,7 @@ def libsvm_batches(files: list[InputFile], n_columns: int, *, zero_based: bool) 
     for file in files:
         for (X, _, _), _ in LibsvmFormat().read(file):
             with located(f"'{file.name}'"):
+                # Rows to predict may have no further columns: the model knows nothing of them.
                 strange = np.flatnonzero((X.indices < base) | (X.indices - base >= n_columns))
                 if len(strange):
                     row = first_row + int(np.searchsorted(X.indptr, strange[0], side="right")) - 1
@@ -146,6 +147,7 @@ def libsvm_rows(text: bytes) -> Batch:
     if b"+" in text:
         # The parser knows no leading plus sign; any other is not part of a number, and stays to be refused.
         text = re.sub(rb"(?<![^\s:])\+(?=[0-9.])", b"", text)
+    # Blank lines and such with a comment alone are no rows.
     lines = [b"-1:" + line for line in map(bytes.strip, text.split(b"\n")) if line]
     if not lines:
         return sparse.csr_array((0, MAX_WIDTH), dtype=np.float32), np.empty(0), None

@@ -99,6 +99,7 @@ class MatrixRows:
         if self._layout is None:
             self._parts = parts
             return
+        # Libsvm rows all have the width MAX_WIDTH until all files are read.
         width, dtype = self._layout.n_columns, self._layout.dtype
         if X.shape[1] != width or X.dtype != dtype or sparse.issparse(X) != self._layout.is_sparse:
             raise ValueError(f"X has {X.shape[1]} columns of {X.dtype}, and the first file {width} columns of {dtype}")
@@ -133,6 +134,7 @@ class MatrixRows:
 
     def _stays_sparse(self, layout: RowLayout, n_columns: int) -> bool:
         """Rows keep the layout of their file; libsvm text is no choice of a layout, and goes by the one rule."""
+        # The user's own choice.
         if self._wanted != "auto":
             return self._wanted == "sparse"
         if not isinstance(self._reader, LibsvmFormat):

@@ -63,6 +63,7 @@ class ColumnStatistics:
             The column was of one kind here and of another there.
         """
         if self.kind == "empty" or other.kind == "empty":
+            # A stretch without any value says nothing of the kind.
             known = other if self.kind == "empty" else self
             return replace(known, rows=self.rows + other.rows, missing=self.missing + other.missing)
         if self.kind != other.kind:
@@ -110,6 +111,7 @@ class TableStatistics:
     def why_double(self, place: int) -> str:
         """Why column number `place` needs float64, in words; an empty text where float32 holds what matters of it."""
         column = self.columns[place]
+        # One value in all rows needs no precision: it says nothing that could be learned.
         if column.kind != "number" or column.fits_float32 or column.minimum == column.maximum:
             return ""
         return why_double(self.sample.values[:, place], rounds_whole_numbers=column.is_whole)
@@ -201,5 +203,6 @@ def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> 
         infinite = first_row + row, float(values[row])
     if not len(there):
         return ColumnStatistics(name, kind, len(values), missing, infinite=infinite)
+    # Of the finite values; missing ones have no part in the mean that fills them.
     total, low, high = float(there.sum()), float(there.min()), float(there.max())
     return ColumnStatistics(name, kind, len(values), missing, total, low, high, infinite=infinite)

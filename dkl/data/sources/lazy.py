@@ -67,6 +67,7 @@ def aligned(
     stored_dtype(X.dtype)
     rows = rows_a_block or block_rows(row_bytes(X), X.shape[0])
     bounds = block_bounds(X.shape[0], rows)
+    # Blocks of dkl's own size, whatever the chunks were: sums depend on the cut, and memory does.
     chunks = tuple(int(n) for n in np.diff(bounds))
     X = X.rechunk((chunks, (X.shape[1],)))
     return X, targets_beside(y, chunks), weights_beside(weight, chunks)
@@ -197,6 +198,7 @@ class DaskSource:
     def block_nbytes(self) -> int:
         """For sparse rows, whose density is not known ahead, as if a twentieth of the values were not zero."""
         width = self.n_columns * self.dtype.itemsize
+        # A twentieth of the values, each with a column number beside it: a tenth of the dense bytes.
         width = max(width // 10, 16) if self.is_sparse else width
         return max(self._sizes) * (width + 8 * (1 + self.has_y + self.has_weight))
 
@@ -206,6 +208,7 @@ class DaskSource:
 
     @cached_property
     def fingerprint(self) -> str:
+        # Dask names an array by a hash of what it is computed from; computing the rows to hash them would cost a pass.
         names = [None if a is None else (a.name, a.chunks) for a in (self._X, self._y, self._weight)]
         return hashlib.sha256(repr((names, self._make.classes)).encode()).hexdigest()
 

@@ -100,12 +100,14 @@ class BlockArrays:
         """Several blocks go into one file where there are many of them."""
         if self._n_rows is None or self._n_rows <= _MANY_BLOCKS * self._rows:
             return 1
+        # A block's bytes over all arrays, as the first one has them.
         size = sum(values.nbytes for values in parts.values())
         return int(np.clip(_SHARD_BYTES // max(size, 1), 1, _MOST_IN_A_SHARD))
 
     def close(self) -> None:
         """Write what is buffered and the shape of sparse rows."""
         if self._schema.is_sparse:
+            # The last pointer is the number of all entries; it is known when the last block was written.
             self._arrays["X/indptr"].append(np.array([self._entries], np.int64))
             shape = [self._written_rows, self._schema.n_columns]
             self._group["X"].attrs.put(_csr_attributes(shape))

@@ -100,6 +100,7 @@ class GrowingArray:
 
 def unlikely_value(dtype: np.dtype) -> float | int:
     """What a lost chunk reads as: a value that rows do not have (floats, signed), or seldom have (unsigned)."""
+    # Rows are finite, so that NaN says "lost". Of integers no value is impossible; there the digests alone tell.
     if dtype.kind == "f":
         return float("nan")
     return -1 if dtype.kind == "i" else int(np.iinfo(dtype).max) - 1
@@ -107,6 +108,7 @@ def unlikely_value(dtype: np.dtype) -> float | int:
 
 def chosen_codecs(values: np.ndarray) -> tuple[BytesBytesCodec, ...]:
     """zstd level 1 where it takes off a tenth of a first sample, and a crc32c of what is stored in any case."""
+    # Floats seldom compress; one-hot columns and codes do, many times over.
     sample = np.ascontiguousarray(values).reshape(-1).view(np.uint8)[:_SAMPLE_BYTES]
     if len(sample) and len(numcodecs.zstd.compress(sample, 1)) > _WORTH * len(sample):
         return (Crc32cCodec(),)

@@ -61,6 +61,7 @@ class Location:
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"storage_options is {options!r}; expected a dict of options for fsspec, or None")
         path = given.removeprefix("file://")
+        # URLs are taken as they stand; local paths are made absolute now, since workers run in other folders.
         if "://" in path:
             return cls(path.rstrip("/"), given, dict(options or {}))
         if options:
@@ -231,6 +232,7 @@ class Location:
 
     def write_marker(self, marker: Mapping[str, Any]) -> None:
         """Keep `marker` in the attributes of the zarr group here, which need not be there yet; at once."""
+        # A zarr group by its metadata file alone: one write, which makes the marker and the group visible at once.
         node = {"attributes": {MARKER: dict(marker)}, "zarr_format": 3, "node_type": "group"}
         text = json.dumps(node, indent=2).encode()
         if not self.is_local:

@@ -96,6 +96,7 @@ def write_arrays(group: zarr.Group, arrays: dict[str, np.ndarray]) -> None:
             name,
             shape=values.shape,
             dtype=values.dtype,
+            # One chunk each: a manifest is small, and is read whole whenever the store is opened.
             chunks=tuple(max(n, 1) for n in values.shape),
             compressors=chosen_codecs(values),
         )
@@ -143,6 +144,7 @@ class ManifestDraft:
 
     def add(self, block: Block, digests: dict[str, int]) -> None:
         """Count one block as it is stored."""
+        # Rows of weight 0 are stored and never handed out: they are counted among the stored rows alone.
         self.rows.append(int(np.count_nonzero(block.weights)))
         self.weights.append(float(block.weights.sum()))
         if self.n_classes is not None:

@@ -66,6 +66,7 @@ def read_facts(location: Location) -> dict[str, Any]:
         )
     if facts.get("kind") == "model":
         raise StoreError(f"{location.place} is a model, not a dataset; open it with dkl.load_model")
+    # The digest was made before it was put among the facts, and the state when the store became whole.
     kept = {name: value for name, value in facts.items() if name not in ("digest", "state")}
     if facts.get("kind") != "dataset" or json_digest(kept) != facts.get("digest"):
         raise CorruptChunkError(f"the metadata of {location.place} is not what was written; create the dataset again")
@@ -131,12 +132,14 @@ class OpenStore:
         start, stop = self._range(name, index)
         with self.reading(f"block {index} of '{name}'"):
             values = read_rows(array, start, stop)
+            # zarr's own checksum tells of a flipped bit; this one also of a chunk that is missing, old or in another's
+            # place.
             if block_digest(index, values) != self.manifest.digests[name][index]:
                 raise ValueError("its digest is not the one in the manifest: a chunk is missing, damaged or misplaced")
         return values
 
     def _range(self, name: str, index: int) -> tuple[int, int]:
-        """Where the part of a block begins and ends in an array: by its entries for CSR data, by its rows for others."""
+        """Where the part of a block begins and ends in an array: by entries for CSR data, by rows for others."""
         if name in ("X/data", "X/indices") and self.manifest.entries is not None:
             return int(self.manifest.entries[index]), int(self.manifest.entries[index + 1])
         start = index * self.rows_a_block
@@ -144,6 +147,7 @@ class OpenStore:
 
     def block(self, index: int, parts: tuple[str, ...]) -> Block:
         """Block `index` as stored; row ids and weights always, of the rest what `parts` names."""
+        # Row ids and weights are read in any case: without them it is not known which rows there are.
         row_id = self.values("row_id", index)
         y = self._targets(index) if "y" in parts and self.schema.task is not None else None
         weight = self.values("weight", index) if self.schema.has_weight else None
@@ -152,6 +156,7 @@ class OpenStore:
         return Block(index, X, y, weight, row_id, columns)
 
     def _targets(self, index: int) -> np.ndarray:
+        # Codes are stored in 32 bits and handed out in 64, as NumPy indexes with them.
         y = self.values("y", index)
         return y.astype(np.int64) if self.schema.n_classes is not None else y
 
@@ -213,6 +218,7 @@ def read_rows(array: zarr.Array, start: int, stop: int) -> np.ndarray:
     """Rows of a zarr array, decoded into fresh memory that zarr need not fill first (half as fast again)."""
     rows = np.empty((stop - start, *array.shape[1:]), array.dtype)
     if len(rows):
+        # zarr decodes into this memory directly.
         array.get_basic_selection(slice(start, stop), out=NDBuffer.from_numpy_array(rows))
     return rows
 

@@ -51,6 +51,7 @@ def write_split(
     """
     place = home.location.child(FOLDER, name)
     with _said_how(), staged(place, "set of splits", overwrite=overwrite, home=home) as staging:
+        # Chunks as long as those of the rows: a block reads one chunk of codes.
         array = GrowingArray(staging.group, "codes", chunk=chunk, shard=shard)
         digests = []
         for index, values in enumerate(codes):
@@ -101,6 +102,7 @@ def read_split(location: Location) -> SplitSet | None:
 
 def _facts(location: Location) -> dict[str, Any] | None:
     """The marker of a set of splits, checked; None when it is being written."""
+    # Splits can be made again, unlike rows.
     remedy = "restore it from a copy, or remove that folder and split again (the same seed gives the same splits)"
     try:
         facts = location.read_marker()

@@ -63,6 +63,7 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
         source: StoreSource | VersionSource = base
         left_out: list[str] = []
         for number, (place, facts) in enumerate(records, start=1):
+            # A folder that was copied in from another store would append rows that never belonged here.
             if facts["after"] != source.token:
                 raise CorruptChunkError(
                     f"{place.place} does not follow version {number - 1}: it belongs to another store. "
@@ -89,6 +90,7 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
                 dropped = _read_drop(place, facts)
                 splits = {name: _thinned(split, dropped, name) for name, split in splits.items()}
                 source = whole.without(dropped, number, facts["token"])
+        # Looked at last: the store may have been replaced while its versions were read.
         location.check_token(base.token)
     if left_out:
         warnings.warn(
@@ -133,6 +135,7 @@ def _records(location: Location, version: int | None, token: str) -> Iterator[tu
 
     A version that a writer behind a URL has not finished, the last of all, is as if it were not there.
     """
+    # Up to the newest that has a folder or was noted, so that one in the middle that is gone is missed.
     newest = newest_version(location, token)
     for number in range(1, (newest if version is None else min(version, newest)) + 1):
         place = version_place(location, number)
@@ -316,6 +319,7 @@ def write_drop(home: Home, place: Location, record: Record, facts: Mapping[str, 
     with staged(place, "version", overwrite=False, home=home) as staging:
         write_arrays(staging.group.create_group(_GROUP), record)
         whole = {"kind": "drop", "format": FORMAT, "arrays": arrays_digest(record), "token": staging.token, **facts}
+        # The metadata files of the arrays have no checksum of their own.
         whole["nodes"] = staging.location.nodes_digest(_drop_nodes(record))
         staging.commit({**whole, "digest": json_digest(whole)})
 

@@ -88,6 +88,7 @@ class DatasetWriter:
         self._overwrite = overwrite
         self._further = dict(further or {})
         self._home = home
+        # Of sparse rows the density must be seen first.
         self._rows_a_block = rows_a_block or (None if schema.is_sparse else self._dense_rule())
         self._pending: list[Block] = []
         self._buffered = 0
@@ -196,6 +197,7 @@ class DatasetWriter:
         if rows is None or (self._buffered < rows and not all_of_it):
             return
         joined = joined_blocks(self._pending)
+        # What does not fill a block waits for the rows of the next call.
         stop = joined.n_rows if all_of_it else joined.n_rows // rows * rows
         for start in range(0, stop, rows):
             self._write_block(joined.rows(slice(start, min(start + rows, stop))))
@@ -253,6 +255,7 @@ class DatasetWriter:
             "stored_nbytes": self._writing.location.stored_nbytes(),
             **self._further,
         }
+        # The digest covers everything that readers rely on, the token among it.
         facts["token"] = self._writing.token
         facts["digest"] = json_digest(facts)
         self._writing.commit(facts)
