@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from scipy import sparse
 
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import aligned
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Record, RowSample
 from dkl.protocols.sampling import sample_keys, smallest_keys, stays_first, sure_key
@@ -124,9 +125,6 @@ class SampleReduction:
         """The first k rows (of each class), in the order of their keys."""
         record = self.record
         return smallest_keys(block, record.k, record.seed, record.round, each_class=record.n_classes is not None)
-
-
-Rows: TypeAlias = np.ndarray | sparse.csr_array
 
 
 def stack_rows(left: Block, right: Block, above: np.ndarray, below: np.ndarray) -> Block:

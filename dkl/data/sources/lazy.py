@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 
 import dask
 import dask.array as da
@@ -33,10 +32,10 @@ from dkl.data.schema import Schema, Task
 from dkl.data.sources.rows import TicketReader, drop_weightless
 from dkl.data.store.blocking import block_bounds, block_rows, row_bytes
 from dkl.errors import located
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 
 _AT_ONCE = 64
-Rows: TypeAlias = np.ndarray | sparse.csr_array
 
 
 def is_lazy(value: object) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -50,35 +49,29 @@ def write_split(
         The store cannot be written to; nothing is left there.
     """
     place = home.location.child(FOLDER, name)
-    with _said_how(), staged(place, "set of splits", overwrite=overwrite, home=home) as staging:
-        # Chunks as long as those of the rows: a block reads one chunk of codes.
-        array = GrowingArray(staging.group, "codes", chunk=chunk, shard=shard)
-        digests = []
-        for index, values in enumerate(codes):
-            array.append(values)
-            digests.append(block_digest(index, values))
-        array.close(np.empty(0, np.uint8))
-        arrays = {"rows": split.rows, "weights": split.weights, "digests": np.array(digests, np.uint32)}
-        if split.class_weights is not None:
-            arrays["class_weights"] = split.class_weights
-        write_arrays(staging.group.create_group("manifest"), arrays)
-        facts = {"kind": "splits", "names": list(split.names), "codes": split.digest, "manifest": arrays_digest(arrays)}
-        facts["token"] = staging.token
-        facts["nodes"] = staging.location.nodes_digest(_nodes(arrays))
-        staging.commit({**facts, "digest": json_digest(facts)})
-    return replace(split, column=column_of(name, staging.token), codes=None)
-
-
-@contextmanager
-def _said_how() -> Iterator[None]:
-    """Where splits cannot be written, they need not be."""
     try:
-        yield
-    except FileExistsError:
-        raise
+        with staged(place, "set of splits", overwrite=overwrite, home=home) as staging:
+            # Chunks as long as those of the rows: a block reads one chunk of codes.
+            array = GrowingArray(staging.group, "codes", chunk=chunk, shard=shard)
+            digests = []
+            for index, values in enumerate(codes):
+                array.append(values)
+                digests.append(block_digest(index, values))
+            array.close(np.empty(0, np.uint8))
+            arrays = {"rows": split.rows, "weights": split.weights, "digests": np.array(digests, np.uint32)}
+            if split.class_weights is not None:
+                arrays["class_weights"] = split.class_weights
+            write_arrays(staging.group.create_group("manifest"), arrays)
+            facts = {"kind": "splits", "names": list(split.names), "codes": split.digest}
+            facts |= {"manifest": arrays_digest(arrays), "token": staging.token}
+            facts["nodes"] = staging.location.nodes_digest(_nodes(arrays))
+            staging.commit({**facts, "digest": json_digest(facts)})
     except OSError as error:
-        error.add_note("splits need not be stored: ds.split(..., write=False) keeps them in memory")
+        # Where splits cannot be written, they need not be; another set of that name is another matter.
+        if not isinstance(error, FileExistsError):
+            error.add_note("splits need not be stored: ds.split(..., write=False) keeps them in memory")
         raise
+    return replace(split, column=column_of(name, staging.token), codes=None)
 
 
 def read_split(location: Location) -> SplitSet | None:
