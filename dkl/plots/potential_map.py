@@ -256,7 +256,9 @@ def _in_plane(
     """The frequencies with entries in these columns alone, and how many of the newest are among them."""
     if frequencies is None:
         return np.zeros((0, 2)), 0
-    dense = np.asarray(frequencies.toarray() if isinstance(frequencies, sparse.sparray) else frequencies)
+    dense = np.asarray(
+        frequencies.toarray() if isinstance(frequencies, sparse.sparray | sparse.spmatrix) else frequencies
+    )
     others = np.delete(dense, list(columns), axis=1)
     inside = np.count_nonzero(others, axis=1) == 0
     return dense[inside][:, list(columns)].astype(float), int(inside[len(dense) - newest :].sum()) if newest else 0
