@@ -29,7 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.store.commit import staged
 from dkl.data.store.digests import json_digest
 from dkl.data.store.location import MARKER, Location
-from dkl.data.store.outputs import check_output
+from dkl.data.store.overwriting import check_output
 from dkl.errors import CorruptChunkError, StoreError, located
 from dkl.methods.loaded import check_estimator, check_finite, check_record
 from dkl.registry import STORED
@@ -91,7 +91,7 @@ def save(model: object, store: str | Path, *, overwrite: bool = False, **storage
     arrays: list[np.ndarray] = []
     tree = _encode(model, type(model).__name__, arrays)
     # All arrays are written to a hidden folder first; the marker, with which the model becomes visible, comes last.
-    with staged(target, overwrite=overwrite) as staging:
+    with staged(target, KIND, overwrite=overwrite) as staging:
         for number, array in enumerate(arrays):
             _write_array(staging.group, str(number), array)
         marker = {

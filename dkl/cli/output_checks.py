@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from dkl.data.store.location import Location
-from dkl.data.store.outputs import check_folder, check_output, what_is_at, writing, written_whole
+from dkl.data.store.outputs import check_folder, writing, written_whole
+from dkl.data.store.overwriting import check_output, what_is_at
 
 
 def check_before(
@@ -19,7 +20,7 @@ def check_before(
     is_own: Callable[[Path], bool] | None = None,
     belongs: Callable[[str], bool] | None = None,
 ) -> None:
-    """As `dkl.data.store.outputs.check_output`; a shell also takes the folder for misspelt where it is not there."""
+    """As `dkl.data.store.overwriting.check_output`; a shell takes a folder that is not there for misspelt, too."""
     location = Location.of(path)
     check_output(location, kind, overwrite=overwrite, inputs=inputs, is_own=is_own, belongs=belongs)
     check_folder(location)

@@ -21,7 +21,8 @@ from scipy import sparse
 from dkl.cli.cluster import Compute
 from dkl.cli.output_checks import check_before
 from dkl.data.store.location import Location
-from dkl.data.store.outputs import attributes_at, beside, writing
+from dkl.data.store.outputs import beside, writing
+from dkl.data.store.overwriting import attributes_at
 from dkl.methods.validation import stored_rows
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block

@@ -17,8 +17,8 @@ from dkl.explain.model import model_of
 from dkl.export.raw_rows import RowEncoder
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler
-from dkl.kernels.activations import ramp
 from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.generic import ramp
 from dkl.kernels.maps import map_rows
 from dkl.kernels.scale import linear_part, scale_dense
 from dkl.kernels.sincos import write_waves

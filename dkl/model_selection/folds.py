@@ -143,7 +143,7 @@ def _view(dataset: Dataset, rule: FoldRows, counts: np.ndarray, name: str) -> Da
 def _counts(dataset: Dataset, folds: RowFolds) -> np.ndarray:
     """(n_blocks, count + 1, 2 + K): rows, total weight, weight of each class; the last of rows in no fold."""
     n_classes = dataset.schema.n_classes
-    blocks = dataset.source.light_blocks()
+    blocks = dataset.source.blocks_without_x()
     # One pass over the targets, weights and row ids serves all folds; X, which is large, is not read for it.
     table: list[list[list[float]]] = []
     for block in blocks:

@@ -14,7 +14,6 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.target_statistics import target_scale
-from dkl.methods.density.fit import meta_spectrum_of, penalty_of
 from dkl.methods.density.learner import TunedRegressor
 from dkl.methods.density.pass_records import FoldSums
 from dkl.methods.density.penalty import MetaSpectrum
@@ -140,8 +139,8 @@ class OnSums:
             key = repr((model.meta_kernel, model.length_scale))
             if key not in spectra:
                 spectra.clear()
-                spectra[key] = meta_spectrum_of(model, self.reference)
-            penalty = penalty_of(model, spectra[key])
+                spectra[key] = model._meta_spectrum(self.reference)
+            penalty = model._penalty(spectra[key])
             errors = cross_validate(self.sums, penalty, model.lam, shared=model.shared_density).errors
             scores = self._scores(errors)
         except Exception as error:
