@@ -13,7 +13,7 @@ from dkl.features.landmark_projection import Similarities
 from dkl.features.projections import Projection
 from dkl.features.scaling import Scaler, same_scaling
 
-Activation = Literal["cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps"]
+Activation = Literal["cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps", "nystrom"]
 
 
 @dataclass(frozen=True, eq=False)
