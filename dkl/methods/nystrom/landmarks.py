@@ -79,9 +79,7 @@ def pivots(rows: np.ndarray, kernel: Any, m: int, rng: np.random.Generator) -> n
 
     Chen, Epperly, Tropp & Webber 2023, algorithm 2.1.
     """
-    left = np.array([kernel.kernel(row[None])[0, 0] for row in rows[:1]]).repeat(len(rows))
-    if hasattr(kernel, "order"):
-        left = np.array([kernel.kernel(row[None])[0, 0] for row in rows])
+    left = np.array([kernel.kernel(row[None])[0, 0] for row in rows])
     factor, chosen = np.zeros((len(rows), m)), []
     for i in range(m):
         total = left.sum()

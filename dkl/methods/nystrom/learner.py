@@ -57,8 +57,8 @@ class NystromFeatures(FeatureLearner):
 
     References
     ----------
-    Williams & Seeger 2001, "Using the Nystrom method to speed up kernel machines"; El Alaoui & Mahoney 2015 for leverage
-    scores; Chen, Epperly, Tropp & Webber 2023 for randomly pivoted Cholesky.
+    Williams & Seeger 2001, "Using the Nystrom method to speed up kernel machines"; El Alaoui & Mahoney 2015 for
+    leverage scores; Chen, Epperly, Tropp & Webber 2023 for randomly pivoted Cholesky.
 
     Examples
     --------
