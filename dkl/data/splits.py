@@ -135,7 +135,7 @@ def assign(source: RowSource, names: tuple[str, ...], rule: Assign, n_classes: i
     codes: list[np.ndarray] = []
     tables: list[np.ndarray] = []
     crc = 0
-    for block in source.light_blocks():
+    for block in source.blocks_without_x():
         codes.append(rule(block).astype(np.uint8, copy=False))
         tables.append(split_table(block, codes[-1], len(names), n_classes))
         crc = google_crc32c.extend(crc, codes[-1].tobytes())

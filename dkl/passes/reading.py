@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import dask
 from scipy import sparse
@@ -21,9 +20,12 @@ from dkl.protocols.block import Block
 
 Key = tuple[str, int]
 
+# A read that failed is tried again after 0.1, 0.2 and 0.4 s: stores behind a network fail now and then.
 READ_ATTEMPTS = 4
 FIRST_PAUSE_S = 0.1
+# These will not go away by waiting.
 LASTING = (FileNotFoundError, PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)
+# Of the Python objects around the arrays of a block, about.
 OBJECT_BYTES = 4096
 
 
@@ -100,9 +102,12 @@ class BlockLoader:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cache = BlockCache()
+        # Reads ahead, under way or finished and not fetched yet.
         self._pending: OrderedDict[Key, Future] = OrderedDict()
         self._readers: ThreadPoolExecutor | None = None
+        # The token of the pass at work, and the blocks that its tasks have asked for here.
         self._begun: tuple[str, set[int]] = ("", set())
+        # Blocks that several tasks take pieces of, with the read that the first of them does for all.
         self._shared: OrderedDict[int, Future] = OrderedDict()
 
     def fetch(self, work: Work, ticket: Ticket) -> tuple[Block, ReadCounts]:
@@ -115,7 +120,9 @@ class BlockLoader:
             pending = self._pending.pop(key, None)
         if block is not None:
             return block, ReadCounts(1, block.n_rows, cache_hits=1)
+        # Outside of the lock: a read may take seconds, and other threads have blocks of their own.
         block, retries = _read(work, ticket) if pending is None else pending.result()
+        # Rows in memory come with their ticket in every pass; a copy in the cache would be one too many.
         if work.is_read:
             with self._lock:
                 self._cache.put(key, block, work.limits.cache_bytes)
@@ -137,6 +144,7 @@ class BlockLoader:
             try:
                 read.set_result(self.fetch(work, ticket))
             except BaseException as error:
+                # The others wait for this read: whatever ended it ends their wait, too.
                 read.set_exception(error)
         block, reading = read.result()
         return block, reading if is_first else ReadCounts(1, block.n_rows)
@@ -164,7 +172,7 @@ class BlockLoader:
         return self._begun[1]
 
     def _make_room(self, most: int) -> bool:
-        """Whether one more read may wait. A finished one that nobody fetched (its span ran elsewhere) gives way."""
+        """Whether one more read may wait. A finished one that nobody fetched (its task ran elsewhere) gives way."""
         if len(self._pending) >= most:
             stale = next((key for key, future in self._pending.items() if future.done()), None)
             if stale is None:
@@ -189,7 +197,7 @@ class BlockLoader:
 
 
 LOADER = BlockLoader()
-# what threads of the parent were reading never comes in its child
+# What threads of the parent were reading never comes in its child.
 after_fork(LOADER.__init__)  # type: ignore[misc]
 
 
@@ -208,20 +216,21 @@ def blocks_of(
 
 def _read(work: Work, ticket: Ticket) -> tuple[Block, int]:
     """The block and how often reading it had to be repeated: a store over a network fails now and then."""
+
+    def load() -> Block:
+        value = unpacked(ticket.value)
+        if dask.is_dask_collection(value):
+            # The task already runs in a thread of its own; the graph of one block needs no pool beside it.
+            value = dask.get(value.__dask_graph__(), value.key)
+        return aligned(work.reader.load(value))
+
     with located(f"block {ticket.number} of {work.place}"):
         for attempt in range(READ_ATTEMPTS - 1):
             try:
-                return _load(work, ticket.value), attempt
+                return load(), attempt
             except LASTING:
                 raise
             except OSError:
                 time.sleep(FIRST_PAUSE_S * 2**attempt)
-        return _load(work, ticket.value), READ_ATTEMPTS - 1
-
-
-def _load(work: Work, value: Any) -> Block:
-    value = unpacked(value)
-    if dask.is_dask_collection(value):
-        # The task already runs in a thread of its own; the graph of one block needs no pool beside it.
-        value = dask.get(value.__dask_graph__(), value.key)
-    return aligned(work.reader.load(value))
+        # the last attempt raises what it meets
+        return load(), READ_ATTEMPTS - 1

@@ -80,6 +80,7 @@ class RowColumns:
             raise FileExistsError(f"{store!r} holds row columns already; open them with RowColumns.open or delete it")
         token = uuid.uuid4().hex
         made = cls(str(store), tuple(int(rows) for rows in source.block_rows), token=token)
+        # The attributes come last: without them the columns are not there for `open`, however far this came.
         for name, (dtype, shape) in columns.items():
             array = made._create_array(group, 0, name, dtype, shape)
             for index in range(source.n_blocks):
@@ -117,6 +118,7 @@ class RowColumns:
     def prepare(self, writes: Mapping[str, str]) -> None:
         """Make the arrays of the next version, before the first task writes to them; all other versions go."""
         group = zarr.open_group(self.store, mode="a")
+        # Among them what a run that was killed had begun to write.
         for name in list(group.group_keys()):
             if name != str(self.version):
                 self._drop(group, int(name))
@@ -152,13 +154,6 @@ class RowColumns:
         The old version goes, unless `keeps_last`.
         """
         group = zarr.open_group(self.store, mode="a")
-        self._carry_over(group)
-        group.attrs[VERSION_KEY] = self.version + 1
-        if not self.keeps_last:
-            self._drop(group, self.version)
-        return replace(self, version=self.version + 1)
-
-    def _carry_over(self, group: zarr.Group) -> None:
         old: Any = group.get(str(self.version))
         new: Any = group.require_group(str(self.version + 1))
         for name, array in old.arrays() if old is not None else ():
@@ -166,6 +161,11 @@ class RowColumns:
                 self._create_array(group, self.version + 1, name, array.dtype.str, array.shape[2:])
                 for index in range(len(self.block_rows)):
                     new[name][index] = array[index]
+        # The number that the group notes is what makes the version the current one: it changes when all is there.
+        group.attrs[VERSION_KEY] = self.version + 1
+        if not self.keeps_last:
+            self._drop(group, self.version)
+        return replace(self, version=self.version + 1)
 
     def _create_array(self, group: zarr.Group, version: int, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
         longest = max(self.block_rows, default=0)
@@ -174,7 +174,7 @@ class RowColumns:
             shape=(len(self.block_rows), longest, *shape),
             chunks=(1, max(longest, 1), *shape),
             dtype=dtype,
-            # a chunk that is lost must not read as values: NaN says so where the dtype has one
+            # A chunk that is lost must not read as values: NaN says so where the dtype has one.
             fill_value=np.nan if np.dtype(dtype).kind == "f" else 0,
             config={"write_empty_chunks": True},
             compressors=[ZstdCodec(level=1), Crc32cCodec()],

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import sparse
 
-from dkl.data.checks import no_rows, spoken_names
+from dkl.data.checks import no_rows, reads_as_number, spoken_names
+from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import ColumnRule, Missing, decide_rule
 from dkl.data.ingest.columns import as_table, check_exact, check_kinds, column_kind, numbers, texts, why_unusable
 from dkl.data.ingest.statistics import TableStatistics, merged, table_statistics
@@ -84,7 +85,7 @@ class TableEncoding:
         return np.array([keep for rule in self.rules for keep in rule.passthrough], bool)
 
     def transform(
-        self, frame: Any, *, first_row: int = 0, dtype: np.dtype | None = None
+        self, frame: GivenRows, *, first_row: int = 0, dtype: np.dtype | None = None
     ) -> np.ndarray | sparse.csr_array:
         """Encode the rows of a pandas DataFrame or an Arrow table.
 
@@ -143,7 +144,12 @@ class TableEncoding:
     def describe(self) -> str:
         """The rules, a line for neighbouring columns that share one, and the layout that follows."""
         runs = [(text, [rule.name for rule in run]) for text, run in groupby(self.rules, attrgetter("treatment"))]
-        lines = [f"{', '.join(names) if len(names) < 4 else _first_to_last(names)}: {text}" for text, names in runs]
+        lines = [
+            f"{', '.join(names)}: {text}"
+            if len(names) < 4
+            else f"{names[0]} to {names[-1]} ({len(names)} columns): {text}"
+            for text, names in runs
+        ]
         layout = "CSR (wide and mostly zero)" if self.is_sparse else "dense"
         return "\n".join(
             [*lines, f"{len(self.rules)} columns become {self.n_columns} encoded ones, {layout}, {self.dtype}"]
@@ -154,7 +160,7 @@ class TableEncoding:
         rules = [asdict(rule) | {"categories": list(rule.categories)} for rule in self.rules]
         for rule in rules:
             if not rule["double"]:
-                # as releases wrote it that knew float32 alone
+                # Written so by the releases that knew float32 alone: equal rules have equal texts.
                 del rule["double"]
         return {"rules": rules, "is_sparse": self.is_sparse, "unknown": self.unknown, "ignored": list(self.ignored)}
 
@@ -163,10 +169,6 @@ class TableEncoding:
         """The encoding that `to_json` wrote."""
         rules = tuple(ColumnRule(**(rule | {"categories": tuple(rule["categories"])})) for rule in plain["rules"])
         return cls(rules, bool(plain["is_sparse"]), plain["unknown"], tuple(plain["ignored"]))
-
-
-def _first_to_last(names: list[str]) -> str:
-    return f"{names[0]} to {names[-1]} ({len(names)} columns)"
 
 
 def takes_columns_as_they_are(encoding: TableEncoding) -> bool:
@@ -190,6 +192,7 @@ def learn_encoding(
     names = set(ignored)
     parts: list[TableStatistics] = []
     row, problems = 0, Problems()
+    # Statistics of pieces are merged in their order, so that sums do not depend on how many pieces were in memory.
     for table in map(as_table, frames):
         features = table.select([name for name in table.column_names if name not in names])
         if not row:
@@ -242,15 +245,12 @@ def decide_encoding(
         with problems.collected():
             rules.append(decide_rule(column, missing, seen.why_double(place)))
     problems.raise_all()
-    is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(*_width_and_density(rules, seen)))
-    return TableEncoding(tuple(rules), is_sparse, unknown, tuple(ignored))
-
-
-def _width_and_density(rules: list[ColumnRule], seen: TableStatistics) -> tuple[int, float]:
-    """Encoded columns, and the share of their values that are not zero (taking every number for one that is not)."""
+    # In a row each raw column sets one encoded column, and its flag where the value is missing; every number is taken
+    # for one that is not zero.
     width = sum(len(rule.output_names) for rule in rules)
     set_a_row = len(rules) + sum(rule.missing for rule in rules) / seen.rows
-    return width, set_a_row / width
+    is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(width, set_a_row / width))
+    return TableEncoding(tuple(rules), is_sparse, unknown, tuple(ignored))
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,14 +271,19 @@ def _encode(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: 
 
 
 def _encode_category(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: int) -> _Encoded:
+    """The number of each row's category; -1, which sets no column, where it is missing or was never seen."""
     names = texts(column)
     missing = np.asarray(names.is_null().to_numpy())
     _check_missing(rule, missing, first_row)
-    found = pc.index_in(names, value_set=pa.array(rule.categories, pa.string()), skip_nulls=True)
-    codes = np.asarray(found.fill_null(-1).to_numpy())
+    places = pc.index_in(names, value_set=pa.array(rule.categories, pa.string()), skip_nulls=True)
+    codes = np.asarray(places.fill_null(-1).to_numpy())
     strange = np.flatnonzero((codes < 0) & ~missing)
-    if len(strange) and (unknown == "error" or _was_of_texts(rule, column)):
-        kind = column_kind(column.type)
+    kind = column_kind(column.type)
+    # Numbers or booleans where none of the categories looks like one: another column, most likely, under this name.
+    was_of_texts = kind in ("number", "boolean") and not any(
+        text in ("true", "false") or reads_as_number(text) for text in rule.categories
+    )
+    if len(strange) and (unknown == "error" or was_of_texts):
         what = "a category that was not there before" if kind == "category" else f"a {kind}, and held texts before"
         raise ValueError(
             f"column '{rule.name}' is '{names[int(strange[0])]}' in row {first_row + strange[0]}, {what}; known are "
@@ -287,22 +292,8 @@ def _encode_category(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, fi
     return _Encoded(codes, 1.0, missing if rule.flags_missing else None)
 
 
-def _was_of_texts(rule: ColumnRule, column: pa.ChunkedArray) -> bool:
-    """Whether numbers or booleans stand where none of the categories looks like one."""
-    if column_kind(column.type) not in ("number", "boolean"):
-        return False
-    return not any(text in ("true", "false") or _is_number(text) for text in rule.categories)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> _Encoded:
+    """The numbers of a column that held numbers or booleans, filled where they are missing."""
     check_exact(rule.name, column, first_row)
     values = _numbers_of(rule, column, first_row)
     missing = np.isnan(values)
@@ -332,22 +323,20 @@ def _numbers_of(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> np
     try:
         return numbers(column)
     except pa.ArrowInvalid:
-        row = next(row for row, value in enumerate(column) if not _is_read(value))
-        raise ValueError(
-            f"column '{rule.name}' is {column[row].as_py()!r} in row {first_row + row}, and held {rule.kind}s before; "
-            "correct it, or leave it empty where missing values are allowed"
-        ) from None
-
-
-def _is_read(value: pa.Scalar) -> bool:
-    try:
-        value.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return False
-    return True
+        # Arrow names the value, but not its row: each is tried by itself up to the first that is no number.
+        for row, value in enumerate(column):
+            try:
+                value.cast(pa.float64())
+            except pa.ArrowInvalid:
+                raise ValueError(
+                    f"column '{rule.name}' is {value.as_py()!r} in row {first_row + row}, and held {rule.kind}s "
+                    "before; correct it, or leave it empty where missing values are allowed"
+                ) from None
+        raise
 
 
 def _check_missing(rule: ColumnRule, missing: np.ndarray, first_row: int) -> None:
+    """Refuse a missing value where the encoding was learned without any: nothing says what it should become."""
     if rule.fill is None and missing.any():
         row = first_row + int(np.flatnonzero(missing)[0])
         raise ValueError(
@@ -359,6 +348,7 @@ def _check_missing(rule: ColumnRule, missing: np.ndarray, first_row: int) -> Non
 def _dense_rows(
     values: list[_Encoded], rules: tuple[ColumnRule, ...], shape: tuple[int, int], dtype: np.dtype
 ) -> np.ndarray:
+    """Dense rows: each raw column fills the encoded columns that are its own, which lie side by side."""
     X = np.zeros(shape, dtype)
     start = 0
     for encoded, rule in zip(values, rules, strict=True):
@@ -390,6 +380,7 @@ def _sparse_rows(
             data[:, slot] = encoded.missing
             slot += 1
         start += len(rule.output_names)
+    # Slots come in the order of the columns, so that what is left of them is CSR with sorted indices.
     there = data != 0
     indptr = np.zeros(n_rows + 1, np.int32)
     np.cumsum(there.sum(axis=1), out=indptr[1:])

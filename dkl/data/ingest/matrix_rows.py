@@ -87,6 +87,7 @@ class MatrixRows:
         return table
 
     def _check_alike(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> None:
+        """Refuse rows whose width, type or parts are not those of the first file."""
         parts = y is not None, weight is not None
         if self._layout is None:
             self._parts = parts
@@ -138,6 +139,7 @@ class MatrixRows:
         schema, target = self._decided
         X, _, _, row_id = self._layout.unpack(table)
         if self._layout.is_sparse:
+            # Indices were staged as they are written; what the first column is called shows when all files are read.
             X = sparse.csr_array((X.data, X.indices - self._base, X.indptr), shape=(X.shape[0], schema.n_columns))
         if sparse.issparse(X) != schema.is_sparse:
             X = sparse.csr_array(X) if schema.is_sparse else X.toarray()

@@ -63,6 +63,7 @@ class NpzFormat:
 
 @contextmanager
 def _archive(file: InputFile) -> Iterator[zipfile.ZipFile]:
+    """The archive of a file; whatever its libraries raise inside the block becomes an error that names the file."""
     try:
         with file.open() as stream, zipfile.ZipFile(stream) as archive:
             yield archive
@@ -157,6 +158,7 @@ class _Members:
         return shape[0], self._csr_batches(shape[1], indptr)
 
     def _csr_batches(self, n_columns: int, indptr: np.ndarray) -> Iterator[Rows]:
+        # Both arrays are read front to back side by side, so that neither need ever be in memory whole.
         data, indices = self.get("data", "rows"), self.get("indices", "rows")
         per_batch = _BATCH_BYTES // (data.row_bytes + indices.row_bytes)
         start = 0

@@ -42,6 +42,7 @@ def from_ragged_rows(column: pa.ChunkedArray, dtype: np.dtype) -> tuple[np.ndarr
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """The column in one piece of memory, copied only where it is in several."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 

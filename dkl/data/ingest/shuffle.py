@@ -14,7 +14,7 @@ from dkl.data.ingest.packing import fixed_rows, from_fixed_rows, from_ragged_row
 from dkl.data.ingest.scratch import check_free_space, scratch_folder
 from dkl.data.ingest.staging import ROW, Stage
 
-# NumPy array or scipy.sparse.csr_array, told apart by `sparse.issparse`
+# A NumPy array or a scipy.sparse.csr_array, told apart by `sparse.issparse`.
 Rows: TypeAlias = Any
 Batch: TypeAlias = tuple[Rows, np.ndarray | None, np.ndarray | None]
 NumberedBatch: TypeAlias = tuple[Rows, np.ndarray | None, np.ndarray | None, np.ndarray]
@@ -104,6 +104,7 @@ class RowLayout:
 
 
 def _checked(values: Rows, dtype: np.dtype, shape: tuple[int, ...]) -> Rows:
+    """Refuse rows that are not of the shape and type of the first batch: their bytes would be taken for others."""
     if values is None or values.shape[1:] != shape:
         raise ValueError(f"batches differ: expected rows of shape {shape}, got {getattr(values, 'shape', None)}")
     if not np.can_cast(values.dtype, dtype, "safe"):

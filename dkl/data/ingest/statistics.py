@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -17,6 +17,8 @@ from dkl.data.ingest.precision import EXACT, EXACT_FLOAT32, NumberSample, why_do
 MAX_CATEGORIES = 1_000
 """More distinct texts than this make a column one of high cardinality, unless the user names it in `categorical`."""
 MAX_CHOSEN_CATEGORIES = 100_000
+# So many values are looked at before all others.
+_FEW = 32
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class ColumnStatistics:
         )
 
     def _merged_categories(self, other: ColumnStatistics) -> dict[str, int] | None:
+        # Too many in one stretch are too many in both: their names were not kept.
         if self.categories is None or other.categories is None:
             return None
         counts = dict(self.categories)
@@ -132,7 +135,7 @@ def table_statistics(table: pa.Table, *, categorical: Collection[str] = (), firs
     check_kinds(table.schema.remove_metadata())
     chosen = set(categorical)
     keys, rows = NumberSample.rows_of(first_row, table.num_rows)
-    # a column at a time is written, so the values of one lie side by side
+    # A column at a time is written, so the values of one lie side by side.
     sampled = np.full((table.num_columns, len(rows)), np.nan).T
     seen = [
         _column(name, table.column(name), chosen, first_row, rows, sampled[:, place])
@@ -167,30 +170,20 @@ def _column(
         return seen
     sampled[:] = values[rows]
     largest = max(-seen.minimum, seen.maximum)
-    # beyond 2**53 every float64 is whole, whatever it measures
-    is_whole = largest <= EXACT and _all_whole(values)
-    fits = (is_whole and largest <= EXACT_FLOAT32) or _all_float32(values)
+
+    def is_unchanged(rounded: Callable[[np.ndarray], np.ndarray]) -> bool:
+        """Whether rounding changes no value; of most columns where it does, the first few tell."""
+        return all(((part == rounded(part)) | np.isnan(part)).all() for part in (values[:_FEW], values))
+
+    # Beyond 2**53 every float64 is whole, whatever it measures.
+    is_whole = largest <= EXACT and is_unchanged(np.rint)
+    with np.errstate(over="ignore"):
+        fits = (is_whole and largest <= EXACT_FLOAT32) or is_unchanged(lambda part: part.astype(np.float32))
     return replace(seen, is_whole=is_whole, fits_float32=fits)
 
 
-_FEW = 32
-
-
-def _all_whole(values: np.ndarray) -> bool:
-    # of most columns that are not, a few values tell
-    return all(((part == np.rint(part)) | np.isnan(part)).all() for part in (values[:_FEW], values))
-
-
-def _all_float32(values: np.ndarray) -> bool:
-    for part in (values[:_FEW], values):
-        with np.errstate(over="ignore"):
-            held = part.astype(np.float32)
-        if not ((part == held) | np.isnan(part)).all():
-            return False
-    return True
-
-
 def _category(name: str, column: pa.ChunkedArray, limit: int) -> ColumnStatistics:
+    """The statistics of names: how often each occurs, as long as they are no more than the limit."""
     values = texts(column)
     counted = pc.value_counts(values.drop_null())
     categories = None
@@ -203,6 +196,7 @@ def _category(name: str, column: pa.ChunkedArray, limit: int) -> ColumnStatistic
 
 
 def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> ColumnStatistics:
+    """The sum and the range of the numbers that are there, and the first infinite one, which is refused later."""
     there = values[np.isfinite(values)]
     missing = int(np.isnan(values).sum())
     infinite = None

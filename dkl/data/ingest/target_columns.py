@@ -86,10 +86,10 @@ class TargetSummary:
             values = texts(column)
             self._check_there(np.asarray(values.is_null().to_numpy()))
             values = values if counted is None else values.filter(pa.array(counted))
-            found = set(values.unique().to_pylist())
-            if wrong := sorted(label for label in found if "\0" in label):
+            labels = set(values.unique().to_pylist())
+            if wrong := sorted(label for label in labels if "\0" in label):
                 raise ValueError(f"target '{self.name}' holds a NUL character in the label {wrong[0]!r}; remove it")
-            self._labels |= found
+            self._labels |= labels
         else:
             values = self._checked(numbers(column))
             self._add_numbers(values if counted is None else values[counted])
@@ -102,6 +102,7 @@ class TargetSummary:
             )
 
     def _checked(self, values: np.ndarray) -> np.ndarray:
+        """The numbers, none of them missing or infinite."""
         self._check_there(np.isnan(values))
         infinite = np.flatnonzero(np.isinf(values))
         if len(infinite):
@@ -111,6 +112,7 @@ class TargetSummary:
         return values
 
     def _add_numbers(self, values: np.ndarray) -> None:
+        """Note what decides the task: the first fraction, else the distinct numbers, as long as they may be classes."""
         fractional = values[values != np.trunc(values)]
         if len(fractional) and self._fractional is None:
             self._fractional = float(fractional[0])
@@ -134,8 +136,7 @@ class TargetSummary:
             One class; texts for regression; fractions for classification; whole numbers with so many values that the
             task has to be said.
         """
-        chosen = self._task() if task == "auto" else task
-        if chosen == "regression":
+        if (self._task() if task == "auto" else task) == "regression":
             if self.kind == "category":
                 raise ValueError(f"target '{self.name}' holds texts, and task='regression' needs numbers")
             return Target("regression", None)
@@ -147,6 +148,7 @@ class TargetSummary:
         return Target("classification", np.array(labels).astype(dtype))
 
     def _task(self) -> Task:
+        """The task that the values tell; whole numbers of which there are many may be either, and are asked about."""
         if self._fractional is not None:
             return "regression"
         ambiguous = self.kind == "number" and len(self._labels) > min(AUTO_CLASSES, max(20, self.rows // ROWS_A_CLASS))
@@ -158,6 +160,7 @@ class TargetSummary:
         return "classification"
 
     def _check_classes(self) -> None:
+        """Refuse labels that can be no classes."""
         if self._fractional is not None:
             raise ValueError(
                 f"target '{self.name}' holds fractions ({self._fractional:g}), not labels; use task='regression'"

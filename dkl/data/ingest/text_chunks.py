@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 LONGEST_LINE = 64 * 2**20
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# what a file begins with that is no text, and what to do with it
+# What a file begins with that is no text, and what to do with it.
 _OTHER_KINDS = {
     b"\x1f\x8b": "gzip data; give the file a name that ends in .gz",
     b"PK\x03\x04": "a zip archive (or an Excel workbook); unpack it, or save its rows as CSV",
@@ -47,7 +47,7 @@ def text_chunks(
         `LONGEST_LINE` bytes; the message has the file and the line.
     """
     rest, line, at_start = b"", 1, True
-    # the first piece is long enough to tell what kind of file this is
+    # The first piece is long enough to tell what kind of file this is.
     while data := stream.read(max(chunk_bytes, 16) if at_start else chunk_bytes):
         if b"\0" in data:
             _check_kind(rest + data, name)
@@ -79,17 +79,19 @@ def text_chunks(
 
 
 def _check_kind(data: bytes, name: str) -> None:
+    """Refuse data that begins as a known kind of file does which is no text."""
     for beginning, kind in _OTHER_KINDS.items():
         if data.startswith(beginning):
             raise ValueError(f"'{name}' begins as no text does: it is {kind}")
 
 
 def _checked(data: bytes, name: str, line: int, quotes: QuoteRules, *, at_end: bool) -> QuotedText:
+    """The quoted text, unless a value in it cannot be meant: then the error names the line where it begins."""
     text = QuotedText(data, quotes)
-    found = text.fault(at_end=at_end)
-    if found is not None:
-        place, fault = found
-        raise ValueError(f"'{name}', line {line + _line_ends(data[:place])}: {fault}")
+    fault = text.fault(at_end=at_end)
+    if fault is not None:
+        place, what = fault
+        raise ValueError(f"'{name}', line {line + _line_ends(data[:place])}: {what}")
     return text
 
 

@@ -10,18 +10,10 @@ import numpy as np
 from scipy import sparse
 
 from dkl.data.counts import RowCounts
-from dkl.data.sources.rows import PARTS, drop_weightless, nbytes_of, without_x
+from dkl.data.sources.rows import TicketReader, drop_weightless, nbytes_of, without_x
 from dkl.data.store.blocking import block_bounds, memory_block_rows, row_bytes
 from dkl.data.store.digests import rows_digest
 from dkl.protocols.block import Block
-
-
-class MemoryReader:
-    """The reader of rows that travel in the ticket."""
-
-    def load(self, ticket: Block, parts: tuple[str, ...] = PARTS) -> Block:
-        """The rows of `ticket` whose weight is not 0."""
-        return drop_weightless(ticket)
 
 
 class ArraySource:
@@ -71,7 +63,7 @@ class ArraySource:
 
     @cached_property
     def counts(self) -> RowCounts:
-        return RowCounts.of_blocks(self.light_blocks(), self._n_classes)
+        return RowCounts.of_blocks(self.blocks_without_x(), self._n_classes)
 
     @property
     def _numbers(self) -> range:
@@ -93,8 +85,8 @@ class ArraySource:
             digest.update(rows_digest(self.ticket(i)))
         return digest.hexdigest()
 
-    def reader(self) -> MemoryReader:
-        return MemoryReader()
+    def reader(self) -> TicketReader:
+        return TicketReader()
 
     def ticket(self, index: int) -> Block:
         """The rows of block `index`: views of the arrays, rows of weight 0 among them."""
@@ -111,5 +103,5 @@ class ArraySource:
             weight = None if self._weight is None else self._weight[rows]
             yield drop_weightless(Block(index, self._X[rows], y, weight, self.row_id[rows]))
 
-    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         return (drop_weightless(without_x(self.ticket(index))) for index in self._numbers)

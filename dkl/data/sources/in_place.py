@@ -28,7 +28,7 @@ from dkl.data.labels import (
 )
 from dkl.data.schema import Task
 from dkl.data.soundness import check_pointers, whole_csr
-from dkl.data.sources.rows import LIGHT_PARTS, PARTS, drop_weightless
+from dkl.data.sources.rows import PARTS, PARTS_WITHOUT_X, drop_weightless
 from dkl.data.store.blocking import block_bounds, block_rows, sparse_row_bytes
 from dkl.data.store.digests import rows_digest
 from dkl.data.store.location import Location
@@ -179,7 +179,7 @@ class InPlaceSource:
 
     @cached_property
     def counts(self) -> RowCounts:
-        return RowCounts.of_blocks(self.light_blocks(), None if self._classes is None else len(self._classes))
+        return RowCounts.of_blocks(self.blocks_without_x(), None if self._classes is None else len(self._classes))
 
     @property
     def block_rows(self) -> np.ndarray:
@@ -225,9 +225,9 @@ class InPlaceSource:
         start, stop = int(self._bounds[index]), int(self._bounds[index + 1])
         return InPlaceTicket(index, start, stop, {name: values[start:stop] for name, values in self._held.items()})
 
-    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         reader = self.reader()
-        return (reader.load(self.ticket(index), LIGHT_PARTS) for index in range(self.n_blocks))
+        return (reader.load(self.ticket(index), PARTS_WITHOUT_X) for index in range(self.n_blocks))
 
 
 def classes_in_place(y: Any, task: TaskChoice, classes: Any, weight: Any = None) -> tuple[Task, np.ndarray | None]:

@@ -17,11 +17,11 @@ from dkl.protocols.block import Block
 from dkl.protocols.source import BlockSource
 
 PARTS = ("X", "y", "weight", "row_id")
-LIGHT_PARTS = PARTS[1:]
+PARTS_WITHOUT_X = PARTS[1:]
 
 
 class RowReader(Protocol):
-    """A BlockReader that can leave parts of a block unread (X is then of zero columns, y and weight are None)."""
+    """A BlockReader that can leave parts of a block unread (X then has no columns, y and weight are None)."""
 
     def load(self, ticket: Any, parts: tuple[str, ...] = PARTS) -> Block: ...
 
@@ -37,9 +37,17 @@ class RowSource(BlockSource, Protocol):
 
     def reader(self) -> RowReader: ...
 
-    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         """Every block in turn without its X, read here and now; `extra` names row columns for `Block.columns`."""
         ...
+
+
+class TicketReader:
+    """The reader of blocks that are whole in their tickets: rows in memory, or such as Dask has computed."""
+
+    def load(self, ticket: Block, parts: tuple[str, ...] = PARTS) -> Block:
+        """The rows of `ticket` whose weight is not 0; all parts are there already, so none is left out."""
+        return drop_weightless(ticket)
 
 
 def drop_weightless(block: Block) -> Block:

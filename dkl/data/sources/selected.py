@@ -16,6 +16,7 @@ from dkl.data.counts import RowCounts
 from dkl.data.ingest.staging import shuffle_keys
 from dkl.data.sources.rows import PARTS, RowReader, RowSource
 from dkl.protocols.block import Block
+from dkl.protocols.source import WrappedSource
 
 # keeps the order of a thinned sample apart from that of a shuffle with the same seed
 _THIN_SALT = 0x5448_494E
@@ -120,7 +121,7 @@ def chosen_rows(block: Block, choosers: tuple[Chooser, ...]) -> Block:
     return block if len(chosen) == len(block.row_id) else block.rows(chosen)
 
 
-class SelectedSource:
+class SelectedSource(WrappedSource[RowSource]):
     """The rows of `base` that all `steps` keep; see `dkl.protocols.source.BlockSource` for the attributes.
 
     Parameters
@@ -143,20 +144,27 @@ class SelectedSource:
         n_classes: int | None,
         counts: RowCounts | None = None,
     ) -> None:
-        self.base, self.steps, self.block_rows = base, steps, np.asarray(rows, np.int64)
-        self.n_blocks, self.n_columns, self.dtype = base.n_blocks, base.n_columns, base.dtype
-        self.is_sparse, self.has_y, self.has_weight = base.is_sparse, base.has_y, base.has_weight
-        self.stored_nbytes = base.stored_nbytes
-        self.place = base.place
+        super().__init__(base)
+        self.steps = steps
+        self._rows = np.asarray(rows, np.int64)
         self._n_classes = n_classes
         self._counts = counts
 
+    @property
+    def has_y(self) -> bool:
+        return self.base.has_y
+
+    @property
+    def block_rows(self) -> np.ndarray:
+        return self._rows
+
     @cached_property
     def counts(self) -> RowCounts:
-        return self._counts or RowCounts.of_blocks(self.light_blocks(), self._n_classes)
+        return self._counts or RowCounts.of_blocks(self.blocks_without_x(), self._n_classes)
 
     @property
     def block_nbytes(self) -> int:
+        # The rows that are kept may be the fullest of a sparse block, so only those of dense rows take a known share.
         if self.is_sparse:
             return self.base.block_nbytes
         share = self.block_rows.max() / max(self.base.block_rows.max(), 1)
@@ -164,6 +172,7 @@ class SelectedSource:
 
     @property
     def read_nbytes(self) -> int:
+        # The whole block is read before its rows are chosen, and is there beside the copy of those that stay.
         return self.base.read_nbytes + self.base.block_nbytes
 
     @property
@@ -188,9 +197,9 @@ class SelectedSource:
     def _choosers(self, index: int) -> tuple[Chooser, ...]:
         return tuple(step.at(index) for step in self.steps)
 
-    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         needs = {name for chooser in self._choosers(0) for name in chooser.needs}
-        for block in self.base.light_blocks(tuple(sorted({*extra, *needs} - {"row_id"}))):
+        for block in self.base.blocks_without_x(tuple(sorted({*extra, *needs} - {"row_id"}))):
             yield chosen_rows(block, self._choosers(block.index))
 
 

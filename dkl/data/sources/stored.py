@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dkl.data.counts import RowCounts
-from dkl.data.sources.rows import LIGHT_PARTS
+from dkl.data.sources.rows import PARTS_WITHOUT_X
 from dkl.data.splits import SplitSet, code_blocks
 from dkl.data.store.commit import Home
 from dkl.data.store.location import Location
@@ -52,7 +52,7 @@ class StoreSource:
 
     @property
     def block_nbytes(self) -> int:
-        return int((self._x_nbytes + self._manifest.stored_rows * self._light_row_nbytes).max())
+        return int((self._x_nbytes + self._manifest.stored_rows * self._row_nbytes_without_x).max())
 
     @property
     def _x_nbytes(self) -> np.ndarray:
@@ -62,7 +62,7 @@ class StoreSource:
         return np.diff(self._manifest.entries) * (self.dtype.itemsize + 4) + 4 * (self._manifest.stored_rows + 1)
 
     @property
-    def _light_row_nbytes(self) -> int:
+    def _row_nbytes_without_x(self) -> int:
         return 8 * (1 + self.has_weight + (self.schema.n_targets or 1) * self.has_y)
 
     @property
@@ -111,9 +111,9 @@ class StoreSource:
     def ticket(self, index: int) -> int:
         return index
 
-    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         reader = self.reader()
-        return (reader.load(index, (*LIGHT_PARTS, *extra)) for index in range(self.n_blocks))
+        return (reader.load(index, (*PARTS_WITHOUT_X, *extra)) for index in range(self.n_blocks))
 
     def write_split(self, name: str, split: SplitSet, *, overwrite: bool) -> SplitSet:
         """Keep a set of splits beside the rows."""

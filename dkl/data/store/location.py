@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import uuid
@@ -248,3 +249,18 @@ class Location:
         # listings are cached by some file systems; another process may have written
         fs.invalidate_cache()
         return fs, path
+
+
+def located_error(error: OSError, target: Location, left: str = "Nothing was kept") -> OSError:
+    """The error of a write with the path, the reason and what can be done; `left` says what is there now."""
+    if error.errno is None:
+        return error
+    reasons = {
+        errno.ENOSPC: "the disk is full; free some space or choose another place",
+        errno.EDQUOT: "the disk quota is used up; free some space or choose another place",
+        errno.EACCES: "writing there is not permitted; choose another place or change its permissions",
+        errno.EPERM: "writing there is not permitted; choose another place or change its permissions",
+        errno.EROFS: "the file system is read-only; choose another place",
+    }
+    reason = reasons.get(error.errno, str(error))
+    return OSError(error.errno, f"{target.place} was not written: {reason}. {left}", target.url)

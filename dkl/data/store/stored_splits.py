@@ -49,7 +49,8 @@ def write_split(
     OSError
         The store cannot be written to; nothing is left there.
     """
-    with _said_how(), staged(home.location.child(FOLDER, name), overwrite=overwrite, home=home) as staging:
+    place = home.location.child(FOLDER, name)
+    with _said_how(), staged(place, "set of splits", overwrite=overwrite, home=home) as staging:
         array = GrowingArray(staging.group, "codes", chunk=chunk, shard=shard)
         digests = []
         for index, values in enumerate(codes):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.data.sources.rows import LIGHT_PARTS
+from dkl.data.sources.rows import PARTS_WITHOUT_X
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
 from dkl.data.splits import NO_SPLIT, SplitSet, split_table
@@ -302,7 +302,7 @@ def _left_tables(source: VersionSource, splits: Mapping[str, SplitSet], left: Ma
     columns = {name: str(split.column) for name, split in splits.items()}
     tables: dict[str, list[np.ndarray]] = {name: [] for name in ("", *splits)}
     for index, kept in left.items():
-        block = reader.load(source.ticket(index)._replace(kept=kept), (*LIGHT_PARTS, *columns.values()))
+        block = reader.load(source.ticket(index)._replace(kept=kept), (*PARTS_WITHOUT_X, *columns.values()))
         size = len(block.row_id)
         tables[""].append(split_table(block, np.zeros(size, np.uint8), 1, n_classes))
         for name, split in splits.items():
@@ -314,7 +314,7 @@ def _left_tables(source: VersionSource, splits: Mapping[str, SplitSet], left: Ma
 
 def write_drop(home: Home, place: Location, record: Record, facts: Mapping[str, Any]) -> None:
     """Keep a record of dropped rows as the version at `place`."""
-    with staged(place, overwrite=False, home=home) as staging:
+    with staged(place, "version", overwrite=False, home=home) as staging:
         write_arrays(staging.group.create_group(_GROUP), record)
         whole = {"kind": "drop", "format": FORMAT, "arrays": arrays_digest(record), "token": staging.token, **facts}
         whole["nodes"] = staging.location.nodes_digest(_drop_nodes(record))

@@ -17,7 +17,7 @@ from dkl.data.labels import check_targets, numeric_targets
 from dkl.data.schema import Schema
 from dkl.data.store.block_arrays import BlockArrays
 from dkl.data.store.blocking import block_rows, sparse_row_bytes
-from dkl.data.store.commit import Home, Staging, check_replaceable, staged
+from dkl.data.store.commit import Home, Staging, staged
 from dkl.data.store.digests import json_digest
 from dkl.data.store.location import Location
 from dkl.data.store.manifest import ManifestDraft, node_names
@@ -99,8 +99,8 @@ class DatasetWriter:
         return block_rows(self.schema.n_columns * self.schema.dtype.itemsize, self.n_rows)
 
     def __enter__(self) -> Self:
-        check_replaceable(self.location, overwrite=self._overwrite, kind="dataset")
-        self._staging = self._exit.enter_context(staged(self.location, overwrite=self._overwrite, home=self._home))
+        writing = staged(self.location, "dataset", overwrite=self._overwrite, home=self._home)
+        self._staging = self._exit.enter_context(writing)
         return self
 
     def __exit__(

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from scipy.linalg import lapack
 
-from dkl.methods.density.forms import Form, ThinForm, WholeForm
+from dkl.methods.density.density_step import Form, ThinForm, WholeForm
 
 
 class Centred(Protocol):
