@@ -126,7 +126,10 @@ class OneSet:
         return next((line for seed, line in self.lines[arm].items() if seed not in judged), None)
 
     def is_left_out(self, arm: str) -> bool:
-        return any(line["status"] == "left out" for line in self.lines[arm].values())
+        """Whether it was not to be fitted here, or has no figure of this kind (an SVM has no probabilities)."""
+        lines, judged = self.lines[arm], self.judged(arm)
+        without = [line["status"] for seed, line in lines.items() if seed not in judged]
+        return "left out" in without or "ok" in without
 
     def loss(self, line: Line) -> float:
         return SCORES[self.judge].loss(line["figures"][self.judge])
