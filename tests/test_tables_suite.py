@@ -153,9 +153,9 @@ def test_the_page_has_differences_on_the_same_splits_ranks_and_signs() -> None:
     text = paged(lines, list(scores), 2, ["lightgbm", "linear", "dkl"])
     gains = [0.05, 0.02]
     error = abs(gains[0] - gains[1]) / 2
-    assert f"| 0.7850 (+0.0350 ± {error:.4f}), 2.0 s, 10 MB |" in text
+    assert f"| 0.7850 (+0.0350 ± {error:.4f}), 2.00 s, 10 MB |" in text
     # the split that dkl refused is out of its mean, its difference, and its ranks
-    assert "| 0.9000 (+0.1000), 2.0 s, 10 MB, 1 of 2 splits |" in text
+    assert "| 0.9000 (+0.1000), 2.00 s, 10 MB, 1 of 2 splits |" in text
     assert "- dkl on three, refused: no such rows, please" in text
     # ranks: one dkl, lightgbm, linear; two linear, then a tie; three lightgbm, linear, dkl without a score
     assert "| lightgbm | 1.83 | 2 |  |" in text

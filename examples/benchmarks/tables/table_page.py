@@ -239,7 +239,7 @@ def _cell(each: OneSet, arm: str) -> str:
     if arm != REFERENCE and np.isfinite(found.gain):
         error = f" ± {found.error:.4f}" if np.isfinite(found.error) else ""
         shown += f" ({found.gain:+.4f}{error})"
-    shown += f", {found.seconds:,.1f} s, {found.megabytes:,.0f} MB"
+    shown += f", {found.seconds:,.2f} s, {found.megabytes:,.0f} MB"
     return shown + (f", {found.n_splits} of {each.n_wanted} splits" if found.n_splits < each.n_wanted else "")
 
 
