@@ -22,7 +22,7 @@ from dkl.methods.game.problem import (
     GameProblem,
     break_accumulators,
     intercept_trials,
-    last_figures,
+    last_metrics,
     multiplier_record,
     row_columns,
 )
@@ -32,31 +32,34 @@ from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Rec
 
 __all__ = ["ExcessiveGapDriver", "group_proximal"]
 
+# of one projection, at most: each divides the bracket by thousands
 _MOST_REDUCTIONS = 8
+# the Gram matrix of the pool, float64, stays below 64 MiB
 _MOST_COLUMNS = 2_800
 
 
-def group_proximal(pull: np.ndarray, strength: float) -> np.ndarray:
-    """The w that maximises <w, pull> - |w|_(1,2)^2 / 2 - strength |w|_2^2 / 2; |w|_(1,2) is the sum of groups' lengths.
+def group_proximal(gradient: np.ndarray, strength: float) -> np.ndarray:
+    """The w that maximises <w, gradient> - |w|_(1,2)^2 / 2 - strength |w|_2^2 / 2, |w|_(1,2) the sum of all |w_t|.
 
     Parameters
     ----------
-    pull : ndarray of shape (D, ...)
+    gradient : ndarray of shape (D, ...)
         A group a row.
     strength : float
         Positive.
 
     Returns
     -------
-    ndarray of the shape of `pull`
+    ndarray of the shape of `gradient`
         Every group shrunk by the same length tau = |w|_(1,2), then divided by `strength`.
     """
-    lengths = np.sqrt(np.square(pull).reshape(len(pull), -1).sum(axis=1))
+    lengths = np.sqrt(np.square(gradient).reshape(len(gradient), -1).sum(axis=1))
+    # with the m longest groups kept, tau = sum of their lengths / (strength + m): the largest of these is consistent
     ordered = np.sort(lengths)[::-1]
     levels = np.cumsum(ordered) / (strength + np.arange(1, len(ordered) + 1))
     tau = levels.max(initial=0.0)
     kept = np.maximum(lengths - tau, 0.0) / (strength * np.maximum(lengths, np.finfo(np.float64).tiny))
-    return pull * kept.reshape(-1, *(1,) * (pull.ndim - 1))
+    return gradient * kept.reshape(-1, *(1,) * (gradient.ndim - 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +173,7 @@ class ExcessiveGapDriver:
 
     def metrics(self, problem: GameProblem, state: ExcessiveGapState) -> dict[str, float]:
         """Rounds, objective and gap of the last round."""
-        return last_figures(state.history)
+        return last_metrics(state.history)
 
     def stopped(self, problem: GameProblem, state: ExcessiveGapState, why: str) -> ExcessiveGapState | None:
         """The iterations that came to their end; None before the first of them, and in the middle of one."""
@@ -196,6 +199,7 @@ class ExcessiveGapDriver:
 
 
 def _pool(problem: GameProblem) -> FeatureMap:
+    """The finite set of features; ValueError where the technique cannot play on it."""
     if problem.rules.projection != "exact":
         raise ValueError("dynamics='excessive-gap' needs projection='exact': its condition does not survive another")
     if problem.pool is None:
@@ -217,6 +221,7 @@ def _pool(problem: GameProblem) -> FeatureMap:
 
 
 def _lengths(w: np.ndarray) -> np.ndarray:
+    """|w_t| of each feature, (D,)."""
     return np.sqrt(np.square(w).sum(axis=(1, 2)))
 
 
@@ -226,6 +231,7 @@ def _columns(w: np.ndarray) -> np.ndarray:
 
 
 def _norm_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
+    """The Gram matrix of the whole pool, whose largest eigenvalue is |A|^2."""
     pool = _pool(problem)
     width = pool.n_features
     operands = {"targets": problem.targets, "feature_map": pool, "dtype": problem.dtype}
@@ -237,23 +243,21 @@ def _norm_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
     return BlockSum("game: norm", gram_block, accumulators, operands, cost)
 
 
-def _smoothed(problem: GameProblem, state: ExcessiveGapState) -> Smoothed:
-    """What the score pass makes of a row: the answer to w, or a step from the point between along the gradient."""
-    ridge = problem.rules.ridge
-    if state.move == "ascend":
-        steepness = state.norm / state.smoothing[0]
-        return Smoothed(steepness / (steepness + ridge), 1.0 / (steepness + ridge))
-    return Smoothed(0.0, 1.0 / (state.smoothing[1] + ridge))
-
-
 def _score_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
-    K = problem.n_blocks
+    """The pass that scores rows with `point`, and makes of each what is projected next."""
+    K, ridge = problem.n_blocks, problem.rules.ridge
+    # the answer to w: the alpha that maximises 1'alpha - <alpha, A w> - (mu_2 + ridge) / 2 |alpha|^2 before the box
+    smoothed = Smoothed(0.0, 1.0 / (state.smoothing[1] + ridge))
+    if state.move == "ascend":
+        # a gradient step from the point between, whose smoothed objective has curvature |A|^2 / mu_1
+        steepness = state.norm / state.smoothing[0]
+        smoothed = Smoothed(steepness / (steepness + ridge), 1.0 / (steepness + ridge))
     operands = {
         "targets": problem.targets,
         "upper": problem.upper,
         "feature_map": _pool(problem),
         "coefficients": _columns(state.point),
-        "smoothed": _smoothed(problem, state),
+        "smoothed": smoothed,
         "edges": state.edges,
         "trials": intercept_trials(state.intercepts, state.spread),
         "loss": problem.rules.loss,
@@ -271,6 +275,7 @@ def _score_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
 
 
 def _sum_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
+    """The pass that projects, takes the features' sums, and mixes the projected weights into a column of alpha."""
     pool, K = _pool(problem), problem.n_blocks
     share = {"start": 1.0, "primal": state.step, "respond": state.step, "ascend": 1.0}[state.move]
     target = "hat" if state.move == "respond" else "mean"
@@ -293,6 +298,7 @@ def _sum_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
 
 
 def _cost(rows: int, columns: int, *, problem: GameProblem) -> Cost:
+    """Of mapping rows to the whole pool and multiplying the features with a column a dual block."""
     pool, K = _pool(problem), problem.n_blocks
     each = 2.0 * columns * pool.n_frequencies + pool.n_features * (SINCOS_FLOPS + 2.0 * K)
     return Cost(rows * each, 16 * pool.n_features * (2_048 + K) + 200 * rows * K + pool.projection.nbytes)
@@ -314,6 +320,7 @@ def _measured(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str,
 
 def _scored(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
     """The upper bound of the machine that was scored, and the first reduction of the projection."""
+    # |w|_(1,2)^2 / 2 + C sum of losses, at the best of the intercepts that were tried
     value = 0.5 * float(_lengths(state.point).sum()) ** 2 + problem.rules.C * float(sums["losses"].min(axis=2).sum())
     trials = intercept_trials(state.intercepts, state.spread).intercepts
     best = np.take_along_axis(trials, sums["losses"][:, 0].argmin(axis=1)[:, None], axis=1)[:, 0]
@@ -328,6 +335,7 @@ def _scored(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, n
 
 
 def _narrowed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
+    """With finer edges around the multipliers, or on to the sums where all of them are exact."""
     known = Multipliers(state.edges, state.shifts[0], state.found)
     search = keep_found(narrow(state.edges, sums, problem.upper), known)
     done = bool(search.found.all()) or state.reductions >= _MOST_REDUCTIONS
@@ -343,6 +351,8 @@ def _narrowed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str,
 
 
 def _summed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
+    """The move that the sums were for, and whether it ends an iteration."""
+    # (D, parts, K): A' alpha of the projected weights
     answer = sums["features"].transpose(1, 0, 2)
     after = {"start": _after_start, "primal": _after_primal, "respond": _after_response, "ascend": _after_ascent}
     reach = np.maximum(2.0 * np.abs(state.shifts[0]), problem.rules.unit)
@@ -352,11 +362,15 @@ def _summed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, n
     if move != "respond":
         total, squares = float(sums["alpha"].sum()), float(sums["squares"].sum())
         state = replace(state, bounds=sums["bounds"], dual_total=total, dual_squares=squares)
-        state = replace(state, lower=max(state.lower, _dual_value(problem, state)))
+        # the dual value of s alpha, 0 <= s <= 1: a parabola in s, s sum alpha - s^2 / 2 (ridge |alpha|^2 + max_t v_t)
+        quadratic = problem.rules.ridge * squares + float(np.square(state.dual_sums).sum(axis=(1, 2)).max())
+        shrunk = min(1.0, total / quadratic) if quadratic > 0.0 else 1.0
+        state = replace(state, lower=max(state.lower, shrunk * total - 0.5 * shrunk**2 * quadratic))
     return _recorded(problem, state) if move == "ascend" else state
 
 
 def _after_start(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
+    """The first pair: the answer to w = 0, and a step of w along its sums; then a primal step."""
     primal = group_proximal(answer, state.norm / (state.smoothing[1] + problem.rules.ridge))
     return _toward_primal(problem, replace(state, primal=primal, dual_sums=answer))
 
@@ -399,12 +413,6 @@ def _step(problem: GameProblem, state: ExcessiveGapState) -> float:
     return float(0.5 * (np.sqrt(q * q + 4.0 * q) - q))
 
 
-def _dual_value(problem: GameProblem, state: ExcessiveGapState) -> float:
-    quadratic = problem.rules.ridge * state.dual_squares + float(np.square(state.dual_sums).sum(axis=(1, 2)).max())
-    shrunk = min(1.0, state.dual_total / quadratic) if quadratic > 0.0 else 1.0
-    return shrunk * state.dual_total - 0.5 * shrunk**2 * quadratic
-
-
 def _recorded(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapState:
     """The iteration's entry of the history, and whether it was the last."""
     rules, blocks = problem.rules, state.total * problem.n_blocks
@@ -437,6 +445,7 @@ def _recorded(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapSta
 
 
 def _standing(state: ExcessiveGapState) -> str:
+    """The last gap, for the user."""
     return f"the duality gap is {100 * state.history[-1]['relative_gap']:.2g} % of the objective, certified"
 
 
