@@ -209,7 +209,11 @@ class _DenseRows(_Tiles):
             """Half the gradient of a span."""
             total = np.zeros(shape, self.dtype)
             for tile in self.tiles(rows):
-                _write_factors(waves[0, tile], waves[1, tile], self.S[tile], ends)
+                # cos(w.x_i) becomes sum_k S_ik (Q_k cos(w.x_i) - C_k sin(w.x_i)), the factor of x_i
+                real, imaginary = np.dot(self.S[tile], ends[0]), np.dot(self.S[tile], ends[1])
+                _factors_in_place(
+                    waves[0, tile].reshape(-1), waves[1, tile].reshape(-1), real.reshape(-1), imaginary.reshape(-1)
+                )
                 total += np.dot(waves[0, tile].T, self.X[tile])
             return total
 
@@ -322,12 +326,6 @@ def _sincos_in_place(z: np.ndarray, sines: np.ndarray) -> None:
     """Overwrite angles, in turns, by their cosines, and write their sines."""
     for i in range(len(z)):
         z[i], sines[i] = cos_sin(z[i])
-
-
-def _write_factors(cosines: np.ndarray, sines: np.ndarray, S: np.ndarray, sums: np.ndarray) -> None:
-    """Overwrite the cosines by sum_k S[i, k] (Q_k cos - C_k sin), the factor of x_i in half the gradient."""
-    real, imaginary = np.dot(S, sums[0]), np.dot(S, sums[1])
-    _factors_in_place(cosines.reshape(-1), sines.reshape(-1), real.reshape(-1), imaginary.reshape(-1))
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)

@@ -251,6 +251,7 @@ def pair_potentials(potentials: np.ndarray, absolutes: np.ndarray, squares: np.n
     ndarray of shape (c,)
         At most 1.
     """
+    # sum over i != j of |s_i s_j| = (sum |s_i|)^2 - sum s_i^2, of all columns together
     pairs = np.sum(np.square(absolutes) - squares)
     return (potentials - np.sum(squares)) / max(float(pairs), np.finfo(np.float64).tiny)
 

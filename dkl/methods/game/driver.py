@@ -131,14 +131,16 @@ class GameDriver:
         """The opening, the reductions, and the two passes of a round."""
         state = self.init(problem)
         T = problem.rules.rounds
+        # the largest of each kind of pass: a search proposes at most so many candidates, and as many for the mean
         if problem.pool is None:
             many = np.zeros((2 * problem.n_candidates, problem.n_columns), np.float32)
             state = replace(state, candidates=many)
         k = min(problem.rules.per_round, problem.rules.most)
         state = replace(state, shifts=np.zeros((1, problem.n_blocks)), step_size=1.0, step_weight=1.0)
-        chosen = replace(state, chosen=np.arange(k), answer=np.zeros((k, state.pull.shape[1], problem.n_blocks)))
+        answered = replace(state, chosen=np.arange(k), answer=np.zeros((k, state.pull.shape[1], problem.n_blocks)))
+        # an exact projection takes the reduction of the step itself and up to two more, nearly always
         reductions = ALTERNATIONS if problem.rules.projection == "alternating" else 3
-        second: list[Record] = [step_record(problem, chosen)]
+        second: list[Record] = [step_record(problem, answered)]
         if problem.pool is None:
             second.append(sample_record(problem, state, 1))
         return [
@@ -153,6 +155,7 @@ def _opened(problem: GameProblem, state: GameState, results: Sequence[Any]) -> G
     """After the first pass: the same dual weight everywhere, and in R^d the first candidates under it."""
     state = replace(state, total=float(results[0]["weight"]))
     if problem.pool is None:
+        # every row has the same dual weight before the projection, and so has their mean
         block: Block = results[1]
         ones = np.full((block.n_rows, problem.n_blocks), problem.rules.unit)
         state = next_candidates(problem, state, block, ones, ones)
@@ -190,6 +193,7 @@ def _projected(problem: GameProblem, state: GameState, results: Sequence[Any]) -
 
 def _narrowed(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray]) -> GameState:
     """With finer edges around the multipliers, or on to the candidates where all of them are exact."""
+    # the dual blocks are projected by themselves: one whose multiplier is exact waits for the others
     known = Multipliers(state.edges, state.shifts[0], state.found)
     search = keep_found(narrow(state.edges, sums, problem.upper), known)
     reductions = state.pending.get("reductions", 0) + 1
@@ -211,14 +215,25 @@ def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) ->
     # dual weights in K more columns, where these were asked for
     both = sums["features"].transpose(1, 0, 2)
     features, potentials = both[..., :K], _potentials(problem, both[..., :K])
-    chosen = _answer(problem, state, potentials)
+    # The answer: the highest distinct peaks in R^d, the blocks of highest potential of a pool. The worst kernel for the
+    # dual player is the one with the largest potential, and an equal mixture of a few is nearly as bad.
+    if problem.pool is not None or state.candidates is None:
+        groups = np.arange(len(potentials)) if problem.pool is None else problem.pool.groups
+        # all features of a block have its potential: the first of each stands for it
+        _, first = np.unique(groups, return_index=True)
+        best = np.argsort(-potentials[first], kind="stable")[: rules.per_round]
+        answered = np.concatenate([np.flatnonzero(groups == block) for block in best]).astype(np.int64)
+    else:
+        room = min(rules.per_round, rules.most - len(state.mass))
+        answered = distinct_peaks(state.candidates, potentials, room)
+    # the value is at least that of any feasible dual weights against the worst of the candidates
     alpha, squares = float(sums["alpha"][:K].sum()), float(sums["squares"][:K].sum())
     lower = _value(problem, alpha, squares, potentials)
     if both.shape[2] > K:
         of_mean = _potentials(problem, both[..., K:])
         lower = max(lower, _value(problem, float(sums["alpha"][K:].sum()), float(sums["squares"][K:].sum()), of_mean))
     state = regrown(problem, state, potentials, (sums["alpha"][:K], sums["squares"][:K]))
-    size = _step_size(problem, state, features[chosen])
+    size = _step_size(problem, state, features[answered])
     # where the multiplier of the next column is likely to be: no further than the largest move of a coordinate
     reach = rules.unit * (rules.rate if rules.rate is not None else 1.0) + 2.0 * np.abs(state.shifts).max(initial=0.0)
     # later rounds count more: those before the dual weights have found their scale have steps and say of no use
@@ -226,17 +241,17 @@ def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) ->
     state = replace(
         state,
         phase="step",
-        chosen=chosen,
-        answer=features[chosen],
+        chosen=answered,
+        answer=features[answered],
         step_size=size,
         step_weight=weight,
         lower=max(state.lower, lower),
         mean_dual=state.mean_dual + weight * np.array([alpha, squares]),
         pending={
             **state.pending,
-            "potential": float(potentials[chosen].mean()),
+            "potential": float(potentials[answered].mean()),
             # F(alpha, answer), what the kernel player's best response leaves of the objective
-            "response": alpha - 0.5 * (rules.ridge * squares + float(potentials[chosen].mean())),
+            "response": alpha - 0.5 * (rules.ridge * squares + float(potentials[answered].mean())),
             "at_zero": float(sums["bounds"][0]) / (state.total * problem.n_blocks),
             "at_bound": float(sums["bounds"][1]) / (state.total * problem.n_blocks),
         },
@@ -255,21 +270,11 @@ def _potentials(problem: GameProblem, sums: np.ndarray) -> np.ndarray:
     return block_means(potentials, groups)[groups]
 
 
-def _answer(problem: GameProblem, state: GameState, potentials: np.ndarray) -> np.ndarray:
-    """The highest distinct peaks in R^d, the blocks of highest potential of a pool."""
-    k = problem.rules.per_round
-    if problem.pool is not None or state.candidates is None:
-        groups = np.arange(len(potentials)) if problem.pool is None else problem.pool.groups
-        # all features of a block have its potential: the first of each stands for it
-        _, first = np.unique(groups, return_index=True)
-        best = np.argsort(-potentials[first], kind="stable")[:k]
-        return np.concatenate([np.flatnonzero(groups == block) for block in best]).astype(np.int64)
-    return distinct_peaks(state.candidates, potentials, min(k, problem.rules.most - len(state.mass)))
-
-
 def _step_size(problem: GameProblem, state: GameState, answer: np.ndarray) -> float:
     """eta of this round: no coordinate moves by more than rate C / sqrt(t), or the step of theorem 4.1."""
     rules, t = problem.rules, len(state.history) + 1
+    # theorem 4.1: D / (G sqrt(t)) for the hinge, with D the diameter of the box and G the largest gradient, and C' / t
+    # for the squared hinge, whose dual is strongly concave
     n, K = state.total, problem.n_blocks
     if rules.rate is not None:
         # |1 - y f| <= 1 + |f|, and |phi| <= 1, so that f is at most the mean length of the answer's (C, Q)
@@ -316,24 +321,6 @@ def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> 
     return _begin_projection(problem, state, sums)
 
 
-def _booked(state: GameState) -> GameState:
-    """The answer joins the dual measure with the weight of its round."""
-    answer, played = np.asarray(state.answer), state.played + state.step_weight
-    share = state.step_weight / len(answer)
-    if state.frequencies is None:
-        mass, pull = state.mass.copy(), state.pull.copy()
-        mass[state.chosen] += share
-        pull[state.chosen] += share * answer
-        return replace(state, mass=mass, pull=pull, played=played)
-    return replace(
-        state,
-        frequencies=np.concatenate([state.frequencies, np.asarray(state.candidates)[state.chosen]]),
-        mass=np.concatenate([state.mass, np.full(len(answer), share)]),
-        pull=np.concatenate([state.pull, share * answer]),
-        played=played,
-    )
-
-
 def _bounded(problem: GameProblem, state: GameState, losses: np.ndarray) -> tuple[GameState, float]:
     """The best of the machines that the pass tried, and its primal value: it bounds max F(., lambda) from above."""
     trials = trials_of(state)
@@ -362,7 +349,7 @@ def _recorded(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndar
         alpha, squares = state.mean_dual / state.played
         potentials = _potentials(problem, state.mean_sums / state.played)
         lower = max(lower, _value(problem, float(alpha), float(squares), potentials))
-    errors, held = sums["errors"], float(sums["errors"][2])
+    errors, held_out_weight = sums["errors"], float(sums["errors"][2])
     entry = {
         "round": float(len(state.history) + 1),
         "upper": upper,
@@ -377,8 +364,9 @@ def _recorded(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndar
         "sample_rows": float(state.sample_rows),
         **state.pending,
     }
-    if held > 0.0:
-        entry |= {"held_out_error": float(errors[1]) / held, "held_out_loss": float(sums["held"]) / held}
+    if held_out_weight > 0.0:
+        entry["held_out_error"] = float(errors[1]) / held_out_weight
+        entry["held_out_loss"] = float(sums["held"]) / held_out_weight
     return replace(state, history=(*state.history, entry), lower=lower, pending={})
 
 

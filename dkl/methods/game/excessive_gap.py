@@ -277,6 +277,7 @@ def _score_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
 def _sum_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
     """The pass that projects, takes the features' sums, and mixes the projected weights into a column of alpha."""
     pool, K = _pool(problem), problem.n_blocks
+    # how much of the projected weights the column gets: all of them, or tau beside 1 - tau of the pair's
     share = {"start": 1.0, "primal": state.step, "respond": state.step, "ascend": 1.0}[state.move]
     target = "hat" if state.move == "respond" else "mean"
     operands = {
@@ -306,6 +307,7 @@ def _cost(rows: int, columns: int, *, problem: GameProblem) -> Cost:
 
 def _measured(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
     """|A|^2 from the Gram matrix, and mu_1, mu_2 such that the first pair keeps the excessive gap."""
+    # |A|^2 is the largest eigenvalue of A'A: signs y_i do not change the Gram matrix of the features
     norm = max(float(np.linalg.eigvalsh(sums["gram"])[-1]), np.finfo(np.float64).tiny)
     classes = sums["classes"]
     total = float(classes[:, 0].sum())
@@ -325,6 +327,7 @@ def _scored(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, n
     trials = intercept_trials(state.intercepts, state.spread).intercepts
     best = np.take_along_axis(trials, sums["losses"][:, 0].argmin(axis=1)[:, None], axis=1)[:, 0]
     moved = np.abs(best - state.intercepts)
+    # the intercepts follow the machine of each dual step, and the best one
     if state.move == "respond" or value < state.upper:
         spread = np.clip(np.where(moved > 0.0, 1.5 * moved, 0.25 * state.spread), 1e-9, 1e9)
         state = replace(state, intercepts=best, spread=spread)
@@ -354,11 +357,21 @@ def _summed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, n
     """The move that the sums were for, and whether it ends an iteration."""
     # (D, parts, K): A' alpha of the projected weights
     answer = sums["features"].transpose(1, 0, 2)
-    after = {"start": _after_start, "primal": _after_primal, "respond": _after_response, "ascend": _after_ascent}
     reach = np.maximum(2.0 * np.abs(state.shifts[0]), problem.rules.unit)
     state = replace(state, phase="score", edges=first_edges(np.zeros(problem.n_blocks), reach))
     move = state.move
-    state = after[move](problem, state, answer)
+    if move == "start":
+        # the first pair: alpha answers w = 0, and w is a step from there along the sums of alpha
+        primal = group_proximal(answer, state.norm / (state.smoothing[1] + problem.rules.ridge))
+        state = _toward_primal(problem, replace(state, primal=primal, dual_sums=answer))
+    elif move == "primal":
+        state = _after_primal(problem, state, answer)
+    elif move == "respond":
+        state = _after_response(problem, state, answer)
+    else:
+        # a dual step has shrunk mu_2 by 1 - tau; the next iteration begins
+        smoothing = state.smoothing * np.array([1.0, 1.0 - state.step])
+        state = _toward_primal(problem, replace(state, dual_sums=answer, smoothing=smoothing))
     if move != "respond":
         total, squares = float(sums["alpha"].sum()), float(sums["squares"].sum())
         state = replace(state, bounds=sums["bounds"], dual_total=total, dual_squares=squares)
@@ -369,15 +382,10 @@ def _summed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, n
     return _recorded(problem, state) if move == "ascend" else state
 
 
-def _after_start(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
-    """The first pair: the answer to w = 0, and a step of w along its sums; then a primal step."""
-    primal = group_proximal(answer, state.norm / (state.smoothing[1] + problem.rules.ridge))
-    return _toward_primal(problem, replace(state, primal=primal, dual_sums=answer))
-
-
 def _toward_primal(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapState:
     """Begin a primal step: the point between the pair's w and the answer to its alpha."""
     tau = _step(problem, state)
+    # w of largest smoothed gain against alpha: argmax <w, A' alpha> - |w|_(1,2)^2 / 2 - mu_1 |w|^2 / 2
     reply = group_proximal(state.dual_sums, state.smoothing[0])
     return replace(state, move="primal", step=tau, point=(1.0 - tau) * state.primal + tau * reply)
 
@@ -385,6 +393,7 @@ def _toward_primal(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveG
 def _after_primal(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
     """mu_1 shrinks; then begin a dual step with the answer to the new w."""
     tau, steepness = state.step, state.norm / (state.smoothing[1] + problem.rules.ridge)
+    # a proximal step from the point between, in the place of the gradient mapping of a smooth term
     primal = group_proximal(steepness * state.point + answer, steepness)
     dual_sums = (1.0 - tau) * state.dual_sums + tau * answer
     smoothing = state.smoothing * np.array([1.0 - tau, 1.0])
@@ -395,16 +404,11 @@ def _after_primal(problem: GameProblem, state: ExcessiveGapState, answer: np.nda
 def _after_response(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
     """The point between on the dual side is known: answer it, and let alpha ascend from it."""
     tau = state.step
+    # A' alpha is linear: the sums of a mixture are the mixture of the sums, and no pass is needed for it
     hat_sums = (1.0 - tau) * state.dual_sums + tau * answer
     reply = group_proximal(hat_sums, state.smoothing[0])
     primal = (1.0 - tau) * state.primal + tau * reply
     return replace(state, move="ascend", hat_sums=hat_sums, point=reply, primal=primal)
-
-
-def _after_ascent(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
-    """mu_2 shrinks; the next iteration begins."""
-    smoothing = state.smoothing * np.array([1.0, 1.0 - state.step])
-    return _toward_primal(problem, replace(state, dual_sums=answer, smoothing=smoothing))
 
 
 def _step(problem: GameProblem, state: ExcessiveGapState) -> float:
@@ -451,6 +455,7 @@ def _standing(state: ExcessiveGapState) -> str:
 
 def norm_machine(problem: GameProblem, state: ExcessiveGapState) -> tuple[FeatureMap, np.ndarray, np.ndarray]:
     """The feature map with amplitudes sqrt(lambda), lambda on its features, and coef (K, n_features) of the machine."""
+    # lambda_t = |w_t| / sum |w|: the kernel measure for which sum |w_t|^2 / lambda_t is |w|_(1,2)^2
     weights = state.weights
     used = np.flatnonzero(weights > 0.0)
     amplitudes = np.sqrt(weights[used])

@@ -28,7 +28,9 @@ from dkl.solvers.losses import loss_of
 
 Phase = Literal["open", "resume", "project", "verify", "step", "done"]
 
+# machines that a pass tries around the best so far: every scale with every intercept
 N_SCALES, N_INTERCEPTS = 5, 9
+# of box and hyperplane, in the paper's projection (Algorithm 3)
 ALTERNATIONS = 10
 _TILE_BYTES = 16 << 20
 
@@ -242,6 +244,7 @@ def searched_space(problem: GameProblem) -> FrequencySpace:
 
 def opening_records(problem: GameProblem, state: GameState) -> list[Any]:
     """The first numbers that are projected, C for every row; in R^d, a sample of rows to search on."""
+    # every row starts at the scale of a dual weight, as do those of a machine that separates nothing
     operands = {
         "targets": problem.targets,
         "upper": problem.upper,
@@ -271,6 +274,7 @@ def sample_record(
 def projection_record(problem: GameProblem, state: GameState) -> BlockSum:
     """One reduction towards the projection; reads no rows."""
     if problem.rules.projection == "alternating":
+        # each alternation needs one number a dual block: the mean of y_i alpha_i after the box
         operands = {"targets": problem.targets, "feasible": feasible_of(problem, state)}
         accumulators = {"balance": Accumulator((problem.n_blocks,))}
         return BlockSum("game: balance", balance_block, accumulators, operands, reads=("dual",), needs_x=False)
@@ -288,6 +292,7 @@ def verify_record(problem: GameProblem, state: GameState) -> BlockSum:
     """The candidates' sums on all rows under the dual weights."""
     candidates = candidates_of(problem, state)
     parts, size = candidates.columns_a_frequency, candidates.n_frequencies
+    # columns of weights: one a dual block, and as many again where the means of the dual weights are verified too
     K = problem.n_blocks * (1 + checks_mean(problem, state))
     operands = {
         "targets": problem.targets,
@@ -350,6 +355,8 @@ def checks_mean(problem: GameProblem, state: GameState) -> bool:
 
     A pool's sums are linear in the dual weights, so that its mean needs no look.
     """
+    # the bound at the mean is what the gap of theorem 4.1 is about; searching for it costs as much as a round's search,
+    # so that it is looked at where the game may end
     is_last = len(state.history) + 1 >= problem.rules.rounds
     return problem.pool is None and len(state.history) > 0 and (is_last or problem.rules.tol is not None)
 

@@ -53,8 +53,8 @@ class GameTargets:
         signs = np.where(codes[:, None] == classes, 1.0, -1.0)
         weight = block.weights if self.class_weight is None else block.weights * self.class_weight[codes]
         # rows held out stay in the row columns, with weight 0 in every sum of the game
-        held = np.zeros(len(codes), bool) if self.held_out is None else self.held_out(block.row_id)
-        return signs, np.where(held, 0.0, weight), np.where(held, weight, 0.0)
+        is_out = np.zeros(len(codes), bool) if self.held_out is None else self.held_out(block.row_id)
+        return signs, np.where(is_out, 0.0, weight), np.where(is_out, weight, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,7 +363,7 @@ def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
 
     Operands: "targets", "feasible", "step" (DualStep), "edges", "trials" (Trials), "loss".
     """
-    signs, weight, held = operands["targets"](block)
+    signs, weight, held_out = operands["targets"](block)
     step: DualStep = operands["step"]
     alpha = operands["feasible"](block.columns["dual"], signs)
     values, scores = step(block.X, alpha, signs)
@@ -379,8 +379,8 @@ def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
         "mean": mean,
         "score": total,
         "losses": primal_losses(total, signs, weight, trials, loss=operands["loss"]),
-        "errors": np.array([weight @ _wrong(first, signs), held @ _wrong(first, signs), held.sum()]),
-        "held": np.array(held @ HINGES[operands["loss"]].value(signs, first).sum(axis=1)),
+        "errors": np.array([weight @ _wrong(first, signs), held_out @ _wrong(first, signs), held_out.sum()]),
+        "held": np.array(held_out @ HINGES[operands["loss"]].value(signs, first).sum(axis=1)),
         "gradient": weight @ np.square(1.0 - signs * scores - step.ridge * alpha).sum(axis=1, keepdims=True),
         **breakpoint_sums(values, signs, weight, operands["feasible"].upper, operands["edges"]),
     }

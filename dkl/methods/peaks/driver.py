@@ -115,6 +115,7 @@ class PeakDriver:
 
     def init(self, problem: PeakProblem) -> PeakState:
         """Nothing looked at but random draws and given points; of a finite pool everything is a candidate."""
+        # random draws come first: `filled` takes as many of them as peaks leave room for
         nothing = np.zeros(0)
         if isinstance(problem.space, FrequencyPool):
             points = problem.space.start(problem.n_candidates, problem.seed)
@@ -131,6 +132,7 @@ class PeakDriver:
         if state.passes == 0:
             return (_sample(problem, state.sample_rows, 0),)
         verification = verification_record(problem, problem.space.feature_map(state.unverified))
+        # the next sample comes with the same read, in case this one was too small: a pass costs more than a sample
         larger = min(2 * state.sample_rows, problem.most_rows)
         if larger == state.sample_rows:
             return (verification,)
@@ -154,6 +156,7 @@ class PeakDriver:
         """The candidates that were verified; None before the first are."""
         if state.finished or len(state.verified) == 0:
             return state if state.finished else None
+        # candidates of the search that was broken off were seen on a sample only
         known = slice(len(state.verified))
         return replace(state, points=state.points[known], sampled=state.sampled[known], finished=True, ended=why)
 
