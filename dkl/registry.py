@@ -60,6 +60,7 @@ LEARNERS = (
     LearnerEntry("leverage", "LeverageFeatures", "dkl.methods.leverage.learner"),
     LearnerEntry("peaks", "PeakFeatures", "dkl.methods.peaks.learner", exact_head=True),
     LearnerEntry("margin", "MarginFeatures", "dkl.methods.margin.learner", exact_head=True),
+    LearnerEntry("steps", "StepFeatures", "dkl.methods.steps.learner", exact_head=True),
     # All of its candidates are solved for together in one quadratic program, so it is given few.
     LearnerEntry("joint", "JointFeatures", "dkl.methods.density.joint_learner", compared_candidates=1),
 )
@@ -93,6 +94,7 @@ PUBLIC = {
     **_META_KERNELS,
     "FeatureMap": "dkl.features.feature_map",
     **_ESTIMATORS,
+    "BlockIncremental": "dkl.linear.incremental",
     "tune": "dkl.model_selection.tuning",
     "compare": "dkl.model_selection.comparing",
     "sweep": "dkl.model_selection.sweep",
@@ -119,6 +121,7 @@ STORED = {
     "LandmarkProjection": "dkl.features.landmark_projection",
     "SharedLandmarkProjection": "dkl.features.landmark_projection",
     "HarmonicProjection": "dkl.features.harmonic_projection",
+    "StepProjection": "dkl.features.step_projection",
     "Scaler": "dkl.features.scaling",
     "TableEncoding": "dkl.data.ingest.encoding",
     "PassStats": "dkl.passes.session",

@@ -187,9 +187,13 @@ def learner_from(
         parameters["n_candidates"] = 20 * options.features
     # Every landmark becomes a column, so for that learner the number of features is the number of landmarks.
     parameters["n_landmarks" if "n_landmarks" in known else "n_features"] = options.features
+    # steps have neither a family of waves nor a scale
+    if "family" in known:
+        parameters |= {
+            "family": family_from(options),
+            "scaling": None if options.scaling == "none" else options.scaling,
+        }
     return learner_class(
-        family=family_from(options),
-        scaling=None if options.scaling == "none" else options.scaling,
         device=compute.device,
         random_state=seed,
         progress=running.progress,

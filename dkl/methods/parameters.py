@@ -127,6 +127,17 @@ MARGIN: Constraints = {
     "warm_start": ["boolean"],
 }
 
+STEPS: Constraints = {
+    **{name: constraint for name, constraint in COMMON.items() if name not in ("family", "scaling")},
+    "depth": [Interval(Integral, 1, 3, closed="both")],
+    "bins": [Interval(Integral, 2, 255, closed="both")],
+    "loss": [StrOptions({"log_loss", "squared_error"}), None],
+    "features_per_round": [_count(1), None],
+    "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
+    **{name: MARGIN[name] for name in ("validation_fraction",)},
+    "patience": [_count(1)],
+}
+
 PEAKS: Constraints = {
     **COMMON,
     **{name: MARGIN[name] for name in ("chains", "sparse_share", "search_rows", "max_norm", "warm_start")},
@@ -195,13 +206,18 @@ TUNED_CLASSIFIER: Constraints = {
     "class_weight": COMMON["class_weight"],
 }
 
-TUNED_REGRESSOR: Constraints = {**TUNED, "loss": [StrOptions({"squared_error"})]}
+# losses of a margin are for labels
+TUNED_REGRESSOR: Constraints = {
+    **TUNED,
+    "loss": [StrOptions({name for name, row in TUNED_LOSSES.items() if row.takes_one_pass})],
+}
 
 
 def check_parameters(estimator: Any) -> None:
     """Raise an error that names the parameter, its value and what is expected, before any row is read."""
     check_constraints(estimator)
-    family_of(estimator).validate()
+    if "family" in estimator.get_params(deep=False):
+        family_of(estimator).validate()
 
 
 def check_constraints(estimator: Any) -> None:

@@ -320,8 +320,12 @@ def entries_of(
     compared_candidates = {entry.name: entry.compared_candidates for entry in LEARNERS}
     entries: dict[str, Estimator] = {}
     for name in names:
-        learner = known[name](scaling=scaling)
-        if family is not None:
+        learner = known[name]()
+        # Steps have neither a scale nor a family: their thresholds mean the same in any units.
+        parameters = learner.get_params(deep=False)
+        if "scaling" in parameters:
+            learner.set_params(scaling=scaling)
+        if family is not None and "family" in parameters:
             learner.set_params(family=family)
         # One pool serves all sizes, as large as `dkl fit` draws it for the largest one: otherwise a small size would
         # also choose from fewer candidates, and the curves would show two effects at once.

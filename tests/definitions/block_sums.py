@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dkl.linear.temperature import MULTIPLIERS
 from dkl.protocols.block import Block
 from tests.definitions import explain, leverage, linear, losses, tuned
 from tests.definitions.blocks import (
@@ -25,6 +26,9 @@ from tests.definitions.blocks import (
     scattered_sums,
     variation_sums,
 )
+from tests.definitions.steps import refit_block, search_block
+
+__all__ = ["refit_block", "search_block"]
 
 Operands = Mapping[str, Any]
 Sums = dict[str, Any]
@@ -373,3 +377,103 @@ def pricing_block(block: Block, operands: Operands) -> Sums:
             out["loss"][side, k] += weight[i] * losses.value(y, f, operands["loss"])
     pools = {f"pool{k}": feature_sums(block.X, columns[:, k], operands["pool"]) for k in range(K)}
     return {**out, **pools, "weight": np.array([math.fsum(weight)])}
+
+
+def held_out_block(block: Block, operands: Operands) -> Sums:
+    """sum_i s_i times the mean over outputs of a candidate's loss at row i, over the rows that judge it."""
+    targets, models, fold = operands["targets"], operands["models"], operands["fold"]
+    phi, folds, weights = map_rows(block.X, operands["feature_map"]), operands["folds"](block.row_id), weights_of(block)
+    assert block.y is not None
+    loss, total = np.zeros((models.shape[0], models.shape[2])), np.zeros(models.shape[2])
+    for i in range(block.n_rows):
+        s = weights[i] * (1.0 if targets.class_weight is None else targets.class_weight[block.y[i]])
+        for c in range(len(fold)):
+            if folds[i] < 0 or folds[i] != fold[c]:
+                continue
+            total[c] += s
+            for v in range(len(models)):
+                each = []
+                for k, output in enumerate(targets.models):
+                    f = math.fsum(models[v, k, c, :-1] * phi[i]) + models[v, k, c, -1]
+                    if targets.n_classes is None:
+                        each.append(((block.y[i, output] - targets.center[output]) / targets.scale[output] - f) ** 2)
+                    else:
+                        each.append(losses.value(1.0 if block.y[i] == output else -1.0, f, "squared_hinge"))
+                loss[v, c] += s * math.fsum(each) / len(each)
+    return {"loss": loss, "weight": total}
+
+
+def calibration_block(block: Block, operands: Operands) -> Sums:
+    """sum_i s_i of the log loss of softmax(a f(x_i)), its slope and its curvature in log a, for each multiplier a.
+
+    With z = a f and p = softmax(z) the loss of label k is log sum_j exp(z_j) - z_k, its slope sum_j p_j z_j - z_k, and
+    its curvature the slope plus the variance of z under p. "uniform" is their mean over all labels.
+    """
+    phi, held = map_rows(block.X, operands["feature_map"]), operands["held_out"].mask(block.row_id)
+    _, weights = row_values(block, operands["targets"])
+    assert block.y is not None
+    label, uniform = np.zeros((3, len(MULTIPLIERS))), np.zeros((3, len(MULTIPLIERS)))
+    total = 0.0
+    for i in range(block.n_rows):
+        if not held[i]:
+            continue
+        total += weights[i]
+        pairs = zip(operands["coef"], operands["intercept"], strict=True)
+        scores = [math.fsum(w * phi[i]) + b for w, b in pairs]
+        scores = [0.0, *scores] if len(scores) == 1 else scores
+        for t, a in enumerate(MULTIPLIERS):
+            z = [a * score for score in scores]
+            top = max(z)
+            norm = math.fsum(math.exp(one - top) for one in z)
+            p = [math.exp(one - top) / norm for one in z]
+            mean = math.fsum(share * one for share, one in zip(p, z, strict=True))
+            variance = math.fsum(share * (one - mean) ** 2 for share, one in zip(p, z, strict=True))
+            for k in range(len(z)):
+                slope = mean - z[k]
+                each = weights[i] * np.array([top + math.log(norm) - z[k], slope, slope + variance])
+                uniform[:, t] += each / len(z)
+                if k == block.y[i]:
+                    label[:, t] += each
+    return {"label": label, "uniform": uniform, "weight": np.array([total])}
+
+
+def drawn_rows(block: Block, operands: Operands, number: int, size: int) -> list[int]:
+    """The rows of minibatch `number` of `size` rows: those not held out, in the order that epoch and block draw."""
+    held = operands["held_out"].mask(block.row_id)
+    kept = [i for i in range(block.n_rows) if not held[i]]
+    order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
+    return [int(order[at]) for at in range(len(order)) if at // size == number]
+
+
+def shuffled_minibatch(block: Block, operands: Operands, number: int, size: int) -> Sums | None:
+    """phi(x_i) - c, the labels or standardised targets, and the weights of the drawn rows."""
+    drawn, targets = drawn_rows(block, operands, number, size), operands["targets"]
+    if not drawn:
+        return None
+    phi, weights = map_rows(block.X, operands["feature_map"]), row_values(block, targets)[1]
+    assert block.y is not None
+    y = [
+        (block.y[i] - targets.center) / targets.scale if targets.classes is None else targets.classes[block.y[i]]
+        for i in drawn
+    ]
+    return {
+        "phi": np.array([[phi[i][j] - operands["center"][j] for j in range(len(phi[i]))] for i in drawn]),
+        "y": np.array(y),
+        "weight": np.array([weights[i] for i in drawn]),
+    }
+
+
+def refinement_minibatch(block: Block, operands: Operands, number: int, size: int) -> Sums | None:
+    """Scaled rows in turns, x_i / (2 pi), the targets of all models and the weights of the drawn rows."""
+    drawn = drawn_rows(block, operands, number, size)
+    if not drawn:
+        return None
+    rows, (values, weights) = (
+        scale_rows(block.X, operands["feature_map"].scaler),
+        row_values(block, operands["targets"]),
+    )
+    return {
+        "X": np.array([[x / (2.0 * math.pi) for x in rows[i]] for i in drawn]),
+        "targets": np.array([values[i] for i in drawn]),
+        "weight": np.array([weights[i] for i in drawn]),
+    }

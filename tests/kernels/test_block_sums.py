@@ -14,9 +14,13 @@ from dkl.explain.sums import ColumnWaves
 from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
+from dkl.features.step_projection import StepProjection
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps
 from dkl.kernels.nufft import ACCURACY, FrequencyGrid, why_no_nufft
 from dkl.linear.minibatches import HeldOut, RowTargets
+from dkl.linear.penalty_choice import Folds
+from dkl.linear.refinement_sums import refinement_minibatch
+from dkl.linear.sums import shuffled_minibatch
 from dkl.methods.density.descent import TunedModel
 from dkl.methods.density.sums import MarginOptions, Smoothing
 from dkl.methods.game.sums import DualStep, Feasible, GameTargets, Smoothed, Trials
@@ -26,6 +30,8 @@ from dkl.methods.peaks.grid_driver import GridProblem
 from dkl.methods.peaks.sums import PeakTargets
 from dkl.methods.potentials import PotentialProblem
 from dkl.methods.prediction import Scorer
+from dkl.methods.steps.binning import ColumnBins, column_bins
+from dkl.methods.steps.sums import RefitTask, SearchTask
 from dkl.model_selection.folds import RowFolds
 from dkl.protocols.block import Block
 from tests.definitions import block_sums, corrective, game
@@ -42,16 +48,8 @@ NO_MATHEMATICS = {
 }
 # Compared with `tests/definitions/blocks.py` in `tests/kernels/test_kmeans.py`.
 COMPARED_ELSEWHERE = {("dkl.methods.landmarks.kmeans_sums", "cluster_sums")}
-# Functions that have no definition under their own name yet: most only map a block and call sums that have one.
-# This list may only become shorter.
-WITHOUT_A_TWIN = {
-    ("dkl.linear.refinement_sums", "refine_piece"),
-    ("dkl.linear.sums", "calibration_block"),
-    ("dkl.linear.sums", "held_out_block"),
-    ("dkl.linear.sums", "shuffled_piece"),
-}
-
-
+# Those that make what a step sees of a block, in parts by number: compared below, by parts of a few rows.
+MINIBATCHES = {("dkl.linear.sums", "shuffled_minibatch"), ("dkl.linear.refinement_sums", "refinement_minibatch")}
 # Where the definitions of a module's functions lie, for modules that have a place of their own: names come twice.
 DEFINITIONS: dict[str, Any] = {"dkl.methods.game.sums": game, "dkl.methods.margin.sums": corrective}
 
@@ -87,9 +85,8 @@ def test_block_functions_lie_in_kernels_or_in_modules_of_sums() -> None:
 
 def test_every_block_function_has_its_definition_or_is_listed() -> None:
     found = set(block_functions()) - set(NO_MATHEMATICS)
-    assert found == set(CASES) | COMPARED_ELSEWHERE | WITHOUT_A_TWIN
-    assert not set(CASES) & WITHOUT_A_TWIN
-    assert [place for place in CASES if definition_of(*place) is None] == []
+    assert found == set(CASES) | MINIBATCHES | COMPARED_ELSEWHERE
+    assert [place for place in (*CASES, *MINIBATCHES) if definition_of(*place) is None] == []
 
 
 def some_block(kind: str, n_columns: int = D_IN) -> Block:
@@ -251,6 +248,24 @@ def played(kind: str) -> dict[str, Any]:
     }
 
 
+def judged_candidates(kind: str) -> dict[str, Any]:
+    """Two versions of models for two folds and two penalties, on the rows of two folds."""
+    pool, K = candidates(), {"2": 1, "3": 3, "targets": 2}[kind]
+    if kind == "targets":
+        targets = NewtonTargets(np.arange(2), None, center=np.array([5.0, 4.0]), scale=np.array([1.0, 2.0]))
+    else:
+        outputs = np.array([1]) if kind == "2" else np.arange(3)
+        targets = NewtonTargets(outputs, int(kind), np.linspace(0.5, 1.5, int(kind)))
+    return {
+        "feature_map": pool,
+        "models": np.random.default_rng(6).standard_normal((2, K, 4, pool.n_features + 1)),
+        "targets": targets,
+        "folds": Folds(HeldOut(0.3, 1), 2),
+        "fold": np.array([0, 1, 0, 1]),
+        "dtype": "float64",
+    }
+
+
 def corrective_round(kind: str) -> dict[str, Any]:
     """A round with three points and two candidates, each a pair; of two classes it follows the rows with curvature."""
     K, rng = n_models(kind), np.random.default_rng(6)
@@ -286,6 +301,30 @@ def grid_of_cells(kind: str) -> dict[str, Any]:
     return {"problem": problem, "cells": cells}
 
 
+def steps(kind: str, *, search: bool) -> dict[str, Any]:
+    """Atoms of no, one and two factors, and what a refit or a search asks of them."""
+    K = {"2": 1, "3": 3, "targets": 2}[kind]
+    if kind == "targets":
+        targets = NewtonTargets(np.arange(2), None, None, np.array([5.0, 4.0]), np.array([1.0, 2.0]))
+    else:
+        targets = NewtonTargets(np.array([1]) if K == 1 else np.arange(K), int(kind), np.linspace(0.5, 1.5, int(kind)))
+    bins = column_bins(holey_rows(N, D_IN), np.ones(N), 5)
+    feature_map = some_steps(bins)
+    rng, m, loss = np.random.default_rng(5), feature_map.n_features, "log_loss" if K == 1 else "squared_error"
+    if search:
+        task: Any = SearchTask(loss, rng.standard_normal((2, K, m)), np.array([0, 1]), bins, "float64")
+    else:
+        task = RefitTask(loss, rng.standard_normal((K, m)) * (K == 1), 0 if K == 1 else 2, "float64")
+    return {"feature_map": feature_map, "targets": HeldTargets(targets, HeldOut(0.4, 1).mask), "task": task}
+
+
+def some_steps(bins: ColumnBins) -> FeatureMap:
+    columns = np.array([[-1, -1, -1], [0, -1, -1], [0, 1, -1], [2, -1, -1], [1, 3, 0]], np.int32)
+    thresholds = np.where(columns >= 0, bins.edges[np.maximum(columns, 0), 1], 0.0)
+    kinds = np.array([[0, 0, 0], [0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]], np.int8)
+    return FeatureMap("steps", StepProjection(columns, thresholds, kinds, bins.high), np.ones(5))
+
+
 # Operands for each function and kind of rows: "2" and "3" are numbers of classes.
 CASES: dict[tuple[str, str], Any] = {
     ("dkl.explain.sums", "column_sums"): lambda _: {"scaler": scaler("standard", D_IN)},
@@ -301,6 +340,8 @@ CASES: dict[tuple[str, str], Any] = {
     },
     ("dkl.kernels.moments", "block_moments"): lambda kind: {} if kind == "2" else {"scaled": np.arange(D_IN) != 1},
     ("dkl.kernels.normal_equations", "newton_block"): newton_step,
+    ("dkl.linear.sums", "calibration_block"): judged,
+    ("dkl.linear.sums", "held_out_block"): judged_candidates,
     ("dkl.linear.sums", "held_out_loss"): judged,
     ("dkl.linear.sums", "target_sums"): lambda kind: {
         "n_classes": None if kind == "targets" else int(kind),
@@ -342,6 +383,8 @@ CASES: dict[tuple[str, str], Any] = {
         "targets": peaks(kind),
         "dtype": "float64",
     },
+    ("dkl.methods.steps.sums", "refit_block"): lambda kind: steps(kind, search=False),
+    ("dkl.methods.steps.sums", "search_block"): lambda kind: steps(kind, search=True),
     ("dkl.methods.sums", "potential_sums"): lambda kind: {"problem": potentials(kind)},
     ("dkl.methods.sums", "sums_by_fold"): lambda kind: {
         "problem": potentials(kind),
@@ -359,7 +402,10 @@ FEW_COLUMNS = {"cell_sums": 2}
 RELATIVE = {"slope_sums": 1e-7}
 ABSOLUTE = {("cell_sums", "features"): 2.0 * N * ACCURACY}
 KINDS = [
-    (*case, kind) for case in CASES for kind in ("2", "3", "targets") if kind != "targets" or case not in OF_LABELS
+    (*case, kind)
+    for case in CASES
+    for kind in ("2", "3", "targets")
+    if kind != "targets" or not (case in OF_LABELS or case[1] == "calibration_block")
 ]
 
 
@@ -375,3 +421,38 @@ def test_block_functions_are_their_definitions(module: str, name: str, kind: str
     for part, value in expected.items():
         rtol, atol = RELATIVE.get(name, 1e-10), ABSOLUTE.get((name, part), 1e-10)
         np.testing.assert_allclose(found[part], value, rtol=rtol, atol=atol, err_msg=part)
+
+
+@pytest.mark.parametrize("kind", ["2", "3", "targets"])
+def test_minibatches_are_their_definitions(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minibatches of seven rows: whole ones, what is left, and none after these."""
+    monkeypatch.setattr("dkl.linear.refinement_sums._MINIBATCH_ROWS", 7)
+    block, center = some_block(kind), np.random.default_rng(5).standard_normal(candidates().n_features)
+    operands = {
+        **judged(kind),
+        "held_out": HeldOut(0.2, 1),
+        "center": center,
+        "minibatch_rows": 7,
+        "seed": 3,
+        "epoch": 2,
+    }
+    sizes = []
+    for number in range(5):
+        tile = shuffled_minibatch(block, operands, number)
+        scaled = refinement_minibatch(block, operands, number)
+        expected = block_sums.shuffled_minibatch(block, operands, number, 7)
+        expected_scaled = block_sums.refinement_minibatch(block, operands, number, 7)
+        if tile is None or scaled is None:
+            assert (tile, scaled, expected, expected_scaled) == (None,) * 4
+            sizes.append(0)
+            continue
+        assert expected is not None
+        assert expected_scaled is not None
+        for part, value in expected.items():
+            np.testing.assert_allclose(getattr(tile, part), value, rtol=1e-10, atol=1e-12, err_msg=part)
+        for part, value in expected_scaled.items():
+            found = scaled.rows.X if part == "X" else getattr(scaled, part)
+            np.testing.assert_allclose(found, value, rtol=1e-10, atol=1e-12, err_msg=part)
+        sizes.append(len(tile.y))
+    n_kept = int(np.sum(~operands["held_out"].mask(block.row_id)))
+    assert sizes == [min(7, n_kept - start) for start in range(0, n_kept, 7)] + [0] * (5 - -(-n_kept // 7))

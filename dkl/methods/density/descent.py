@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.kernels.device import on_host
 from dkl.kernels.tiles import spans
-from dkl.linear.minibatches import Piece, signs
+from dkl.linear.minibatches import Minibatch, signs
 from dkl.linear.refinement_sums import adam_update
 from dkl.methods.density.loss_table import TunedLoss
 from dkl.methods.density.penalty import DensityPenalty
@@ -73,6 +73,7 @@ class TunedModel:
     def squares(self) -> np.ndarray:
         """|w_j|^2, summed over the models that share a density: (G, D)."""
         K, G, D = self.shape
+        # the weights of a cosine and of its sine belong to one frequency
         lengths = np.sum(self.coef.reshape(K, 2, D) ** 2, axis=1)
         return lengths.sum(axis=0, keepdims=True) if G == 1 else lengths
 
@@ -152,6 +153,7 @@ def tuned_gradient(
     lam : float
     penalty : DensityPenalty
     """
+    # products are in the precision of the features, what is small (scores, penalties) in float64
     scores = phi @ model.coef.T.astype(phi.dtype) + model.intercept
     losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
     share = np.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
@@ -175,10 +177,10 @@ def tuned_gradient(
     return float(share @ losses) + value, gradient
 
 
-def tuned_step(state: TunedDescent, piece: Piece, operands: Mapping[str, Any]) -> TunedDescent:
-    """The state after the minibatches of mapped rows that belong together; `state` stays as it is.
+def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str, Any]) -> TunedDescent:
+    """The state after the batches of a minibatch; `state` stays as it is.
 
-    Operands: "loss", "lam", "penalty", "n_classes" (or None), "rate", "batch_rows", and what `shuffled_piece`
+    Operands: "loss", "lam", "penalty", "n_classes" (or None), "rate", "batch_rows", and what `shuffled_minibatch`
     had, "epoch" among it. A step is one of Adam (Kingma & Ba 2015), then u is clipped (Shilton et al. 2022, section 5).
     """
     penalty, n_classes = operands["penalty"], operands["n_classes"]
@@ -189,24 +191,27 @@ def tuned_step(state: TunedDescent, piece: Piece, operands: Mapping[str, Any]) -
     missing = np.zeros((max(0, operands["epoch"] + 1 - len(state.trace)), 2))
     trace, steps = np.concatenate([state.trace, missing]), state.steps
     model = TunedModel.of(values, state.shape)  # type: ignore[arg-type]
-    targets = np.reshape(piece.y, (len(piece.y), -1)) if n_classes is None else signs(piece.y, n_classes)
-    mapped = on_host(piece.phi)
+    targets = np.reshape(minibatch.y, (len(minibatch.y), -1)) if n_classes is None else signs(minibatch.y, n_classes)
+    mapped = on_host(minibatch.phi)
     for batch in spans(len(mapped), operands["batch_rows"]):
         phi = mapped[batch]
         value, gradient = tuned_gradient(
             phi,
             targets[batch],
-            None if piece.weight is None else piece.weight[batch],
+            None if minibatch.weight is None else minibatch.weight[batch],
             model,
             loss=operands["loss"],
             lam=operands["lam"],
             penalty=penalty,
         )
+        # the objective before the step: an estimate of the epoch's, at no further pass
         trace[-1] += len(phi) * value, len(phi)
         steps += 1
+        # Without a falling rate clipped steps keep on moving about the optimum.
         rate = operands["rate"] / np.sqrt(1.0 + steps / _DECAY)
         adam_update(values, (first, second), gradient.values, np.full(len(values), rate), step=steps)
         model.clip(operands["lam"], penalty)
+        # the average over the steps, step t counting like t^_AVERAGING
         share = (1.0 + _AVERAGING) / (steps + _AVERAGING)
         average *= 1.0 - share
         average += share * values
