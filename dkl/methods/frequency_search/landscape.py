@@ -153,6 +153,8 @@ class _Tiles:
 class _DenseRows(_Tiles):
     """The potential over all columns: one product for the angles, one for the gradient, row tiles in the cache."""
 
+    X: np.ndarray
+
     def __init__(self, X: Rows, S: Array, dtype: np.dtype) -> None:
         self.X = np.ascontiguousarray(X, dtype=dtype)
         # one column alone would be a matrix-vector product, whose bits depend on where it lies in memory
@@ -222,6 +224,8 @@ class _DenseRows(_Tiles):
 
 class _SparseRows(_Tiles):
     """The same for sparse rows: a row's few products are sooner formed twice than kept, so nothing of size n is."""
+
+    X: sparse.csr_array
 
     def __init__(self, X: Rows, S: Array, dtype: np.dtype) -> None:
         self.X = sparse.csr_array(X).astype(dtype)
