@@ -123,8 +123,8 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> 
             count = f"more than {stats.max_categories}" if stats.categories is None else str(len(stats.categories))
             insist = "" if is_insisted_on else f", or insist on one column each: categorical=['{stats.name}']"
             raise ValueError(
-                f"column '{stats.name}' has {count} different texts in {stats.rows} rows, too many for one-hot columns; "
-                f"leave it out (drop=['{stats.name}']), replace it by numbers or by coarser groups{insist}"
+                f"column '{stats.name}' has {count} different texts in {stats.rows} rows, too many for one-hot columns"
+                f"; leave it out (drop=['{stats.name}']), replace it by numbers or by coarser groups{insist}"
             )
         # A category that is missing sets none of its columns, so that its fill says only whether that is allowed.
         fill = 0.0 if stats.missing or missing not in ("auto", "error") else None
