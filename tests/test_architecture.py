@@ -103,10 +103,9 @@ CYCLES = {
             "dkl.explain.contributions",
             "dkl.explain.dependence",
             "dkl.explain.importance",
-            "dkl.plots.along",
             "dkl.plots.explanations",
         }
-    ): "explanations draw themselves, by displays that compute them from a model",
+    ): "both are promised: a result draws itself (`.plot()`), and a display computes its own (`from_estimator`)",
 }
 
 # Packages whose front door hands out what users import.

@@ -1,4 +1,4 @@
-"""The suite of tables: splits and figures are what they are defined as, a run goes on where it was, bad input is refused."""
+"""The suite of tables: splits and figures are as defined, a run goes on where it was, bad input is refused."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ def test_a_folder_that_is_none_is_refused(
 
 def test_a_target_that_is_not_there_is_refused(suite: dict[str, Any], folder: Path) -> None:
     changed(folder, "labels", target="nothing")
-    with pytest.raises(ValueError, match="has no column 'nothing', which sets.json names for set 'labels'"):
+    with pytest.raises(ValueError, match=r"has no column 'nothing', which sets\.json names for set 'labels'"):
         suite["read_sets"](folder)["labels"].split(0)
     changed(folder, "labels", target="text")
     with pytest.raises(ValueError, match="the target 'text' is missing in row 0; leave such rows out"):

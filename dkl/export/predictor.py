@@ -138,16 +138,17 @@ class Predictor:
 
     def _scores(self, x: Rows) -> np.ndarray:
         """Decision values (K,) of a row, or (n, K) of rows."""
+        rows: Any = x
         if self.raw is not None and not (isinstance(x, np.ndarray) or sparse.issparse(x)):
-            x = self.raw(x)
-        check_sound(x)
-        if not sparse.issparse(x):
-            x = np.asarray(x)
-            if x.ndim != 2 or len(x) < _MANY:
-                return self.forms(x)
-        self.forms.check_width(x)
-        check_rows(x)
-        return self.scorer(x)
+            rows = self.raw(x)
+        check_sound(rows)
+        if not sparse.issparse(rows):
+            rows = np.asarray(rows)
+            if rows.ndim != 2 or len(rows) < _MANY:
+                return self.forms(rows)
+        self.forms.check_width(rows)
+        check_rows(rows)
+        return self.scorer(rows)
 
 
 @dataclass(frozen=True, eq=False)

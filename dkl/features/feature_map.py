@@ -48,6 +48,8 @@ class FeatureMap:
     scaler: Scaler | None = None
 
     def __post_init__(self) -> None:
+        # Weights that overflowed while they were learned are refused here, where every learner comes by, with the
+        # remedy.
         refuse_non_finite(
             self.amplitudes,
             "the amplitude of feature",
@@ -118,10 +120,13 @@ class FeatureMap:
         phases = None
         if self.phases is not None and other.phases is not None:
             phases = np.concatenate([self.phases, other.phases])
+        # Structured frequencies are formed when they are joined with others; the amplitudes stay with their
+        # frequencies.
         amplitudes = np.concatenate([self.amplitudes, other.amplitudes])
         return replace(self, projection=self.projection.joined(other.projection), amplitudes=amplitudes, phases=phases)
 
     def _joins(self, other: FeatureMap) -> bool:
+        # The order of an arc-cosine map alone means something; of other maps it is ignored.
         kinds = [
             (one.activation, one.order if one.activation == "arc-cosine" else 0, one.n_columns, one.phases is None)
             for one in (self, other)

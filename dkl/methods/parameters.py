@@ -206,7 +206,11 @@ TUNED_CLASSIFIER: Constraints = {
     "class_weight": COMMON["class_weight"],
 }
 
-TUNED_REGRESSOR: Constraints = {**TUNED, "loss": [StrOptions({"squared_error"})]}
+# losses of a margin are for labels
+TUNED_REGRESSOR: Constraints = {
+    **TUNED,
+    "loss": [StrOptions({name for name, row in TUNED_LOSSES.items() if row.takes_one_pass})],
+}
 
 
 def check_parameters(estimator: Any) -> None:

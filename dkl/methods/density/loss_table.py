@@ -114,6 +114,7 @@ class LossRow:
         return self.duals is None
 
 
+# half the squared error serves numbers and labels; losses of the margin serve labels alone
 TUNED_LOSSES: dict[str, LossRow] = {
     "squared_error": LossRow(has_schedules=True),
     "hinge": LossRow(_smoothed_hinges, is_smoothed=True, slope_widths=(0.0, 0.03, 0.1, 0.3, 1.0), has_schedules=True),

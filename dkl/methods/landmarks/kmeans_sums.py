@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -19,7 +19,7 @@ from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 # Rows of a block: dense, or sparse ones as a csr_array.
-Rows = np.ndarray | sparse.csr_array
+Rows: TypeAlias = np.ndarray | sparse.csr_array
 
 _TILE_ROWS = 1_024
 # An accumulator of sums of rows by centre takes at most so many bytes.
@@ -112,8 +112,10 @@ def cluster_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
         their weight by class; "inertia" (): the weighted sum of their squared distances.
     """
     centers: Centers = operands["centers"]
+    # frequency weight times the factor of the row's class
     weights = encode_targets(block, centers.n_classes, centers.class_weight).sum(axis=1)
     codes = np.asarray(block.y)
+    # sums of rows are dense, also for sparse rows: centres have few zeros
     L, width = centers.points.shape
     sums, mass, inertia = np.zeros((L, width)), np.zeros((L, centers.n_classes)), 0.0
     X = device.rows_on(block.X, "cpu")

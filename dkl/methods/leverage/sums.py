@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -17,7 +17,7 @@ from dkl.kernels.tiles import spans
 from dkl.protocols.block import Block
 
 # Rows of a block: dense, or sparse ones as a csr_array.
-Rows = np.ndarray | sparse.csr_array
+Rows: TypeAlias = np.ndarray | sparse.csr_array
 
 
 def gram_sums(
@@ -44,6 +44,7 @@ def gram_sums(
     """
     out = np.zeros(packed_size(*columns))
     for rows in spans(X.shape[0], newton_tile(feature_map.n_features, "float64")):
+        # rows are cut to tiles whose float64 copy stays in the cache
         phi = on_host(map_rows(X[rows], feature_map, dtype)).astype(np.float64, copy=False)
         add_hessian(phi, weight[rows], columns, out)
     return out
@@ -70,6 +71,7 @@ def cross_gram_sums(
     out = np.zeros((first.n_features, second.n_features))
     for rows in spans(X.shape[0], newton_tile(first.n_features + second.n_features, "float64")):
         phi, psi = (on_host(map_rows(X[rows], features, dtype)).astype(np.float64) for features in (first, second))
+        # weights go into one of the two factors
         phi *= weight[rows, None]
         out += phi.T @ psi
     return out

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dkl.kernels.arrays import Rows
 from dkl.kernels.blas import one_blas_thread
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
 from dkl.methods.frequency_search.searched_rows import SearchedRows
 from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, with_whole_losses
 from dkl.methods.margin.round import most_candidates, round_record, sample_record, spread, trimmed, with_gram
 from dkl.methods.margin.working_model import WorkingSystem, refit
+from dkl.protocols.arrays import Rows
 from dkl.protocols.records import Record, RowSample
 from dkl.solvers.losses import loss_of
 from dkl.solvers.positive_definite import systems_at_once

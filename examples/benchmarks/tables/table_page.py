@@ -18,12 +18,12 @@ Line = dict[str, Any]
 TIE = 1e-9
 
 HOW = """Each cell has the mean over the splits of the score; in parentheses how much less than by LightGBM's default is
-lost on the same splits, with its standard error, so that **+ is better** whatever the score is; processor seconds of a
-fit (preparing columns and choosing parameters is a part of it; a warm process, one thread), and the most memory that it
-took above rows and imports, both as medians over the splits. RMSE and the mean absolute error are in standard deviations
-of the training targets. Standard errors are those of the mean over splits; where there is one split, by time, that of
-the delete-a-block jackknife over 20 blocks of its test rows. Splits share training rows, so that these errors are too small,
-if anything."""
+lost on the same splits, with its standard error, so that **+ is better** whatever the score is; processor seconds of
+a fit (preparing columns and choosing parameters is a part of it; a warm process, one thread), and the most memory
+that it took above rows and imports, both as medians over the splits. RMSE and the mean absolute error are in standard
+deviations of the training targets. Standard errors are those of the mean over splits; where there is one split, by
+time, that of the delete-a-block jackknife over 20 blocks of its test rows. Splits share training rows, so that these
+errors are too small, if anything."""
 
 
 def standard_error(values: Sequence[float]) -> float:
