@@ -99,16 +99,6 @@ CYCLES = {
     ): "a Dataset appends rows and describes itself by methods that users call on it",
     frozenset(
         {
-            "dkl.machines.kernel_machines",
-            "dkl.machines.machine",
-            "dkl.machines.suggest",
-            "dkl.machines.from_learner",
-            "dkl.methods.margin.learner",
-            "dkl.methods.modelled",
-        }
-    ): "`machine_` gives a learner's working model as a machine, and machines know learners by name",
-    frozenset(
-        {
             "dkl.explain.contributions",
             "dkl.explain.dependence",
             "dkl.explain.importance",

@@ -276,7 +276,7 @@ class BlockIncremental(Incremental):
         if isinstance(X, Dataset):
             if y is not None:
                 raise ValueError("y was given beside a Dataset, whose own targets are used; pass the Dataset alone")
-            X, y = X.X, X.y
+            return self.score(X.X, X.y, compute)
         has_targets = is_classifier(self.estimator_) or is_regressor(self.estimator_)
         if has_targets and y is None:
             raise ValueError(f"score compares the predictions of {self.estimator_!r} with y, which is None; pass y")
@@ -293,13 +293,13 @@ class BlockIncremental(Incremental):
         lazy = dask.is_dask_collection(predicted) or dask.is_dask_collection(y)
         if not lazy:
             return float((accuracy_score if is_classifier(self.estimator_) else r2_score)(y, predicted))
-        y = as_dask_array(y, "y") if dask.is_dask_collection(y) else da.from_array(np.asarray(y), chunks=-1)
-        y = y.rechunk((predicted.chunks[0], *y.chunks[1:]))
+        targets: Any = as_dask_array(y, "y") if dask.is_dask_collection(y) else da.from_array(np.asarray(y), chunks=-1)
+        targets = targets.rechunk((predicted.chunks[0], *targets.chunks[1:]))
         if is_classifier(self.estimator_):
-            return dask_ml.metrics.accuracy_score(y, predicted, compute=compute)
+            return dask_ml.metrics.accuracy_score(targets, predicted, compute=compute)
         # dask-ml's r2_score fails on the arrays of today's Dask
-        error = ((y - predicted) ** 2).sum(axis=0)
-        deviation = ((y - y.mean(axis=0)) ** 2).sum(axis=0)
+        error = ((targets - predicted) ** 2).sum(axis=0)
+        deviation = ((targets - targets.mean(axis=0)) ** 2).sum(axis=0)
         explained = 1.0 - error / da.where(deviation > 0.0, deviation, 1.0)
         # of a constant target all is explained or nothing, as in scikit-learn
         score = da.where(deviation > 0.0, explained, error == 0.0).mean()
@@ -383,8 +383,10 @@ class BlockIncremental(Incremental):
         state = self.fit_epochs(problem, source, publish=resolve_progress(self.progress))
         self.estimator_ = state.model["estimator"]
         # as dask-ml does, fitted attributes are found on the wrapper, too
-        learned = {name: value for name, value in vars(self.estimator_).items() if name.endswith("_")}
-        vars(self).update(learned, n_features_in_=dataset.n_columns, encoding_=dataset.encoding)
+        for name, value in vars(self.estimator_).items():
+            if name.endswith("_"):
+                setattr(self, name, value)
+        self.n_features_in_, self.encoding_ = dataset.n_columns, dataset.encoding
         return self
 
     def _rows_and_options(

@@ -10,13 +10,19 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
-from dkl.linear.fitting import (
-    LinearProblem,
-    Run,
-    calibrate,
-)
+from dkl.linear.fitting import LinearProblem, Run, calibrate
 from dkl.machines.machine import KernelMachine
-from dkl.methods.parameters import CLASSIFIER, REGRESSOR, Constraints, class_weights
+from dkl.methods.base import FeatureLearner
+from dkl.methods.parameters import (
+    CLASSIFIER,
+    REGRESSOR,
+    ClassWeight,
+    Constraints,
+    Progress,
+    RandomState,
+    StorePath,
+    class_weights,
+)
 from dkl.methods.predicting import ClassPredictions, NumberPredictions
 from dkl.methods.prediction import blockwise, probabilities, with_row_id
 from dkl.methods.validation import check_labels
@@ -103,22 +109,22 @@ class KernelClassifier(ClassPredictions, KernelMachine):
 
     def __init__(
         self,
-        features: Any = "aligned",
+        features: FeatureLearner | str | None = "aligned",
         *,
         loss: str = "hinge",
         alpha: float | str = 1e-5,
         epochs: int | None = None,
         solver: str = "sgd",
-        class_weight: Any = None,
+        class_weight: ClassWeight = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 3,
         calibrate: bool = False,
         device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
+        random_state: RandomState = None,
+        checkpoint: StorePath = None,
+        progress: Progress = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         self.features = features
         self.loss = loss
@@ -137,7 +143,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self.memory_limit = memory_limit
 
     @available_if(lambda self: self.calibrate or self.loss == "log_loss")
-    def predict_proba(self, X: Any) -> Any:
+    def predict_proba(self, X: object) -> Any:
         """Class probabilities; there is none for a loss other than "log_loss" unless `calibrate` is set.
 
         Parameters
@@ -234,7 +240,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
 
     def __init__(
         self,
-        features: Any = "aligned",
+        features: FeatureLearner | str | None = "aligned",
         *,
         loss: str = "squared_error",
         alpha: float | str = 1e-5,
@@ -245,10 +251,10 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         validation_fraction: float = 0.1,
         patience: int = 3,
         device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
+        random_state: RandomState = None,
+        checkpoint: StorePath = None,
+        progress: Progress = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         self.features = features
         self.loss = loss
@@ -271,6 +277,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         return tags
 
     def _has_one_target(self) -> bool:
+        """Whether y had one dimension at `fit`."""
         return self.linear_.coef_.ndim == 1
 
     def _check_targets(self, dataset: Dataset) -> None:

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
 from dkl.errors import refuse_non_finite
+from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingKind
@@ -58,11 +59,12 @@ class FeatureLearner(
     _parameter_constraints: ClassVar[Constraints] = COMMON
     _supervised: ClassVar[bool] = False
     _task: ClassVar[TaskChoice] = "auto"
-    # parameters that are objects with parameters of their own, such as ``family__sigma``
+    # Parameters that are objects with parameters of their own, such as ``family__sigma``.
     _parts: ClassVar[tuple[str, ...]] = ("family",)
-    # whether frequencies are climbed to, where a draw from a pool is blind enough to be judged on its own rows
+    # Whether frequencies are searched for by ascents on the rows. Searched ones look too good on these rows, while a
+    # draw from a pool knows so little of them that it may be judged there.
     _searches: ClassVar[bool] = False
-    # the circumstances of the last fit; `fit_within` sets others
+    # The circumstances of the last fit; `fit_within` sets others.
     _context: FitContext = FitContext()
 
     family: Any
@@ -79,7 +81,7 @@ class FeatureLearner(
 
     @recorded
     @calls_back
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: object, y: object = None, sample_weight: object = None) -> Self:
         """Learn the feature map.
 
         Parameters
@@ -129,7 +131,7 @@ class FeatureLearner(
         self._context = context
         return self.fit(dataset)
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: object) -> Any:
         """Map rows to their features.
 
         Parameters
@@ -226,13 +228,15 @@ class FeatureLearner(
         unfitted.seed_, unfitted.family_ = 0, self._planned_family()
         return unfitted
 
-    def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
+    def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
+        """Candidates of the size that a fit weighs, for plans."""
         raise TypeError(f"{type(self).__name__} has no candidates: n_features must be a number")
 
     def _check_rest(self) -> None:
         """What a declared constraint cannot say."""
 
     def _learn(self, dataset: Dataset) -> None:
+        """Leave `feature_map_`, and what else the method finds, after the passes over the rows."""
         raise TypeError(f"{type(self).__name__} does not say how it learns")
 
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
@@ -272,7 +276,7 @@ class FeatureLearner(
     def _run(
         self,
         driver: Driver[Any, Any],
-        problem: Any,
+        problem: object,
         dataset: Dataset,
         stage: str,
         columns: ColumnStore | None = None,
@@ -285,12 +289,14 @@ class FeatureLearner(
         the model so far.
         """
 
-        def so_far(state: Any) -> Any:
+        def learner_so_far(state: object) -> FeatureLearner:
+            """A copy of this learner with what a state has found; only asked for where `keep` is given."""
             learner = copy.copy(self)
-            keep(learner, state)  # type: ignore[misc]
+            if keep is not None:
+                keep(learner, state)
             return learner
 
-        model = None if keep is None or self._context.is_pilot else so_far
+        model = None if keep is None or self._context.is_pilot else learner_so_far
         state, stats = self._running(stage).drive(driver, problem, dataset.source, columns, model)
         self.stats_.extend(stats)
         if keep is not None:
@@ -316,20 +322,23 @@ class PoolLearner(FeatureLearner):
             raise AttributeError(f"{self.family_!r} has no phases")
         return self.pool_.phases
 
-    def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
+    def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
+        """Candidates of the size that a fit weighs, drawn from some seed, if the memory holds them."""
         check_room(self, self._pool_size(family), dataset.n_columns)
         return self._draw(family, dataset, seed=0)
 
-    def _draw(self, family: Any, dataset: Dataset, *, seed: int) -> FeatureMap:
+    def _draw(self, family: Family, dataset: Dataset, *, seed: int) -> FeatureMap:
+        """The candidates: draws from the family at each of the bandwidth factors in turn."""
         factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
         size = self._pool_size(family)
         return draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
 
-    def _pool_size(self, family: Any) -> int | None:
+    def _pool_size(self, family: Family) -> int | None:
         """How many candidates are drawn; None is each feature of a finite family once."""
         return self.n_candidates
 
     def _choose(self) -> None:
+        """Leave the feature map of the candidates that the weights, which are stored, speak for."""
         raise TypeError(f"{type(self).__name__} does not say how it chooses")
 
     def _keep(self, choice: FeatureChoice) -> None:
@@ -377,6 +386,7 @@ class SelectingLearner(Updated, PoolLearner):
         self._weigh(dataset)
 
     def _weigh(self, dataset: Dataset) -> None:
+        """One pass over the rows for the value of each candidate, then the choice."""
         problem = replace(
             self._problem(self.pool_, dataset), class_weight=self._class_weights(dataset), pivot=self.target_pivot_
         )
@@ -389,9 +399,11 @@ class SelectingLearner(Updated, PoolLearner):
         """Raise ValueError where the targets are not what the method is for."""
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+        """What is asked of the pass over the rows."""
         n_classes = None if dataset.classes is None else len(dataset.classes)
         n_outputs = dataset.schema.n_targets or 1
         return PotentialProblem(pool, n_classes, n_outputs=n_outputs, dtype=self.dtype)
 
     def _keep_values(self, values: np.ndarray) -> None:
+        """Store what the pass has found of each candidate (m,), by the name that the method has for it."""
         raise TypeError(f"{type(self).__name__} does not say what the values of its pass are")

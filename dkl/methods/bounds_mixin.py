@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -37,7 +37,14 @@ class Certified:
         return f"class_weight={self.class_weight!r} takes the rows for others than were drawn"
 
 
-def why_no_waves(learner: Any) -> str:
+class OnPool(Protocol):
+    """A fitted learner that has weighed a pool of candidates."""
+
+    pool_: FeatureMap
+    family_: Any
+
+
+def why_no_waves(learner: OnPool) -> str:
     """Why theorems on labels and waves of length 1 do not cover a fit; empty where they do."""
     if not hasattr(learner, "classes_"):
         return "these targets are numbers, and the theorems are about label similarities in [-1, 1]"
@@ -60,6 +67,7 @@ class CertifiedMargins(Certified):
     coef_: np.ndarray
     history_: list[dict[str, float]]
     certified_: bool
+    n_features_in_: int
     total_weight_: float
 
     def bounds(self) -> Bounds:
@@ -82,17 +90,18 @@ class CertifiedMargins(Certified):
         shortfall = margin_shortfall(last["lower"], last["upper"], certified=self.certified_)
         if "response" not in last or self.projection != "exact":
             return Bounds([shortfall])
-        of = {name: [entry[name] for entry in self.history_] for name in ("step", "gradient", "weight", "response")}
+        rounds = {name: [turn[name] for turn in self.history_] for name in ("step", "gradient", "weight", "response")}
         rules = GameRules(C=1.0 if self.C is None else self.C, loss=self.loss or "hinge")
+        # each dual weight lies in [0, box]; there is one for each row, and for each class of several
         box = rules.upper(self.total_weight_)
         duals = self.total_weight_ * (1 if len(self.classes_) == 2 else len(self.classes_))
-        regret = played_regret(of["step"], of["gradient"], box * np.sqrt(duals), of["weight"])
-        # no objective of the hinge exceeds the sum of all dual weights at their bound
+        regret = played_regret(rounds["step"], rounds["gradient"], box * np.sqrt(duals), rounds["weight"])
+        # No objective of the hinge exceeds the sum of all dual weights at their bound.
         largest = box * duals if rules.loss == "hinge" else None
-        return Bounds([played_value(of["response"], regret, weights=of["weight"], largest=largest), shortfall])
+        return Bounds([played_value(rounds["response"], regret, weights=rounds["weight"], largest=largest), shortfall])
 
     def error_bound(
-        self, X: Any, y: Any = None, *, row_norm: float, eps: float = 0.05, as_printed: bool = False
+        self, X: object, y: object = None, *, row_norm: float, eps: float = 0.05, as_printed: bool = False
     ) -> Bound:
         """Theorem 4.3: the probability of error of the working model without its intercept, by margins on these rows.
 

@@ -239,7 +239,14 @@ def test_minibatches_are_their_definitions(kind: str, monkeypatch: pytest.Monkey
     """Minibatches of seven rows: whole ones, what is left, and none after these."""
     monkeypatch.setattr("dkl.linear.refinement_sums._MINIBATCH_ROWS", 7)
     block, center = some_block(kind), np.random.default_rng(5).standard_normal(candidates().n_features)
-    operands = {**judged(kind), "held_out": HeldOut(0.2, 1), "center": center, "minibatch_rows": 7, "seed": 3, "epoch": 2}
+    operands = {
+        **judged(kind),
+        "held_out": HeldOut(0.2, 1),
+        "center": center,
+        "minibatch_rows": 7,
+        "seed": 3,
+        "epoch": 2,
+    }
     sizes = []
     for number in range(5):
         tile = shuffled_minibatch(block, operands, number)
