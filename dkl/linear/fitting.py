@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from sklearn.linear_model import SGDClassifier
+from sklearn.svm import LinearSVC
 
 from dkl.errors import refuse_non_finite
 from dkl.events import Subscriber, ignore
@@ -35,9 +37,11 @@ from dkl.passes.session import PassStats
 from dkl.protocols.driver import Driver
 from dkl.protocols.source import BlockSource
 
-# blocks are read once an epoch when their targets differ by no more than this share of the variance
+# Each block is read once an epoch when no more than this share of the targets' variance lies between blocks; else the
+# rows look sorted, and up to so many blocks are mixed.
 _EVEN = 0.1
 _MOST_MIXED = 16
+# Few rows are gone through more often: until this many steps are done, within these bounds.
 _FEWEST_EPOCHS, _MOST_EPOCHS, _ENOUGH_ROWS = 10, 50, 200_000
 
 
@@ -114,14 +118,14 @@ class Run:
     estimator: Callable[[Any], Any] | None = None
 
     def looked_at(self, fit: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
-        """The estimator that a driver's state makes, by the fit that it comes to."""
+        """How subscribers make the estimator so far of a driver's state: `fit` makes the state a fit."""
         estimator = self.estimator
         return None if estimator is None else lambda state: estimator(fit(state))
 
     def drive(
         self,
         driver: Driver[Any, Any],
-        problem: Any,
+        problem: object,
         source: BlockSource,
         columns: ColumnStore | None = None,
         model: Callable[[Any], Any] | None = None,
@@ -143,7 +147,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class LinearFit:
-    """What fitting came to.
+    """A fitted linear model on mapped rows, with what its steps took.
 
     Parameters
     ----------
@@ -303,7 +307,7 @@ def in_original_units(
     return coef * scale[:, None], intercept * scale + summary.target_center
 
 
-def calibrate(problem: LinearProblem, model: Any, source: BlockSource, run: Run) -> float:
+def calibrate(problem: LinearProblem, model: SGDClassifier | LinearSVC, source: BlockSource, run: Run) -> float:
     """The inverse temperature that fits the held-out rows best; one pass.
 
     Raises
@@ -340,6 +344,7 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
     summary = replace(summary, target_center=fit.target_center, target_scale=fit.target_scale)
     coef, intercept = np.atleast_2d(fit.model.coef_), np.atleast_1d(fit.model.intercept_)
     if problem.classes is None:
+        # the steps are on targets standardised as those of the first fit
         coef, intercept = coef / fit.target_scale, (intercept - fit.target_center) / fit.target_scale
     first = centred(coef, intercept, summary.center, dtype=problem.dtype, clock=fit.model.t_)
     task = EpochProblem(

@@ -25,8 +25,11 @@ from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.losses import loss_of
 from dkl.solvers.positive_definite import map_systems, solve_positive, systems_at_once
 
+# The Hessians of one pass are at most 64 MiB, the size to which accumulators are limited.
 _HESSIAN_BYTES = 1 << 26
+# How often one pass halves the step to try shorter ones.
 _BACKTRACKS = 8
+# Armijo's rule: a step is taken if it lowers the objective by this share of what the slope promises.
 _SUFFICIENT = 1e-4
 
 
@@ -225,12 +228,22 @@ class NewtonDriver:
         """Accept or shorten the step of each model of the pass, and find the next direction."""
         models = _next_models(problem, state)
         _, hessian_of = _sharing(problem, state, models)
-        hessians = _assemble(state, models, results)
-        state = _copied(state)
+        # the Hessians (h, size) come in panels of packed columns, unless those that are known serve all steps
+        panels = [result["hessian"] for result in results if "hessian" in result]
+        hessians = np.concatenate(panels, axis=1) if state.hessian is None or panels else state.hessian
+        if state.hessian is not None and state.held is not None and panels and _changes(state, models):
+            # the pass has summed by how much they change
+            hessians += state.hessian[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
+        # the arrays are copied, since the steps below write to them; nobody writes to the Hessians
+        shared = ("hessian", "held", "ended")
+        own_arrays = {part.name: getattr(state, part.name) for part in fields(state) if part.name not in shared}
+        state = replace(state, **{name: value.copy() for name, value in own_arrays.items()})
         sums = results[0]
-        accepted = np.flatnonzero([_accept(problem, state, *one) for one in zip(models, sums["loss"], strict=True)])
+        accepted = np.flatnonzero(
+            [_accept(problem, state, model, losses) for model, losses in zip(models, sums["loss"], strict=True)]
+        )
         gradients = _gradients(problem, state, models[accepted], sums["gradient"][accepted])
-        _turn(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]))
+        _set_directions(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]))
         if problem.keeps_hessians:
             return replace(state, hessian=hessians)
         own = accepted if len(hessians) == len(models) else accepted[:0]
@@ -243,8 +256,8 @@ class NewtonDriver:
 
     def memory(self, problem: NewtonProblem, row_bytes: int) -> dict[str, int]:
         """Hessians as they were, as they are summed and as they become; those being solved written out."""
-        one, system = 8 * packed_size(0, problem.width), 8 * problem.width**2
-        packed = min(problem.n_models * one, max(_HESSIAN_BYTES, one))
+        hessian, system = 8 * packed_size(0, problem.width), 8 * problem.width**2
+        packed = min(problem.n_models * hessian, max(_HESSIAN_BYTES, hessian))
         solved = systems_at_once(problem.n_models, problem.width)
         return {"Hessians": 3 * packed + 2 * solved * system}
 
@@ -279,15 +292,16 @@ def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:
 
 
 def _sharing(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> tuple[tuple[int, ...], np.ndarray]:
-    """The models (by place) that stand for a Hessian each, and which Hessian each model has."""
+    """The models, by their position in the pass, that stand for a Hessian each, and which Hessian each model has."""
     keys = problem.hessian_keys(state.fresh)
     order = list(dict.fromkeys(keys if problem.keeps_hessians else [keys[model] for model in models]))
     number = np.array([order.index(keys[model]) for model in models])
-    standing = tuple(int(np.flatnonzero(number == one)[0]) for one in np.unique(number))
+    standing = tuple(int(np.flatnonzero(number == hessian)[0]) for hessian in np.unique(number))
     return standing, number
 
 
 def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> list[BlockSum]:
+    """One record for each panel of Hessian columns, the first of which sums losses and gradients, too."""
     steps = state.steps[models, None] * 0.5 ** np.arange(_BACKTRACKS + 1)
     trial = TrialSteps(state.coefficients[models], state.directions[models], steps)
     standing, _ = _sharing(problem, state, models)
@@ -306,6 +320,7 @@ def _changes(state: NewtonState, models: np.ndarray) -> bool:
 
 
 def _record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray, options: NewtonOptions) -> BlockSum:
+    """The record of the sums at the trial steps of some models that the options ask for."""
     accumulators = {}
     if options.first_order:
         accumulators = {"loss": Accumulator(trial.steps.shape), "gradient": Accumulator(trial.coefficients.shape)}
@@ -342,31 +357,13 @@ class _NewtonCost:
         return Cost(rows * (mapping + scores + hessians), tile + itemsize * width * min(width, 2 * packed // width + 1))
 
 
-def _assemble(state: NewtonState, models: np.ndarray, results: Sequence[Any]) -> np.ndarray:
-    """The packed Hessians (h, size) of a pass from their panels, or those that never change."""
-    panels = [result["hessian"] for result in results if "hessian" in result]
-    if state.hessian is not None and not panels:
-        return state.hessian
-    hessians = np.concatenate(panels, axis=1)
-    if state.hessian is not None and state.held is not None and _changes(state, models):
-        hessians += state.hessian[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
-    return hessians
-
-
-def _copied(state: NewtonState) -> NewtonState:
-    """With arrays of its own, but for the Hessians, which nobody writes to."""
-    shared = ("hessian", "held", "ended")
-    values = {field.name: getattr(state, field.name) for field in fields(state) if field.name not in shared}
-    return replace(state, **{name: value.copy() for name, value in values.items()})
-
-
 def _accept(problem: NewtonProblem, state: NewtonState, model: int, losses: np.ndarray) -> bool:
     """Take the full step of a model if it lowers the objective enough, in `state` (a fresh copy); else shorten it."""
     steps = state.steps[model] * 0.5 ** np.arange(_BACKTRACKS + 1)
     weights = state.coefficients[model, :-1] + steps[:, None] * state.directions[model, :-1]
     objectives = 0.5 * problem.alphas[model] * np.sum(weights**2, axis=1) + losses / problem.total_weight
     state.counts[model] += 1
-    # at the optimum differences drown in rounding, where the gradient still tells
+    # At the optimum differences of the objective drown in rounding, where the gradient still tells.
     noise = 1e-12 if problem.exact else 1e-6
     bound = state.objective[model] + _SUFFICIENT * steps * state.slope[model] + noise * abs(objectives[0])
     good = np.flatnonzero(objectives <= bound)
@@ -390,7 +387,7 @@ def _gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray, s
     return gradients
 
 
-def _turn(
+def _set_directions(
     problem: NewtonProblem, state: NewtonState, models: np.ndarray, sums: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> None:
     """Set the next directions of models in `state`; models with one Hessian and penalty share its factors."""
@@ -409,13 +406,14 @@ def _turn(
 
 def _solve(problem: NewtonProblem, packed: np.ndarray, alpha: float, gradients: np.ndarray) -> np.ndarray:
     """(H/N + alpha I)^-1 of each gradient."""
-    # times N over the loss's curvature, which saves a copy of the sums
+    # The system is multiplied by N over the loss's curvature, which saves a copy of the sums.
     scale = problem.total_weight / loss_of(problem.loss).largest_curvature
 
     def system() -> np.ndarray:
         matrix, _ = lapack.dtpttr(problem.width, packed)
         diagonal = np.einsum("ii->i", matrix)
         diagonal[:-1] += scale * alpha
+        # the intercept has no penalty: a little keeps the system positive definite where features add up to a constant
         diagonal[-1] += 1e-12 * diagonal.mean()
         return matrix
 

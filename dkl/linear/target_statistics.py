@@ -23,16 +23,16 @@ class TargetScale:
 
 
 def target_scale(source: BlockSource, n_targets: int) -> TargetScale:
-    """Of all rows of a source, in one pass over targets and weights."""
+    """Mean and deviation of the targets of all rows of a source, in one pass over targets and weights."""
     moments = moments_of(run_pass(source, [target_record(n_targets)]).results[0])
     return TargetScale(moments.mean, deviations(moments.mean, moments.variance))
 
 
 def deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """What targets are divided by; 1 where they are constant, of which rounding leaves a little variance."""
-    found = np.where(variance > 1e-20 * mean**2, np.sqrt(variance), 1.0)
-    found[found == 0.0] = 1.0
-    return found
+    scale = np.where(variance > 1e-20 * mean**2, np.sqrt(variance), 1.0)
+    scale[scale == 0.0] = 1.0
+    return scale
 
 
 def target_record(

@@ -74,6 +74,7 @@ def _summed(weight: da.Array, *values: da.Array) -> list[np.ndarray]:
 
 def _beside(predicted: Values, X: object, y: object, sample_weight: object) -> tuple[Any, Any, Any]:
     """Predictions, targets and weights, all checked: arrays where all of them are, else Dask arrays of equal chunks."""
+    targets: Any
     targets, weight = _targets(X, y, sample_weight)
     values: Any = predicted
     if isinstance(values, da.Array) and np.isnan(values.shape[0]):
