@@ -195,7 +195,7 @@ class _Judge:
         else:
             predicted = (ridge.predictions[best] + self._mean).argmax(axis=1)
             score = float(np.mean(predicted == self._outputs.argmax(axis=1)))
-        return TriedKernel(scaling, kernel, factor, sigma, errors[best], score, float(ridge.freedom[enough]))
+        return TriedKernel(scaling, kernel, factor, sigma, errors[best], score, float(ridge.degrees_of_freedom[enough]))
 
 
 def _kernel_matrix(rows: np.ndarray | sparse.csr_array, kernel: str, factor: float) -> tuple[np.ndarray | None, float]:
