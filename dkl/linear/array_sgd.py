@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import numpy as np
 from sklearn.base import is_classifier
 from sklearn.linear_model import SGDClassifier, SGDRegressor
@@ -17,7 +19,8 @@ def is_foreign(X: object) -> bool:
     return is_on_gpu(X) or (hasattr(X, "__array_namespace__") and not isinstance(X, np.ndarray))
 
 
-SGDModel = SGDClassifier | SGDRegressor
+# scikit-learn's estimators of stochastic steps; they keep their iterates under the same names.
+SGDModel: TypeAlias = SGDClassifier | SGDRegressor
 
 
 def take_steps(
@@ -49,14 +52,16 @@ def take_steps(
     ValueError
         If the coefficients overflow, or the rows have not as many columns as the coefficients.
     """
-    is_sparse = hasattr(X, "toarray")
-    X, before = X.toarray() if is_sparse else X, _models(model)
+    rows: Any = X
+    is_sparse, before = hasattr(rows, "toarray"), _models(model)
+    rows = rows.toarray() if is_sparse else rows
+    # The kernel on a GPU checks no shapes.
     if X.shape[1] != before.coef.shape[1]:
         raise ValueError(f"X has {X.shape[1]} features, but the model has {before.coef.shape[1]}")
     Y, S = _by_model(model, on_host(y), class_weight)
     if sample_weight is not None:
         S = S * on_host(sample_weight)[:, None]
-    after = sgd_rows(X, Y, S, before, rule=rule_of(model, is_sparse=is_sparse))
+    after = sgd_rows(rows, Y, S, before, rule=rule_of(model, is_sparse=is_sparse))
     if not (np.isfinite(after.coef).all() and np.isfinite(after.intercept).all()):
         raise ValueError(
             f"coefficients overflow in steps on {len(Y)} rows; scale the rows, or take a smaller eta0 or a larger alpha"
@@ -110,6 +115,8 @@ class ArraySGDClassifier(SGDClassifier):
         """
         if not is_foreign(X):
             return super().partial_fit(X, y, classes=classes, sample_weight=sample_weight)
+        # scikit-learn checks the parameters and makes room for the coefficients on a row of zeros, whose step is
+        # undone.
         if not hasattr(self, "t_"):
             super().partial_fit(*_first_row(X, y), classes=classes)
             _forget(self)
@@ -195,6 +202,7 @@ def _by_model(model: SGDModel, y: np.ndarray, class_weight: np.ndarray | None) -
 
 def _models(model: SGDModel) -> SGDModels:
     """The iterates that a model holds, and their means where it averages: under scikit-learn's names."""
+    # While it averages, scikit-learn keeps iterates and means apart, and answers by one of them.
     last = (model._standard_coef, model._standard_intercept) if model.average else (model.coef_, model.intercept_)
     mean = (model._average_coef, model._average_intercept) if model.average else last
     return SGDModels(
@@ -210,6 +218,7 @@ def _set(model: SGDModel, models: SGDModels) -> None:
     if model.average:
         model._standard_coef, model._standard_intercept = coef, b
         model._average_coef, model._average_intercept = mean, mean_b
+    # `average=n` begins to average after n rows
     averaged = 0 < model.average <= models.clock - 1
     model.coef_, model.intercept_ = (mean, mean_b) if averaged else (coef, b)
     model.t_ = models.clock

@@ -114,6 +114,7 @@ class MixedSource(WrappedSource[BlockSource]):
 
     def _behind(self, index: int) -> list[tuple[int, BlockPart]]:
         """The blocks behind a mixed one: block b gives its part i to the mixed block i strides before it."""
+        # groups strides of equal length, so that sorted classes meet in every block
         strides = np.arange(self.groups) * self.n_blocks // self.groups
         blocks = self._filled[(index + strides) % self.n_blocks]
         return [(int(block), BlockPart(number, self.groups, self.seed)) for number, block in enumerate(blocks)]

@@ -55,6 +55,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         Its model is a `LinearSVC` or a `Ridge` with the coefficients that these have at their optimum.
     """
     with one_blas_thread():
+        # One BLAS thread: the driver's systems are spread over the cores one by one, with the bits of one core.
         summary, choice = summarise_targets(_pass_result(newton_target_record(problem), source, run)), None
         task = newton_problem(problem, summary)
         if problem.alpha == "auto":
@@ -95,6 +96,7 @@ def chosen_penalty(problem: LinearProblem, source: BlockSource, run: Run) -> Pen
 
 def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:
     """The records of each kind of pass and how often it runs at most, before any row was read."""
+    # Nothing has been read: any mean and scale will do, since no shape depends on them.
     summary = TargetMoments(n_rows, n_rows, np.zeros(problem.n_targets), np.ones(problem.n_targets))
     task, driver = newton_problem(problem, summary), NewtonDriver()
     passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
@@ -154,6 +156,7 @@ def _pass_result(record: Record, source: BlockSource, run: Run) -> Any:
 def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProblem:
     """The problem of the Newton steps; an alpha that is still to be chosen stands at 1."""
     targets = newton_targets(problem, summary.target_center, summary.target_scale)
+    # the only two losses with a Hessian that block sums give
     loss: NewtonLoss = "squared_error" if problem.classes is None else "squared_hinge"
     alpha = 1.0 if problem.alpha == "auto" else problem.alpha
     return NewtonProblem(problem.feature_map, targets, summary.total_weight, alpha, loss, dtype=problem.dtype)
@@ -177,6 +180,7 @@ def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
     start = problem.start
     if start is None or problem.classes is not None:
         return start
+    # f = w.phi + b in the targets' own units is (w.phi + b - center) / scale of standardised ones
     coef, intercept = start[:, :-1], start[:, -1] - summary.target_center
     return np.concatenate([coef, intercept[:, None]], axis=1) / summary.target_scale[:, None]
 
@@ -186,6 +190,7 @@ def penalty_problem(
 ) -> Candidates:
     """All penalties that ``alpha="auto"`` chooses from, for mapped rows of a mean squared length."""
     start = _start(problem, summary)
+    # At least half of the rows are left to fit on.
     validation = replace(problem.validation, share=min(problem.validation.share, 0.5))
     return penalty_candidates(
         replace(task, targets=replace(task.targets, kept=None)),
@@ -245,6 +250,7 @@ class TrainingRows:
 
 def newton_message(state: NewtonState, task: NewtonProblem) -> str:
     """How the Newton steps ended, in a sentence with the remedy where one is needed."""
+    # the largest gradient of a model, relative to its first one
     worst = float(np.max(state.gradient / np.maximum(state.first_gradient, np.finfo(float).tiny)))
     if state.converged(task.tol, task.decrement).all():
         return f"converged in {int(state.counts.max())} Newton steps: the gradient shrank to {worst:.1e} of its first"

@@ -102,6 +102,8 @@ class NewtonProblem:
     @property
     def keeps_hessians(self) -> bool:
         """Whether Hessians are summed once: they never change, or those of the start will do."""
+        # The curvature of the squared error is the same everywhere; that of the squared hinge is the number of rows
+        # with margin below 1, which changes with each step.
         if self.loss == "squared_error" or not self.fixed:
             return self.loss == "squared_error"
         n_hessians = len(set(self._starting_keys()))
@@ -126,6 +128,8 @@ class NewtonProblem:
         return [key if new else (-2, model) for model, (key, new) in enumerate(zip(first, fresh, strict=True))]
 
     def _starting_keys(self) -> list[tuple[int, ...]]:
+        # Models that see the same rows from the same point have the same Hessian. From zero all rows have margin 0, so
+        # that the classes share theirs; from a given start each class has its own.
         folds = np.full(self.n_models, -1) if self.targets.fold is None else self.targets.fold
         if self.loss == "squared_error":
             return [(int(fold),) for fold in folds]
@@ -190,6 +194,7 @@ class NewtonState:
 
     def converged(self, tol: float, decrement: float = 0.0) -> np.ndarray:
         """Which models have reached a tolerance, or the limit of rounding."""
+        # Half the slope along the Newton direction is what the next step promises to gain (the Newton decrement).
         small = -0.5 * self.slope <= decrement * self.objective if decrement > 0 else np.zeros(len(self.slope), bool)
         return ~self.fresh & ((self.gradient <= tol * self.first_gradient) | small | self.stalled)
 
@@ -246,6 +251,7 @@ class NewtonDriver:
         _set_directions(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]))
         if problem.keeps_hessians:
             return replace(state, hessian=hessians)
+        # Shared Hessians are not kept: after this pass the models stand at different points.
         own = accepted if len(hessians) == len(models) else accepted[:0]
         return replace(state, hessian=hessians[own], held=models[own])
 
@@ -267,6 +273,7 @@ class NewtonDriver:
         models = _next_models(problem, state)
         first = _records(problem, state, models)
         first_groups = -(-problem.n_models // len(models))
+        # A state after the first pass, made up: nothing has converged, and each model has a Hessian of its own.
         ones = np.ones(problem.n_models)
         begun = replace(state, first_gradient=ones, gradient=ones, objective=ones, slope=-2.0 * ones)
         if problem.keeps_hessians:
@@ -284,6 +291,7 @@ def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:
     if problem.keeps_hessians or len(waiting) == 0:
         return waiting
     fresh = state.fresh
+    # A pass serves models that are all at the start, where they share Hessians, or all beyond it.
     waiting = waiting[fresh[waiting] == fresh[waiting[0]]]
     keys = problem.hessian_keys(fresh)
     room = max(1, _HESSIAN_BYTES // (8 * packed_size(0, problem.width)))
@@ -371,6 +379,7 @@ def _accept(problem: NewtonProblem, state: NewtonState, model: int, losses: np.n
         state.steps[model] = steps[good[0]] if len(good) else steps[-1] / 2
         state.stalled[model] = state.steps[model] < 1e-10
         return False
+    # The full step is good enough: the next one starts there, again at full length.
     state.coefficients[model] += steps[0] * state.directions[model]
     state.objective[model] = objectives[0]
     state.steps[model] = 1.0
@@ -379,6 +388,7 @@ def _accept(problem: NewtonProblem, state: NewtonState, model: int, losses: np.n
 
 def _gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray, sums: np.ndarray) -> np.ndarray:
     """The gradients of the objectives at the accepted points, (g, m + 1); their lengths go into `state`."""
+    # (1/N) sum_i s_i loss'(f_i) phi(x_i), and alpha w for the penalised coefficients
     gradients = sums / problem.total_weight
     gradients[:, :-1] += problem.alphas[models, None] * state.coefficients[models, :-1]
     state.gradient[models] = np.linalg.norm(gradients, axis=1)
@@ -398,6 +408,7 @@ def _set_directions(
         those = np.flatnonzero((hessian_of == system[0]) & (alphas == system[1]))
         return those, _solve(problem, hessians[system[0]], system[1], gradients[those])
 
+    # Each pair of Hessian and penalty is factored once, for all models that have it.
     systems = sorted(set(zip(hessian_of.tolist(), alphas.tolist(), strict=True)))
     for those, steps in map_systems(solved, systems, problem.width):
         state.directions[models[those]] = -steps

@@ -144,6 +144,7 @@ def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None 
         dtype=problem.dtype,
     )
     check_fourier(problem.feature_map)
+    # The start matters little to the descent, and Newton steps need no epochs of their own.
     if problem.loss in NEWTON_LOSSES:
         fit = fit_by_newton(problem, source, inner)
     else:

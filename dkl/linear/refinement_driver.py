@@ -129,6 +129,7 @@ class AdamState:
 def check_refinable(problem: RefineProblem) -> None:
     """Raise ValueError unless loss, targets and model suit each other."""
     classes, loss = problem.targets.classes, problem.options.loss
+    # A model of targets has the squared error alone, one of classes the losses of margins.
     if (classes is None) != (loss == "squared_error"):
         kind = "targets" if classes is None else "classes"
         raise ValueError(f"loss={loss!r} has no meaning for {kind}; 'squared_error' is for targets, the others are not")
@@ -187,6 +188,7 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
         array.copy() for array in (state.values, state.first, state.second, state.average)
     )
     steps = state.steps
+    # Each batch of rows is one step of Adam on all numbers at once.
     for start in range(0, minibatch.rows.n_rows, operands["batch_rows"]):
         batch = slice(start, min(start + operands["batch_rows"], minibatch.rows.n_rows))
         weight = None if minibatch.weight is None else minibatch.weight[batch]
@@ -202,6 +204,7 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
         )
         steps += 1
         adam_update(values, (first, second), _values(gradient), rates, step=steps)
+        # the running average x_t = (1 - share) x_(t-1) + share values_t
         share = (1.0 + _AVERAGING) / (steps + _AVERAGING)
         average *= 1.0 - share
         average += share * values
@@ -217,6 +220,7 @@ def _split(values: np.ndarray, shape: tuple[int, int], feature_map: FeatureMap) 
     """The expansion that `_values` wrote out, as views."""
     K, width = shape
     projection = feature_map.projection
+    # The vector holds the entries of W, then the K x n_features coefficients, then the K intercepts.
     entries = values[: len(values) - K * width - K]
     if not isinstance(projection, SparseProjection):
         entries = entries.reshape(feature_map.n_frequencies, feature_map.n_columns)
@@ -230,6 +234,7 @@ def _rates(problem: RefineProblem) -> np.ndarray:
         owner = np.repeat(np.arange(feature_map.n_frequencies), np.diff(feature_map.projection.indptr))
     else:
         owner = np.repeat(np.arange(feature_map.n_frequencies), feature_map.n_columns)
+    # The root mean square of the entries of each frequency w_j; one of zeros gets a thousandth of the largest.
     entries = expansion.entries.ravel().astype(np.float64)
     counts = np.maximum(np.bincount(owner, minlength=feature_map.n_frequencies), 1)
     lengths = np.sqrt(np.bincount(owner, entries**2, feature_map.n_frequencies) / counts)
@@ -248,6 +253,7 @@ def _epoch(problem: RefineProblem, state: EpochState) -> Fold:
     values = state.model["values"]
 
     def cost(rows: int, columns: int) -> Cost:
+        # two products with W, one for the angles and one for the gradient; sines; two products with the coefficients
         a_row = 4.0 * columns * feature_map.n_frequencies + SINCOS_FLOPS * 2 * feature_map.n_frequencies
         a_row += 4.0 * problem.coef.size
         return Cost(

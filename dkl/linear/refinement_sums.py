@@ -146,12 +146,14 @@ def expansion_gradient(
     loss : float
     gradient : Expansion
     """
+    # cos z and sin z of all angles z = W x + b: features, or their derivatives
     waves = _waves_of(rows, feature_map, expansion.entries)
     amplitudes = np.tile(feature_map.amplitudes.astype(waves.dtype), feature_map.columns_a_frequency)
     features = waves[:, : len(amplitudes)] * amplitudes
     scores = features @ expansion.coef.T + expansion.intercept
     losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
     share = np.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
+    # g_i: the slope of the loss in f(x_i), times the row's share s_i / n of the mean
     slope = (slope * share[:, None]).astype(waves.dtype)
     penalty = 0.5 * alpha * float(np.sum(expansion.coef.astype(np.float64) ** 2))
     gradient = Expansion(
@@ -177,6 +179,7 @@ def adam_update(
         The number of this step, from 1 on.
     """
     dtype = values.dtype.type
+    # Adam's correction of the bias towards the zeros that the moments start from
     mean, square = 1.0 - _FIRST_DECAY**step, 1.0 - _SECOND_DECAY**step
     shares = dtype(1.0 - _FIRST_DECAY), dtype(1.0 - _SECOND_DECAY)
     scales = dtype(1.0 / mean), dtype(1.0 / square)
@@ -205,6 +208,7 @@ def _waves_of(rows: ScaledRows, feature_map: FeatureMap, entries: np.ndarray) ->
     phases = np.zeros(m) if feature_map.phases is None else feature_map.phases * TURN
     for span in spans(m, _FREQUENCIES):
         W = _formed(feature_map.projection, entries, span)
+        # W (x - c) = W x - W c: sparse rows stay sparse
         shift = phases[span] if rows.constant is None else phases[span] - W @ rows.constant
         z = np.asarray(rows.X @ W.T) + shift.astype(entries.dtype)
         _write_waves(z, waves[:, span], waves[:, m + span.start : m + span.stop])

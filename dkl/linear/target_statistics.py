@@ -30,6 +30,7 @@ def target_scale(source: BlockSource, n_targets: int) -> TargetScale:
 
 def deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """What targets are divided by; 1 where they are constant, of which rounding leaves a little variance."""
+    # Rounding leaves a constant target a variance of some 1e-32 of its square: dividing by that would make it noise.
     scale = np.where(variance > 1e-20 * mean**2, np.sqrt(variance), 1.0)
     scale[scale == 0.0] = 1.0
     return scale
@@ -52,6 +53,7 @@ def target_record(
     held_out : HeldOut or None
         Rows that are not counted.
     """
+    # The moments of the targets are those of any columns, summed by a function that knows classes and held-out rows.
     moments = moments_record(n_columns)
     return replace(
         moments,

@@ -157,6 +157,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
             DataFrame indexed by row id.
         """
         check_is_fitted(self, "linear_")
+        # Rows are scored lazily where they are lazy; probabilities follow block by block.
         multiplier, scores = self._multiplier, self._scores(X)
         shares = blockwise(
             lambda part: probabilities(part, multiplier), scores, dtype=np.float64, columns=len(self.classes_)
@@ -174,6 +175,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     def _check_targets(self, dataset: Dataset) -> None:
         classes = np.asarray(dataset.classes)
         check_labels(classes, "KernelRegressor")
+        # The classes are known before any pass, and class weights are checked against them.
         self.classes_ = classes
 
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
@@ -273,6 +275,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
+        # scikit-learn's checks fit several targets where this is set
         tags.target_tags.multi_output = self.solver == "newton"
         return tags
 
@@ -281,6 +284,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         return self.linear_.coef_.ndim == 1
 
     def _check_targets(self, dataset: Dataset) -> None:
+        # scikit-learn's partial_fit has one target; Newton steps share one Hessian among all.
         several = dataset.schema.n_targets or 1
         if several > 1 and self.solver == "sgd":
             raise ValueError(

@@ -102,11 +102,13 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         RuntimeError
             If ``device="gpu"`` and there is none where blocks are computed on; before any row is read.
         """
+        # All that can be refused is refused here, before the first pass over rows that may take hours to read.
         check_constraints(self)
         self._check_features()
         self._check_solver()
         check_device(self.device)
         dataset = rows_to_fit(self, X, one_dimensional(y), sample_weight, supervised=self._supervised, task=self._task)
+        # The learner inside would warn a second time that a store with splits is used whole.
         dataset = without_splits(dataset)
         self._check_targets(dataset)
         record_rows(dataset)
@@ -120,10 +122,12 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
         if self.features is None:
+            # One pass and a sample decide on the features; machine parameters stay as they are given.
             advice = advise(dataset, run, self.seed_)
             self._advised, self.reasons_ = advice.features, advice.reasons_for(self)
         folds = self._judging_folds(dataset)
         choice, changes = self._piloted_choice(folds, dataset, weights, run)
+        # With several folds the penalty has been agreed on by pilots, and the features may see all rows.
         withheld = folds[0] if len(folds) == 1 else None
         last = self.features_ if goes_on and not changes else None
         learner = self._learner("features", last).set_params(**changes)
@@ -196,6 +200,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
             If the features keep no sums, or the rows do not suit them.
         """
         check_is_fitted(self)
+        # Candidates stay, so that sums of blocks that have not changed serve again; the linear model has no such sums.
         features = updatable(self.features_, getattr(self.features, "sums", None))
         if isinstance(dataset, Dataset):
             self._rows(dataset, None, None)
@@ -315,6 +320,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         """
         if len(folds) < 2:
             return None, {}
+        # Each rival is searched for once a fold, without that fold's rows.
         choices, *rivals = (
             [self._judged(fold, changes, dataset, weights, run) for fold in folds] for changes in self._rivals()
         )
@@ -345,6 +351,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
 
         Features of few columns alone are asked for to be read: no draw takes their place.
         """
+        # Learners without a share of drawn features have nothing to compare a search with.
         learner = self._new_features("features")
         given = {"plain_share": 0.0, **learner.get_params(deep=False)}
         draws = given["plain_share"] is None and given["solver"] == "corrective" and given["sparse_share"] < 1.0
@@ -352,6 +359,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
 
     def _pilot(self, stage: str, changes: dict[str, Any]) -> FeatureLearner:
         """A learner with fewer features and no refinement, which is enough to judge a choice."""
+        # Fewer features and no refinement rank penalties as well, in a fraction of the time.
         pilot = self._learner(f"pilot-{stage}").set_params(**changes)
         most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
         pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
@@ -435,6 +443,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
 
     def _rows(self, X: object, y: object, sample_weight: object) -> Dataset:
         """Further rows, encoded as those of `fit`."""
+        # Further rows may lack some of the classes of fit, and may not bring others.
         known = getattr(self, "classes_", None)
         dataset = as_dataset(encoded_rows(self, X), y, sample_weight, task=self._task, classes=known)
         check_classes(self, dataset)

@@ -42,6 +42,7 @@ def epoch_passes(
     # the lengths of rows set the steps, not what a step costs: any will do
     schedule = step_schedule(problem.loss, alpha=problem.alpha, square_length=1.0, largest=2.0)
     estimator = default_estimator(problem.loss, schedule, alpha=problem.alpha, epsilon=problem.epsilon)
+    # Centre, coefficients and labels have the shapes of a fit, with zeros in them.
     width = problem.feature_map.n_features
     task = EpochProblem(
         step=sgd_step,

@@ -116,6 +116,7 @@ class FeatureLearner(
             dataset = dataset.thin(self.max_rows, self.seed_)
         self.stats_: list[Any] = []
         self._learn(dataset)
+        # Rows of huge numbers overflow in sums; a model of NaN would answer every row alike.
         refuse_non_finite(getattr(self, "coef_", 0.0), "the coefficient of feature", TOO_LARGE)
         return self
 
@@ -162,6 +163,7 @@ class FeatureLearner(
         ValueError
             For a name that is no parameter.
         """
+        # Families are frozen, so that one may be shared by learners: a changed parameter makes a changed copy.
         own = dict(parameters)
         for part in self._parts:
             of_part = {name: own.pop(name) for name in parameters if name.startswith(f"{part}__")}
@@ -185,6 +187,7 @@ class FeatureLearner(
         if self.n_features is None:
             return self._planned_pool(family, dataset)
         size = kept_frequencies(type(self).__name__, self.n_features, family)
+        # The size is added up before anything is drawn, since a plan must not take the memory that it warns of.
         check_room(self, size, dataset.n_columns)
         return family.draw(size, dataset.n_columns, 0, self.dtype)
 
@@ -247,6 +250,7 @@ class FeatureLearner(
         ValueError
             If factors are given for targets that are numbers.
         """
+        # "balanced" needs the total weight of each class, which a Dataset of labels knows without a pass.
         if dataset.classes is not None and dataset.class_weights is not None:
             return class_weights(self.class_weight, dataset.classes, np.asarray(dataset.class_weights))
         if self.class_weight is not None:
@@ -343,6 +347,7 @@ class PoolLearner(FeatureLearner):
 
     def _keep(self, choice: FeatureChoice) -> None:
         """The feature map of a choice: its amplitudes on the scale of the family's kernel."""
+        # c of the family, with which c^2 phi(x).phi(y) is the kernel in the mean
         scale = self.family_.feature_scale(self.pool_.n_columns)
         self.feature_map_ = self.pool_.take(choice.index, scale * choice.amplitudes)
 
@@ -350,6 +355,7 @@ class PoolLearner(FeatureLearner):
         """A fitted copy with other parameters (None keeps one) that act on stored values: no pass."""
         check_is_fitted(self)
         given = {name: value for name, value in parameters.items() if value is not None}
+        # The values of all candidates are stored, so that only the choice among them is made again.
         other = copy.copy(self).set_params(**given)
         check_parameters(other)
         other._check_rest()
@@ -371,6 +377,7 @@ class SelectingLearner(Updated, PoolLearner):
         check_parameters(self)
         self._check_rest()
         self._check_task(dataset)
+        # A plan draws its own pool: only its shape counts.
         preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
         pool = self._planned_pool(self._planned_family(), dataset)
         return [*PreparationDriver().plan(preparation), *self._kept(self._driver).plan(self._problem(pool, dataset))]
@@ -382,6 +389,7 @@ class SelectingLearner(Updated, PoolLearner):
         self._class_weights(dataset)
         scaler = self._prepare(dataset)
         self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+        # Sums of float32 features lose what little large targets vary by, unless a number near their mean goes first.
         self.target_pivot_ = first_targets(dataset)
         self._weigh(dataset)
 

@@ -87,6 +87,7 @@ class CertifiedMargins(Certified):
                 why_none="theorems 4.1 and 4.2 are about solver='game'; error_bound(X, y) has the probability of error"
             )
         last = self.history_[-1]
+        # the margin of the fit is within upper - lower of the best one of the game
         shortfall = margin_shortfall(last["lower"], last["upper"], certified=self.certified_)
         if "response" not in last or self.projection != "exact":
             return Bounds([shortfall])
@@ -137,6 +138,7 @@ class CertifiedMargins(Certified):
         labels = X.y if isinstance(X, Dataset) else y
         if labels is None:
             raise ValueError("theorem 4.3 counts margins, which need labels; pass y, or a Dataset that has a target")
+        # Theorem 4.3 is about f(x) = w.phi(x), without the intercept.
         scores = score_rows(self, Scorer(self.feature_map_, self.coef_, np.zeros(1), self.dtype), X)
         signs = np.where(np.asarray(labels) == self.classes_[1], 1.0, -1.0)
         margins = normalised_margins(np.asarray(scores)[:, 0], signs, self.coef_)
@@ -151,6 +153,7 @@ class CertifiedMargins(Certified):
             )
         if self.feature_map_.activation != "cos-sin":
             raise ValueError("theorem 4.3 is about frequencies in R^d; use Gaussian() or another family of waves")
+        # R_w has to be known before the rows are seen; rounding and refinement may have gone beyond it.
         lengths = np.linalg.norm(self.feature_map_.projection.dense(), axis=1)
         if self.max_norm is None or lengths.max() > self.max_norm * (1.0 + 1e-5):
             raise ValueError(

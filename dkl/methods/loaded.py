@@ -38,6 +38,7 @@ def check_record(made: object) -> None:
     StoreError, ValueError
     """
     cls = type(made)
+    # Classes of extensions may annotate what cannot be checked.
     if cls.__module__.startswith("dkl."):
         for name, hint in get_type_hints(cls).items():
             if not _fits(getattr(made, name), hint):
@@ -69,6 +70,7 @@ def _fits(value: object, hint: Any) -> bool:
         return value in parts
     if origin in (Union, UnionType):
         return any(_fits(value, part) for part in parts)
+    # Whole numbers are floats, too, as in Python; a truth value is neither.
     if hint is float:
         return isinstance(value, float | int | np.number) and not isinstance(value, bool)
     if hint is int:
@@ -82,6 +84,7 @@ def _fits(value: object, hint: Any) -> bool:
 def _check_finite(name: str, value: object) -> None:
     """Refuse an array of numbers, or a number, that would make every prediction NaN."""
     if isinstance(value, float | np.floating | np.ndarray) and np.asarray(value).dtype.kind == "f":
+        # The first place is named: it may tell which column was damaged.
         wrong = np.argwhere(~np.isfinite(value))
         if len(wrong):
             at = f" at {wrong[0].tolist()}" if np.ndim(value) else ""

@@ -248,6 +248,7 @@ def check_constraints(estimator: Constrained) -> None:
     scikit-learn takes a truth value for a number, a class for one of its instances (it has the methods), and a text
     without letters for a path; none of them is meant.
     """
+    # These are refused before scikit-learn's own validation, which would let them pass.
     name, given = type(estimator).__name__, estimator.get_params(deep=False)
     constraints = estimator._parameter_constraints
     for parameter, value in given.items():
@@ -302,6 +303,7 @@ def with_parameters(family: Any, parameters: Mapping[str, Any]) -> Any:
 
 def drawn_seed(random_state: RandomState) -> int:
     """A seed below 2^31: the number itself if it is one, else drawn from the state."""
+    # A number is the seed itself: the same features on every machine and with every version of NumPy.
     if isinstance(random_state, Integral):
         return int(random_state)
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
@@ -347,6 +349,7 @@ def kept_frequencies(name: str, n_features: int, family: Family) -> int:
     ValueError
         If not even one does.
     """
+    # A cosine-sine pair is one frequency and two columns.
     columns = columns_a_frequency(family)
     if n_features < columns:
         raise ValueError(
@@ -358,6 +361,7 @@ def kept_frequencies(name: str, n_features: int, family: Family) -> int:
 
 def bandwidth_factors(name: str, factors: object) -> tuple[float, ...]:
     """The factors as numbers, if all of them are positive and finite and there is at least one."""
+    # Anything that is no sequence of numbers gets the same error as wrong numbers.
     try:
         array = np.asarray(factors, dtype=np.float64)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -389,9 +393,11 @@ def class_weights(class_weight: ClassWeight, classes: np.ndarray, totals: np.nda
     if class_weight is None:
         return None
     if isinstance(class_weight, str):
+        # n / (K n_k); a class without rows has no weight to give
         return totals.sum() / (len(classes) * np.maximum(totals, np.finfo(np.float64).tiny)) * (totals > 0.0)
     factors = np.ones(len(classes))
     for label, factor in class_weight.items():
+        # A misspelt label would silently weigh nothing.
         position = np.flatnonzero(classes == label)
         if len(position) != 1:
             raise ValueError(f"class_weight names the class {label!r}, but the classes are {classes.tolist()}")

@@ -77,6 +77,7 @@ class ClassPredictions(ClassifierMixin, _Scored):
             indexed by row id.
         """
         check_is_fitted(self, self._fitted_by)
+        # Two classes have one model, whose decision value is positive for the second class.
         scores = self._scores(X)
         if scores.shape[1] == 1:
             return with_row_id(blockwise(_first, scores, dtype=np.float64), X, "decision")

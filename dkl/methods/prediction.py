@@ -58,12 +58,14 @@ class Scorer:
 
     def score(self, rows: np.ndarray | sparse.csr_array, *, together: bool = False) -> np.ndarray:
         """Decision values of encoded rows: (n, K) float64, in this thread alone, since tasks share the cores."""
+        # SciPy's matrices multiply by `*`; arrays alone have the operators of NumPy.
         rows = sparse.csr_array(rows) if sparse.issparse(rows) else rows
         span = cached_rows(self.feature_map, self.dtype)
         scores = decision_values(
             rows, self.feature_map, self.coef, self.intercept, dtype=self.dtype, span=span, together=together
         )
         if not np.isfinite(scores).all():
+            # The first row that overflows is named, by its number in what was given.
             row = int(np.argmin(np.isfinite(scores).all(axis=1)))
             refuse_non_finite(scores[row], f"row {row} cannot be predicted: its decision value", _FAR_OFF)
         return scores
@@ -151,6 +153,7 @@ def with_row_id(values: Any, X: object, columns: str | Sequence[Any] | np.ndarra
     import dask.dataframe as dd
 
     rows = X.row_id.to_delayed().ravel()
+    # The blocks of the predictions are those of the row ids, so that each pair makes one partition.
     parts = values.to_delayed().reshape(len(rows), -1)[:, 0]
     made = [dask.delayed(_indexed)(part, row_id, columns) for part, row_id in zip(parts, rows, strict=True)]
     meta = _indexed(np.empty((0, *values.shape[1:]), values.dtype), np.empty(0, np.int64), columns)
@@ -184,9 +187,11 @@ def probabilities(scores: np.ndarray, multiplier: float | None) -> np.ndarray:
         the rest, normalised, for K > 2).
     """
     if scores.shape[1] == 1:
+        # expit of both signs, since 1 - p would lose the digits of small probabilities
         positive = expit(scores[:, 0] * (1.0 if multiplier is None else multiplier))
         shares = np.column_stack([expit(-scores[:, 0] * (1.0 if multiplier is None else multiplier)), positive])
     elif multiplier is None:
+        # One model a class against the rest: their probabilities need not sum to 1, and are normalised.
         shares = expit(scores)
         shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(float).tiny)
     else:

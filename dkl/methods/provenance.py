@@ -129,6 +129,7 @@ def recorded(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P],
 
     @functools.wraps(fit)
     def run(self: M, /, *given: P.args, **named: P.kwargs) -> M:
+        # The fit of features within a machine is part of the machine's.
         if _UNDER_WAY.get() is not None:
             return fit(self, *given, **named)
         recording = _Recording()
@@ -178,6 +179,7 @@ def rows_of(dataset: Dataset) -> Provenance:
 
 def fingerprint_of(dataset: Dataset) -> str:
     """The fingerprint of the rows, empty where it would take a read of them all from disk."""
+    # Splits and samples wrap the source of the rows themselves.
     source: Any = dataset.source
     while hasattr(source, "base"):
         source = source.base

@@ -124,6 +124,7 @@ class RandomFeatures(FeatureLearner):
 
     def _learn(self, dataset: Dataset) -> None:
         scaler = self._prepare(dataset)
+        # A pair of cosine and sine has two columns, so that half as many frequencies are drawn.
         size = kept_frequencies(type(self).__name__, self.n_features, self.family_)
         drawn = self.family_.draw(size, dataset.n_columns, self.seed_, self.dtype)
         # m frequencies of amplitude c / sqrt(m) make phi(x).phi(y) the mean of m kernels, whose mean is k(x, y)

@@ -73,6 +73,7 @@ def refining_passes(learner: Refinable, dataset: Dataset, feature_map: FeatureMa
     """The records of each kind of pass and how often it runs at most, for a map of the size that is expected."""
     problem = _problem(learner, dataset, feature_map)
     fit = newton_passes(problem, dataset.n_rows) if problem.loss in NEWTON_LOSSES else []
+    # A plan needs shapes alone.
     shape = (problem.n_models, feature_map.n_features)
     descent = RefineProblem(
         feature_map,
