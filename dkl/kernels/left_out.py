@@ -71,7 +71,7 @@ def left_out_sums(
 def _add_without(
     angles: np.ndarray, columns: np.ndarray, entries: np.ndarray, weights: np.ndarray, total: np.ndarray, first: int
 ) -> None:
-    """Add the sums of angles (F, n) less entries (F, k) times columns (k, n) to places `first` on of total (2, 1, m)."""
+    """Add the sums of angles (F, n) less entries (F, k) times columns (k, n) to total (2, 1, m), from `first` on."""
     z = np.empty(angles.shape[1], angles.dtype)
     room = np.empty((2, len(z)), z.dtype)
     for j in range(angles.shape[0]):
