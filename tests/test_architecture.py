@@ -78,6 +78,7 @@ INVERTED = {
 BETWEEN_METHODS = {
     ("margin", "game"): "the solver of Algorithm 2 is a parameter of MarginFeatures",
     ("density", "aligned"): "JointFeatures has the default bound on the divergence that AlignedFeatures has",
+    ("steps", "margin"): "rows that only judge are told apart as in the rounds of MarginFeatures",
     ("landmarks", "posterior"): "the weights of a landmark's candidates are a pseudo-posterior",
 }
 KITS = {"preparation", "frequency_search"}
@@ -87,16 +88,6 @@ PURE_AT_THE_ROOT = {"choice", "potentials", "sums"}
 IMPURE_HEADS = {"fitting", "incremental", "mixed_blocks", "newton", "refinement", "summary", "target_statistics"}
 # Modules that import each other, by imports inside functions where need be, each with the reason.
 CYCLES = {
-    frozenset(
-        {
-            "dkl.data.coerce",
-            "dkl.data.create",
-            "dkl.data.dataset",
-            "dkl.data.description",
-            "dkl.data.sources.lazy",
-            "dkl.data.store.changes",
-        }
-    ): "a Dataset appends rows and describes itself by methods that users call on it",
     frozenset(
         {
             "dkl.machines.kernel_machines",

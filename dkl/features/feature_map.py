@@ -13,7 +13,7 @@ from dkl.features.landmark_projection import Similarities
 from dkl.features.projections import Projection
 from dkl.features.scaling import Scaler, same_scaling
 
-Activation = Literal["cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks"]
+Activation = Literal["cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,13 +22,14 @@ class FeatureMap:
 
     Parameters
     ----------
-    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks"}
+    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps"}
         "cos-sin": two columns a frequency, all cosines first, then all sines. "cos": cos(w.x + b).
         "arc-cosine": H(w.x) (w.x)^order. "identity": w.x itself. "harmonics": a spherical harmonic, one column each.
-        "landmarks": a similarity to a landmark, one column each.
+        "landmarks": a similarity to a landmark, one column each. "steps": a product of thresholds of columns, one each.
     projection : Projection
         m frequencies on d columns; for "harmonics" a HarmonicProjection, which holds multi-indices, for
-        "landmarks" a LandmarkProjection or SharedLandmarkProjection, which hold those of each similarity.
+        "landmarks" a LandmarkProjection or SharedLandmarkProjection, which hold those of each similarity; for "steps" a
+        StepProjection, which holds columns and thresholds.
     amplitudes : ndarray of shape (m,), float64
         The factor of each frequency (of both columns of a pair).
     phases : ndarray of shape (m,), float64, or None

@@ -5,12 +5,14 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import Similarities
 from dkl.features.projections import ColumnProjection, Projection, StructuredProjection
 from dkl.features.scaling import Scaler
+from dkl.features.step_projection import HINGE, StepProjection
 from dkl.kernels.harmonic_tiles import harmonic_values
 from dkl.kernels.landmark_tiles import similarity_values, wave_map
 from dkl.kernels.scale import linear_part, normal_scores
@@ -32,11 +34,30 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
         # The recurrences of harmonics divide by the lengths of rows, and need float64 whatever the result's dtype is.
         rows = scaled(xp, X, feature_map.scaler, xp.float64)
         return [harmonic_values(xp, rows, feature_map, dtype) * amplitudes]
+    if isinstance(feature_map.projection, StepProjection):
+        rows = scaled(xp, X, feature_map.scaler, xp.float64)
+        return [xp.asarray(step_values(xp, rows, feature_map.projection), dtype=dtype) * amplitudes]
     rows = scaled(xp, X, feature_map.scaler, dtype)
     if isinstance(feature_map.projection, Similarities):
         return [similarity_values(xp, angles(xp, rows, wave_map(feature_map), dtype), feature_map, dtype)]
     z = angles(xp, rows, feature_map, dtype)
     return [phi * amplitudes for phi in activate(xp, z, feature_map)]
+
+
+def step_values(xp: ModuleType, rows: Array, projection: StepProjection) -> Any:
+    """The products of steps and hinges of scaled rows, of shape (n, m), float64."""
+    values = xp.ones((rows.shape[0], projection.n_frequencies), dtype=xp.float64)
+    for factor in range(projection.columns.shape[1]):
+        column, t = projection.columns[:, factor], projection.thresholds[:, factor]
+        x = xp.take(rows, xp.asarray(np.maximum(column, 0)), axis=1)
+        above = xp.asarray(x > xp.asarray(t), dtype=xp.float64)
+        is_hinge = projection.kinds[:, factor] == HINGE
+        if is_hinge.any():
+            high = xp.asarray(projection.high[np.maximum(column, 0)])
+            length = xp.where(x > high, high, x) - xp.asarray(t)
+            above = xp.where(xp.asarray(is_hinge), above * length, above)
+        values = xp.where(xp.asarray(column >= 0), values * above, values)
+    return values
 
 
 def slopes(xp: ModuleType, z: Array, feature_map: FeatureMap, outer: Array) -> Any:

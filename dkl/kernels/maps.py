@@ -17,6 +17,7 @@ from dkl.kernels.harmonic_tiles import HARMONIC_FLOPS, harmonic_maps
 from dkl.kernels.landmark_tiles import SimilarityProduct, wave_map
 from dkl.kernels.products import Product
 from dkl.kernels.sincos import write_waves
+from dkl.kernels.step_tiles import STEP_FLOPS, step_maps
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import checked_dtype, checked_rows, refuse_overflow, row_tile, spans
 from dkl.protocols.arrays import Array, Rows
@@ -109,6 +110,9 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -
     if feature_map.activation == "landmarks":
         similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, dtype)
         return RowMapper(lambda rows, room: _kept(similarities(rows), room), similarities.product.tiles.step)
+    if feature_map.activation == "steps":
+        X = checked_rows(X, feature_map)
+        return RowMapper(lambda rows, room: step_maps(X[rows], feature_map, dtype, room))
     product = Product(X, feature_map, dtype)
     amplitudes, paired = feature_map.amplitudes.astype(dtype), feature_map.activation == "cos-sin"
 
@@ -145,6 +149,8 @@ def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
     if feature_map.activation == "harmonics":
         # Harmonics come from recurrences: their cost hardly depends on the number of columns.
         return HARMONIC_FLOPS * feature_map.n_features
+    if feature_map.activation == "steps":
+        return STEP_FLOPS * feature_map.n_features
     if feature_map.activation == "landmarks":
         waves = wave_map(feature_map)
         # Frequencies that all landmarks share are mixed by a product with one row of weights a landmark.

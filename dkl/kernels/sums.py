@@ -13,6 +13,7 @@ from dkl.kernels.harmonic_tiles import harmonic_sums
 from dkl.kernels.landmark_tiles import similarity_sums
 from dkl.kernels.pair_sums import pair_sums
 from dkl.kernels.products import Product
+from dkl.kernels.step_tiles import step_sums
 from dkl.kernels.tiles import RowTiles, checked_dtype, checked_rows, checked_weights, spans
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
@@ -74,6 +75,8 @@ def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: DTypeLi
         sums = harmonic_sums(X, S, feature_map, dtype, power=1)
     elif feature_map.activation == "landmarks":
         return similarity_sums(X, S, feature_map, dtype, power=1)
+    elif feature_map.activation == "steps":
+        return step_sums(X, S, feature_map, dtype, power=1)
     else:
         sums = _power_sums(X, S, feature_map, dtype, power=1)
     return sums * feature_map.amplitudes[:, None]
@@ -108,6 +111,8 @@ def feature_squares(X: Rows, s: np.ndarray, feature_map: FeatureMap, dtype: DTyp
         squares = harmonic_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     elif feature_map.activation == "landmarks":
         return similarity_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
+    elif feature_map.activation == "steps":
+        return step_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     else:
         squares = _power_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     return squares * feature_map.amplitudes**2

@@ -16,6 +16,7 @@ from dkl.data.counts import RowCounts
 from dkl.data.ingest.staging import shuffle_keys
 from dkl.data.sources.rows import PARTS, RowReader, RowSource
 from dkl.protocols.block import Block
+from dkl.protocols.source import WrappedSource
 
 # keeps the order of a thinned sample apart from that of a shuffle with the same seed
 _THIN_SALT = 0x5448_494E
@@ -56,6 +57,7 @@ class Fewest:
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
         if self.count >= len(chosen):
             return chosen
+        # By row id, so that the sample is the same however the rows are cut into blocks within their share.
         keys = shuffle_keys(block.row_id[chosen], self.seed ^ _THIN_SALT)
         return np.sort(chosen[np.argpartition(keys, self.count)[: self.count]]) if self.count else chosen[:0]
 
@@ -77,6 +79,8 @@ class Thinned:
     @cached_property
     def kept(self) -> np.ndarray:
         """Rows of each block after thinning."""
+        # Block b keeps floor(B[b + 1] w / n) - floor(B[b] w / n) of its rows, where B are the rows before each block, w
+        # the rows wanted and n all rows: each within one row of its share, and w in all.
         before = np.concatenate([[0], np.cumsum(self.rows)])
         wanted = min(self.max_rows, int(before[-1]))
         return np.diff(before * wanted // max(int(before[-1]), 1))
@@ -113,6 +117,7 @@ class SelectedReader:
 
 def chosen_rows(block: Block, choosers: tuple[Chooser, ...]) -> Block:
     """The rows that all choosers keep, without the columns they needed; the block itself when that is all of them."""
+    # Each chooser is given what the ones before have left.
     chosen = np.arange(len(block.row_id))
     for chooser in choosers:
         chosen = chooser.choose(block, chosen)
@@ -120,7 +125,7 @@ def chosen_rows(block: Block, choosers: tuple[Chooser, ...]) -> Block:
     return block if len(chosen) == len(block.row_id) else block.rows(chosen)
 
 
-class SelectedSource:
+class SelectedSource(WrappedSource[RowSource]):
     """The rows of `base` that all `steps` keep; see `dkl.protocols.source.BlockSource` for the attributes.
 
     Parameters
@@ -143,20 +148,27 @@ class SelectedSource:
         n_classes: int | None,
         counts: RowCounts | None = None,
     ) -> None:
-        self.base, self.steps, self.block_rows = base, steps, np.asarray(rows, np.int64)
-        self.n_blocks, self.n_columns, self.dtype = base.n_blocks, base.n_columns, base.dtype
-        self.is_sparse, self.has_y, self.has_weight = base.is_sparse, base.has_y, base.has_weight
-        self.stored_nbytes = base.stored_nbytes
-        self.place = base.place
+        super().__init__(base)
+        self.steps = steps
+        self._rows = np.asarray(rows, np.int64)
         self._n_classes = n_classes
         self._counts = counts
 
+    @property
+    def has_y(self) -> bool:
+        return self.base.has_y
+
+    @property
+    def block_rows(self) -> np.ndarray:
+        return self._rows
+
     @cached_property
     def counts(self) -> RowCounts:
-        return self._counts or RowCounts.of_blocks(self.light_blocks(), self._n_classes)
+        return self._counts or RowCounts.of_blocks(self.blocks_without_x(), self._n_classes)
 
     @property
     def block_nbytes(self) -> int:
+        # The rows that are kept may be the fullest of a sparse block, so only those of dense rows take a known share.
         if self.is_sparse:
             return self.base.block_nbytes
         share = self.block_rows.max() / max(self.base.block_rows.max(), 1)
@@ -164,6 +176,7 @@ class SelectedSource:
 
     @property
     def read_nbytes(self) -> int:
+        # The whole block is read before its rows are chosen, and is there beside the copy of those that stay.
         return self.base.read_nbytes + self.base.block_nbytes
 
     @property
@@ -181,6 +194,7 @@ class SelectedSource:
 
     def ticket(self, index: int) -> Any:
         base = self.base.ticket(index)
+        # Where the rows are computed by Dask, so is the ticket: the choosers are added to what the base's graph makes.
         if isinstance(base, Delayed):
             return delayed(partial(SelectedTicket, choosers=self._choosers(index)), pure=False)(base)
         return SelectedTicket(base, self._choosers(index))
@@ -188,9 +202,9 @@ class SelectedSource:
     def _choosers(self, index: int) -> tuple[Chooser, ...]:
         return tuple(step.at(index) for step in self.steps)
 
-    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         needs = {name for chooser in self._choosers(0) for name in chooser.needs}
-        for block in self.base.light_blocks(tuple(sorted({*extra, *needs} - {"row_id"}))):
+        for block in self.base.blocks_without_x(tuple(sorted({*extra, *needs} - {"row_id"}))):
             yield chosen_rows(block, self._choosers(block.index))
 
 
@@ -198,6 +212,7 @@ def narrowed(
     source: RowSource, step: Step, rows: np.ndarray, *, n_classes: int | None, counts: RowCounts | None = None
 ) -> SelectedSource:
     """`source` after one more step; steps on one base are kept in one list, so that rows are copied once."""
+    # A view of a view: one list of steps, so that the rows of a block are copied once at the end.
     if isinstance(source, SelectedSource):
         return SelectedSource(source.base, (*source.steps, step), rows, n_classes=n_classes, counts=counts)
     return SelectedSource(source, (step,), rows, n_classes=n_classes, counts=counts)
