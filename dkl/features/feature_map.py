@@ -129,7 +129,7 @@ class FeatureMap:
     def _joins(self, other: FeatureMap) -> bool:
         # The order of an arc-cosine map alone means something; of other maps it is ignored.
         kinds = [
-            (one.activation, one.order if one.activation == "arc-cosine" else 0, one.n_columns, one.phases is None)
-            for one in (self, other)
+            (part.activation, part.order if part.activation == "arc-cosine" else 0, part.n_columns, part.phases is None)
+            for part in (self, other)
         ]
         return kinds[0] == kinds[1] and same_scaling(self.scaler, other.scaler)

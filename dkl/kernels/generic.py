@@ -122,8 +122,8 @@ def _structured_product(xp: ModuleType, rows: Array, projection: StructuredProje
                 block = xp.reshape(xp.stack([even + odd, even - odd], axis=2), (n, padded))
                 half *= 2
         outputs.append(block)
-    chosen = xp.take(xp.concat(outputs, axis=1), xp.asarray(projection.numbers()), axis=1)
-    return chosen * xp.asarray(projection.radii / padded**1.5, dtype=dtype)
+    products = xp.take(xp.concat(outputs, axis=1), xp.asarray(projection.numbers()), axis=1)
+    return products * xp.asarray(projection.radii / padded**1.5, dtype=dtype)
 
 
 def _quantile_scores(xp: ModuleType, X: Array, scaler: Scaler) -> Array:

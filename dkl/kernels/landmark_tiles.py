@@ -57,6 +57,7 @@ def similarity_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.d
     similarities = SimilarityProduct(X, feature_map, dtype)
     for rows in spans(X.shape[0], similarities.product.tiles.step):
         values = similarities(rows)
+        # Each tile is added in float64; the products of a tile are in the dtype of the arithmetic.
         total[0] += np.dot(values.T if power == 1 else np.square(values).T, S[rows].astype(dtype))
     return total
 
@@ -123,6 +124,8 @@ def similarity_values(xp: ModuleType, z: Array, feature_map: FeatureMap, dtype: 
     if isinstance(projection, SharedLandmarkProjection):
         waves = xp.concat([xp.cos(z), xp.sin(z)], axis=1)
         return xp.matmul(waves, xp.asarray(projection.mixing, dtype=dtype).T) * amplitudes
+    # A table of the frequencies of each landmark, as long as the longest needs: gathered, the cosines are summed along
+    # it.
     lengths = np.diff(projection.starts)
     places = np.minimum(projection.starts[:-1, None] + np.arange(lengths.max()), len(projection.weights))
     # a landmark with fewer frequencies than others takes the column of zeros for those it has not

@@ -103,6 +103,7 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -
     """What the map alone decides is prepared once for all spans, which threads may share."""
     dtype = checked_dtype(dtype)
     if device.is_on_gpu(X):
+        # A GPU takes all rows of a span at once, in tiles of its own size.
         return RowMapper(lambda rows, room: _kept(device.map_rows(X[rows], feature_map, dtype), room))
     if feature_map.activation == "harmonics":
         X = checked_rows(X, feature_map)
@@ -164,5 +165,6 @@ def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
         mixing = 2.0 * waves.n_features * feature_map.n_features if waves.activation == "cos-sin" else 0.0
         return mapping_flops(columns, waves) + mixing
     projection = feature_map.projection
+    # Two operations for each entry of W, whether it is stored or not, and what a cosine costs for each feature.
     entries = len(projection.data) if isinstance(projection, SparseProjection) else columns * projection.n_frequencies
     return 2.0 * entries + SINCOS_FLOPS * feature_map.n_features

@@ -132,6 +132,7 @@ def _power_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype
     if isinstance(feature_map.projection, ColumnProjection):
         # Features that are columns: all columns are summed once, however often each of them was drawn.
         return _column_sums(X, S, feature_map, dtype, power)[feature_map.projection.columns][None]
+    # Ramps and linear forms: a tile of angles, the activation, and a product with the weights.
     product = Product(X, feature_map, dtype)
     total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
     for rows, tile in product.tiles:
@@ -187,6 +188,7 @@ def encode_targets(block: Block, n_classes: int | None, class_weight: np.ndarray
         raise ValueError("these rows have no target (y); supervised sums need one")
     if n_classes is None:
         targets = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1)
+        # Sums of y phi and of phi make those of (y - mean) phi, whatever the mean turns out to be.
         return np.hstack([targets, np.ones((block.n_rows, 1))]) * block.weights[:, None]
     codes = block.y
     if block.n_rows and not (codes.min() >= 0 and codes.max() < n_classes):
