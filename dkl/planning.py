@@ -229,6 +229,12 @@ def plan(learner: Planned, dataset: object, y: object = None) -> Plan:
     finally:
         backend.close()
     flops_per_second, bytes_per_second = product_rate(), _read_rate(rows)
+    # A plan of a fit that would be refused for want of a GPU says so, and is a plan all the same.
+    try:
+        wanted = getattr(learner, "device", None)
+        device = "" if wanted is None else str(choose_device(wanted))
+    except RuntimeError as error:
+        device = str(error)
     passes = []
     for (records, calls), memory in zip(kinds, memories, strict=True):
         costs = [_cost(record, rows) for record in records]
@@ -236,6 +242,7 @@ def plan(learner: Planned, dataset: object, y: object = None) -> Plan:
         # The steps of a fold follow each other, so that no second slot can shorten them: a pass takes at least their
         # time.
         flops = serial + sum(cost.flops for cost in costs)
+        # Rows in memory are read for nothing; those of a store are read by every process at once.
         stored = rows.source.stored_nbytes
         computing = max(flops / slots.total(), serial) / flops_per_second
         reading = stored / (bytes_per_second * len(slots)) if stored else 0.0
@@ -249,16 +256,8 @@ def plan(learner: Planned, dataset: object, y: object = None) -> Plan:
         bytes_per_second,
         held=learner.planned_memory(whole) if hasattr(learner, "planned_memory") else {},
         is_cluster=backend.is_cluster,
-        device=_device_of(getattr(learner, "device", None)),
+        device=device,
     )
-
-
-def _device_of(device: str | None) -> str:
-    """Where a fit with this parameter would compute, or why it would be refused; empty for a learner without one."""
-    try:
-        return "" if device is None else str(choose_device(device))
-    except RuntimeError as error:
-        return str(error)
 
 
 def _memory(
