@@ -169,6 +169,7 @@ class Plan:
     def __repr__(self) -> str:
         table = self.cells()
         widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+        # Columns are padded to their widest cell.
         lines = [
             "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
         ]
@@ -278,6 +279,7 @@ def _memory(
 def _cost(record: Record, rows: Dataset) -> Cost:
     """Of one pass of a record; drawing a sample is a few operations a row."""
     if isinstance(record, RowSample):
+        # A hash of three rounds and a comparison with the largest key so far.
         return Cost(50.0 * rows.n_rows)
     return record.cost(rows.n_rows, rows.n_columns)
 
@@ -285,6 +287,7 @@ def _cost(record: Record, rows: Dataset) -> Cost:
 def product_rate() -> float:
     """Operations of a float32 matrix product a second of the processor, on one thread: the best of three."""
     m, n, k = _TRIAL_SHAPE
+    # Ones, since denormal numbers or NaN would make the product slower than it is.
     left, right = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
     with one_blas_thread():
         left @ right
@@ -298,6 +301,7 @@ def _read_rate(rows: Dataset) -> float:
     source = rows.source
     if not source.stored_nbytes or not rows.n_rows:
         return float("inf")
+    # The largest block: the last one may hold a few rows only, and say nothing about the rate.
     index = int(np.argmax(source.block_rows))
     reader, ticket = source.reader(), source.ticket(index)
     seconds = _timed(lambda: reader.load(ticket))

@@ -29,6 +29,7 @@ _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "th{text-align:left;vertical-align:top;padding-right:1.5rem;font-weight:600}code{font-size:13px}"
 )
+# By this beginning a page is recognised as one of ours, which may be replaced.
 _HEAD = "<!doctype html><html lang='en'><meta charset='utf-8'><title>"
 
 
@@ -86,6 +87,7 @@ class Report:
         OSError
             With the path, when it cannot be written; a page that was there is as it was.
         """
+        # A page is one file: styles and the picture are in it.
         formats = {".html": self.to_html, ".json": self.to_json, ".txt": lambda: f"{self!r}\n"}
         page = formats[check_format(path)]()
         with written_whole(path) as hidden:
@@ -347,6 +349,7 @@ def _shown(label: str, value: object) -> str:
 def _curve_text(curve: Mapping[str, Sequence[Any]]) -> str:
     """A table of at most a dozen rounds, the last one among them."""
     n_rounds = len(next(iter(curve.values())))
+    # Evenly spaced rounds, the first and the last among them.
     kept = np.unique(np.linspace(0, n_rounds - 1, min(n_rounds, _LINES)).astype(int))
     table = [["round", *curve]]
     for at in kept:
@@ -377,6 +380,7 @@ def _picture(curve: Mapping[str, Sequence[Any]]) -> str:
     ys = ys if name == "held-out loss" else curve.get("loss") or curve.get("objective") or []
     xs = curve.get("n_features") or list(range(len(ys)))
     points = np.array([(x, y) for x, y in zip(xs, ys, strict=True) if x is not None and y is not None])
+    # A line needs two points; a learner of one round has no curve.
     if len(points) < 2:
         return ""
     low, span = points.min(axis=0), np.maximum(np.ptp(points, axis=0), np.finfo(float).tiny)

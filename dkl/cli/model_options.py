@@ -23,6 +23,7 @@ else:
     # The names that the shell completes and checks are those of the registry.
     LearnerName = Literal[(*learner_keys(), "tuned")]
 FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", "coordinates", "harmonics"]
+# The panels of the help: thirty options in one list would be unreadable.
 FEATURES, CANDIDATES, FAMILY, MACHINE = "Features", "Candidates", "Family", "Linear model"
 
 
@@ -133,6 +134,7 @@ class MachineOptions:
 
 def family_from(options: FeatureOptions) -> Family:
     """The family that the options name."""
+    # Parameters that the families of shift-invariant kernels share.
     spread: dict[str, Any] = {
         "sigma": _bandwidth(options.sigma),
         "sampling": options.sampling,
@@ -279,5 +281,6 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
         try:
             settings[name] = json.loads(text)
         except json.JSONDecodeError:
+            # Texts need no quotes: `--set loss=hinge` is what people type.
             settings[name] = text
     return settings

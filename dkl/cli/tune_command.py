@@ -108,6 +108,7 @@ def tune(
         "best_score": tuning.best_score_,
         "best_params": tuning.best_params_,
         "trials": len(tuning.trials),
+        # A trial that failed has its error in the table, and an empty text stands for none.
         "failed": int((tuning.trials["error"] != "").sum()),
         "rows": dataset.n_rows,
         "seconds": round(time.perf_counter() - started, 3),
@@ -140,6 +141,7 @@ def space_from(pairs: list[str]) -> dict[str, Any]:
     """
     space: dict[str, Any] = {}
     for pair in pairs:
+        # Names of nested parameters hold no equals sign, and values may.
         name, equals, text = pair.partition("=")
         values = _values(text) if equals else None
         if values is None:
