@@ -42,6 +42,7 @@ class LearnerEntry:
     @property
     def learner_class(self) -> Any:
         """The class, imported now."""
+        # Importing all learners takes a second, and a table of names must not cost that.
         return getattr(importlib.import_module(self.module), self.name)
 
 
