@@ -109,17 +109,17 @@ class KernelClassifier(ClassPredictions, KernelMachine):
 
     def __init__(
         self,
-        features: FeatureLearner | str | None = "aligned",
+        features: FeatureLearner | str | None = "auto",
         *,
-        loss: str = "hinge",
-        alpha: float | str = 1e-5,
+        loss: str | None = None,
+        alpha: float | str | None = None,
         epochs: int | None = None,
-        solver: str = "sgd",
+        solver: str | None = None,
         class_weight: ClassWeight = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 3,
-        calibrate: bool = False,
+        calibrate: bool | None = None,
         device: str = "auto",
         random_state: RandomState = None,
         checkpoint: StorePath = None,
@@ -142,7 +142,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self.progress = progress
         self.memory_limit = memory_limit
 
-    @available_if(lambda self: self.calibrate or self.loss == "log_loss")
+    @available_if(lambda self: self._settings.calibrate or self._settings.loss == "log_loss")
     def predict_proba(self, X: object) -> Any:
         """Class probabilities; there is none for a loss other than "log_loss" unless `calibrate` is set.
 
@@ -167,7 +167,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     @property
     def _multiplier(self) -> float | None:
         """What scores are multiplied with for probabilities; None for the log loss, whose scores are log odds."""
-        return 1.0 / self.temperature_ if self.calibrate else None
+        return 1.0 / self.temperature_ if self._settings.calibrate else None
 
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
         return class_weights(self.class_weight, np.asarray(dataset.classes), np.asarray(dataset.class_weights))
@@ -179,7 +179,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self.classes_ = classes
 
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
-        if self.calibrate:
+        if self._settings.calibrate:
             self.temperature_ = 1.0 / calibrate(problem, self.linear_, dataset.source, run)
 
 
@@ -242,13 +242,13 @@ class KernelRegressor(NumberPredictions, KernelMachine):
 
     def __init__(
         self,
-        features: FeatureLearner | str | None = "aligned",
+        features: FeatureLearner | str | None = "auto",
         *,
-        loss: str = "squared_error",
-        alpha: float | str = 1e-5,
+        loss: str | None = None,
+        alpha: float | str | None = None,
         epsilon: float = 0.1,
         epochs: int | None = None,
-        solver: str = "sgd",
+        solver: str | None = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 3,
@@ -276,7 +276,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         # scikit-learn's checks fit several targets where this is set
-        tags.target_tags.multi_output = self.solver == "newton"
+        tags.target_tags.multi_output = self._settings.solver == "newton"
         return tags
 
     def _has_one_target(self) -> bool:
@@ -286,7 +286,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
     def _check_targets(self, dataset: Dataset) -> None:
         # scikit-learn's partial_fit has one target; Newton steps share one Hessian among all.
         several = dataset.schema.n_targets or 1
-        if several > 1 and self.solver == "sgd":
+        if several > 1 and self._settings.solver == "sgd":
             raise ValueError(
                 f"solver='sgd' fits one target, y has {several} columns; use solver='newton', which fits all at once"
             )

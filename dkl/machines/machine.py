@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from contextlib import suppress
 from dataclasses import replace
 from numbers import Integral
@@ -24,7 +25,9 @@ from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton, head_memory, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
+from dkl.machines.contest import FEWEST_ROWS, JUDGED_ROWS, contenders, contest_reasons, usual_advice, winner
 from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
+from dkl.machines.settings import OpenParameters, Settings, settled
 from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
@@ -49,6 +52,8 @@ from dkl.progress import resolve_progress
 from dkl.registry import learner_entry, learner_keys
 
 # A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
+LOG = logging.getLogger("dkl")
+
 _PILOT_FEATURES = 500
 # The parameters that make a searching learner draw all of its features.
 _DRAWN = {"plain_share": 1.0}
@@ -64,10 +69,10 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
 
     features: Any
     features_: FeatureLearner
-    loss: str
-    alpha: float | str
+    loss: str | None
+    alpha: float | str | None
     epochs: int | None
-    solver: str
+    solver: str | None
     early_stopping: bool
     validation_fraction: float
     patience: int
@@ -110,10 +115,12 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         dataset = rows_to_fit(self, X, one_dimensional(y), sample_weight, supervised=self._supervised, task=self._task)
         # The learner inside would warn a second time that a store with splits is used whole.
         dataset = without_splits(dataset)
+        settings = self._settle(dataset)
         self._check_targets(dataset)
         record_rows(dataset)
         weights = self._class_weights(dataset)
         self.encoding_ = dataset.encoding
+        self.loss_, self.solver_ = settings.loss, settings.solver
         fingerprint = run_fingerprint(self, dataset)
         if goes_on := has_begun(self.features, getattr(self, "features_", None)):
             # the rows held out stay the same, and a checkpoint of the last fit does not hold this one
@@ -121,12 +128,16 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         else:
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
+        choice, changes = None, {}
         if self.features is None:
             # One pass and a sample decide on the features; machine parameters stay as they are given.
             advice = advise(dataset, run, self.seed_)
             self._advised, self.reasons_ = advice.features, advice.reasons_for(self)
+        elif self.features == "auto":
+            choice = self._choose_features(dataset, weights, run)
         folds = self._judging_folds(dataset)
-        choice, changes = self._piloted_choice(folds, dataset, weights, run)
+        if choice is None:
+            choice, changes = self._piloted_choice(folds, dataset, weights, run)
         # With several folds the penalty has been agreed on by pilots, and the features may see all rows.
         withheld = folds[0] if len(folds) == 1 else None
         last = self.features_ if goes_on and not changes else None
@@ -140,7 +151,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         self._finish(problem, dataset, run)
         return self
 
-    @available_if(lambda self: self.solver == "sgd")
+    @available_if(lambda self: self._settings.solver == "sgd")
     def partial_fit(self, X: object, y: object = None, classes: object = None, sample_weight: object = None) -> Self:
         """Go on with the linear model for one epoch on further rows; the features stay. Only for ``solver="sgd"``.
 
@@ -226,7 +237,8 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         self._check_solver()
         unfitted = self._unfitted()
         weights = unfitted._class_weights(dataset)
-        passes: list[Any] = []
+        unfitted._settle(dataset)
+        passes: list[Any] = unfitted._planned_choice(dataset, weights) if self.features == "auto" else []
         folds = unfitted._judging_folds(dataset)
         for changes in unfitted._rivals() if len(folds) > 1 else ():
             # each rival is searched for and judged on each fold by itself
@@ -236,20 +248,28 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         learner = unfitted._new_features("features")
         passes.extend(learner.planned_passes(dataset))
         problem = unfitted._planned_problem(learner, dataset, weights)
-        if self.solver == "newton":
+        if unfitted._settings.solver == "newton":
             passes.extend(newton_passes(problem, dataset.n_rows))
         else:
             patience = self.patience if self.early_stopping else None
             n_rows, n_blocks = dataset.n_rows, dataset.source.n_blocks
             passes += epoch_passes(problem, n_rows=n_rows, n_blocks=n_blocks, epochs=self.epochs, patience=patience)
-        return [*passes, *(calibration_passes(problem) if getattr(self, "calibrate", False) else ())]
+        return [*passes, *(calibration_passes(problem) if unfitted._settings.calibrate else ())]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Bytes that the driver holds at most beside the passes: of the features, or of the linear model's steps."""
         unfitted = self._unfitted()
+        unfitted._settle(dataset)
+        if self.features == "auto":
+            # Kinds of features are tried one after the other: the largest of them counts.
+            tried = contenders(dataset, usual_advice())
+            unfitted._advised = max(
+                (contender.learner for contender in tried),
+                key=lambda learner: sum(learner.planned_memory(dataset).values()),
+            )
         learner = unfitted._new_features("features")
         features = learner.planned_memory(dataset)
-        if self.solver != "newton":
+        if unfitted._settings.solver != "newton":
             return features
         problem = unfitted._planned_problem(learner, dataset, unfitted._class_weights(dataset))
         # features and linear model are fitted one after the other: the larger of the two counts
@@ -270,7 +290,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
             self.target_scale_,
             self.n_epochs_,
             self.validation_losses_,
-            alpha=self.alpha,
+            alpha=self._settings.alpha,
         )
 
     def _keep(self, fit: LinearFit) -> None:
@@ -294,11 +314,88 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
     def _fit_linear(self, problem: LinearProblem, dataset: Dataset, run: Run) -> LinearFit:
         """Fit the linear model by the machine's solver; subscribers may look at the machine under way."""
         # a machine that calibrates has no probabilities before its last pass, so that nobody is shown it under way
-        run = replace(run, estimator=None if getattr(self, "calibrate", False) else self._as_fitted)
-        if self.solver == "newton":
+        run = replace(run, estimator=None if self._settings.calibrate else self._as_fitted)
+        if self._settings.solver == "newton":
             return fit_by_newton(problem, dataset.source, run)
         patience = self.patience if self.early_stopping else None
         return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
+
+    @property
+    def _settings(self) -> Settings:
+        """What the open parameters come to; for a fitted machine, what they came to on its rows."""
+        settings = settled(self._open_parameters(), self._task)
+        if self.solver is None and hasattr(self, "solver_"):
+            return replace(settings, solver=self.solver_, loss=self.loss_)
+        return settings
+
+    def _open_parameters(self) -> OpenParameters:
+        return OpenParameters(
+            self.loss,
+            self.alpha,
+            self.solver,
+            getattr(self, "calibrate", False),
+            chooses=self.features == "auto" if isinstance(self.features, str) else False,
+            stops_early=self.early_stopping or self.epochs is not None,
+        )
+
+    def _settle(self, dataset: Dataset) -> Settings:
+        """The settings for these rows, which the machine keeps from now on."""
+        n_classes = dataset.schema.n_classes or 1
+        settings = settled(self._open_parameters(), self._task, dataset.n_rows, 1 if n_classes == 2 else n_classes)
+        self.loss_, self.solver_ = settings.loss, settings.solver
+        return settings
+
+    def _choose_features(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> PenaltyChoice | None:
+        """Set the kind of features that does best on held-out rows, and why; the penalty too, if all rows judged.
+
+        Each kind is learned without the rows of a fold, from a sample of many rows, and judged on the fold by the
+        same exact linear model at several penalties.
+        """
+        advice = advise(dataset, run, self.seed_)
+        tried = contenders(dataset, advice)
+        if dataset.total_weight < FEWEST_ROWS:
+            self._advised = tried[0].learner
+            self.reasons_ = (
+                f"Features: the columns themselves, since {dataset.n_rows} rows are too few to choose by.",
+            )
+            return None
+        sample = dataset if dataset.n_rows <= JUDGED_ROWS else dataset.thin(JUDGED_ROWS, self.seed_)
+        folds = judging_folds(HeldOut(self.validation_fraction, self.seed_), sample.total_weight)
+        choices: list[list[PenaltyChoice] | None] = []
+        for number, contender in enumerate(tried):
+            self._advised = contender.learner
+            try:
+                choices.append([self._judged(fold, {}, sample, weights, run, f"{number}-") for fold in folds])
+            except ValueError as error:
+                LOG.info("%s are left out of the choice: %s", contender.name, error)
+                choices.append(None)
+        won = winner(choices)
+        self._advised = tried[won].learner
+        self.reasons_ = (*contest_reasons(tried, choices, won, sample.n_rows), *advice.reasons[:3])
+        judged = choices[won]
+        whole = sample is dataset and self._settings.alpha == "auto" and self._settings.solver == "newton"
+        return agreed(judged) if whole and judged is not None and len(folds) > 1 else None
+
+    def _planned_choice(self, dataset: Dataset, weights: np.ndarray | None) -> list[Any]:
+        """The passes that choosing the kind of features takes; leaves the costliest kind to be planned for."""
+        sample = dataset if dataset.n_rows <= JUDGED_ROWS else dataset.thin(JUDGED_ROWS, 0)
+        folds = judging_folds(HeldOut(self.validation_fraction, 0), sample.total_weight)
+        passes: list[Any] = []
+        tried = contenders(dataset, usual_advice())
+        for contender in tried:
+            self._advised = contender.learner
+            pilot = self._pilot("0", {})
+            problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
+            judging = newton_passes(problem, sample.n_rows)
+            passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(sample), *judging)]
+        self._advised = max((c.learner for c in tried), key=lambda learner: learner.planned_map(dataset).n_features)
+        return passes
+
+    def _judging_loss(self) -> dict[str, Any]:
+        """The loss that kinds of features are judged by, whatever the machine's own is: one with a Hessian."""
+        loss = self._settings.loss
+        exact = "squared_hinge" if self._task == "classification" else "squared_error"
+        return {"loss": loss if loss in NEWTON_LOSSES else exact, "alpha": "auto"}
 
     def _judging_folds(self, dataset: Dataset) -> list[HeldOut]:
         """The rows that the penalty of searched features is judged on: a share of many rows, five folds of few.
@@ -306,7 +403,8 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         Features that were searched for on all rows look too good on each of them, and a penalty chosen there is too
         light: those that judge are kept out of the search.
         """
-        if self.alpha != "auto" or self.solver != "newton" or not self._new_features("features")._searches:
+        settings = self._settings
+        if settings.alpha != "auto" or settings.solver != "newton" or not self._new_features("features")._searches:
             return []
         return judging_folds(HeldOut(self.validation_fraction, self.seed_), dataset.total_weight)
 
@@ -336,15 +434,21 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         return None, _DRAWN
 
     def _judged(
-        self, fold: HeldOut, changes: dict[str, Any], dataset: Dataset, weights: np.ndarray | None, run: Run
+        self,
+        fold: HeldOut,
+        changes: dict[str, Any],
+        dataset: Dataset,
+        weights: np.ndarray | None,
+        run: Run,
+        prefix: str = "",
     ) -> PenaltyChoice:
         """How the penalties do on a fold that the features do not see."""
         # the stage names the folder of a checkpoint
-        stage = f"plain-{fold.first:g}" if changes else f"{fold.first:g}"
+        stage = prefix + (f"plain-{fold.first:g}" if changes else f"{fold.first:g}")
         pilot = self._pilot(stage, changes).fit_within(dataset, FitContext(fold, for_machine=True, is_pilot=True))
         problem = self._problem_on(pilot, dataset, weights)
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
-        return chosen_penalty(replace(problem, validation=fold), dataset.source, own)
+        return chosen_penalty(replace(problem, validation=fold, **self._judging_loss()), dataset.source, own)
 
     def _rivals(self) -> list[dict[str, Any]]:
         """Changes of the features that few rows choose from: none, or all of them drawn, where a search draws some.
@@ -375,9 +479,9 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
     def _new_features(self, stage: str) -> FeatureLearner:
         """An unfitted learner of the features, with the machine's own seed and checkpoint where it has none."""
         options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
-        if isinstance(self.features, str):
+        if isinstance(self.features, str) and self.features != "auto":
             learner = learner_entry(self.features).learner_class(**options)
-        elif self.features is None:
+        elif self.features is None or isinstance(self.features, str):
             learner = clone(self._advised_features()).set_params(**options)
         else:
             learner = clone(self.features)
@@ -392,11 +496,11 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         self, feature_map: FeatureMap, dtype: str, dataset: Dataset, weights: np.ndarray | None
     ) -> LinearProblem:
         """The linear model to be fitted on the rows of a dataset, mapped by `feature_map`."""
-        holds_out = self.early_stopping or getattr(self, "calibrate", False)
+        holds_out = self.early_stopping or self._settings.calibrate
         return LinearProblem(
             feature_map=feature_map,
-            loss=self.loss,
-            alpha=self.alpha,
+            loss=self._settings.loss,
+            alpha=self._settings.alpha,
             classes=dataset.classes,
             n_targets=dataset.schema.n_targets or 1,
             class_weight=weights,
@@ -454,7 +558,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         """The features that the rows have asked for, with ``features=None``."""
         if not hasattr(self, "_advised"):
             raise ValueError(
-                "features=None asks dkl.suggest, which reads the rows: ask it first, and plan what it says, as in "
+                f"features={self.features!r} asks the rows, which have not been read: ask dkl.suggest first, as in "
                 "dkl.plan(dkl.suggest(dataset).estimator, dataset)"
             )
         return self._advised
@@ -470,18 +574,19 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
 
     def _check_solver(self) -> None:
         """Raise ValueError for solver, loss, alpha and early stopping that do not go together."""
-        if self.solver == "newton" and self.loss not in NEWTON_LOSSES:
+        settings = self._settings
+        if settings.solver == "newton" and settings.loss not in NEWTON_LOSSES:
             loss = "squared_hinge" if self._task == "classification" else "squared_error"
             raise ValueError(
-                f"solver='newton' needs a loss with a Hessian: loss={loss!r}, got loss={self.loss!r}; "
+                f"solver='newton' needs a loss with a Hessian: loss={loss!r}, got loss={settings.loss!r}; "
                 "or use solver='sgd'"
             )
-        if self.solver != "newton" and self.alpha == "auto":
+        if settings.solver != "newton" and settings.alpha == "auto":
             raise ValueError(
-                f"alpha='auto' is chosen by Newton steps: set solver='newton', got solver={self.solver!r}; or give "
+                f"alpha='auto' is chosen by Newton steps: set solver='newton', got solver={settings.solver!r}; or give "
                 "alpha a number"
             )
-        if self.solver == "newton" and self.early_stopping:
+        if settings.solver == "newton" and self.early_stopping:
             raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
 
     def _check_targets(self, dataset: Dataset) -> None:

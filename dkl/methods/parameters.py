@@ -184,12 +184,12 @@ PEAKS: Constraints = {
 MACHINE: Constraints = {
     "features": [
         HasMethods(["fit", "transform"]),
-        StrOptions(set(learner_keys())),
+        StrOptions({"auto", *learner_keys()}),
         None,
     ],
-    "alpha": [_POSITIVE, StrOptions({"auto"})],
+    "alpha": [_POSITIVE, StrOptions({"auto"}), None],
     "epochs": [_count(1), None],
-    "solver": [StrOptions({"sgd", "newton"})],
+    "solver": [StrOptions({"sgd", "newton"}), None],
     "early_stopping": ["boolean"],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
     "patience": [_count(1)],
@@ -198,14 +198,14 @@ MACHINE: Constraints = {
 
 CLASSIFIER: Constraints = {
     **MACHINE,
-    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "modified_huber"})],
+    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "modified_huber"}), None],
     "class_weight": COMMON["class_weight"],
-    "calibrate": ["boolean"],
+    "calibrate": ["boolean", None],
 }
 
 REGRESSOR: Constraints = {
     **MACHINE,
-    "loss": [StrOptions({"squared_error", "epsilon_insensitive", "huber"})],
+    "loss": [StrOptions({"squared_error", "epsilon_insensitive", "huber"}), None],
     "epsilon": [_FROM_ZERO],
 }
 

@@ -1,0 +1,88 @@
+"""What a machine's open parameters come to: loss, penalty, solver and calibration that suit each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dkl.linear.newton import NEWTON_LOSSES
+
+# Newton steps form the products of all features for each model and row: beyond so many operations, or so many classes,
+# stochastic steps take less time.
+_MOST_WORK, _MOST_CLASSES = 4e13, 30
+_FEATURES, _STEPS = 1_000, 8
+
+
+@dataclass(frozen=True)
+class OpenParameters:
+    """The parameters of a machine that may be left open, as they were given; None for those that were not.
+
+    Parameters
+    ----------
+    loss : str or None
+    alpha : float, "auto" or None
+    solver : {"sgd", "newton"} or None
+    calibrate : bool or None
+    chooses : bool
+        The machine chooses its features, too.
+    stops_early : bool
+        What only stochastic steps have was asked for: early stopping, or a number of epochs.
+    """
+
+    loss: str | None
+    alpha: float | str | None
+    solver: str | None
+    calibrate: bool | None
+    chooses: bool
+    stops_early: bool
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the machine works with.
+
+    Parameters
+    ----------
+    loss : str
+    alpha : float or "auto"
+    solver : {"sgd", "newton"}
+    calibrate : bool
+    """
+
+    loss: str
+    alpha: float | str
+    solver: str
+    calibrate: bool
+
+
+def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_models: int = 1) -> Settings:
+    """Every open parameter at the value that suits the others and the rows; given ones stay.
+
+    Parameters
+    ----------
+    given : OpenParameters
+    task : {"classification", "regression"}
+    n_rows : int or None
+        None before rows were seen.
+    n_models : int
+        Linear models side by side: one for two classes, else one a class or target.
+    """
+    # Features that the user chose have the defaults that they always had; without any settings the exact steps and the
+    # penalty that held-out rows prefer do best, as long as the rows are not too many.
+    solver = given.solver
+    if solver is None:
+        may_be_exact = not given.stops_early and (given.loss is None or given.loss in NEWTON_LOSSES)
+        exact = may_be_exact and (given.chooses or given.alpha == "auto")
+        work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * (1 if task == "regression" else n_models)
+        solver = "newton" if exact and work <= _MOST_WORK and n_models <= _MOST_CLASSES else "sgd"
+    loss = given.loss
+    if loss is None:
+        exact_loss = "squared_hinge" if task == "classification" else "squared_error"
+        loss = exact_loss if solver == "newton" or task == "regression" else "hinge"
+    alpha = given.alpha
+    if alpha is None:
+        alpha = "auto" if given.chooses and solver == "newton" else 1e-5
+    elif alpha == "auto" and solver == "sgd" and given.solver is None:
+        # A penalty is judged by Newton steps; stochastic ones, taken for many rows, have a light one by default.
+        alpha = 1e-5
+    calibrate = given.chooses if given.calibrate is None else given.calibrate
+    return Settings(loss, alpha, solver, calibrate)
