@@ -149,6 +149,13 @@ MARGIN: Constraints = {
     "warm_start": ["boolean"],
 }
 
+NYSTROM: Constraints = {
+    **{name: constraint for name, constraint in COMMON.items() if name != "family"},
+    "kernel": [HasMethods(["kernel", "validate", "with_bandwidth"]), None],
+    "landmarks": [StrOptions({"uniform", "kmeans", "leverage", "rpcholesky"})],
+    "sigma_factor": [_POSITIVE],
+}
+
 STEPS: Constraints = {
     **{name: constraint for name, constraint in COMMON.items() if name not in ("family", "scaling")},
     "depth": [Interval(Integral, 1, 3, closed="both")],
