@@ -112,6 +112,7 @@ def suggest(
     >>> type(suggestion.estimator).__name__, suggestion.reasons[0].startswith("Rows: 569 of 2 classes")
     ('KernelClassifier', True)
     """
+    # A generator would give another answer for the same call, and a suggestion is to be looked up again.
     random_state = whole_number(random_state, "random_state")
     dataset = as_dataset(data, y, task=task)
     run = Run(publish=resolve_progress(progress), memory_limit=memory_limit)

@@ -13,7 +13,7 @@ from dkl.features.landmark_projection import Similarities
 from dkl.features.projections import Projection
 from dkl.features.scaling import Scaler, same_scaling
 
-Activation = Literal["cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps"]
+Activation = Literal["cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps", "nystrom"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,10 +22,11 @@ class FeatureMap:
 
     Parameters
     ----------
-    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps"}
+    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps", "nystrom"}
         "cos-sin": two columns a frequency, all cosines first, then all sines. "cos": cos(w.x + b).
         "arc-cosine": H(w.x) (w.x)^order. "identity": w.x itself. "harmonics": a spherical harmonic, one column each.
         "landmarks": a similarity to a landmark, one column each. "steps": a product of thresholds of columns, one each.
+        "nystrom": similarities to landmarks by a kernel in closed form, whitened.
     projection : Projection
         m frequencies on d columns; for "harmonics" a HarmonicProjection, which holds multi-indices, for
         "landmarks" a LandmarkProjection or SharedLandmarkProjection, which hold those of each similarity; for "steps" a

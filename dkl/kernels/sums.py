@@ -10,7 +10,7 @@ from dkl.features.projections import ColumnProjection
 from dkl.kernels import device
 from dkl.kernels.generic import activate
 from dkl.kernels.harmonic_tiles import harmonic_sums
-from dkl.kernels.landmark_tiles import similarity_sums
+from dkl.kernels.landmark_tiles import nystrom_sums, similarity_sums
 from dkl.kernels.pair_sums import pair_sums
 from dkl.kernels.products import Product
 from dkl.kernels.step_tiles import step_sums
@@ -77,6 +77,8 @@ def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: DTypeLi
         return similarity_sums(X, S, feature_map, dtype, power=1)
     elif feature_map.activation == "steps":
         return step_sums(X, S, feature_map, dtype, power=1)
+    elif feature_map.activation == "nystrom":
+        return nystrom_sums(X, S, feature_map, dtype, power=1)
     else:
         sums = _power_sums(X, S, feature_map, dtype, power=1)
     return sums * feature_map.amplitudes[:, None]
@@ -113,6 +115,8 @@ def feature_squares(X: Rows, s: np.ndarray, feature_map: FeatureMap, dtype: DTyp
         return similarity_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     elif feature_map.activation == "steps":
         return step_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
+    elif feature_map.activation == "nystrom":
+        return nystrom_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     else:
         squares = _power_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     return squares * feature_map.amplitudes**2
