@@ -287,7 +287,7 @@ def _cost(record: Record, rows: Dataset) -> Cost:
 def product_rate() -> float:
     """Operations of a float32 matrix product a second of the processor, on one thread: the best of three."""
     m, n, k = _TRIAL_SHAPE
-    # Ones, since denormal numbers or NaN would make the product slower than it is.
+    # Ones, since denormal numbers would make the product slower than it is.
     left, right = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
     with one_blas_thread():
         left @ right
