@@ -90,23 +90,12 @@ IMPURE_HEADS = {"fitting", "incremental", "mixed_blocks", "newton", "refinement"
 CYCLES = {
     frozenset(
         {
-            "dkl.machines.kernel_machines",
-            "dkl.machines.machine",
-            "dkl.machines.suggest",
-            "dkl.machines.from_learner",
-            "dkl.methods.margin.learner",
-            "dkl.methods.modelled",
-        }
-    ): "`machine_` gives a learner's working model as a machine, and machines know learners by name",
-    frozenset(
-        {
             "dkl.explain.contributions",
             "dkl.explain.dependence",
             "dkl.explain.importance",
-            "dkl.plots.along",
             "dkl.plots.explanations",
         }
-    ): "explanations draw themselves, by displays that compute them from a model",
+    ): "both are promised: a result draws itself (`.plot()`), and a display computes its own (`from_estimator`)",
 }
 
 # Packages whose front door hands out what users import.

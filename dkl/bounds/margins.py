@@ -68,12 +68,14 @@ def guaranteed_regret(
         raise ValueError(f"C={C!r}, n_rows={n_rows!r} and rounds={rounds!r} must be positive")
     if as_printed and loss != "hinge":
         raise ValueError(f"the paper prints no constant for loss={loss!r}; use as_printed=False")
+    # D is C sqrt(n), the length of the box of dual weights, and G = (1 + C n) sqrt(n) the steepest gradient in it.
     root, is_hinge = np.sqrt(n_rows), loss == "hinge"
     if is_hinge:
         steepest = (1.0 + C * n_rows) * root
         value = 0.75 * (C + 2.0 * C**2) * n_rows if as_printed else 1.5 * C * root * steepest
         value /= np.sqrt(rounds)
     else:
+        # alpha is at most C' sqrt(n), C' = 2 C: the last term is the gradient alpha / C' of the loss's conjugate.
         steepest = (1.0 + 2.0 * C * n_rows * root + root) * root
         value = C * steepest**2 * (1.0 + np.log(rounds)) / rounds
     return Bound(
@@ -108,8 +110,10 @@ def played_regret(
     weights : sequence of float or None
         p_t; None weighs all rounds alike.
     """
+    # Zinkevich's analysis with weights: each step brings alpha closer to the best one, or the gradient was short.
     eta = np.asarray(steps, dtype=np.float64)
     p = np.ones_like(eta) if weights is None else np.asarray(weights, dtype=np.float64)
+    # Zinkevich's sum telescopes where p / eta never falls; where it does, the fall costs nothing.
     increases = np.diff(p / eta, prepend=0.0).clip(0.0).sum()
     return float((diameter**2 * increases + (p * eta) @ np.asarray(gradients, dtype=np.float64)) / (2.0 * p.sum()))
 
@@ -138,6 +142,8 @@ def played_value(
     -------
     Bound
     """
+    # max F(., lambda) is at most the mean of the responses F(alpha_t, lambda_t) plus the regret, by the definition of
+    # regret.
     response = float(np.average(responses, weights=weights))
     return Bound(
         theorem=f"{_PAPER}, theorem 4.1 (corrected, as played)",
@@ -175,6 +181,7 @@ def margin_shortfall(lower: float, upper: float, *, certified: bool = True) -> B
     >>> margin_shortfall(0.81, 1.0).value.__round__(3)
     0.1
     """
+    # Margins are the roots of inverse objectives, M = 1 / sqrt(2 F).
     ratio = float(np.sqrt(np.clip(lower / upper, 0.0, 1.0))) if upper > 0.0 else 0.0
     return Bound(
         theorem=f"{_PAPER}, corollary 4.2 (corrected{'' if certified else ', an estimate'})",
@@ -223,6 +230,7 @@ def kernel_complexity(
     as_printed : bool
         Without the constant: not valid for short frequencies.
     """
+    # The contraction lemma takes a sine of an angle for the angle itself: a Lipschitz function that is 0 at 0.
     return float((3.0 * frequency_norm * row_norm + (not as_printed)) * np.sqrt(mass / n_rows))
 
 
@@ -274,13 +282,15 @@ def error_bound(
     n = len(margins)
     complexity = kernel_complexity(frequency_norm, row_norm, n, mass=mass, as_printed=as_printed)
     ordered = np.sort(margins)
-    # between two margins the share is constant and the rest falls with theta: the minimum is at a margin, or at 1
+    # Between two margins the share is constant and the rest falls with theta, so that the minimum is at a margin or at
+    # 1.
     theta = np.unique(np.append(ordered[(ordered > 0.0) & (ordered < 1.0)], 1.0))
     share = np.searchsorted(ordered, theta, side="left") / n
     if as_printed:
         of_complexity, uniform = 2.0 * complexity / theta, np.zeros_like(theta)
         confidence = 3.0 * np.sqrt(np.log(2.0 / eps) / (2.0 * n))
     else:
+        # For all theta at once the complexity counts twice, and the choice of theta costs a double logarithm.
         of_complexity, uniform = 4.0 * complexity / theta, np.sqrt(np.log(np.log2(2.0 / theta)).clip(0.0) / n)
         confidence = np.sqrt(np.log(2.0 / eps) / (2.0 * n))
     values = share + of_complexity + uniform + confidence
@@ -384,13 +394,15 @@ def uniform_sample_size(
     True
     """
     check_eps(eps)
+    # R_x R_w bounds every angle w.x: how much potentials can change with w follows from it.
     product = row_norm * frequency_norm
     if as_printed:
         net = n_columns * np.log(2.0 * product / accuracy) - np.log(eps)
         needed = 8.0 * product**2 * net / accuracy**2
     else:
         net = n_columns * np.log1p(16.0 * product / accuracy) + np.log(2.0 / eps)
-        # between where the bias takes all of the accuracy and where it takes at most half
+        # The bias of 2 / n takes all of the accuracy at n = 2 / a and at most half of it at 4 / a: the root lies
+        # between.
         least = 2.0 / accuracy * (1.0 + 2e-6)
         most = max(4.0 / accuracy, 128.0 * net / accuracy**2) + 1.0
         needed = brentq(lambda n: 32.0 * net / (accuracy - 2.0 / n) ** 2 - n, least, most)

@@ -35,6 +35,7 @@ def stored_dtype(dtype: DTypeLike, what: str = "X") -> np.dtype:
         raise ValueError(
             f"Complex data not supported: {what} has dtype {dtype}; pass real and imaginary parts as columns"
         )
+    # Kernels compute with 0 and 1; a boolean in memory is a byte already.
     if dtype.kind == "b":
         return np.dtype(np.uint8)
     if dtype.kind not in "fiu":
@@ -79,6 +80,7 @@ def plain_array(values: GivenValues, name: str) -> np.ndarray:
             "one value a row"
         )
     try:
+        # NumPy says "inhomogeneous shape" of ragged lists, which tells only those who know it.
         array = np.asarray(values)
     except ValueError as error:
         raise ValueError(f"{name} is ragged, its rows have different lengths: {error}") from error
@@ -107,6 +109,7 @@ def as_rows(X: GivenRows) -> np.ndarray | sparse.csr_array:
     TypeError
         Not numbers.
     """
+    # Before anything follows an index: a damaged sparse matrix would have foreign memory read.
     check_sound(X)
     if sparse.issparse(X):
         _check_two_dimensional(X)
@@ -222,6 +225,7 @@ def check_rows(X: np.ndarray | sparse.csr_array, *, first_row: int = 0, names: S
         fine = values.dtype.itemsize < 8 or bool(_fine(values).all())
     if fine:
         return
+    # The first wrong value in the order of rows, counted over all values, or over the stored entries of sparse rows.
     position = int(np.flatnonzero(~_fine(values.reshape(-1)))[0])
     value = values.reshape(-1)[position]
     if sparse.issparse(X):
@@ -275,6 +279,7 @@ def checked_weight(weight: GivenValues, n_rows: int, *, first_row: int = 0) -> n
         values = values[:, 0]
     if values.shape != (n_rows,):
         raise ValueError(f"sample_weight has shape {values.shape}; expected ({n_rows},), one weight a row of X")
+    # NaN is not >= 0 either; it is written out for whoever reads this.
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(bad):
         row = int(bad[0])

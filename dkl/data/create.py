@@ -104,12 +104,14 @@ def create_dataset(
         raise TypeError(f"publish is {shown_value(publish)}; expected a function of one Event")
     seed = whole_number(seed, "seed")
     rows_a_block = None if rows_a_block is None else whole_number(rows_a_block, "rows_a_block", 1)
+    # Where the rows go is looked at before they are: checking a large array takes long, and would be for nothing.
     target = Location.of(store, storage_options)
     check_output(target, "dataset", overwrite=overwrite)
     dataset = as_dataset(X, y, sample_weight, task=task, classes=classes)
     if overwrite:
         _check_own_rows(dataset, target)
     schema = dataset.schema
+    # Names that are given here win over those of a frame, or of the dataset that the rows come from.
     names = schema.column_names if column_names is None else list(column_names)
     schema = replace(
         schema,
@@ -125,6 +127,7 @@ def create_dataset(
         storage_options=storage_options,
         rows_a_block=rows_a_block or getattr(dataset.source, "rows_a_block", None),
     )
+    # Blocks of the source need not be those of the store: the writer cuts them anew.
     blocks = shuffled_blocks(dataset.source, seed) if shuffle else blocks_in_order(dataset.source)
     with writer:
         write_all(writer, blocks, dataset.n_rows, publish)
@@ -141,10 +144,12 @@ def _check_own_rows(dataset: Dataset, target: Location) -> None:
     ValueError
         The store is behind a URL, where it is deleted before its rows could be read.
     """
+    # Views read the store that they narrow.
     source = dataset.source.base if isinstance(dataset.source, SelectedSource) else dataset.source
     if not isinstance(source, StoreSource | VersionSource) or source.location.key != target.key:
         return
     token = (source.parts[0] if isinstance(source, VersionSource) else source).token
+    # Rows that were read from another store at the same place, which is gone by now, cannot be read any more.
     target.check_token(token)
     if newest_version(target, token) > source.version:
         raise FileExistsError(

@@ -71,6 +71,7 @@ class Dataset:
     ) -> None:
         self.source = source
         self.schema = schema
+        # A copy: whoever made the mapping may go on with it, and a dataset never changes.
         self.split_sets = dict(splits or {})
         self.store = store
         self.name = name
@@ -148,6 +149,7 @@ class Dataset:
     @property
     def X(self) -> da.Array:
         """All rows, (n_rows, d), lazily: a chunk a block, NumPy or csr_array."""
+        # Dask wants to know what a chunk is like before there is one: an array of the same kind without rows.
         empty = np.empty((0, self.n_columns), self.source.dtype)
         return lazy_part(self.source, "X", sparse.csr_array(empty) if self.source.is_sparse else empty)
 
@@ -156,6 +158,7 @@ class Dataset:
         """All targets, lazily: labels (n_rows,), numbers (n_rows,) or (n_rows, n_targets); None without them."""
         if self.task is None:
             return None
+        # Blocks hold the positions of labels in `classes`; users see the labels themselves.
         dtype = np.dtype(np.float64) if self.classes is None else self.classes.dtype
         return lazy_part(self.source, "y", np.empty(self.schema.y_shape(0), dtype), classes=self.classes)
 
@@ -176,6 +179,7 @@ class Dataset:
         for split in self.split_sets.values():
             if name in split.names:
                 source = split.select(self.source, name, self.schema.n_classes)
+                # A view of a view keeps both names: 'train.fold 1'.
                 full = f"{self.name}.{name}" if self.name else name
                 return Dataset(source, self.schema, store=self.store, name=full)
         known = f"it has {', '.join(map(repr, self.splits))}" if self.splits else "it has none: ds = ds.split({...})"
@@ -225,6 +229,7 @@ class Dataset:
         names, rule = split_rule(given, self.n_rows, seed=seed, n_classes=self.schema.n_classes if stratify else None)
         self._check_split_names(names, name)
         split = assign(self.source, names, rule, self.schema.n_classes)
+        # Only a whole store (version 0) can keep codes beside its rows; later versions and views keep theirs in memory.
         writer = getattr(self.source, "write_split", None)
         if write and writer is None:
             raise ValueError(f"{self._called} is not a whole store: its splits are kept in memory (write=False)")
@@ -261,6 +266,7 @@ class Dataset:
         """
         if max_rows < 1:
             raise ValueError(f"max_rows is {max_rows}; expected at least 1")
+        # Nothing to leave out: a view of all rows would only copy them.
         if max_rows >= self.n_rows:
             return self
         step = Thinned(self.source.block_rows, int(max_rows), int(seed))
@@ -401,6 +407,7 @@ class Dataset:
         return f"split {self.name!r} of {self.source.place}" if self.name else f"the dataset of {self.source.place}"
 
     def __repr__(self) -> str:
+        # Without a target nothing is said of one.
         kind = {"classification": f", {self.schema.n_classes} classes", "regression": ", regression"}.get(
             self.task or "", ""
         )
@@ -441,6 +448,7 @@ def open_dataset(store: str | os.PathLike[str], version: int | None = None, **st
     """
     version = None if version is None else whole_number(version, "version")
     source, splits = open_version(Location.of(store, storage_options), version)
+    # The counts of each block are in the manifest, so that this look costs no read.
     warn_if_unmixed(source.counts, source.place, stacklevel=3)
     return Dataset(source, source.schema, splits=splits, store=source.location.url)
 
@@ -477,6 +485,7 @@ def from_zarr(
     ValueError
         Shapes that do not fit, complex numbers, NaN or infinity in y.
     """
+    # Each may be a path, a URL or an open array; values in memory pass through.
     opened_X, opened_y, weight = (open_in_place(values, storage_options) for values in (X, y, sample_weight))
     rows = CsrGroup(opened_X) if isinstance(opened_X, zarr.Group) else opened_X
     if not isinstance(rows, zarr.Array | CsrGroup):
@@ -488,12 +497,13 @@ def from_zarr(
             raise ValueError(
                 f"{name} has shape {np.shape(given)} and X has {rows.shape[0]} rows; expected (n_rows,), an entry a row"
             )
-    found, labels = (None, None) if opened_y is None else classes_in_place(opened_y, task, classes, weight)
+    # y is read once, here: its labels must be known before the first block is encoded by them.
+    decided, labels = (None, None) if opened_y is None else classes_in_place(opened_y, task, classes, weight)
     schema = Schema(
         n_columns=int(rows.shape[1]),
         dtype=stored_dtype(rows.dtype),
         is_sparse=isinstance(rows, CsrGroup),
-        task=found,
+        task=decided,
         classes=labels,
         n_targets=opened_y.shape[1] if opened_y is not None and len(np.shape(opened_y)) == 2 else None,
         has_weight=weight is not None,

@@ -38,6 +38,7 @@ def source_of(
                 target_codes(as_targets(y, len(X)), task, classes, weight)
     problems.raise_all()
     source, schema = _source_of_arrays(rows, y, sample_weight, task=task, classes=classes)
+    # The schema of a frame keeps the rules by which its columns were encoded, for the rows that a model predicts later.
     names, passthrough = list(encoding.column_names), encoding.passthrough
     return source, replace(schema, encoding=encoding, column_names=names, passthrough=passthrough)
 

@@ -59,7 +59,9 @@ class Schema:
     first_index: int | None = None
 
     def __post_init__(self) -> None:
+        # The class is frozen; this is its own constructor still. Native byte order, since kernels take nothing else.
         object.__setattr__(self, "dtype", np.dtype(self.dtype).newbyteorder("="))
+        # Everything downstream asks one of the two and relies on the other.
         if (self.task == "classification") != (self.classes is not None):
             raise ValueError(f"a schema has classes when its task is 'classification'; the task is {self.task!r}")
         for name in ("column_names", "passthrough"):
@@ -77,7 +79,10 @@ class Schema:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON values; `from_json` is the inverse."""
+        # Labels keep their dtype: 1, 1.0, True and "1" are different labels, and JSON would mix up some of them.
         classes = None if self.classes is None else {"dtype": self.classes.dtype.str, "values": self.classes.tolist()}
+        # Absent from stores of older releases; left out where there is nothing to say, so that their digests stay as
+        # they were.
         read = {} if self.first_index is None else {"first_index": self.first_index}
         return {
             "n_columns": self.n_columns,
@@ -102,9 +107,9 @@ class Schema:
         if values["classes"] is not None:
             values["classes"] = np.array(values["classes"]["values"], dtype=values["classes"]["dtype"])
         if values["passthrough"] is not None:
-            chosen = np.zeros(values["n_columns"], bool)
-            chosen[values["passthrough"]] = True
-            values["passthrough"] = chosen
+            mask = np.zeros(values["n_columns"], bool)
+            mask[values["passthrough"]] = True
+            values["passthrough"] = mask
         if values["encoding"] is not None:
             # read only where tables are in use: the module loads pyarrow and pandas
             from dkl.data.ingest.encoding import TableEncoding

@@ -18,6 +18,7 @@ def check_unmasked(values: GivenValues, name: str, *, first_row: int = 0) -> Non
     """
     if not np.ma.is_masked(values):
         return
+    # The first masked entry, in as many coordinates as the array has dimensions.
     place = [int(part[0]) for part in np.nonzero(np.ma.getmaskarray(values))]
     place[0] += first_row
     raise ValueError(
@@ -88,6 +89,7 @@ def check_pointers(
         )
     if indptr[0] != 0:
         raise ValueError(f"X.indptr starts at {indptr[0]}; expected 0. {_REMEDY}")
+    # A pointer that falls would make a row of a negative number of entries.
     falls = indptr[1:] < indptr[:-1]
     if falls.any():
         line = int(np.argmax(falls))

@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 from scipy import sparse
 
-# a chosen part of a structured projection up to this size is held as a matrix: products with it are then exact and fast
+# A chosen part of a structured projection up to this size is held as a matrix: products with it are exact and fast, and
+# few of the frequencies that the transforms make would be used.
 FORMED_BYTES = 1 << 26
 
 
@@ -117,6 +118,7 @@ class SparseProjection:
     def from_matrix(cls, matrix: sparse.sparray) -> SparseProjection:
         """Of a scipy sparse matrix of shape (m, d); duplicate entries are added up."""
         matrix = sparse.csr_array(matrix)
+        # The kernels count on ascending columns without repeats; the given matrix is left as it is.
         if not matrix.has_canonical_format:
             matrix = matrix.copy()
             matrix.sum_duplicates()
@@ -137,6 +139,7 @@ class SparseProjection:
         supports = rows != 0 if supports is None else np.asarray(supports, dtype=bool)
         if rows.ndim != 2 or supports.shape != rows.shape:
             raise ValueError(f"frequencies have shape {rows.shape} and supports {supports.shape}; both must be (m, d)")
+        # A kept entry may be 0: the support says which columns a frequency may move in, not which it does.
         _, columns = np.nonzero(supports)
         indptr = np.concatenate([[0], np.cumsum(supports.sum(axis=1))])
         return cls(rows[supports], columns.astype(np.int32), indptr.astype(np.int32), rows.shape[1])
@@ -226,6 +229,7 @@ def walsh_hadamard(rows: np.ndarray) -> np.ndarray:
     out = np.array(rows, dtype=np.float64)
     half = 1
     while half < length:
+        # One stage of the fast transform: sums and differences of entries `half` apart.
         pairs = out.reshape(n, length // (2 * half), 2, half)
         out = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2)
         half *= 2
@@ -290,15 +294,16 @@ class StructuredProjection:
 
     def __getitem__(self, index: int | slice | np.ndarray) -> np.ndarray:
         """Rows of W, formed: one number gives one row."""
-        chosen = np.arange(self.n_frequencies)[index]
-        formed = self._form(np.atleast_1d(chosen))
-        return formed[0] if np.ndim(chosen) == 0 else formed
+        numbers = np.arange(self.n_frequencies)[index]
+        formed = self._form(np.atleast_1d(numbers))
+        return formed[0] if np.ndim(numbers) == 0 else formed
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         return self.dense().astype(self.dtype if dtype is None else dtype, copy=False)
 
     def dense(self) -> np.ndarray:
         out = np.empty(self.shape, self.dtype)
+        # A few rows at a time: forming takes float64 rows of the padded width.
         step = max(1, (1 << 20) // self.padded)
         for start in range(0, self.n_frequencies, step):
             out[start : start + step] = self[start : start + step]
@@ -306,6 +311,7 @@ class StructuredProjection:
 
     def take(self, index: np.ndarray) -> Projection:
         """The chosen frequencies alone: formed when they are few, else still as signs."""
+        # Negative numbers, slices and masks become numbers first.
         index = np.arange(self.n_frequencies)[index]
         if len(index) * self.width * self.dtype.itemsize <= FORMED_BYTES:
             return DenseProjection(self[index])
@@ -316,8 +322,10 @@ class StructuredProjection:
         return _joined(self, other)
 
     def _form(self, index: np.ndarray) -> np.ndarray:
+        """The chosen rows of W: unit vectors through the transposes of the same transforms."""
         block, position = np.divmod(self.numbers()[index], self.padded)
         rows = np.zeros((len(index), self.padded))
+        # Row j of H S1 H S2 H S3 is e_j times these matrices: H is symmetric, and so is each diagonal of signs.
         rows[np.arange(len(index)), position] = 1.0
         for diagonal in range(3):
             rows = walsh_hadamard(rows) * self.signs[block, diagonal]

@@ -107,6 +107,7 @@ class ThreadBackend:
     def close(self) -> None:
         """End the pass: what runs stops at its next block; nobody waits longer than a person at a keyboard would."""
         self.stop.set()
+        # A task looks at the stop flag between two blocks; one in the middle of a long block is left to end by itself.
         unfinished = wait_for(set(self._running), timeout=STOP_WITHIN_S).not_done
         self._pool.shutdown(wait=not unfinished, cancel_futures=True)
         LOADER.forget_pending()
@@ -131,6 +132,7 @@ class ProcessBackend:
         self._pool = self._new_pool()
 
     def _new_pool(self) -> ProcessPoolExecutor:
+        # Not by fork, unless the user says so: threads of BLAS and of Numba do not survive it.
         context = multiprocessing.get_context(dask.config.get("multiprocessing.context", "spawn"))
         return ProcessPoolExecutor(self._n_processes, mp_context=context)
 
@@ -180,6 +182,7 @@ class ProcessBackend:
     def close(self) -> None:
         # A task that is under way is not waited for: nobody wants its result, and a block may take long.
         self._pool.shutdown(wait=False, cancel_futures=True)
+        # The pool has no public way to end processes that are at work.
         for process in list((self._pool._processes or {}).values()):
             process.terminate()
         self._folder.cleanup()
@@ -226,6 +229,8 @@ class ClusterBackend:
     def _await_workers(self) -> None:
         """Until there are some; meanwhile a task asks for them: a cluster that adapts to its tasks grows with these."""
         with self._reached():
+            # An adaptive cluster starts workers when tasks wait. The task does nothing; its result is asked for by
+            # nobody.
             asking = self._remembered(self._client.submit(int, key=f"awaiting workers-{self._token}", pure=False))
         while not self._threads:
             self.look_after(())
@@ -248,6 +253,8 @@ class ClusterBackend:
                 with self._reached():
                     return self._remembered(self._client.scatter(value, hash=False))
             except OSError as error:
+                # The worker that was to take the value died on the way: the next attempt goes to one that is there by
+                # then.
                 broken = error
                 self.look_after(())
         raise ClusterError(f"{MOST_SENDS} times a worker was lost while operands were sent to it; {REMEDY}") from broken
@@ -263,6 +270,7 @@ class ClusterBackend:
 
     def process_bytes(self) -> int | None:
         with self._reached():
+            # Every worker gets tasks, so that the smallest of them decides; workers without a limit do not count.
             workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
         return min((worker["memory_limit"] for worker in workers if worker["memory_limit"]), default=None)
 
@@ -291,6 +299,7 @@ class ClusterBackend:
         try:
             yield
         except (RuntimeError, OSError) as error:
+            # The client still has its scheduler: the error is one of the work, and keeps its type.
             if self._client.status == "running":
                 raise
             raise ClusterError(f"the scheduler {self._address} no longer answers; {REMEDY}") from error
@@ -300,9 +309,11 @@ class ClusterBackend:
 
     def _coming_to_driver(self, task: ClusterFuture) -> Future:
         """Not `task.result(timeout=...)`, which forgets what has arrived and asks for it anew."""
+        loop: Any = self._client.loop
+        # One transfer a task, however often it is asked for.
         if task not in self._coming:
             with self._reached():
-                self._coming[task] = asyncio.run_coroutine_threadsafe(task._result(), self._client.loop.asyncio_loop)
+                self._coming[task] = asyncio.run_coroutine_threadsafe(task._result(), loop.asyncio_loop)
         return self._coming[task]
 
     def result(self, task: ClusterFuture) -> Any:
@@ -340,7 +351,9 @@ class ClusterBackend:
             )
         # The scheduler sets a task that prefers a worker aside while there is no worker at all, and does not take it up
         # again when others come. Whoever was there when the task was submitted has gone: so may it.
-        return [task for task in tasks if self._threads and not self._submitted_to[task.key] & self._threads.keys()]
+        return [
+            task for task in tasks if self._threads and not self._submitted_to[str(task.key)] & self._threads.keys()
+        ]
 
     def _look(self) -> None:
         """Ask the scheduler for its workers, unless that was done a moment ago; no answer leaves all as it was."""
@@ -367,6 +380,7 @@ class ClusterBackend:
 
     def cancel(self, tasks: Iterable[ClusterFuture]) -> None:
         live = list(tasks)
+        # A result on its way is not waited for any more.
         for task in self._coming.keys() & set(live):
             self._coming.pop(task).cancel()
         if live and self._client.status == "running":

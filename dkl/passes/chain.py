@@ -110,6 +110,7 @@ class Chain:
         # Of each worker: how many further pieces it may hold before they are stepped through.
         self._room: dict[str, int] = {}
         self._welcome()
+        # The worker that steps, and keeps the state, is the first by its address: any would do, as long as all agree.
         self._home = min(self._room)
 
     def _welcome(self) -> None:
@@ -139,11 +140,14 @@ class Chain:
 
         The worker that steps has a thread less for pieces while pieces are there before their steps.
         """
+        # Room is what a worker may still make ahead. The one that steps makes fewer pieces, since it has a thread less
+        # for them.
         room = dict(self._room)
         if len(room) > 1 and not self._starved:
             room[self._home] -= PIECES_A_THREAD
         if self._links and room[self._links[-1].worker] > 0:
             return self._links[-1].worker
+        # Among equals not the worker that steps: it has work enough.
         best = max(room, key=lambda worker: (room[worker], worker != self._home))
         return best if room[best] > 0 else None
 
@@ -162,6 +166,8 @@ class Chain:
             if link.step is None:
                 if link.worker != self._home:
                     link.made = self._submit(MAP_NAME, at_hand, link.made)
+                # The step takes the state from the step before it, where it lies; only a segment's first one is sent
+                # its state.
                 before = self._backend.share(self._kept[1]) if self._state is None else self._state
                 arguments = (self._session.shared_work(), before, link.cut, link.made)
                 self._state = link.step = self._submit(self._session.name, step_through, *arguments)
@@ -195,6 +201,7 @@ class Chain:
             self._session.advance(reading)
         self._links.popleft()
         self._taken += 1
+        # A piece that was stepped through makes room for another one with the worker that made it.
         self._room[link.worker] += 1
         self._starved = not self._links or not self._links[0].made.done()
 

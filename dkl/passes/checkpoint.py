@@ -49,6 +49,7 @@ class Checkpoint:
 
     def __init__(self, store: str | Path, **storage_options: Any) -> None:
         self.store = str(store)
+        # The file system would refuse it with less to go by, and after the first pass.
         if "\0" in self.store:
             raise ValueError(f"checkpoint={self.store!r} holds a NUL character, which no path may have; take it out")
         self._files, self._folder = fsspec.core.url_to_fs(self.store, **storage_options)
@@ -88,6 +89,7 @@ class Checkpoint:
             )
         # The slot that does not hold the newest state is overwritten; whichever is whole and newest counts.
         slot, sequence = (0, 0) if newest is None else (1 - newest[0], newest[1]["sequence"] + 1)
+        # The newest of two slots is the one with the higher number; clocks of several machines would not tell.
         header = {
             "format": FORMAT,
             "sequence": sequence,

@@ -39,6 +39,7 @@ class Made:
 def cuts(fold: Fold, source: BlockSource, order: Iterable[int]) -> Iterator[Cut]:
     """All pieces in the order of the fold; a block that has no rows has no pieces."""
     for block in order:
+        # How many pieces there are must be known before a block is read: the order of the steps is fixed by it.
         rows = int(source.block_rows[block])
         of = fold.pieces(rows) if rows else 0
         yield from (Cut(int(block), number, of) for number in range(of))

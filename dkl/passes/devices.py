@@ -118,6 +118,7 @@ def check_device(device: str) -> None:
 
 def driving_device(device: str) -> Device:
     """What `device` comes to for work of this process itself: beside a cluster it need not have a GPU."""
+    # The driver of a cluster may be a laptop without a GPU: then its own small work goes to its CPU.
     return resolve_device("auto" if device != "cpu" and current_client() is not None else device)
 
 
@@ -142,6 +143,7 @@ def _answers(client: Client) -> tuple[dict[str, str | None], list[str]]:
             break
         with suppress(TimeoutError):
             wait([asked[worker] for worker in waiting], timeout=_POLL_S)
+    # What workers have does not change while they live, so that each is asked once a process.
     _known.update({worker: task.result() for worker, task in asked.items() if task.status == "finished"})
     client.cancel([task for task in asked.values() if task.status != "finished"])
     if waiting:

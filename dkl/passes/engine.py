@@ -126,6 +126,7 @@ def run_pass(
                 results = _run_sums(session)
         return results, session.stats()
 
+    # Of a sample only rows that are sure to be needed leave their blocks; see `dkl.protocols.sampling.sure_key`.
     fewer = tuple(narrowed(record, source) for record in records)
     results, stats = passed(fewer)
     # Rows were left aside that a sample lacks: once in 1e15 passes, or where row ids are not unique.
@@ -167,6 +168,7 @@ def map_blocks(
     ------
     (index, output) : (int, object)
     """
+    # As a block sum without sums: what the function returns for each block goes to the caller instead.
     record = BlockSum(name, function, {}, operands)
     with open_session(name, source, (record,), publish=publish, memory_limit=memory_limit, device=device) as session:
 
@@ -205,6 +207,7 @@ def _run_sums(session: Session) -> tuple[Any, ...]:
             label = f"block {blocks.start}" if len(blocks) == 1 else f"blocks {blocks.start} to {blocks.stop - 1}"
             yield Job(f"{label} of {session.source.place}", top, submit)
 
+    # A job is so many tasks, each of which holds a block: fewer jobs are in flight where a job has many.
     dispatcher = session.dispatcher(1 << (job_level - read_level), _node_bytes(session, job_level))
     for job, partial in dispatcher.as_completed(jobs()):
         session.losses = dispatcher.losses

@@ -18,9 +18,11 @@ from dkl.protocols.records import Fold
 
 def run_fold(session: Session, fold: Fold) -> Any:
     """The last state of the fold over the blocks that have rows."""
+    # The order is data of the fold: stochastic steps shuffle blocks by a seed, never by who is ready first.
     order = np.arange(session.source.n_blocks) if fold.order is None else np.asarray(fold.order)
     pieces = list(cuts(fold, session.source, order))
     if session.backend.is_cluster:
+        # On a cluster the state would travel to the driver and back with every step; there one worker keeps it.
         return Chain(session, fold.initial, pieces).run()
     return fold_here(session, fold, pieces)
 
@@ -44,6 +46,8 @@ def fold_here(session: Session, fold: Fold, pieces: Sequence[Cut]) -> Any:
     dispatcher = Dispatcher(backend, lambda: window)
     for job, made in dispatcher.in_order(jobs()):
         session.losses = dispatcher.losses
+        # In the calling thread, so that the state is never copied, and steps follow each other in the order of the
+        # pieces.
         state = stepped(session.work, state, job.subject, made)
         reading += made.reading
         if job.subject.is_last:

@@ -44,9 +44,12 @@ def stand_alone(source: BlockSource) -> bool:
     graphs = [dict(ticket.__dask_graph__()) for ticket in tickets]
     if futures_of(tickets):
         return False
+    # Values (arrays cut out of one in memory) are in several graphs and cost nothing; only tasks would be computed
+    # anew.
     tasks = Counter(key for graph in graphs for key, node in graph.items() if istask(node))
     if any(count > 1 for count in tasks.values()) or not all(map(_is_whole, graphs)):
         return False
+    # A graph that holds rows as values would send them through the scheduler.
     return all(len(cloudpickle.dumps(ticket)) <= LARGEST_GRAPH_BYTES for ticket in tickets)
 
 

@@ -41,6 +41,7 @@ class KeptSums:
 
     def read(self, identity: str) -> Mapping[str, np.ndarray] | None:
         """The sums of a block, or None where none were written to their end."""
+        # A checkpoint's own file format: whole or absent, and checked by its digest.
         saved = self._place(identity).load()
         return None if saved is None else saved.arrays
 
@@ -148,6 +149,7 @@ class KeepingDriver(Generic[P, S]):
 
 def source_of(base: BlockSource, records: Sequence[Record]) -> BlockSource:
     """What a pass for these records reads: of records whose sums are kept, blocks or what was summed over them."""
+    # A pass has one such record: the sums of a block are kept under its identity alone.
     kept = [record.operands[_KEPT] for record in records if isinstance(record, BlockSum) and _KEPT in record.operands]
     return KeptSource(base, kept[0][1], kept[0][0].result_bytes) if kept else base
 

@@ -46,6 +46,7 @@ class ColumnStore:
 
     def create(self, source: BlockSource) -> RowColumns:
         """New columns, in the place of those of a run that was killed before its first checkpoint."""
+        # Written over: without a checkpoint there is no state that the old columns could belong to.
         made = RowColumns.create(self.store, source, self.columns, overwrite=True, start=self.start)
         return replace(made, keeps_last=True)
 
@@ -132,9 +133,11 @@ def run_driver(
                 values = {**values, _VERSION: row_columns.version}
             checkpoint.save(arrays, values, fingerprint=fingerprint, rounds=rounds)
 
+    # Subscribers hear of the end of the rounds also when one of them fails.
     finished, heard = False, _Heard(publish)
     tell("started", {})
     try:
+        # The whole of a method: ask for records, read the rows once for them, step.
         while records := driver.request(problem, state):
             result = run_pass(
                 source, records, publish=heard, memory_limit=memory_limit, device=device, columns=row_columns

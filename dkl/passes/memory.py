@@ -97,6 +97,7 @@ def project(
         If the pass cannot be kept below the limit.
     """
     threads = n_threads or int(dask.config.get("num_workers", None) or usable_cores())
+    # No process is asked for its limit here: a plan is made before there are workers.
     allowed = allowed_bytes(memory_limit, None)
     cached = source.stored_nbytes > 0
     return fit_limits(source, records, n_threads=threads, allowed=allowed, cached=cached, in_driver=in_driver)
@@ -106,6 +107,7 @@ def memory_within(
     source: BlockSource, records: Sequence[Record], limits: Limits, *, in_driver: bool, allowed: int
 ) -> MemoryProjection:
     """The sum for given limits, each item an upper bound."""
+    # The largest block counts: any task may get it.
     rows = int(source.block_rows.max(initial=0))
     costs = [record.cost(rows, source.n_columns) for record in records if not isinstance(record, RowSample)]
     scratch = max((cost.scratch_bytes for cost in costs), default=0)
@@ -170,6 +172,7 @@ def operand_bytes(record: Record) -> int:
     """Bytes of a record's operands, arrays counted without being copied."""
     if isinstance(record, RowSample):
         return 0
+    # Protocol 5 hands arrays over as buffers, which are counted and not copied.
     buffers: list[Any] = []
     head = cloudpickle.dumps(dict(record.operands), protocol=5, buffer_callback=buffers.append)
     return len(head) + sum(buffer.raw().nbytes for buffer in buffers)
@@ -230,6 +233,7 @@ def check_accumulators(records: Sequence[Record]) -> None:
 def whole_bytes(source: BlockSource) -> int:
     """Bytes of all blocks, decoded, with the objects around them."""
     longest = int(source.block_rows.max(initial=0))
+    # As if all blocks were as dense as the largest one.
     rows = math.ceil(source.block_nbytes * (int(np.sum(source.block_rows)) / longest)) if longest else 0
     return rows + int(np.count_nonzero(source.block_rows)) * OBJECT_BYTES
 
@@ -264,6 +268,7 @@ def pass_name(records: Sequence[Record]) -> str:
 
 def peak_bytes() -> int:
     """The most that this process ever held, from its own start on."""
+    # On Linux `ru_maxrss` may begin with the peak of the process that started this one; VmHWM is of this one alone.
     status = Path("/proc/self/status")
     if status.exists():
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))

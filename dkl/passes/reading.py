@@ -66,6 +66,7 @@ class BlockCache:
         if kept is None:
             return None
         kept.used = self._pass
+        # The order is that of the last use: the first entry is the one used longest ago.
         self._kept.move_to_end(key)
         return kept.block
 
@@ -77,6 +78,7 @@ class BlockCache:
         nbytes = block_bytes(block)
         if key in self._kept or nbytes > capacity:
             return
+        # Blocks that the last two passes did not use give way; those that they used stay, and the new one is not kept.
         while self.nbytes + nbytes > capacity and self._oldest_is_stale(key[0]):
             self._drop_oldest()
         if self.nbytes + nbytes <= capacity:
@@ -135,6 +137,7 @@ class BlockLoader:
         """
         with self._lock:
             self._begun_in(work)
+            # Whoever comes first reads; the others wait for the same future.
             is_first = ticket.number not in self._shared
             read = self._shared.setdefault(ticket.number, Future())
             self._shared.move_to_end(ticket.number)
@@ -165,6 +168,7 @@ class BlockLoader:
 
     def _begun_in(self, work: Work) -> set[int]:
         """The blocks that tasks of this pass have asked for here: too late to read them ahead."""
+        # The first task of a new pass in this process: what the last one shared is of no use to it.
         if self._begun[0] != work.token:
             self._begun = (work.token, set())
             self._shared.clear()
@@ -183,6 +187,7 @@ class BlockLoader:
     def forget_pending(self) -> None:
         """Drop what was read ahead and not used: a pass has ended or failed."""
         with self._lock:
+            # Futures are cancelled outside of the lock: their callbacks may take it.
             pending = list(self._pending.values())
             self._pending.clear()
             self._shared.clear()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from scipy import sparse
 
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import aligned
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Record, RowSample
 from dkl.protocols.sampling import sample_keys, smallest_keys, stays_first, sure_key
@@ -39,6 +40,7 @@ def narrowed(record: Record, source: BlockSource) -> Record:
     """
     if not isinstance(record, RowSample) or record.n_classes is not None or source.has_weight:
         return record
+    # The key below which at least k of all rows lie, but for once in 1e15 passes (see `sure_key`).
     return replace(record, below=sure_key(record.k, int(source.block_rows.sum())))
 
 
@@ -74,6 +76,7 @@ class SumReduction:
         return sums
 
     def merge(self, left: Sums, right: Sums) -> Sums:
+        # Always left with right, in the order of the blocks: floating-point sums depend on it.
         combine = {"add": np.add, "max": np.maximum}
         accumulators = self.record.accumulators
         return {name: combine[accumulators[name].combine](left[name], right[name]) for name in left}
@@ -109,6 +112,7 @@ class SampleReduction:
         record = self.record
         if record.n_classes is not None:
             return self._ordered(stack_rows(left, right, np.arange(left.n_rows), np.arange(right.n_rows)))
+        # Rows stay in the order in which they came; only the last sample is put in the order of its keys.
         stays = stays_first(left, right, record.k, record.seed, record.round)
         return stack_rows(left, right, *map(np.flatnonzero, stays))
 
@@ -121,9 +125,6 @@ class SampleReduction:
         """The first k rows (of each class), in the order of their keys."""
         record = self.record
         return smallest_keys(block, record.k, record.seed, record.round, each_class=record.n_classes is not None)
-
-
-Rows: TypeAlias = np.ndarray | sparse.csr_array
 
 
 def stack_rows(left: Block, right: Block, above: np.ndarray, below: np.ndarray) -> Block:

@@ -24,6 +24,7 @@ _TOKEN_KEY = "dkl-token"
 @lru_cache(maxsize=64)
 def _opened(store: str, token: str, path: str) -> Any:
     """An array of the columns with this token: opened once a process, however many blocks are read and written."""
+    # Opening looks at the store several times, which over a network takes longer than to read a column of a block.
     array = zarr.open_group(store, mode="r+").get(path)
     if array is None:
         raise KeyError(f"no row column {path!r} (version/name) in {store!r}")
@@ -78,6 +79,7 @@ class RowColumns:
         group = zarr.open_group(store, mode="w" if overwrite else "a")
         if VERSION_KEY in group.attrs:
             raise FileExistsError(f"{store!r} holds row columns already; open them with RowColumns.open or delete it")
+        # The token keeps this process from reading arrays that it opened when other columns lay in the same store.
         token = uuid.uuid4().hex
         made = cls(str(store), tuple(int(rows) for rows in source.block_rows), token=token)
         # The attributes come last: without them the columns are not there for `open`, however far this came.
@@ -143,6 +145,7 @@ class RowColumns:
 
     def write(self, name: str, index: int, values: np.ndarray) -> None:
         """One column of one block, into the next version; writing the same again is harmless."""
+        # A block function that returns a value too many or too few would shift all rows after it.
         expected = self.block_rows[index]
         if len(values) != expected:
             raise ValueError(f"the row column {name!r} has {len(values)} rows for block {index}; expected {expected}")
@@ -168,6 +171,8 @@ class RowColumns:
         return replace(self, version=self.version + 1)
 
     def _create_array(self, group: zarr.Group, version: int, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
+        # One chunk a block: all chunks are as long as the longest block, and shorter blocks leave the end of theirs
+        # unused.
         longest = max(self.block_rows, default=0)
         return group.create_array(
             f"{version}/{name}",

@@ -87,6 +87,7 @@ class Session:
 
     def plan(self, records: Sequence[Record], memory_limit: int | str | None) -> None:
         """Fix how much a process holds, or refuse."""
+        # The worker with the most threads holds the most blocks at once.
         n_threads = max(Counter(self.slots).values())
         allowed = allowed_bytes(memory_limit, self.backend.process_bytes())
         self.projection = fit_limits(
@@ -117,6 +118,7 @@ class Session:
         """Where rows come from; graphs that a cluster had better compute as a whole count as rows in memory."""
         if self.source.stored_nbytes:
             return "store"
+        # All blocks of a source come in one way, so that one of them tells.
         first = next(iter(np.flatnonzero(self._block_rows)), None)
         if first is None or not dask.is_dask_collection(self.source.ticket(int(first))):
             return "memory"
@@ -130,6 +132,8 @@ class Session:
 
     def slot(self, position: int) -> str:
         """The process that the task at `position` prefers: the same in every pass, so that its cache is hit."""
+        # The number of the node decides, not who is free: in the next pass the same process has the same blocks in its
+        # cache.
         slots = self.slots
         return slots[position % len(slots)]
 
@@ -144,6 +148,7 @@ class Session:
     def ticket(self, index: int) -> Ticket:
         value = self.source.ticket(index)
         if dask.is_dask_collection(value):
+            # Without the tasks of all other blocks, which its graph holds, too.
             value = culled(value)
         if self.tickets_travel:
             value = self.backend.send_rows(value)
@@ -151,6 +156,7 @@ class Session:
 
     def following(self, nodes: Sequence[Node], position: int) -> Ticket | None:
         """The first block of the task that this task's process is likely to start next."""
+        # Tasks go round the slots: this process is likely to get the task that comes a round later.
         later = position + len(self.slots)
         if not self.is_read or later >= len(nodes) or self.limits.ahead == 0:
             return None

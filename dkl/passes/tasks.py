@@ -62,6 +62,7 @@ class Gate:
     @contextmanager
     def entered(self, most: int) -> Iterator[None]:
         with self._changed:
+            # The limit comes with each task, since passes differ in how many blocks they may hold.
             self._changed.wait_for(lambda: self._inside < most)
             self._inside += 1
         try:
@@ -80,6 +81,7 @@ after_fork(GATE.__init__)  # type: ignore[misc]
 @contextmanager
 def working(work: Work) -> Iterator[None]:
     """What holds while a task is on its blocks: one BLAS thread, and no more tasks at once than the pass allows."""
+    # BLAS with several threads sums in another order, so that one thread is a matter of bits; tasks fill the cores.
     with GATE.entered(work.limits.tasks), one_blas_thread():
         yield
 

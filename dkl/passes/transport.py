@@ -83,6 +83,7 @@ class Carried:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable, tuple]:
         buffers: list[pickle.PickleBuffer] = []
+        # Arrays leave as buffers beside the pickle, which Dask sends without copying them.
         head = cloudpickle.dumps(self.value, protocol=5, buffer_callback=buffers.append)
         # Before protocol 5 a pickle holds no buffers.
         return _arrived, (head, *(buffers if int(protocol) >= 5 else map(bytes, buffers)))
@@ -112,6 +113,7 @@ def shared(value: object) -> Shared:
 
 def shared_file(value: object, folder: str) -> Shared:
     """The value in a file of `folder` that many tasks of a process read once."""
+    # Every value has a file of its own, which is never written twice: whoever reads it reads it whole.
     token = uuid.uuid4().hex
     path = f"{folder}/{token}"
     with open(path, "wb") as file:
@@ -134,6 +136,7 @@ def aligned(block: Block) -> Block:
     X = block.X
     rows = [X.data, X.indices, X.indptr] if isinstance(X, sparse.csr_array) else [X]
     arrays = [array for array in (*rows, block.y, block.weight, block.row_id) if array is not None]
+    # What was read from a store or made here is aligned, and costs this look alone.
     if all(array.flags.aligned for array in arrays):
         return block
     X = X.copy() if isinstance(X, sparse.csr_array) else _realigned(X)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dkl.explain.dependence import Axis
+from dkl.explain.column_groups import Axis
 from dkl.plots.figure import CLASS_COLOURS, diverging, quiet
 from dkl.plots.fitted_rows import near_rows
 

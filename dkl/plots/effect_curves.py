@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from dkl.explain.column_groups import Groups, columns_of
-from dkl.explain.dependence import Axis, axis_on
+from dkl.explain.column_groups import Axis, Groups, axis_on, columns_of
 from dkl.explain.effects import effects
 from dkl.explain.model import output_labels
 from dkl.plots.along import draw_curves, draw_pair, places_of

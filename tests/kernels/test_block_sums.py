@@ -52,8 +52,6 @@ COMPARED_ELSEWHERE = {("dkl.methods.landmarks.kmeans_sums", "cluster_sums")}
 MINIBATCHES = {("dkl.linear.sums", "shuffled_minibatch"), ("dkl.linear.refinement_sums", "refinement_minibatch")}
 # Where the definitions of a module's functions lie, for modules that have a place of their own: names come twice.
 DEFINITIONS: dict[str, Any] = {"dkl.methods.game.sums": game, "dkl.methods.margin.sums": corrective}
-# The game is for class labels alone.
-FOR_CLASSES = {"dkl.methods.game.sums"}
 
 
 def definition_of(module: str, name: str) -> Any:
@@ -395,17 +393,19 @@ CASES: dict[tuple[str, str], Any] = {
 }
 
 
+# What is for labels alone: a margin, and the game on its dual.
+OF_LABELS = {("dkl.methods.density.sums", "margin_block")} | {
+    case for case in CASES if case[0] == "dkl.methods.game.sums"
+}
 # Functions for rows of few columns; parts that are exact to less than rounding, relative to their size or absolutely.
 FEW_COLUMNS = {"cell_sums": 2}
 RELATIVE = {"slope_sums": 1e-7}
 ABSOLUTE = {("cell_sums", "features"): 2.0 * N * ACCURACY}
-# what is for labels alone
-OF_LABELS = {("dkl.methods.density.sums", "margin_block")}
 KINDS = [
     (*case, kind)
     for case in CASES
     for kind in ("2", "3", "targets")
-    if kind != "targets" or not (case[0] in FOR_CLASSES or case in OF_LABELS or case[1] == "calibration_block")
+    if kind != "targets" or not (case in OF_LABELS or case[1] == "calibration_block")
 ]
 
 

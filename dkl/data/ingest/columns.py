@@ -37,6 +37,7 @@ _NARROW = (pa.int8(), pa.int16(), pa.uint8(), pa.uint16(), pa.float16(), pa.floa
 
 def column_kind(dtype: pa.DataType) -> ColumnKind | None:
     """What a column of this type can be used as; None when dkl has no use for it (dates, lists, bytes)."""
+    # A categorical column is one of names, whatever type the names have.
     if pa.types.is_dictionary(dtype):
         return "category" if _IS.is_temporal(dtype.value_type) or column_kind(dtype.value_type) else None
     return next((kind for is_type, kind in _KINDS if is_type(dtype)), None)
@@ -56,6 +57,7 @@ def why_unusable(name: str, dtype: pa.DataType) -> str:
 
 def check_kinds(schema: pa.Schema, *, as_text: Collection[str] = ()) -> None:
     """Raise a TypeError that lists every column of a type that cannot be encoded; dates can be taken as texts."""
+    # All of them are named at once: whoever drops one column after the other reads the files as often.
     unusable = [field for field in schema if column_kind(field.type) is None]
     problems = [
         why_unusable(field.name, field.type)
@@ -77,6 +79,7 @@ def as_table(frame: GivenRows) -> pa.Table:
     ValueError
         Two columns have one name.
     """
+    # Names of columns are texts everywhere in dkl; those of a pandas frame may be anything.
     names = [str(name) for name in getattr(frame, "columns" if hasattr(frame, "iloc") else "column_names", ())]
     twice = repeated(names)
     if twice:
@@ -108,7 +111,21 @@ def repeated(names: Iterable[str]) -> list[str]:
 
 def _from_pandas(frame: pd.DataFrame) -> pa.Table:
     """A pandas frame as an Arrow table; columns that Arrow cannot take are named all at once."""
-    odd = {name: _readable(frame[name]) for name in frame.columns if type(frame[name].dtype).__name__ in _ODD}
+    odd: dict[str, pd.Series] = {}
+    for name in frame.columns:
+        series = frame[name]
+        kind = type(series.dtype).__name__
+        # Arrow has no sparse columns.
+        if kind == "SparseDtype":
+            odd[name] = series.sparse.to_dense()  # type: ignore[attr-defined]
+        elif kind == "IntervalDtype":
+            odd[name] = series.astype(str).where(series.notna(), None)
+        elif kind == "CategoricalDtype":
+            # Categories of a type that Arrow does not have, or of several, are told apart by their names.
+            categories = series.cat.categories
+            is_mixed = categories.inferred_type in ("mixed", "mixed-integer")
+            if is_mixed or type(categories.dtype).__name__ == "IntervalDtype":
+                odd[name] = series.cat.rename_categories([str(category) for category in categories])
     frame = frame.assign(**odd) if odd else frame
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
@@ -121,24 +138,7 @@ def _from_pandas(frame: pd.DataFrame) -> pa.Table:
     return pa.table(columns)
 
 
-_ODD = ("SparseDtype", "CategoricalDtype", "IntervalDtype")
 _NOT_CONVERTED = (pa.ArrowException, OverflowError, TypeError, ValueError)
-
-
-def _readable(series: pd.Series) -> pd.Series:
-    """A pandas column whose values Arrow has no form for: sparse ones written out, intervals by their names."""
-    kind = type(series.dtype).__name__
-    if kind == "SparseDtype":
-        return series.sparse.to_dense()
-    if kind == "IntervalDtype":
-        return series.astype(str).where(series.notna(), None)
-    categories = series.cat.categories
-    if type(categories.dtype).__name__ != "IntervalDtype" and categories.inferred_type not in (
-        "mixed",
-        "mixed-integer",
-    ):
-        return series
-    return series.cat.rename_categories([str(category) for category in categories])
 
 
 def _converted(name: str, series: pd.Series) -> pa.Array | str:
@@ -203,6 +203,7 @@ def why_inexact(name: str, value: int | Decimal, place: str) -> str:
 
 def texts(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """The values as texts, null where missing: 1 and 1.0 are both "1", so whole numbers keep their name in any type."""
+    # NaN is a number of a floating column, and no name. All widths become float64, so that a number has one text.
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), None, column.cast(pa.float64()))
     return column.cast(pa.string())

@@ -114,6 +114,7 @@ class TableEncoding:
         problems, values = Problems(), []
         with problems.collected():
             self._check_names(table.column_names)
+        # Columns that are missing were named above; what is wrong with the others is said in the same message.
         there = set(table.column_names)
         for rule in self.rules:
             with problems.collected():
@@ -198,10 +199,11 @@ def learn_encoding(
         if not row:
             with problems.collected():
                 check_kinds(features.schema.remove_metadata())
+            # Columns that cannot be read were named once; the rows are looked at without them for what else is wrong.
             names |= {field.name for field in features.schema if column_kind(field.type) is None}
             features = features.select([name for name in features.column_names if name not in names])
-        seen = table_statistics(features, categorical=categorical, first_row=row)
-        parts = [merged([*parts, seen])]
+        of_table = table_statistics(features, categorical=categorical, first_row=row)
+        parts = [merged([*parts, of_table])]
         row += table.num_rows
     if not row:
         raise ValueError(no_rows((0, len(parts[0].columns) if parts else 0)))
@@ -216,7 +218,7 @@ def learn_encoding(
 
 
 def decide_encoding(
-    seen: TableStatistics,
+    statistics: TableStatistics,
     *,
     categorical: Collection[str] = (),
     missing: Missing = "auto",
@@ -232,23 +234,23 @@ def decide_encoding(
         Columns that no rule fits (high cardinality, no value, out of range): all of them in one message; a name in
         `categorical` that is no column; no column at all.
     """
-    absent = sorted(set(categorical) - {column.name for column in seen.columns})
+    absent = sorted(set(categorical) - {column.name for column in statistics.columns})
     if absent:
-        names = [column.name for column in seen.columns]
+        names = [column.name for column in statistics.columns]
         raise ValueError(
             f"categorical names columns that are not there: {absent}; the columns are {spoken_names(names)}"
         )
-    if not seen.columns:
+    if not statistics.columns:
         raise ValueError("no column is left to learn from")
     rules, problems = [], Problems()
-    for place, column in enumerate(seen.columns):
+    for place, column in enumerate(statistics.columns):
         with problems.collected():
-            rules.append(decide_rule(column, missing, seen.why_double(place)))
+            rules.append(decide_rule(column, missing, statistics.why_double(place)))
     problems.raise_all()
     # In a row each raw column sets one encoded column, and its flag where the value is missing; every number is taken
     # for one that is not zero.
     width = sum(len(rule.output_names) for rule in rules)
-    set_a_row = len(rules) + sum(rule.missing for rule in rules) / seen.rows
+    set_a_row = len(rules) + sum(rule.missing for rule in rules) / statistics.rows
     is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(width, set_a_row / width))
     return TableEncoding(tuple(rules), is_sparse, unknown, tuple(ignored))
 
@@ -295,33 +297,11 @@ def _encode_category(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, fi
 def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> _Encoded:
     """The numbers of a column that held numbers or booleans, filled where they are missing."""
     check_exact(rule.name, column, first_row)
-    values = _numbers_of(rule, column, first_row)
-    missing = np.isnan(values)
-    _check_missing(rule, missing, first_row)
-    with np.errstate(over="ignore"):
-        infinite = np.flatnonzero(np.isinf(values.astype(np.float32)))
-    if len(infinite):
-        raise ValueError(
-            f"column '{rule.name}' is {values[infinite[0]]:g} in row {first_row + infinite[0]}; numbers must be finite "
-            f"and within float32"
-        )
-    strange = np.flatnonzero((values != 0) & (values != 1) & ~missing)
-    if rule.kind == "boolean" and len(strange):
-        raise ValueError(
-            f"column '{rule.name}' is {values[strange[0]]:g} in row {first_row + strange[0]}, and held booleans "
-            "before; expected true or false, or 1 or 0"
-        )
-    if rule.fill is not None:
-        values = np.where(missing, rule.fill, values)
-    return _Encoded(0, values, missing if rule.flags_missing else None)
-
-
-def _numbers_of(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> np.ndarray:
-    """The values of a column that held numbers or booleans; texts that are numbers, read whole, are taken for them."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     try:
-        return numbers(column)
+        # Texts that are numbers, read whole, are taken for them.
+        values = numbers(column)
     except pa.ArrowInvalid:
         # Arrow names the value, but not its row: each is tried by itself up to the first that is no number.
         for row, value in enumerate(column):
@@ -333,6 +313,26 @@ def _numbers_of(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> np
                     "before; correct it, or leave it empty where missing values are allowed"
                 ) from None
         raise
+    missing = np.isnan(values)
+    _check_missing(rule, missing, first_row)
+    with np.errstate(over="ignore"):
+        # A number beyond float32 becomes infinite there, and would be refused by the kernels without its column's name.
+        infinite = np.flatnonzero(np.isinf(values.astype(np.float32)))
+    if len(infinite):
+        raise ValueError(
+            f"column '{rule.name}' is {values[infinite[0]]:g} in row {first_row + infinite[0]}; numbers must be finite "
+            f"and within float32"
+        )
+    # Another number in a column of booleans is most likely another column under this name.
+    strange = np.flatnonzero((values != 0) & (values != 1) & ~missing)
+    if rule.kind == "boolean" and len(strange):
+        raise ValueError(
+            f"column '{rule.name}' is {values[strange[0]]:g} in row {first_row + strange[0]}, and held booleans "
+            "before; expected true or false, or 1 or 0"
+        )
+    if rule.fill is not None:
+        values = np.where(missing, rule.fill, values)
+    return _Encoded(0, values, missing if rule.flags_missing else None)
 
 
 def _check_missing(rule: ColumnRule, missing: np.ndarray, first_row: int) -> None:
@@ -353,6 +353,7 @@ def _dense_rows(
     start = 0
     for encoded, rule in zip(values, rules, strict=True):
         if isinstance(encoded.column, np.ndarray):
+            # Each row sets one of the one-hot columns; those of missing and unknown categories set none.
             rows = np.flatnonzero(encoded.column >= 0)
             X[rows, start + encoded.column[rows]] = 1.0
         else:
@@ -368,6 +369,7 @@ def _sparse_rows(
 ) -> sparse.csr_array:
     """CSR rows: every raw column offers one entry a row, and one for its flag; those that are zero are left out."""
     n_rows, n_slots = shape[0], len(rules) + sum(rule.flags_missing for rule in rules)
+    # A slot is an entry that a row may have: one a raw column, and one a flag. Their number is the same in all rows.
     columns = np.empty((n_rows, n_slots), np.int32)
     data = np.empty((n_rows, n_slots), dtype)
     start = slot = 0

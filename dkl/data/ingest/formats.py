@@ -44,6 +44,7 @@ class Buffers:
     @property
     def peak_bytes(self) -> int:
         """The most that is held at once: a full stage sorted, chunks as text and as columns, one block."""
+        # Sorting a stage takes about three times its bytes; a chunk is there as text and as columns.
         return 3 * self.stage_bytes + 4 * (self.threads + 1) * self.chunk_bytes + _FIXED_BYTES
 
     @classmethod
@@ -82,6 +83,7 @@ def open_rows(
     reader = _reader(files, chosen, buffers)
     if isinstance(reader, CsvFormat | ParquetFormat):
         return TableRows(files, reader, choices)
+    # A choice that has no effect would be taken for one that has.
     for name in ("drop", "categorical", "split"):
         if getattr(choices, name):
             raise ValueError(f"{name}={getattr(choices, name)} names columns of tables, and matrix files have none")

@@ -124,8 +124,10 @@ def ingest(
     >>> import dkl
     >>> ds = dkl.ingest("part-*.csv", "rows.zarr", target="label")  # doctest: +SKIP
     """
+    # A text names the column that says which split a row is in; a mapping gives shares.
     column = splits if isinstance(splits, str) else None
     if splits and not isinstance(splits, str):
+        # Refused now, if at all: the splits are drawn when everything is written.
         by_fractions(splits, seed=seed, n_classes=None)
     choices = TableChoices(target, weight, drop, task, categorical, missing, unknown, layout, column)
     buffers = Buffers.within(None if memory_limit is None else parse_bytes(memory_limit))
@@ -160,6 +162,7 @@ def ingest(
         ) as writer:
             job.write(stage, writer)
     dataset = open_dataset(store, **(storage_options or {}))
+    # The codes were gathered in the final order of the rows, as they were written.
     given = job.rows.split.masks() if isinstance(job.rows, TableRows) and job.rows.split is not None else splits
     return dataset.split(given, seed=seed) if given else dataset
 
@@ -227,6 +230,7 @@ def read_tables(
         Given the one that the rows are meant for, its categories are read as texts whatever they look like.
     """
     files = find_files(paths, source_options)
+    # A postcode that looks like a number in these files was a text in those that the encoding was learned from.
     names = [rule.name for rule in encoding.rules if rule.kind == "category"] if encoding else []
     reader = table_reader(files, format)
     schema = common_schema(probed(files, reader), drop=(), as_text=names)
@@ -277,6 +281,7 @@ class _Counted:
         self._event("finished")
 
     def advance(self, units: int, rows: int, n_bytes: int) -> None:
+        # Sizes of compressed files are estimates: a bar never goes beyond its end.
         self._done = min(self._done + units, self._total)
         self._event("advanced", rows, n_bytes)
 

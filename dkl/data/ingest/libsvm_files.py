@@ -72,12 +72,12 @@ class LibsvmFormat:
         base = int(lowest > 0) if self.zero_based == "auto" else int(not self.zero_based)
         if lowest < base:
             raise ValueError("the files hold an index 0, and zero_based=False says that the first column is called 1")
-        found = highest + 1 - base
-        if self.n_columns is not None and found > self.n_columns:
-            raise ValueError(f"the files hold {found} columns, more than n_columns={self.n_columns}")
-        if not (self.n_columns or found > 0):
+        n_columns = highest + 1 - base
+        if self.n_columns is not None and n_columns > self.n_columns:
+            raise ValueError(f"the files hold {n_columns} columns, more than n_columns={self.n_columns}")
+        if not (self.n_columns or n_columns > 0):
             raise ValueError("the files hold no index:value pair, so there are no columns; pass n_columns=")
-        return self.n_columns or found, base
+        return self.n_columns or n_columns, base
 
     def staged_bytes(self, file: InputFile) -> int:
         """About the bytes of all rows: a token of text is about as long as an index and a value."""
@@ -88,23 +88,21 @@ class LibsvmFormat:
         packed = file.size / file.unpacked_size
         with file.open() as stream, ThreadPoolExecutor(self.threads) as pool:
 
-            def parse(numbered: tuple[bytes, int]) -> tuple[Batch, int]:
-                chunk, line = numbered
+            def parse(item: tuple[bytes, int]) -> tuple[Batch, int]:
+                chunk, line = item
                 try:
                     return libsvm_rows(chunk), int(len(chunk) * packed)
                 except ValueError as error:
                     raise ValueError(f"'{file.name}', {_first_fault(chunk, line) or error}") from error
 
-            chunks = _numbered(text_chunks(stream, self.chunk_bytes, name=file.name))
-            yield from in_order(pool, parse, chunks, self.threads + 1)
+            def numbered() -> Iterator[tuple[bytes, int]]:
+                """Each chunk with the number of its first line, which messages name."""
+                line = 1
+                for chunk in text_chunks(stream, self.chunk_bytes, name=file.name):
+                    yield chunk, line
+                    line += chunk.count(b"\n")
 
-
-def _numbered(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Each chunk with the number of its first line."""
-    line = 1
-    for chunk in chunks:
-        yield chunk, line
-        line += chunk.count(b"\n")
+            yield from in_order(pool, parse, numbered(), self.threads + 1)
 
 
 def libsvm_batches(files: list[InputFile], n_columns: int, *, zero_based: bool) -> Iterator[sparse.csr_array]:
@@ -119,6 +117,7 @@ def libsvm_batches(files: list[InputFile], n_columns: int, *, zero_based: bool) 
     for file in files:
         for (X, _, _), _ in LibsvmFormat().read(file):
             with located(f"'{file.name}'"):
+                # Rows to predict may have no further columns: the model knows nothing of them.
                 strange = np.flatnonzero((X.indices < base) | (X.indices - base >= n_columns))
                 if len(strange):
                     row = first_row + int(np.searchsorted(X.indptr, strange[0], side="right")) - 1
@@ -148,6 +147,7 @@ def libsvm_rows(text: bytes) -> Batch:
     if b"+" in text:
         # The parser knows no leading plus sign; any other is not part of a number, and stays to be refused.
         text = re.sub(rb"(?<![^\s:])\+(?=[0-9.])", b"", text)
+    # Blank lines and such with a comment alone are no rows.
     lines = [b"-1:" + line for line in map(bytes.strip, text.split(b"\n")) if line]
     if not lines:
         return sparse.csr_array((0, MAX_WIDTH), dtype=np.float32), np.empty(0), None

@@ -32,6 +32,7 @@ class ParquetFormat:
     def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
         """Tables in the order of the file, and how many bytes of the file each stands for: its share of the rows."""
         with _opened(file) as parquet:
+            # Rows of a Parquet file lie in column chunks: how many bytes a row takes is known on average alone.
             share, row = file.size / max(parquet.metadata.num_rows, 1), 0
             for batch in _batches(file, parquet, _BATCH_ROWS, schema.names):
                 table = pa.Table.from_batches([batch])
@@ -45,6 +46,7 @@ class ParquetFormat:
 def _opened(file: InputFile) -> Iterator[pq.ParquetFile]:
     with file.open() as stream:
         with _damage(file):
+            # Buffering ahead would hold a whole row group of a remote file in memory.
             parquet = pq.ParquetFile(stream, pre_buffer=False)
         yield parquet
 

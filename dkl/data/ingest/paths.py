@@ -100,6 +100,7 @@ class InputFile:
                 return
             if self.compression == "zip":
                 self._check_one_member(raw)
+            # fsspec's table of compressions, whose entries open a stream of bytes around another one.
             with compr[self.compression](raw, mode="rb") as stream:
                 yield stream
 
@@ -121,6 +122,7 @@ class InputFile:
             ) from error
 
     def _check_one_member(self, raw: IO[bytes]) -> None:
+        # fsspec reads the first file of an archive, and says nothing of the others.
         members = [name for name in zipfile.ZipFile(raw).namelist() if not name.endswith("/")]
         if len(members) != 1:
             raise ValueError(f"'{self.name}' holds {len(members)} files, of which one would be read: unpack it first")
@@ -206,6 +208,7 @@ def _expand(path: str, storage_options: dict[str, Any]) -> tuple[list[InputFile]
         names = sorted(name for name in fs.find(bare) if _SUFFIXES.get(_format_suffix(name, infer_compression(name))))
     else:
         names = sorted(name for name in fs.glob(bare) if fs.isfile(name)) if any(c in bare for c in "*?[") else []
+        # The folders before the first wildcard are the same for all files that it finds.
         base = posixpath.dirname(re.split(r"[*?\[]", bare)[0])
     if not names:
         raise FileNotFoundError(

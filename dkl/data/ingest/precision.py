@@ -49,6 +49,7 @@ class NumberSample:
     @classmethod
     def rows_of(cls, first_row: int, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
         """(keys, positions) of the rows that a sample of rows `first_row` to ``first_row + n_rows`` holds."""
+        # By the number of the row: every column is sampled in the same rows.
         keys = shuffle_keys(np.arange(first_row, first_row + n_rows), _SEED)
         if n_rows > SAMPLE_ROWS:
             positions = np.argpartition(keys, SAMPLE_ROWS)[:SAMPLE_ROWS]
@@ -115,6 +116,7 @@ def stored_as(
     """
     with np.errstate(over="ignore", invalid="ignore"):
         narrow = X.astype(dtype, copy=False)
+    # A wider type holds every value of a narrower one.
     if np.can_cast(X.dtype, dtype):
         return narrow
     is_sparse = sparse.issparse(X)

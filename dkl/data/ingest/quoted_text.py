@@ -62,6 +62,8 @@ class QuotedText:
         """After the last line end that is not quoted; 0 when there is none."""
         # A carriage return at the very end may be half of a line end.
         stop = len(self._data) - self._data.endswith(b"\r")
+        # Stretches of unquoted text from the last one to the first: after the last value, between two values, before
+        # the first.
         for place in range(len(self._opens) - 1, -2, -1):
             start = self._closes[place] + 1 if place >= 0 else 0
             end = max(self._data.rfind(b"\n", start, stop), self._data.rfind(b"\r", start, stop))
@@ -79,6 +81,8 @@ class QuotedText:
             No text follows, so a value that is open now has no end.
         """
         length = len(self._data)
+        # A quote that was left open pairs with the next one: its value is long, or text follows where a delimiter
+        # should.
         long = self._closes - self._opens > self._rules.longest_text
         after = np.frombuffer(self._data, np.uint8)[np.minimum(self._closes + 1, length - 1)]
         well_closed = np.isin(after, [self._rules.delimiter[0], _LINE_FEED, _CARRIAGE_RETURN])

@@ -35,6 +35,7 @@ def check_free_space(directory: str | os.PathLike[str], n_bytes: int, purpose: s
     OSError
         The disk of `directory` has fewer than `n_bytes` free; the message holds both numbers.
     """
+    # An estimate, looked at once: better to refuse now than to fail after an hour with a full disk.
     free = shutil.disk_usage(directory).free
     if n_bytes > free:
         raise OSError(
@@ -69,6 +70,7 @@ def scratch_folder(directory: str | os.PathLike[str] | None, *, name: str = "dkl
         raise type(error)(
             error.errno, "temporary files cannot be written here; pass another temporary_directory=", str(parent)
         ) from error
+    # Held while the folder is in use: the next run takes a folder whose lock is free for an abandoned one.
     lock = (folder / _LOCK).open("w")
     try:
         _try_lock(lock)

@@ -79,6 +79,7 @@ class RowLayout:
         self.n_columns = X.shape[1]
         self.dtype = np.dtype(X.dtype)
         dense = {"y": y, "weight": weight} | ({} if self.is_sparse else {"X": X})
+        # Sparse rows are ragged, and go as two columns of their own.
         self._kinds = {name: (a.dtype, a.shape[1:]) for name, a in dense.items() if a is not None}
 
     def pack(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> pa.Table:
@@ -86,6 +87,7 @@ class RowLayout:
         given = {"X": X, "y": y, "weight": weight}
         columns = {name: fixed_rows(_checked(given[name], *kind), *kind) for name, kind in self._kinds.items()}
         if self.is_sparse:
+            # Both with the same bounds, so that indices and values of a row stay together.
             columns["indices"] = ragged_rows(X.indices.astype(np.int32, copy=False), X.indptr)
             columns["data"] = ragged_rows(X.data.astype(self.dtype, copy=False), X.indptr)
         return pa.table(columns)

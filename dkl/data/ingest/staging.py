@@ -26,6 +26,8 @@ def shuffle_keys(rows: np.ndarray, seed: int) -> np.ndarray:
 
     Sorting by it is a uniform permutation that depends on nothing else: not on files, batches, buckets or memory.
     """
+    # The seed is mixed before the row number is added, and the sum again: neighbouring rows and seeds have nothing in
+    # common.
     keys = rows.astype(np.uint64) + _mixed(np.array([(seed ^ _SALT) % 2**64], np.uint64))
     return _mixed(_mixed(keys) ^ np.uint64(0x9E37_79B9_7F4A_7C15))
 
@@ -62,6 +64,7 @@ class Stage:
         self._buffer_bytes = buffer_bytes
         self._read_bytes = buffer_bytes // 2
         self._seed = seed
+        # So many that one bucket of all runs fits into a fraction of a buffer.
         self._n_buckets = int(np.clip(math.ceil(_BUCKETS * n_bytes / buffer_bytes), 1, _MAX_BUCKETS))
         self._pending: list[pa.Table] = []
         self._pending_bytes = 0
@@ -77,6 +80,7 @@ class Stage:
             self._write_run()
 
     def _write_run(self) -> None:
+        # One copy in one piece: sorting a column that is in many pieces costs several times as much.
         table = pa.concat_tables(self._pending).combine_chunks()
         self._pending = []
         self._pending_bytes = 0
@@ -111,6 +115,7 @@ class Stage:
     def _in_input_order(self) -> Iterator[pa.Table]:
         for run in self._runs:
             table = _read(run, range(1))
+            # In the order of the input a run is one batch, which is handed out in pieces of half a buffer.
             rows = max(1, math.ceil(table.num_rows * self._read_bytes / max(table.nbytes, 1)))
             for start in range(0, table.num_rows, rows):
                 yield table.slice(start, rows)

@@ -63,6 +63,7 @@ class ColumnStatistics:
             The column was of one kind here and of another there.
         """
         if self.kind == "empty" or other.kind == "empty":
+            # A stretch without any value says nothing of the kind.
             known = other if self.kind == "empty" else self
             return replace(known, rows=self.rows + other.rows, missing=self.missing + other.missing)
         if self.kind != other.kind:
@@ -110,6 +111,7 @@ class TableStatistics:
     def why_double(self, place: int) -> str:
         """Why column number `place` needs float64, in words; an empty text where float32 holds what matters of it."""
         column = self.columns[place]
+        # One value in all rows needs no precision: it says nothing that could be learned.
         if column.kind != "number" or column.fits_float32 or column.minimum == column.maximum:
             return ""
         return why_double(self.sample.values[:, place], rounds_whole_numbers=column.is_whole)
@@ -133,15 +135,15 @@ def table_statistics(table: pa.Table, *, categorical: Collection[str] = (), firs
         A number is whole and not held exactly by float64; the message has the column and the row.
     """
     check_kinds(table.schema.remove_metadata())
-    chosen = set(categorical)
+    named = set(categorical)
     keys, rows = NumberSample.rows_of(first_row, table.num_rows)
     # A column at a time is written, so the values of one lie side by side.
     sampled = np.full((table.num_columns, len(rows)), np.nan).T
-    seen = [
-        _column(name, table.column(name), chosen, first_row, rows, sampled[:, place])
+    columns = [
+        _column(name, table.column(name), named, first_row, rows, sampled[:, place])
         for place, name in enumerate(table.column_names)
     ]
-    return TableStatistics(tuple(seen), table.num_rows, NumberSample(keys, sampled))
+    return TableStatistics(tuple(columns), table.num_rows, NumberSample(keys, sampled))
 
 
 def merged(parts: Collection[TableStatistics]) -> TableStatistics:
@@ -162,14 +164,23 @@ def _column(
     if kind == "empty":
         return ColumnStatistics(name, "empty", len(column), len(column))
     if kind == "category" or name in categorical:
-        return _category(name, column, MAX_CHOSEN_CATEGORIES if name in categorical else MAX_CATEGORIES)
+        values = texts(column)
+        counted = pc.value_counts(values.drop_null())
+        limit, categories = MAX_CHOSEN_CATEGORIES if name in categorical else MAX_CATEGORIES, None
+        # How often each occurs, as long as they are no more than the limit.
+        if len(counted) <= limit:
+            labels, counts = (counted.field(key).to_pylist() for key in ("values", "counts"))
+            categories = dict(zip(labels, counts, strict=True))
+        return ColumnStatistics(
+            name, "category", len(values), values.null_count, categories=categories, max_categories=limit
+        )
     check_exact(name, column, first_row)
     values = numbers(column)
-    seen = _number(name, "boolean" if kind == "boolean" else "number", values, first_row)
-    if kind == "boolean" or plain_type(column.type) == pa.float32() or seen.missing == seen.rows:
-        return seen
+    statistics = _number(name, "boolean" if kind == "boolean" else "number", values, first_row)
+    if kind == "boolean" or plain_type(column.type) == pa.float32() or statistics.missing == statistics.rows:
+        return statistics
     sampled[:] = values[rows]
-    largest = max(-seen.minimum, seen.maximum)
+    largest = max(-statistics.minimum, statistics.maximum)
 
     def is_unchanged(rounded: Callable[[np.ndarray], np.ndarray]) -> bool:
         """Whether rounding changes no value; of most columns where it does, the first few tell."""
@@ -179,20 +190,7 @@ def _column(
     is_whole = largest <= EXACT and is_unchanged(np.rint)
     with np.errstate(over="ignore"):
         fits = (is_whole and largest <= EXACT_FLOAT32) or is_unchanged(lambda part: part.astype(np.float32))
-    return replace(seen, is_whole=is_whole, fits_float32=fits)
-
-
-def _category(name: str, column: pa.ChunkedArray, limit: int) -> ColumnStatistics:
-    """The statistics of names: how often each occurs, as long as they are no more than the limit."""
-    values = texts(column)
-    counted = pc.value_counts(values.drop_null())
-    categories = None
-    if len(counted) <= limit:
-        names, counts = (counted.field(key).to_pylist() for key in ("values", "counts"))
-        categories = dict(zip(names, counts, strict=True))
-    return ColumnStatistics(
-        name, "category", len(values), values.null_count, categories=categories, max_categories=limit
-    )
+    return replace(statistics, is_whole=is_whole, fits_float32=fits)
 
 
 def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> ColumnStatistics:
@@ -205,5 +203,6 @@ def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> 
         infinite = first_row + row, float(values[row])
     if not len(there):
         return ColumnStatistics(name, kind, len(values), missing, infinite=infinite)
+    # Of the finite values; missing ones have no part in the mean that fills them.
     total, low, high = float(there.sum()), float(there.min()), float(there.max())
     return ColumnStatistics(name, kind, len(values), missing, total, low, high, infinite=infinite)

@@ -92,6 +92,7 @@ def common_schema(
         with problems.collected():
             _check_names(probe, probes[0])
     problems.raise_all()
+    # Order and names are those of the first file; the others may have their columns in any order.
     names, texts = _without(probes[0].schema.names, drop), set(as_text)
     problems = Problems() if further is None else further
     with problems.collected():
@@ -148,6 +149,7 @@ def _common_type(name: str, probes: list[Probe], as_text: bool) -> pa.DataType:
         plain = plain_type(probe.schema.field(name).type)
         if pa.types.is_null(common) or plain == common:
             common, where = plain, where or probe.file.name
+        # Float32 in one file and float64 in another.
         elif pa.types.is_floating(common) and pa.types.is_floating(plain):
             common = pa.float64()
         elif not pa.types.is_null(plain):
@@ -163,6 +165,7 @@ def _common_type(name: str, probes: list[Probe], as_text: bool) -> pa.DataType:
 
 def pieces(tables: Iterable[tuple[pa.Table, int]], schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
     """The same rows in pieces whose size follows from the schema alone: sums over them do not depend on files' cuts."""
+    # About 4 MiB of numbers, and at least 1,024 rows however many columns there are.
     rows = max(1024, min(65_536, _PIECE_BYTES // (8 * max(len(schema), 1))))
     pending: list[pa.Table] = []
     count = n_bytes = 0

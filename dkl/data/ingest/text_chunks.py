@@ -49,6 +49,7 @@ def text_chunks(
     rest, line, at_start = b"", 1, True
     # The first piece is long enough to tell what kind of file this is.
     while data := stream.read(max(chunk_bytes, 16) if at_start else chunk_bytes):
+        # No text has one; what follows would be cut off by whoever takes it for the end of a text.
         if b"\0" in data:
             _check_kind(rest + data, name)
             raise ValueError(
@@ -58,11 +59,13 @@ def text_chunks(
         data = rest + data
         if at_start:
             _check_kind(data, name)
+            # The mark would become a part of the first column's name.
             text = data.removeprefix(_BYTE_ORDER_MARK)
             text = text if quotes is None else text.lstrip(b"\r\n")
             line += _line_ends(data[: len(data) - len(text)])
             data, at_start = text, not text
         if quotes is None:
+            # What comes after the last line end waits for the next piece.
             end = data.rfind(b"\n") + 1
         else:
             end = _checked(data, name, line, quotes, at_end=False).last_row_end()
@@ -97,6 +100,7 @@ def _checked(data: bytes, name: str, line: int, quotes: QuoteRules, *, at_end: b
 
 def _line_ends(data: bytes) -> int:
     """Line ends as an editor counts them."""
+    # Old Macintosh files end their lines with a carriage return alone.
     return data.count(b"\n") or data.count(b"\r")
 
 
@@ -107,6 +111,8 @@ def in_order(
     running: deque[Future[Result]] = deque()
     try:
         for item in items:
+            # Submitted in order and taken in order: the slowest of those under way is waited for, and memory stays
+            # bounded.
             running.append(pool.submit(function, item))
             if len(running) >= window:
                 yield running.popleft().result()

@@ -44,6 +44,7 @@ class ArraySource:
         row_id: np.ndarray | None = None,
         rows_a_block: int | None = None,
     ) -> None:
+        # Not copied: the caller keeps these arrays as they are for as long as the source is in use.
         self._X, self._y, self._weight = X, y, weight
         self.row_id = np.arange(X.shape[0], dtype=np.int64) if row_id is None else row_id
         self._n_classes = n_classes
@@ -80,6 +81,7 @@ class ArraySource:
 
     @cached_property
     def fingerprint(self) -> str:
+        # The shape and the cut are part of it: the same rows in other blocks give sums with other bits.
         digest = hashlib.sha256(repr((self._X.shape, self.dtype.str, self._n_classes, self.rows_a_block)).encode())
         for i in self._numbers:
             digest.update(rows_digest(self.ticket(i)))
@@ -97,6 +99,8 @@ class ArraySource:
 
     def reordered(self, order: np.ndarray) -> Iterator[Block]:
         """Blocks of the rows in another order, each copied when it is asked for."""
+        # Rows of one block of the result come from all over X, so that this is the one place where rows in memory are
+        # copied.
         for index in self._numbers:
             rows = order[self._bounds[index] : self._bounds[index + 1]]
             y = None if self._y is None else self._y[rows]

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 
 import dask
 import dask.array as da
@@ -33,10 +32,10 @@ from dkl.data.schema import Schema, Task
 from dkl.data.sources.rows import TicketReader, drop_weightless
 from dkl.data.store.blocking import block_bounds, block_rows, row_bytes
 from dkl.errors import located
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 
 _AT_ONCE = 64
-Rows: TypeAlias = np.ndarray | sparse.csr_array
 
 
 def is_lazy(value: object) -> bool:
@@ -67,6 +66,7 @@ def aligned(
     stored_dtype(X.dtype)
     rows = rows_a_block or block_rows(row_bytes(X), X.shape[0])
     bounds = block_bounds(X.shape[0], rows)
+    # Blocks of dkl's own size, whatever the chunks were: sums depend on the cut, and memory does.
     chunks = tuple(int(n) for n in np.diff(bounds))
     X = X.rechunk((chunks, (X.shape[1],)))
     return X, targets_beside(y, chunks), weights_beside(weight, chunks)
@@ -197,6 +197,7 @@ class DaskSource:
     def block_nbytes(self) -> int:
         """For sparse rows, whose density is not known ahead, as if a twentieth of the values were not zero."""
         width = self.n_columns * self.dtype.itemsize
+        # A twentieth of the values, each with a column number beside it: a tenth of the dense bytes.
         width = max(width // 10, 16) if self.is_sparse else width
         return max(self._sizes) * (width + 8 * (1 + self.has_y + self.has_weight))
 
@@ -206,6 +207,7 @@ class DaskSource:
 
     @cached_property
     def fingerprint(self) -> str:
+        # Dask names an array by a hash of what it is computed from; computing the rows to hash them would cost a pass.
         names = [None if a is None else (a.name, a.chunks) for a in (self._X, self._y, self._weight)]
         return hashlib.sha256(repr((names, self._make.classes)).encode()).hexdigest()
 

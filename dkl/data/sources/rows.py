@@ -52,6 +52,7 @@ class TicketReader:
 
 def drop_weightless(block: Block) -> Block:
     """The rows whose weight is not 0; the block itself when that is all of them."""
+    # The common case costs one look at the weights, and no copy.
     if block.weight is None or block.weight.all():
         return block
     return block.rows(np.flatnonzero(block.weight))
@@ -83,10 +84,14 @@ def lazy_part(source: RowSource, part: str, meta: Any, *, classes: np.ndarray | 
     """
     name = f"dkl-{part}-{uuid.uuid4().hex}"
     reader, tail = f"{name}-reader", (0,) * (meta.ndim - 1)
+    # One node holds the reader for all chunks; each chunk is a node of its own, so that Dask reads only what is asked
+    # for.
     graph: dict[Any, Any] = {reader: _Constant(source.reader())}
+    # Dask arrays may have chunks without rows, but many functions on them fail there.
     filled = np.flatnonzero(source.block_rows)
     tickets = [source.ticket(int(index)) for index in filled]
     for position, ticket in enumerate(tickets):
+        # The rows of a Dask source are nodes of another graph, to which this one refers.
         handed = ticket.key if isinstance(ticket, Delayed) else _Constant(ticket)
         graph[(name, position, *tail)] = (_read_part, reader, handed, part, _Constant(classes))
     if not tickets:

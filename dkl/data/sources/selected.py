@@ -57,6 +57,7 @@ class Fewest:
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
         if self.count >= len(chosen):
             return chosen
+        # By row id, so that the sample is the same however the rows are cut into blocks within their share.
         keys = shuffle_keys(block.row_id[chosen], self.seed ^ _THIN_SALT)
         return np.sort(chosen[np.argpartition(keys, self.count)[: self.count]]) if self.count else chosen[:0]
 
@@ -78,6 +79,8 @@ class Thinned:
     @cached_property
     def kept(self) -> np.ndarray:
         """Rows of each block after thinning."""
+        # Block b keeps floor(B[b + 1] w / n) - floor(B[b] w / n) of its rows, where B are the rows before each block, w
+        # the rows wanted and n all rows: each within one row of its share, and w in all.
         before = np.concatenate([[0], np.cumsum(self.rows)])
         wanted = min(self.max_rows, int(before[-1]))
         return np.diff(before * wanted // max(int(before[-1]), 1))
@@ -114,6 +117,7 @@ class SelectedReader:
 
 def chosen_rows(block: Block, choosers: tuple[Chooser, ...]) -> Block:
     """The rows that all choosers keep, without the columns they needed; the block itself when that is all of them."""
+    # Each chooser is given what the ones before have left.
     chosen = np.arange(len(block.row_id))
     for chooser in choosers:
         chosen = chooser.choose(block, chosen)
@@ -190,6 +194,7 @@ class SelectedSource(WrappedSource[RowSource]):
 
     def ticket(self, index: int) -> Any:
         base = self.base.ticket(index)
+        # Where the rows are computed by Dask, so is the ticket: the choosers are added to what the base's graph makes.
         if isinstance(base, Delayed):
             return delayed(partial(SelectedTicket, choosers=self._choosers(index)), pure=False)(base)
         return SelectedTicket(base, self._choosers(index))
@@ -207,6 +212,7 @@ def narrowed(
     source: RowSource, step: Step, rows: np.ndarray, *, n_classes: int | None, counts: RowCounts | None = None
 ) -> SelectedSource:
     """`source` after one more step; steps on one base are kept in one list, so that rows are copied once."""
+    # A view of a view: one list of steps, so that the rows of a block are copied once at the end.
     if isinstance(source, SelectedSource):
         return SelectedSource(source.base, (*source.steps, step), rows, n_classes=n_classes, counts=counts)
     return SelectedSource(source, (step,), rows, n_classes=n_classes, counts=counts)

@@ -31,6 +31,8 @@ class StoreSource:
     version = 0
 
     def __init__(self, store: OpenStore) -> None:
+        # The readers of this process find the store open already: opening it reads the manifest and every array's
+        # metadata.
         keep_open(store, store.token)
         self.location: Location = store.location
         self.schema = store.schema
@@ -59,6 +61,7 @@ class StoreSource:
         """Bytes of X in each block."""
         if self._manifest.entries is None:
             return self._manifest.stored_rows * self.n_columns * self.dtype.itemsize
+        # Of CSR rows: a value and an int32 column an entry, and an int32 pointer a row.
         return np.diff(self._manifest.entries) * (self.dtype.itemsize + 4) + 4 * (self._manifest.stored_rows + 1)
 
     @property
@@ -73,6 +76,7 @@ class StoreSource:
 
     @cached_property
     def fingerprint(self) -> str:
+        # The manifest's digest covers those of all blocks, so that no row is read for it.
         facts = [self._facts["manifest"], self._facts["rows_a_block"], self._facts["schema"]["classes"]]
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
@@ -88,6 +92,8 @@ class StoreSource:
 
     def block_identity(self, index: int) -> str:
         """Changes whenever a value or a label of a block changes, whatever happens to other blocks."""
+        # Stored digests of the block's parts, its rows and the labels that its codes stand for: nothing of any other
+        # block.
         digests = sorted((name, int(values[index])) for name, values in self._manifest.digests.items())
         return repr((int(self._manifest.stored_rows[index]), digests, self._facts["schema"]["classes"]))
 
@@ -118,6 +124,7 @@ class StoreSource:
     def write_split(self, name: str, split: SplitSet, *, overwrite: bool) -> SplitSet:
         """Keep a set of splits beside the rows."""
         store = opened(self.location, self._facts["token"])
+        # Codes are kept of all stored rows, those of weight 0 too, since chunks of codes go beside chunks of rows.
         weights = (store.values("weight", i) if self.has_weight else None for i in range(self.n_blocks))
         codes = code_blocks(split, weights)
         chunk, shards = self._facts["rows_a_block"], self._facts["arrays"]["row_id"]["shards"]
@@ -129,5 +136,6 @@ class StoreSource:
         """The sets of splits that the store keeps."""
         folder = self.location.child(FOLDER)
         names = sorted(folder.folders())
-        found = {name: read_split(folder.child(name)) for name in names}
-        return {name: split for name, split in found.items() if split is not None}
+        # One that is being written at this moment is not there yet.
+        splits = {name: read_split(folder.child(name)) for name in names}
+        return {name: split for name, split in splits.items() if split is not None}

@@ -52,6 +52,7 @@ class VersionReader:
             return replace(self.empty, index=number, columns={name: np.empty(0, np.uint8) for name in columns})
         # Codes of splits are kept beside the first part alone; appended blocks belong to one split as a whole.
         wanted = parts if part == 0 else tuple(name for name in parts if name in PARTS)
+        # In its own store the block has another number; sums, samples and row columns go by the one in the dataset.
         block = replace(self.parts[part].load(place, wanted), index=number)
         return block if kept is None else block.rows(kept)
 
@@ -167,6 +168,7 @@ class VersionSource(WrappedSource[StoreSource]):
     def block_identity(self, index: int) -> str:
         """Changes whenever a value, a label or the choice of the rows of a block changes."""
         part, own = self._places[index]
+        # Where rows were dropped, which ones are left is part of what the block is.
         identity, kept = self.parts[part].block_identity(own), self.kept.get(index)
         return identity if kept is None else f"{identity} {hashlib.sha256(kept.tobytes()).hexdigest()}"
 
@@ -177,6 +179,7 @@ class VersionSource(WrappedSource[StoreSource]):
         return {**self.parts[0].storage_facts, "version": self.version, "rows dropped": dropped}
 
     def reader(self) -> VersionReader:
+        # What is handed out for a block that has lost all of its rows.
         X: Any = np.empty((0, self.n_columns), self.dtype)
         y = None
         if self.has_y:

@@ -59,6 +59,7 @@ class StoredVersion:
     def next_one(self) -> Iterator[tuple[Home, Location]]:
         """The store as it was opened, and where its next version goes; whoever comes second is told."""
         location, number = self.source.location, self.source.version + 1
+        # All versions lie in the folder of version 0, whose token says that it is still that store.
         base = self.source.parts[0] if isinstance(self.source, VersionSource) else self.source
         home = Home(location, base.token)
         home.check()
@@ -108,6 +109,7 @@ def append_rows(
             further=version_facts(source.token, version.splits, joins),
             home=home,
         )
+        # Rows of different versions never share an identity: samples and splits go by it.
         first_id = number * FIRST_ID
         numbered = (replace(block, row_id=block.row_id + first_id) for block in blocks_in_order(rows))
         with writer:
@@ -120,6 +122,7 @@ def drop_rows(version: StoredVersion, rows: GivenValues, blocks: GivenValues) ->
     source = VersionSource(version.source) if isinstance(version.source, StoreSource) else version.source
     if (rows is None) == (blocks is None):
         raise ValueError("pass the rows to drop (a mask or row numbers) or blocks=, one of the two")
+    # Whole blocks are named by their numbers, so that no row of them need be read.
     gone = _rows_of_blocks(source, blocks) if rows is None else _rows_by_block(source, rows)
     n_rows = int(source.block_rows.sum())
     if sum(int(lost.sum()) for lost in gone.values()) == n_rows:

@@ -28,6 +28,7 @@ try:
 except ImportError:  # Windows: what a killed process left stays until it is removed by hand
     fcntl = None  # type: ignore[assignment]
 
+# RENAME_EXCHANGE and AT_FDCWD of Linux's renameat2, which Python has no name for.
 _EXCHANGE = 2
 _AT_FDCWD = -100
 _PAUSES = (0.02, 0.1, 0.5, 2.0)
@@ -89,7 +90,7 @@ class Staging:
         marker = {MARKER: {"state": "writing", "token": self.token}}
         if self.target.is_local:
             return zarr.create_group(self.location.store(read_only=False), attributes=marker, zarr_format=3)
-        # what is there is marked before it is deleted: after a kill in between it is half-written, and says so
+        # What is there is marked before it is deleted: after a kill in between it is half-written, and says so.
         self.target.write_marker(marker[MARKER])
         self.target.delete(keep_marker=True)
         return self.target.group(read_only=False)
@@ -152,7 +153,7 @@ class Staging:
                 raise FileExistsError(_told(self.target))
             check_no_strangers(former, former.read_marker() or {})
         except OSError:
-            # not the store that was to be replaced, or no longer as it was at the start: put it back
+            # It is not the store that was to be replaced, or no longer as it was at the start: put it back.
             if not exchanged(target, aside, self.handle):
                 self._move(target, path)
                 self._move(aside, target)
@@ -242,16 +243,21 @@ def staged(target: Location, kind: str, *, overwrite: bool, home: Home | None = 
         if target.is_local:
             _clear_abandoned(target.path)
         check_output(target, kind, overwrite=overwrite, in_store=home is not None)
-        made = _missing_folders(target, home)
+        if target.is_local:
+            # Folders above the target that are removed again, where they are empty, when writing fails; lowest first.
+            # A store that is deleted meanwhile comes back as empty folders, when zarr writes the next chunk.
+            inside = [target.path.parent, home.location.path] if home is not None else []
+            missing = [folder for folder in target.path.parents if not folder.exists()]
+            made = list(dict.fromkeys([*inside, *missing]))
         with _folder(target) as (location, token, handle):
             staging = Staging(target, location, token, home)
             staging.handle = handle
-            # a writer behind a URL must be seen from now on
+            # A writer behind a URL must be seen from now on.
             _ = staging.group
             yield staging
     except Exception as error:
         if home is not None:
-            # whatever went wrong, the reason may be that the store is gone
+            # Whatever went wrong, the reason may be that the store is gone.
             home.check()
         if isinstance(error, OSError) and not isinstance(error, FileExistsError):
             raise located_error(error, target) from error
@@ -265,27 +271,32 @@ def staged(target: Location, kind: str, *, overwrite: bool, home: Home | None = 
                     folder.rmdir()
 
 
-def _missing_folders(target: Location, home: Home | None) -> list[Path]:
-    """Folders above a local target that are removed again, where they are empty, when writing fails; lowest first."""
-    if not target.is_local:
-        return []
-    missing = [folder for folder in target.path.parents if not folder.exists()]
-    # a store that is deleted meanwhile comes back as empty folders, when zarr writes the next chunk
-    inside = [target.path.parent, home.location.path] if home is not None else []
-    return list(dict.fromkeys([*inside, *missing]))
-
-
 @contextmanager
 def _folder(target: Location) -> Iterator[tuple[Location, str, int | None]]:
     """Where to write, the writer's token, and the open folder around it.
 
-    A local folder is locked for as long as this process lives and writes.
+    Beside a local target that is a new hidden folder with the token in its name, which is locked for as long as this
+    process lives and writes: the system lets go of the lock when the process dies, however it dies.
     """
     if not target.is_local:
         yield target, uuid.uuid4().hex, None
         return
-    token, path, handles = _locked_folder(target.path)
+    handles: list[int] = []
     try:
+        while not handles:
+            token = uuid.uuid4().hex
+            path = target.path.with_name(f"{_prefix(target.path)}{token}.partial")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Another writer that clears up may take the folder before it is locked: it is gone then, and the next one
+            # is tried.
+            with suppress(FileNotFoundError):
+                path.mkdir()
+                handles.append(os.open(path, os.O_RDONLY))
+                if fcntl is not None:
+                    with suppress(OSError):
+                        fcntl.flock(handles[0], fcntl.LOCK_EX)
+                if not path.is_dir():
+                    os.close(handles.pop())
         if os.rename in os.supports_dir_fd:
             handles.append(os.open(path.parent, os.O_RDONLY))
         yield Location(str(path), target.given), token, handles[1] if len(handles) > 1 else None
@@ -294,25 +305,8 @@ def _folder(target: Location) -> Iterator[tuple[Location, str, int | None]]:
             os.close(handle)
 
 
-def _locked_folder(target: Path) -> tuple[str, Path, list[int]]:
-    """A new hidden folder beside `target`, the token in its name, and the handle that holds its lock."""
-    while True:
-        token = uuid.uuid4().hex
-        path = target.with_name(f"{_prefix(target)}{token}.partial")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # another writer that clears up may take the folder before it is locked: then it is gone, and the next is tried
-        with suppress(FileNotFoundError):
-            path.mkdir()
-            handle = os.open(path, os.O_RDONLY)
-            if fcntl is not None:
-                with suppress(OSError):
-                    fcntl.flock(handle, fcntl.LOCK_EX)
-            if path.is_dir():
-                return token, path, [handle]
-            os.close(handle)
-
-
 def _prefix(path: Path) -> str:
+    """How the hidden folders of a target begin: with its name, or a hash where the token would make that too long."""
     name = path.name if len(os.fsencode(path.name)) < 180 else hashlib.sha256(os.fsencode(path.name)).hexdigest()
     return f".{name}."
 
@@ -321,7 +315,7 @@ def _clear_abandoned(target: Path) -> None:
     """Remove what killed writers of this target left, and put back a store that one had just moved aside."""
     if fcntl is None or not target.parent.is_dir():
         return
-    # the whole name is compared: what begins alike belongs to another store (`rows`, `rows.zarr`) or to the user
+    # The whole name is compared: what begins alike belongs to another store (`rows`, `rows.zarr`) or to the user.
     ours = re.compile(re.escape(_prefix(target)) + r"[0-9a-f]{32}\.(partial|replaced)")
     for folder in list(target.parent.iterdir()):
         if not ours.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
@@ -329,6 +323,7 @@ def _clear_abandoned(target: Path) -> None:
         with suppress(OSError):
             handle = os.open(folder, os.O_RDONLY)
             try:
+                # A lock that is to be had at once belongs to nobody: the writer of the folder is dead.
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if folder.suffix == ".replaced" and not target.exists():
                     os.rename(folder, target)

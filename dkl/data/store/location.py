@@ -60,7 +60,8 @@ class Location:
             )
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"storage_options is {options!r}; expected a dict of options for fsspec, or None")
-        path = given.removeprefix("file://") if given.startswith("file://") else given
+        path = given.removeprefix("file://")
+        # URLs are taken as they stand; local paths are made absolute now, since workers run in other folders.
         if "://" in path:
             return cls(path.rstrip("/"), given, dict(options or {}))
         if options:
@@ -178,6 +179,7 @@ class Location:
         FileNotFoundError
             One is absent.
         """
+        # In the order of their names, whatever order they are given in: the digest is that of a set of files.
         crc = 0
         for name in sorted(names):
             text = self.read(f"{name}/zarr.json")
@@ -201,11 +203,11 @@ class Location:
         if not self.is_local:
             fs, path = self._fs()
             return sorted(name[len(path) :].strip("/") for name in fs.find(path))
-        found = []
+        paths = []
         for parent, folders, names in os.walk(self.path):
             links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
-            found += [os.path.relpath(os.path.join(parent, name), self.path) for name in [*names, *links]]
-        return sorted(name.replace(os.sep, "/") for name in found)
+            paths += [os.path.relpath(os.path.join(parent, name), self.path) for name in [*names, *links]]
+        return sorted(name.replace(os.sep, "/") for name in paths)
 
     def stored_nbytes(self) -> int:
         """Bytes of all files here."""
@@ -230,13 +232,14 @@ class Location:
 
     def write_marker(self, marker: Mapping[str, Any]) -> None:
         """Keep `marker` in the attributes of the zarr group here, which need not be there yet; at once."""
+        # A zarr group by its metadata file alone: one write, which makes the marker and the group visible at once.
         node = {"attributes": {MARKER: dict(marker)}, "zarr_format": 3, "node_type": "group"}
         text = json.dumps(node, indent=2).encode()
         if not self.is_local:
             fs, path = self._fs()
             fs.pipe_file(f"{path}/zarr.json", text)
             return
-        # as zarr names a file that it has begun
+        # Named as zarr names a file that it has begun: what a kill leaves is then known for what it is.
         begun = self.path / f"zarr.{uuid.uuid4().hex}.partial"
         try:
             begun.write_bytes(text)
@@ -246,7 +249,7 @@ class Location:
 
     def _fs(self) -> tuple[Any, str]:
         fs, path = fsspec.core.url_to_fs(self.url, **self.options)
-        # listings are cached by some file systems; another process may have written
+        # Listings are cached by some file systems; another process may have written.
         fs.invalidate_cache()
         return fs, path
 

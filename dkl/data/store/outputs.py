@@ -61,12 +61,23 @@ def beside(location: Location, *, check: Callable[[], None] = lambda: None) -> I
     if final.exists() and not final.is_dir() and not final.is_file():
         yield final  # a pipe or a device is written to, never replaced
         return
+    # In the same folder, so that the rename stays within one file system; with the suffix, which some writers look at.
     hidden = final.with_name(f".{uuid.uuid4().hex}.part{Path(location.given).suffix}")
     try:
         yield hidden
         check()
         with writing(location):
-            _put(hidden, final)
+            if hidden.is_file():
+                if final.is_file():
+                    # A file keeps the permissions that somebody gave it.
+                    shutil.copymode(final, hidden)
+                flush(hidden)
+                os.replace(hidden, final)
+            else:
+                flush_folder(hidden)
+                _put_folder(hidden, final)
+            # The rename itself is not kept before the folder is on the disk.
+            flush(final.parent)
     finally:
         # after an exchange the hidden name is that of the old folder
         if hidden.is_dir():
@@ -91,25 +102,17 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield hidden
 
 
-def _put(hidden: Path, final: Path) -> None:
-    """Flush what was written, and rename it; a folder takes the place of another in one step where that is possible."""
-    if hidden.is_file():
-        if final.is_file():
-            shutil.copymode(final, hidden)
-        flush(hidden)
-        os.replace(hidden, final)
-    else:
-        flush_folder(hidden)
-        if not final.is_dir():
+def _put_folder(hidden: Path, final: Path) -> None:
+    """Rename a folder to its place, in which another may lie: in one step where the system can exchange the two."""
+    if not final.is_dir():
+        os.rename(hidden, final)
+    elif not exchanged(hidden, final):
+        # Two renames elsewhere: aside with the old one, and back if anything fails.
+        aside = hidden.with_suffix(".replaced")
+        os.rename(final, aside)
+        try:
             os.rename(hidden, final)
-        elif not exchanged(hidden, final):
-            # Where the system cannot exchange two folders at once: aside with the old one, and back if anything fails.
-            aside = hidden.with_suffix(".replaced")
-            os.rename(final, aside)
-            try:
-                os.rename(hidden, final)
-            except OSError:
-                os.rename(aside, final)
-                raise
-            os.rename(aside, hidden)
-    flush(final.parent)
+        except OSError:
+            os.rename(aside, final)
+            raise
+        os.rename(aside, hidden)

@@ -261,6 +261,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         total : float
             The weight of the rows, on which these weights do not depend.
         """
+        # blocks (the harmonics of one degree) are weighed as one: their mean alignment counts
         return maximise_alignment(block_means(values, self.pool_.groups), self._radius, self.k)
 
     @property
@@ -270,5 +271,6 @@ class AlignedFeatures(Certified, SelectingLearner):
 
     def chosen(self, weights: np.ndarray) -> FeatureChoice:
         """The candidates that a feature map keeps by weights of the blocks."""
+        # a pair takes two columns of the bound that `n_features` is
         kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
         return choose_blocks(weights, self.pool_.groups, kept, self.seed_, estimator=self.estimator)

@@ -117,7 +117,9 @@ def fit_by_adam(
     UserWarning
         If the order of the rows would bias the steps, so that several blocks are read for each.
     """
+    # one pass finds the means of the features, the units of the targets and whether the rows are in order
     summary = summarise_rows(problem, source, run)
+    # all rows counted means that no hash fell among those to be held out
     if descent.patience is not None and summary.n_rows >= np.sum(source.block_rows):
         raise none_held_out(problem)
     mixed = mixed_source(source, summary.unevenness, problem.seed)
@@ -129,6 +131,7 @@ def fit_by_adam(
         model = TunedModel(coef, intercept, final.model.density.copy())
         # an average of densities that follow from weights is not the one that follows from their average
         model.clip(problem.alpha, penalty)
+        # the best epoch is kept, but the trace is that of all epochs
         trace = TunedDescent(**state.model).trace
         means = trace[:, 0] / np.maximum(trace[:, 1], 1.0)
         return AdamFit(model, summary.target_center, summary.target_scale, state.losses, means, state.ended)
@@ -144,6 +147,7 @@ def descent_passes(
     K = None if problem.classes is None else len(problem.classes)
     columns = K or problem.n_targets
     records = summary_records(columns, K, problem.class_weight, problem.held_out, problem.seed)
+    # a summary of as many rows, with moments that do not matter for sizes
     n_rows = float(np.sum(source.block_rows)) * (1.0 - problem.held_out.share)
     planned = Summary(
         n_rows, n_rows, np.zeros(columns), np.ones(columns), center=np.zeros(problem.feature_map.n_features)
@@ -167,8 +171,10 @@ def adam_problem(
         targets = RowTargets(weight_scale=weight_scale, center=summary.target_center, scale=summary.target_scale)
     else:
         targets = RowTargets(np.arange(len(problem.classes)), problem.class_weight, weight_scale)
+    # Small minibatches step further on few rows; on many rows larger ones cost less for each row.
     batch = _SMALL_BATCH if n_rows <= _MANY_ROWS else _LARGE_BATCH
     first = TunedModel.first(n_models, 1 if descent.shared else n_models, penalty)
+    # what a step costs beside the products with its rows: Adam on all numbers, and the gradient of the penalty
     numbers = len(first.values)
     matrix = 0 if penalty.separable else len(first.density) * penalty.n_frequencies**2
     stopping = None if descent.patience is None else Stopping(problem.loss, descent.patience)

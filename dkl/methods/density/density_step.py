@@ -231,6 +231,7 @@ def ridge_factor(M: np.ndarray, lam: float) -> np.ndarray:
     if not np.isfinite(M).all():
         raise ValueError("the density or the sums of the mapped rows are not finite: give a larger Lam or lam")
     jitter = 0.0
+    # a failed factorisation destroys its matrix: each attempt begins with a copy
     while True:
         factor = np.array(M, order="F")
         if factorise(factor):

@@ -73,6 +73,7 @@ class TunedModel:
     def squares(self) -> np.ndarray:
         """|w_j|^2, summed over the models that share a density: (G, D)."""
         K, G, D = self.shape
+        # the weights of a cosine and of its sine belong to one frequency
         lengths = np.sum(self.coef.reshape(K, 2, D) ** 2, axis=1)
         return lengths.sum(axis=0, keepdims=True) if G == 1 else lengths
 
@@ -152,6 +153,7 @@ def tuned_gradient(
     lam : float
     penalty : DensityPenalty
     """
+    # products are in the precision of the features, what is small (scores, penalties) in float64
     scores = phi @ model.coef.T.astype(phi.dtype) + model.intercept
     losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
     share = np.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
@@ -202,11 +204,14 @@ def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str,
             lam=operands["lam"],
             penalty=penalty,
         )
+        # the objective before the step: an estimate of the epoch's, at no further pass
         trace[-1] += len(phi) * value, len(phi)
         steps += 1
+        # Without a falling rate clipped steps keep on moving about the optimum.
         rate = operands["rate"] / np.sqrt(1.0 + steps / _DECAY)
         adam_update(values, (first, second), gradient.values, np.full(len(values), rate), step=steps)
         model.clip(operands["lam"], penalty)
+        # the average over the steps, step t counting like t^_AVERAGING
         share = (1.0 + _AVERAGING) / (steps + _AVERAGING)
         average *= 1.0 - share
         average += share * values

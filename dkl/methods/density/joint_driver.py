@@ -1,4 +1,4 @@
-"""A kernel's weights in a divergence ball and the machine on it, learned together, with a certificate for all weights.
+"""A kernel's weights in a divergence ball and the machine on it, learned together, with a gap over all weights.
 
 Few candidates have weight where the ball is large. Rounds therefore solve the problem of tuned random features on a few
 working candidates; then a pass over the features of all candidates bounds how much the others could still gain, and

@@ -242,6 +242,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         start = self._start(dataset)
         if dataset.classes is not None:
             self.classes_ = np.asarray(dataset.classes)
+        # parameters without meaning for these rows are told before any pass
         self._planned_problem(dataset)
         if start is None:
             scaler = self._prepare(dataset)
@@ -288,6 +289,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
             center=None if scale is None else scale.center,
             scale=None if scale is None else scale.scale,
         )
+        # |w|^2 / (2 q) + C sum loss is C N times the problem with the mean loss, u = D q and lam = 1 / (C N)
         loss, total = self._loss(classes), weight_of(dataset, targets.class_weight)
         amplitude = self.family_.feature_scale(pool.n_columns) / np.sqrt(D)
         return JointProblem(
@@ -308,6 +310,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
 
     def _most_working(self, ball: DivergenceBall, parts: int, n_hessians: int) -> int:
         """How many candidates are solved on at once."""
+        # the most columns whose matrices stay within the bound, in whole frequencies
         most = self.max_working or int(np.sqrt(_WORKING_BYTES / matrix_bytes(1, n_hessians))) // parts
         if ball.least > most:
             raise ValueError(
@@ -319,7 +322,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
 
     def _loss(self, classes: Sequence[object] | np.ndarray | None) -> TunedLoss:
         """The loss that is asked for, or the default for these targets."""
-        if classes is None and self.loss not in (None, "squared_error"):
+        if classes is None and self.loss is not None and not TUNED_LOSSES[self.loss].takes_one_pass:
             raise ValueError(
                 f"loss={self.loss!r} is for class labels, and these targets are numbers; use loss='squared_error'"
             )
@@ -334,9 +337,11 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         self.divergence_, self.rho_ = divergence(self.weights_, problem.ball.k), problem.ball.rho
         self.effective_features_, self.total_weight_ = effective_features(self.weights_), problem.total_weight
         kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
+        # where more have weight than are wanted, the largest weights stay, and the model loses the others
         choice = choose_features(self.weights_, kept, self.seed_, estimator="support")
         self._keep(choice)
         model = state.moved_to(choice.index).coefficients
+        # the solver has features of amplitude 1 / sqrt(D), the map has those of the choice
         coef = model[:, :-1] / np.tile(np.sqrt(D) * choice.amplitudes, self.pool_.columns_a_frequency)
         center, unit = (0.0, np.ones(len(coef))) if scale is None else (scale.center, scale.scale)
         self.coef_, self.intercept_ = coef * unit[:, None], model[:, -1] * unit + center

@@ -82,6 +82,7 @@ class JointProblem:
 
     def on(self, working: np.ndarray, goal: float) -> TunedProblem:
         """The problem on some of the candidates, to be solved to a gap of `goal` of the objective."""
+        # equation (9) on these candidates is equation (22) with the ball in the place of the penalty of the density
         return TunedProblem(
             self.pool.take(working),
             self.targets,
@@ -151,6 +152,7 @@ class JointState(TunedState):
         index = np.searchsorted(working, self.working)
         kept = np.flatnonzero(np.isin(self.working, working))
         size, parts = len(self.working), (self.coefficients.shape[1] - 1) // len(self.working)
+        # the columns of the candidates that stay, among the old ones and the new; the intercept is the last
         old = np.append((size * np.arange(parts)[:, None] + kept).ravel(), -1)
         new = np.append((len(working) * np.arange(parts)[:, None] + index[kept]).ravel(), -1)
         coefficients = np.zeros((len(self.coefficients), parts * len(working) + 1))

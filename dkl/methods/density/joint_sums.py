@@ -51,6 +51,7 @@ def pricing_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
             columns[rows] = sides.transpose(1, 2, 0)
             sums["loss"] += losses
             sums["mass"] += np.abs(sides).sum(axis=1)
+    # the one expensive product: the features of all candidates with two columns for each output
     features = feature_sums(block.X, columns.reshape(block.n_rows, 2 * K), pool, dtype=operands["dtype"])
     return sums | {f"pool{k}": features[:, :, 2 * k : 2 * k + 2] for k in range(K)}
 

@@ -203,6 +203,7 @@ class SumMetaKernel:
         """The weighted sum of the kernels' values."""
         self.validate()
         weights = self.weights or (1.0,) * len(self.kernels)
+        # in place, so that two matrices of pairs stand at once and not one for each kernel
         gram = weights[0] * self.kernels[0].gram(W, V)
         for weight, kernel in zip(weights[1:], self.kernels[1:], strict=True):
             gram += weight * kernel.gram(W, V)
@@ -273,6 +274,7 @@ def _check_positive(kernel: _Smooth, name: str) -> None:
 
 def _frequencies(W: np.ndarray, V: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Both as float64 matrices of the same columns."""
+    # float64 for any input: eigenvalues of smooth meta-kernels fall below the rounding of float32
     W = np.asarray(W, dtype=np.float64)
     V = W if V is None else np.asarray(V, dtype=np.float64)
     if W.ndim != 2 or V.ndim != 2 or W.shape[1] != V.shape[1]:

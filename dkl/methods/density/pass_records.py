@@ -68,6 +68,7 @@ class FoldSums:
 
     def records(self) -> list[Record]:
         """What the pass computes."""
+        # n rows of m features take n m numbers, their sums m^2 / 2: the smaller of the two goes to the driver
         if self.keeps_rows and self.n_rows is not None:
             return [RowSample("rows", self.n_rows, seed=0)]
         panels = packed_panels(self.feature_map.n_features + 1, _ACCUMULATOR_BYTES // self.n_folds)
@@ -82,6 +83,7 @@ class FoldSums:
             phi = on_host(map_rows(rows.X, self.feature_map, self.dtype)).astype(np.float64)
             by_fold = [np.flatnonzero((folds == f) & (weight > 0.0)) for f in range(self.n_folds)]
             return [SquaredRows(phi[index], values[index], weight[index]) for index in by_fold]
+        # panels follow each other by columns, as the packed triangle does
         gram = np.concatenate([panel["gram"] for panel in results], axis=1)
         first: Mapping[str, np.ndarray] = results[0]
         return [SquaredSums(gram[f], first["cross"][f], first["squares"][f]) for f in range(self.n_folds)]
@@ -157,6 +159,7 @@ class TunedCost:
 
     def __call__(self, rows: int, columns: int) -> Cost:
         m, itemsize = self.feature_map.n_features, np.dtype(self.dtype).itemsize
+        # scores, gradients and trial steps take some six products of a row with every model
         flops = mapping_flops(columns, self.feature_map) + 12.0 * self.n_models * m + 2.0 * self.packed
         tile = newton_tile(m, self.dtype) * m * (2 * itemsize + 8)
         return Cost(rows * flops, tile + 2 * itemsize * self.packed)

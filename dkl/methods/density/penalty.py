@@ -143,6 +143,7 @@ class DensityPenalty:
         """H itself, (D, D): for solvers that factorise; `times` needs none."""
         if self.spectrum.vectors is None:
             return np.diag(self.curvatures)
+        # V diag(h) V' as a product with its own transpose is symmetric to the last bit
         half = self.spectrum.vectors * np.sqrt(self.curvatures)
         return half @ half.T
 
@@ -179,6 +180,7 @@ class DensityPenalty:
         u : ndarray of shape (D,)
         """
         floor = max(self.floor, LEAST_DENSITY)
+        # second-order model: g'(v - u) + (v - u)'Q(v - u)/2 over v, so that its linear term is g - Qu
         whole = curvature + self.Lam * self.matrix
         return bounded_minimum(whole, gradient - whole @ u, floor, u > floor)
 

@@ -176,6 +176,7 @@ class TunedState:
     @classmethod
     def begin(cls, problem: TunedProblem) -> TunedState:
         """Weights 0 and the density of the reference kernel, or those of the problem's start; nothing is read yet."""
+        # the reference kernel, u = c, costs no penalty; where c lies below the floor, the floor costs the least
         models = np.zeros((problem.n_outputs, problem.width))
         density = np.tile(problem.penalty.start(), (problem.n_densities, 1))
         if problem.start is not None:
@@ -190,6 +191,7 @@ class TunedState:
     @property
     def smoothing(self) -> Smoothing:
         """How the hinge is made smooth."""
+        # the prior is 0 for all rows until it first follows the model
         past = np.zeros_like(self.coefficients) if self.past is None else self.past
         return Smoothing(self.width, self.ahead, past, self.reach, self.follows)
 

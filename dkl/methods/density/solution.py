@@ -57,6 +57,7 @@ class TunedSolution:
 def ridge_value(coef: np.ndarray, density: np.ndarray, lam: float) -> float:
     """lam/2 sum |w_j|^2/u_j of (K, m) coefficients, u shared (D,) or one for each output (K, D); 0/0 counts as 0."""
     squares = squared_weights(coef, density)
+    # at a density of 0 the weight is 0 as well, and the limit of w^2 / u is 0
     if not np.all(density):
         squares = np.where(squares > 0.0, squares, 0.0)
         density = np.where(squares > 0.0, density, 1.0)
@@ -98,6 +99,7 @@ def optimality(
     # where u is 0 so is w, and w / u has the limit that makes the gradient vanish
     ratios = np.where(columns > 0.0, coef / positive, descent.T / lam)
     ridge_gap = 0.5 * float(np.sum(columns * (feasible.T - lam * ratios) ** 2)) / lam
+    # p_j = |c_j|^2 / (2 lam): what the dual objective has for each unit of density
     p = squared_weights(feasible.T, density) / (2.0 * lam)
     linear = penalty.value(density) - float(np.sum(density * p))
     density_gap = max(0.0, linear - penalty.conjugate(p).value)

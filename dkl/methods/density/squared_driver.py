@@ -63,6 +63,7 @@ class SquaredErrorDriver:
 
     def plan(self, problem: TunedProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The pass of the sums, and the corrections where products are in float32."""
+        # how many corrections there will be depends on the rows: the plan counts the most
         first: tuple[Sequence[Record], int] = (self._sums(problem).records(), 1)
         if problem.product_dtype == "float64":
             return [first]

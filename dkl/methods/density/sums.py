@@ -57,7 +57,7 @@ class MarginOptions:
     first_order : bool
         Values and gradients too: one record of a pass has them, the others are further panels of the Hessians.
     dtype : {"float32", "float64"}
-        Of the mapped rows and of the Hessians' products; scores and gradients are float64.
+        The precision of the mapped rows and of the Hessians' products; scores and gradients are float64.
     """
 
     loss: TunedLoss
@@ -94,8 +94,10 @@ def squared_sums(
         rows = np.flatnonzero((folds == fold) & (weight > 0.0))
         if len(rows) == 0:
             continue
+        # a copy of the rows costs as much as mapping them: only where some are left out
         part = phi if len(rows) == len(phi) else phi[rows]
         add_hessian(part, weight[rows], columns, out["gram"][fold])
+        # one panel of columns brings the sums of the targets, the others would only repeat them
         if "cross" in out:
             weighted = (targets[rows] * weight[rows, None]).T
             out["cross"][fold, :, :-1] += weighted @ part.astype(np.float64)
@@ -137,6 +139,7 @@ def misfit_sums(
     models : ndarray of shape (K, m + 1)
         The intercept last.
     """
+    # float64 whatever the features are in: the residuals correct what float32 has lost
     wide = phi.astype(np.float64)
     misfit = targets - wide @ models[:, :-1].T - models[:, -1]
     duals = (misfit * weight[:, None]).T
@@ -163,7 +166,7 @@ def margin_sums(
     smoothing: Smoothing,
     options: MarginOptions,
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """What a step on hinge losses depends on, and the curvature of the rows.
+    """What a Newton step on losses of the margin depends on, and the curvature of the rows.
 
     The squared hinge is max(0, 1 - y f)^2 and needs no smoothing; its dual weights are 2 s y max(0, 1 - y f).
 
@@ -187,6 +190,7 @@ def margin_sums(
         The second derivatives of the smoothed losses by f, times the weights; 0 where they hardly count.
     """
     wide = phi.astype(np.float64)
+    # Scores and dual weights are float64 for float32 features, too: at the optimum the dual weights cancel.
     smooth, loss, sides, curvature = sided_duals(wide, targets, weight, trial, smoothing, options.loss)
     dual_sums = np.concatenate([sides.transpose(0, 2, 1) @ wide, sides.sum(axis=1)[:, :, None]], axis=2)
     return {"smooth": smooth, "loss": loss, "mass": np.abs(sides).sum(axis=1), "dual_sums": dual_sums}, curvature
@@ -221,6 +225,8 @@ def sided_duals(
         The dual weights of the rows times their targets, 0 on the other side.
     curvature : ndarray of shape (n, K)
     """
+    # Scores of the point, of the direction and of the prior's model: every trial step and the prior of every row follow
+    # from these three, so that a pass needs no more products however many steps it tries.
     models = (trial.coefficients, trial.directions, smoothing.past)
     start, move, past = (wide @ model[:, :-1].T + model[:, -1] for model in models)
     n, K = targets.shape
@@ -243,6 +249,7 @@ def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     of the rows that count, or None for all).
     """
     options, trial, feature_map = operands["options"], operands["trial"], operands["feature_map"]
+    # the first Newton steps see a subsample: its rows are cut out before they are mapped
     if operands["sample"] is not None:
         block = block.rows(np.flatnonzero(operands["sample"](block.row_id)))
     values, weight = operands["targets"](block)
@@ -293,16 +300,17 @@ def judging_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     for rows, phi in design_tiles(block.X, operands["feature_map"], operands["dtype"]):
         wide, y, s = phi.astype(np.float64), values[rows], weight[rows][:, None]
         scores = wide[:, :-1] @ model.coef.T + model.intercept
+        # objective, and for each width of the slope the sums that make a dual point of it
         total["loss"] += weight[rows] @ loss.value(y, scores).sum(axis=1)
-        for place, width in enumerate(TUNED_LOSSES[operands["loss"]].slope_widths):
+        for number, width in enumerate(TUNED_LOSSES[operands["loss"]].slope_widths):
             # a slope that jumps from 0 to -y at the margin 1 is spread over a width beyond it
             slope = -y * np.clip((1.0 - y * scores) / width, 0.0, 1.0) if width else loss.slope(y, scores)
             # dual weights a = -slope, those above and those below zero apart
             sides = np.stack([np.maximum(-slope, 0.0), np.minimum(-slope, 0.0)])
-            total["mass"][place] += np.abs(sides * s).sum(axis=1)
-            total["linear"][place] += (sides * s * y).sum(axis=1)
-            total["squares"][place] += (sides**2 * s).sum(axis=1)
-            total["dual_sums"][place] += np.einsum("sik,ij->skj", sides * s, wide, optimize=True)
+            total["mass"][number] += np.abs(sides * s).sum(axis=1)
+            total["linear"][number] += (sides * s * y).sum(axis=1)
+            total["squares"][number] += (sides**2 * s).sum(axis=1)
+            total["dual_sums"][number] += np.einsum("sik,ij->skj", sides * s, wide, optimize=True)
     return total
 
 

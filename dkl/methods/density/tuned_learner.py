@@ -168,14 +168,17 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         check_parameters(self)
         self._check_rest()
         preparation = PreparationDriver().plan(preparation_problem(dataset, self._prior(), self.scaling, 0))
+        # a plan reads no row: the seed and the bandwidth are any, since sizes do not depend on them
         reference, learner = self.planned_map(dataset), self._unfitted()
         penalty = self._planned_penalty(reference.n_frequencies)
         if self.solver == "adam":
             problem = learner._linear_problem(dataset, reference)
+            # after the epochs one more pass judges the model
             first = TunedModel.first(problem.n_models, 1, penalty)
             record = judging_record(reference, problem_targets(problem, None), first, self.loss, dtype=self.dtype)
             return [*preparation, *descent_passes(problem, penalty, self._descent(), dataset.source), ([record], 1)]
         passes = self._kept(driver_of(self.loss)).plan(learner._tuned_problem(dataset, reference, penalty, None))
+        # numbers are standardised, which takes a pass over the targets alone
         scale: list[tuple[Sequence[Record], int]] = []
         if dataset.classes is None:
             scale = [([target_record(dataset.schema.n_targets or 1)], 1)]
@@ -197,6 +200,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         return self._reference(family, dataset.n_columns, seed=0)
 
     def _prior(self) -> Family:
+        """The family of the reference kernel, with its bandwidth where `reference_scale` gives one."""
         family = family_of(self)
         return family if self.reference_scale is None else family.with_bandwidth(self.reference_scale)
 
@@ -229,6 +233,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             )
 
     def _without_sums(self) -> str:
+        """The remedy where `update` finds no sums."""
         if self.solver == "adam":
             return "solver='adam' keeps none; fit all rows again"
         if not TUNED_LOSSES[self.loss].takes_one_pass:
@@ -253,6 +258,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         start = self._start(dataset)
         if dataset.classes is not None:
             self._check_classes(np.asarray(dataset.classes))
+        # a new fit begins new sums, in the units of its own targets
         self.__dict__.pop("target_units_", None)
         if start is None:
             scaler = self._prepare(dataset)
@@ -273,13 +279,15 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
     def _solve(self, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty, start: Start | None) -> None:
         """The optimum by full gradients on block sums."""
+        # lam is on the scale of the mean loss: numbers have a variance of 1 there
         scale, driver = self._target_units(dataset), driver_of(self.loss)
         problem = replace(self._tuned_problem(dataset, reference, penalty, scale), start=start)
 
         def keep(learner: TunedLearner, state: TunedState) -> None:
-            found = in_own_units(TunedSolution.of(problem, state), scale)
-            learner._keep(reference, found, [dict(line) for line in state.history])
+            optimum = in_own_units(TunedSolution.of(problem, state), scale)
+            learner._keep(reference, optimum, [dict(line) for line in state.history])
 
+        # sums of the blocks that did not change are read from where they are kept
         if self.sums is not None:
             keep(self, self._sum(driver, problem, dataset, "solver"))
             return
@@ -293,11 +301,11 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         """Epochs of Adam, and a last pass that says how far from the optimum their model can be."""
         problem = self._linear_problem(dataset, reference)
 
-        def keep(learner: TunedLearner, fit: AdamFit, found: TunedSolution, scale: TargetScale | None) -> None:
+        def keep(learner: TunedLearner, fit: AdamFit, end: TunedSolution, scale: TargetScale | None) -> None:
             # models that share a density have one row of it
             density = fit.model.density[0] if self.shared_density else fit.model.density
-            found = replace(found, density=density, message=fit.message(found.objective, found.gap))
-            learner._keep(reference, in_own_units(found, scale), fit.history())
+            end = replace(end, density=density, message=fit.message(end.objective, end.gap))
+            learner._keep(reference, in_own_units(end, scale), fit.history())
 
         def so_far(fit: AdamFit) -> TunedLearner:
             """A copy with the model under way: its objective is that of the last batches, and it has no bound."""
@@ -307,9 +315,11 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             keep(learner, fit, unjudged, self._adam_units(dataset, fit))
             return learner
 
+        # subscribers may ask for the model after each epoch
         run = replace(self._running("descent"), estimator=so_far)
         fit, stats = fit_by_adam(problem, penalty, dataset.source, run, self._descent())
         scale = self._adam_units(dataset, fit)
+        # Adam knows the loss of its minibatches alone: one pass finds the objective and a bound of the optimum
         record = judging_record(reference, problem_targets(problem, scale), fit.model, self.loss, dtype=self.dtype)
         result = run_pass(
             dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit, device=run.device
@@ -318,11 +328,11 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         keep(self, fit, judged(result.results[0], fit.model, self.loss, self.lam, penalty), scale)
 
     def _adam_units(self, dataset: Dataset, fit: AdamFit) -> TargetScale | None:
-        """What the epochs have standardised numbers by; None for labels."""
+        """The units that the epochs have fitted numbers in; None for labels."""
         return None if dataset.classes is not None else TargetScale(fit.target_center, fit.target_scale)
 
     def _target_units(self, dataset: Dataset) -> TargetScale | None:
-        """What numbers are standardised by; kept sums stay in the units that they were begun in. None for labels."""
+        """The units that numbers are fitted in; kept sums stay in those that they were begun in. None for labels."""
         if dataset.classes is not None:
             return None
         if self.sums is None:
@@ -334,6 +344,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
     def _meta_spectrum(self, reference: FeatureMap) -> MetaSpectrum:
         """The eigenvalues and vectors of the meta-kernel on the frequencies of `reference`."""
+        # a frequency is smoothed over its neighbours: the median distance is neither all of them nor none
         W, length = reference.projection.dense(), self.length_scale
         if length is None:
             length = median_distance(W) if len(W) > 1 else 1.0
@@ -395,6 +406,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         names = ("n_features", "family", "reference_scale", "scaling", "dtype", "shared_density")
         if not goes_on(self, dataset, names):
             return None
+        # coefficients are kept on features of amplitude sqrt(u / D), the solver's are on 1 / sqrt(D): as in `_keep`
         root = np.sqrt(np.atleast_2d(self.density_).mean(axis=0))
         models = np.concatenate([self.coef_ * np.tile(root, 2), self.intercept_[:, None]], axis=1)
         return models, np.atleast_2d(self.density_)
@@ -402,18 +414,20 @@ class TunedLearner(Updated, Certified, FeatureLearner):
     def _check_classes(self, classes: np.ndarray) -> None:
         """Keep the labels, or raise ValueError where they are none."""
 
-    def _keep(self, reference: FeatureMap, found: TunedSolution, history: list[dict[str, float]]) -> None:
+    def _keep(self, reference: FeatureMap, solution: TunedSolution, history: list[dict[str, float]]) -> None:
         """The model on the features at the learned amplitudes, where its coefficients are those of `transform`."""
         self.history_ = history
-        self.density_ = found.density
-        u = np.atleast_2d(found.density).mean(axis=0)
+        self.density_ = solution.density
+        # The kernel of the model is mean_j u_j cos(w_j.(x - y)), equation (5): a pair's amplitude is sqrt(u_j / D). One
+        # map serves all classes, by the mean of their densities.
+        u = np.atleast_2d(solution.density).mean(axis=0)
         root = np.sqrt(u)
         self.feature_map_ = replace(reference, amplitudes=root * reference.amplitudes)
         # a frequency without density has no weight either
-        self.coef_ = found.coef * np.tile(np.divide(1.0, root, out=np.zeros_like(root), where=root > 0.0), 2)
-        self.intercept_ = found.intercept
-        self.objective_, self.residual_, self.duality_gap_ = found.objective, found.residual, found.gap
-        self.message_ = found.message
+        self.coef_ = solution.coef * np.tile(np.divide(1.0, root, out=np.zeros_like(root), where=root > 0.0), 2)
+        self.intercept_ = solution.intercept
+        self.objective_, self.residual_, self.duality_gap_ = solution.objective, solution.residual, solution.gap
+        self.message_ = solution.message
 
     @property
     def _scorer(self) -> Scorer:
@@ -426,9 +440,9 @@ def problem_targets(problem: LinearProblem, scale: TargetScale | None) -> Newton
     return newton_targets(problem, None, None) if scale is None else newton_targets(problem, scale.center, scale.scale)
 
 
-def in_own_units(found: TunedSolution, scale: TargetScale | None) -> TunedSolution:
+def in_own_units(solution: TunedSolution, scale: TargetScale | None) -> TunedSolution:
     """A solution for standardised targets as one for the targets themselves; for labels it is the same."""
     if scale is None:
-        return found
-    coef, intercept = found.coef * scale.scale[:, None], found.intercept * scale.scale + scale.center
-    return replace(found, coef=coef, intercept=intercept)
+        return solution
+    coef, intercept = solution.coef * scale.scale[:, None], solution.intercept * scale.scale + scale.center
+    return replace(solution, coef=coef, intercept=intercept)

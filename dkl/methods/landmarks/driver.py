@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import LandmarkProjection, SharedLandmarkProjection
@@ -20,6 +19,7 @@ from dkl.methods.landmarks.kmeans import STILL, lloyd, moved_centers, spread_see
 from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record
 from dkl.methods.posterior.weights import landmark_losses
 from dkl.methods.potentials import PotentialProblem, joined_sums, potential_record, total_weight
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record, RowSample
 
@@ -35,6 +35,7 @@ def even_shares(n_landmarks: int, totals: np.ndarray) -> np.ndarray:
     """How many landmarks each class gets, as equal as can be among those that have weight: int64 of shape (K,)."""
     shares = np.zeros(len(totals), np.int64)
     present = np.flatnonzero(totals > 0.0)
+    # as the parts of a list that is cut evenly: the first classes get one more where it does not divide
     shares[present] = [len(part) for part in np.array_split(np.arange(n_landmarks), len(present))]
     return shares
 
@@ -77,6 +78,7 @@ class PlacementProblem:
 
     def centers(self, points: np.ndarray, codes: np.ndarray) -> Centers:
         """A state's landmarks as the centres of a round."""
+        # a centre of a class takes rows of that class alone
         own = codes if self.by_class else None
         return Centers(points, own, self.scaler, len(self.shares), self.class_weight)
 
@@ -122,6 +124,7 @@ class PlacementDriver:
             return self._placed_on_sample(problem, results[0])
         (sums,) = results
         inertia = (*state.inertia, float(sums["inertia"]))
+        # Lloyd's step: each centre goes to the mean of the rows that were nearest to it
         centers = moved_centers(problem.centers(state.points, state.codes), sums)
         codes = state.codes if problem.by_class else majorities(sums["mass"])
         message, n_rounds = "", len(inertia)
@@ -195,7 +198,7 @@ def majorities(mass: np.ndarray) -> np.ndarray:
     return np.argmax(mass, axis=1).astype(np.int64)
 
 
-def dense_rows(rows: np.ndarray | sparse.csr_array) -> np.ndarray:
+def dense_rows(rows: Rows) -> np.ndarray:
     """Rows written out, in float64."""
     return np.asarray(rows if isinstance(rows, np.ndarray) else rows.toarray(), dtype=np.float64)
 
@@ -278,6 +281,7 @@ def landmark_angles(points: np.ndarray, candidates: FeatureMap, *, shared: bool 
     D = candidates.n_frequencies // len(points)
     projection = candidates.projection
     if isinstance(projection, DenseProjection):
+        # stored frequencies: each landmark with its own, some landmarks at a time
         step = max(1, _ANGLE_BYTES // (8 * D * points.shape[1]))
         parts = [slice(start, start + step) for start in range(0, len(points), step)]
         W = projection.matrix.reshape(len(points), D, -1)
@@ -315,6 +319,7 @@ def similarity_map(
     ----------
     Letarte, Morvant & Germain 2019, equation (13).
     """
+    # from the smallest weight up: those whose running sum is below the rounding of the result are left out
     order = np.argsort(weights, axis=1)
     kept = np.empty(weights.shape, bool)
     np.put_along_axis(kept, order, np.cumsum(np.take_along_axis(weights, order, 1), axis=1) > np.finfo(dtype).eps, 1)

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from dkl.features.frequencies import stream
-from dkl.methods.landmarks.kmeans_sums import Centers, Rows, cluster_sums, square_distances, square_lengths
+from dkl.methods.landmarks.kmeans_sums import Centers, cluster_sums, square_distances, square_lengths
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 
 # A round changes little when the sum of squared distances falls by less than this share of it.
@@ -71,6 +72,7 @@ def spread_seeds(X: Rows, weights: np.ndarray, count: int, seed: int, *, name: s
 
 def moved_centers(centers: Centers, sums: Mapping[str, np.ndarray]) -> Centers:
     """The centres at the means of the rows that went to them; one that got none stays."""
+    # the sums come in panels of centres, whose names say where they begin
     points = np.concatenate([sums[f"points{panel.start}"] for panel in centers.panels])
     mass = sums["mass"].sum(axis=1)[:, None]
     return replace(centers, points=np.where(mass > 0.0, points / np.where(mass > 0.0, mass, 1.0), centers.points))
@@ -101,6 +103,7 @@ def lloyd(centers: Centers, rows: Block, most: int) -> tuple[Centers, np.ndarray
     for number in range(1, most + 1):
         sums = cluster_sums(rows, {"centers": centers})
         centers, mass, inertia = moved_centers(centers, sums), sums["mass"], float(sums["inertia"])
+        # the sum of squared distances never rises: once it hardly falls, more rounds gain nothing
         if inertia >= (1.0 - STILL) * before:
             return centers, mass, number
         before = inertia

@@ -15,11 +15,9 @@ from dkl.kernels import device
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import encode_targets
 from dkl.kernels.tiles import cache_tile, spans
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost
-
-# Rows of a block: dense, or sparse ones as a csr_array.
-Rows = np.ndarray | sparse.csr_array
 
 _TILE_ROWS = 1_024
 # An accumulator of sums of rows by centre takes at most so many bytes.
@@ -112,8 +110,10 @@ def cluster_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
         their weight by class; "inertia" (): the weighted sum of their squared distances.
     """
     centers: Centers = operands["centers"]
+    # frequency weight times the factor of the row's class
     weights = encode_targets(block, centers.n_classes, centers.class_weight).sum(axis=1)
     codes = np.asarray(block.y)
+    # sums of rows are dense, also for sparse rows: centres have few zeros
     L, width = centers.points.shape
     sums, mass, inertia = np.zeros((L, width)), np.zeros((L, centers.n_classes)), 0.0
     X = device.rows_on(block.X, "cpu")

@@ -176,6 +176,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     def candidates_(self) -> np.ndarray:
         """The candidates of each landmark, (n_landmarks, n_candidates, d); formed when asked for."""
         W, L = self.pool_.projection.dense(), len(self.landmarks_)
+        # shared candidates stand once, however many landmarks there are
         return np.broadcast_to(W, (L, *W.shape)) if self._is_shared else W.reshape(L, self._n_candidates, -1)
 
     def bounds(self, eps: float = 0.05, *, t: float | None = None, as_printed: bool = False) -> Bounds:
@@ -241,6 +242,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """The candidates and their map, rows that landmarks are looked for on, and the class sums with their losses."""
+        # sizes do not depend on the frequencies, nor on the scaler and the class weights
         pool = self._planned_pool(self._planned_family(), dataset)
         placement = self._placement(dataset, None, None, seed=0)
         rows = min(placement.sample_rows * (len(placement.shares) if placement.by_class else 1), dataset.n_rows)
@@ -289,6 +291,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         pool = replace(pool, activation="cos-sin", phases=None)
         if len(factors) == 1 or self._is_shared:
             return pool
+        # candidates are drawn bandwidth by bandwidth: taken in turns, so that each landmark has some of all
         return pool.take(np.arange(size).reshape(self._n_candidates, n_landmarks).T.ravel())
 
     def _learn(self, dataset: Dataset) -> None:
@@ -306,6 +309,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     def _weigh(self, dataset: Dataset) -> None:
         """The losses around the landmarks that are there, and the weights that follow from them."""
+        # classes are sorted: the index of a landmark's label among them is its code
         codes = np.searchsorted(np.asarray(self.classes_), self.landmark_classes_)
         problem = self._losses(self.pool_, dataset, self.landmarks_, codes, self._class_weights(dataset))
         state = self._sum(LandmarkDriver(), problem, dataset, "losses")
@@ -315,6 +319,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     def _choose(self) -> None:
         """The pseudo-posterior of each landmark's candidates, and the map of the similarities that it makes."""
         self.weights_ = pseudo_posterior(self.losses_, self.beta, self.total_weight_)
+        # 1 / sum(q^2): how many candidates a landmark's similarity is effectively a mean of
         self.effective_features_ = 1.0 / np.square(self.weights_).sum(axis=1)
         self.feature_map_ = similarity_map(self.pool_, self.angles_, self.weights_, self.dtype, shared=self._is_shared)
 
@@ -325,6 +330,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         totals = np.asarray(dataset.class_weights, dtype=np.float64)
         shares = even_shares(self.n_landmarks, totals if class_weight is None else totals * class_weight)
         together = self.landmarks == "kmeans-joint"
+        # a sample of each class must hold its landmarks; centroids start from as many rows as 8 MiB hold
         wanted = int(shares.sum() if together else shares.max())
         if self.landmarks != "random":
             wanted = max(wanted, rows_within(SAMPLE_BYTES, dataset.source) // (1 if together else len(shares)))

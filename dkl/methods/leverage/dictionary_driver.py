@@ -86,6 +86,7 @@ class DictionaryDriver:
         if state.basis is None:
             gram, squares = results[0]["gram"], results[1]["squares"]
             size, total = problem.candidates.take(dictionary_of(problem)).n_features, float(gram[-1])
+            # the last column of the packed triangle belongs to the constant feature, and ends with the sum of weights
             matrix, _ = lapack.dtpttr(size, gram[: packed_size(0, size)] / total)
             basis = dictionary_basis(np.triu(matrix) + np.triu(matrix, 1).T)
             outer, scores = np.zeros((basis.shape[1],) * 2), np.zeros_like(squares)
@@ -96,6 +97,7 @@ class DictionaryDriver:
         with one_blas_thread():
             factor = cholesky(np.array(outer, order="F"), problem.mu) if state.sweep else None
             for panel, result in zip(panels, results, strict=True):
+                # B = Lambda^(-1/2) U' Psi phi / n: the coordinates of the panel's features in the dictionary's span
                 coordinates = state.basis.T @ result["cross"] / state.total
                 if factor is None:
                     inside = np.einsum("ij,ij->j", coordinates, coordinates).reshape(len(squares), -1)
@@ -161,7 +163,8 @@ class DictionaryDriver:
 
     def _sweep_records(self, problem: LeverageProblem, first: int) -> list[Record]:
         """The products of the dictionary with the next panels of candidates."""
-        dictionary, records = problem.candidates.take(dictionary_of(problem)), []
+        records: list[Record] = []
+        dictionary = problem.candidates.take(dictionary_of(problem))
         for panel in candidate_panels(problem)[first:][:_PANELS_A_PASS]:
             candidates = problem.candidates.take(np.arange(panel.start, panel.stop))
             record = BlockSum(
@@ -186,6 +189,7 @@ def dictionary_basis(gram: np.ndarray) -> np.ndarray:
     """U Lambda^(-1/2) of the eigenvectors that are more than rounding, of shape (s, k)."""
     with one_blas_thread():
         values, vectors = eigh(gram, overwrite_a=True, check_finite=False)
+    # features that are nearly the same as others make eigenvalues of 0, whose directions are rounding
     kept = values > _SMALLEST * values[-1]
     return vectors[:, kept] / np.sqrt(values[kept])
 

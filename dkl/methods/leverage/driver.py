@@ -25,7 +25,8 @@ from dkl.kernels.normal_equations import newton_tile, packed_panels, packed_size
 from dkl.kernels.threads import Crew, usable_cores
 from dkl.kernels.tiles import spans
 from dkl.methods.choice import FeatureChoice, choose_blocks
-from dkl.methods.leverage.sums import Rows, gram_block
+from dkl.methods.leverage.sums import gram_block
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.driver import Driver
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
@@ -190,6 +191,7 @@ class RowsDriver:
         """Keep the rows."""
         block: Block = results[0]
         X: Any = block.X
+        # a checkpoint holds plain arrays: a sparse matrix is its three
         rows = (X.data, X.indices, X.indptr) if sparse.issparse(X) else (np.asarray(X),)
         return RowsState(rows, None if problem.is_sample else block.weight)
 
@@ -244,6 +246,7 @@ def scores_of_gram(packed: np.ndarray, size: int, mu: float) -> np.ndarray:
     ----------
     Sun, Gilbert & Tewari 2018, section 3, step 4; Bach 2017, section 4.2.
     """
+    # A (A + mu I)^-1 = I - mu (A + mu I)^-1: the diagonal of the inverse is all that is needed
     system, _ = lapack.dtpttr(size, packed)
     return np.clip(1.0 - mu * inverse_diagonal(cholesky(system, mu)), 0.0, 1.0)
 
@@ -310,6 +313,7 @@ def cholesky(system: np.ndarray, mu: float) -> np.ndarray:
     ----------
     system : ndarray of shape (m, m), float64, Fortran order
     """
+    # the trace is the sum of all squares: any entry that is not finite makes it so
     trace = float(np.trace(system))
     if not np.isfinite(trace):
         raise ValueError(
@@ -364,6 +368,7 @@ def resample(scores: np.ndarray, groups: np.ndarray, n_kept: int, seed: int, *, 
     choice = choose_blocks(shares, groups, n_kept, seed, estimator="draw")
     if not weighted:
         return choice
+    # in expectation sum_j 1{j drawn} phi_j phi_j' / (p_j M) is the mean over the pool
     drawn = groups[choice.index]
     return FeatureChoice(choice.index, choice.amplitudes * np.sqrt(sizes[drawn] / (len(scores) * shares[drawn])))
 

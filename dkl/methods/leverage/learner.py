@@ -222,6 +222,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         Bounds
             In frequencies; of the exact degrees of freedom at most, where scores are approximations.
         """
+        # approximate scores are too small by a known share at most: the true sum is no larger than this
         most, size = self.degrees_of_freedom_ / (1.0 - self.score_error_), float(len(self.scores_))
         counts = [feature_count(most, coherence=c, eps=eps, n_candidates=size) for c in (1.0, self.coherence_)]
         return Bounds(counts)
@@ -253,6 +254,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         driver, problem = self._scoring(self.pool_, self.family_, dataset, seed=self.seed_)
         # the driver of a kernel matrix takes its sample itself
         rows = dataset if isinstance(driver, RowsDriver) else dataset.thin(problem.n_rows, self.seed_)
+        # what the passes found stays with the learner: `with_mu` needs no other
         self._found = driver, problem, self._sum(driver, problem, rows, "leverage")
         self.n_rows_ = problem.n_rows
         self._score()
@@ -267,6 +269,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         self, pool: FeatureMap, family: Family, dataset: Dataset, *, seed: int
     ) -> tuple[ScoreDriver[Any], LeverageProblem]:
         """How the scores of a pool are found: by the smaller exact system, or by a dictionary where both are large."""
+        # the products of features of this amplitude have the kernel for their sum over the pool
         amplitude = family.feature_scale(dataset.n_columns) / np.sqrt(pool.n_frequencies)
         n_rows = self._rows_used(dataset.n_rows)
         problem = LeverageProblem(
@@ -306,6 +309,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
                 f"{type(self).__name__} was loaded, and models are saved without what scores at another mu than "
                 f"{self.mu_!r} are computed from; fit it again with mu={self.mu!r}"
             )
+        # d(mu) is the sum of the scores, and the law of the draws is r / d(mu)
         driver, problem, state = self._found
         leverage = driver.leverage(problem, state, self.mu)
         self.mu_, self.scores_ = self.mu, leverage.scores

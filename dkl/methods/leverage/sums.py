@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import on_host
@@ -14,10 +13,8 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import add_hessian, newton_tile, packed_size
 from dkl.kernels.sums import feature_squares
 from dkl.kernels.tiles import spans
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-
-# Rows of a block: dense, or sparse ones as a csr_array.
-Rows = np.ndarray | sparse.csr_array
 
 
 def gram_sums(
@@ -44,6 +41,7 @@ def gram_sums(
     """
     out = np.zeros(packed_size(*columns))
     for rows in spans(X.shape[0], newton_tile(feature_map.n_features, "float64")):
+        # rows are cut to tiles whose float64 copy stays in the cache
         phi = on_host(map_rows(X[rows], feature_map, dtype)).astype(np.float64, copy=False)
         add_hessian(phi, weight[rows], columns, out)
     return out
@@ -70,6 +68,7 @@ def cross_gram_sums(
     out = np.zeros((first.n_features, second.n_features))
     for rows in spans(X.shape[0], newton_tile(first.n_features + second.n_features, "float64")):
         phi, psi = (on_host(map_rows(X[rows], features, dtype)).astype(np.float64) for features in (first, second))
+        # weights go into one of the two factors
         phi *= weight[rows, None]
         out += phi.T @ psi
     return out

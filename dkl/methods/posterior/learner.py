@@ -201,9 +201,11 @@ class PosteriorFeatures(Certified, SelectingLearner):
 
     def weighed(self, values: np.ndarray, total: float) -> np.ndarray:
         """The pseudo-posterior by the losses of all candidates on rows of a total weight."""
+        # equation (12): q_j proportional to exp(-beta sqrt(n) L_j)
         return pseudo_posterior(values, self.beta, total)
 
     def chosen(self, weights: np.ndarray) -> FeatureChoice:
         """The candidates that a feature map keeps by their weights."""
         kept = self.n_features // self.pool_.columns_a_frequency
+        # drawn with replacement by default: the mean over draws is the weighted kernel in expectation
         return choose_features(weights, kept, self.seed_, estimator=self.estimator)

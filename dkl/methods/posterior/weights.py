@@ -38,6 +38,7 @@ def pair_losses(sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
     n = float(totals.sum())
     if not n > 1.0:
         raise ValueError(f"the loss of a feature needs pairs of rows, but the weights of all rows sum to {n:g}")
+    # n(n - 1) pairs of 1/2 each, less half their mean agreement; pairs of a row with itself agree wholly: n of them
     return n / (2.0 * (n - 1.0)) - class_alignments(sums, totals) / (2.0 * n * (n - 1.0))
 
 

@@ -8,10 +8,9 @@ import numpy as np
 from scipy import sparse
 from scipy.spatial import distance
 
-Metric = Literal["euclidean", "cityblock"]
+from dkl.protocols.arrays import Rows
 
-# Rows of a sample: dense, or sparse ones as a csr_array.
-Rows = np.ndarray | sparse.csr_array
+Metric = Literal["euclidean", "cityblock"]
 
 # A median needs no more pairs than those of so many rows; sparse ones that are written out take at most so many bytes.
 MAX_ROWS = 1_000
@@ -52,6 +51,7 @@ def median_distance(X: Rows, weights: np.ndarray | None = None, *, metric: Metri
         repeats = np.maximum(weights[:n_rows] * (weights[:n_rows] - 1.0), 0.0).sum() / 2.0
         lengths, masses = np.append(lengths, 0.0), np.append(w[first] * w[second], repeats)
     median = _median(lengths, masses)
+    # more than half of the pairs are equal rows
     if median == 0.0:
         positive = lengths > 0.0
         median = _median(lengths[positive], None if masses is None else masses[positive])
@@ -89,6 +89,7 @@ def _median(values: np.ndarray, masses: np.ndarray | None) -> float:
     if masses is None:
         return float(np.median(values))
     order = np.argsort(values, kind="stable")
+    # the values at which the running mass reaches a half, from below and from above
     reached = np.cumsum(masses[order])
     half = reached[-1] / 2.0
     lower, upper = np.searchsorted(reached, half, side="left"), np.searchsorted(reached, half, side="right")

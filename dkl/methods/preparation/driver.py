@@ -126,6 +126,7 @@ class PreparationDriver:
             scaler = scaler_from_moments(problem.scaling, moments, problem.passthrough, is_sparse=problem.is_sparse)
         elif problem.scaling is not None:
             scaler = quantile_scaler(sample.X, problem.passthrough, weights)
+        # sigma is the median distance in the coordinates that frequencies are drawn for, after scaling
         if problem.needs_bandwidth:
             rows = scale_rows(sample.X, scaler, dtype="float64")
             sigma = median_distance(rows, weights, metric=problem.metric)
@@ -137,6 +138,7 @@ class PreparationDriver:
             )
         heavy = np.empty(0, np.int64)
         if problem.scaling != "quantile":
+            # scaling by quantiles is the remedy: who has it needs no notice
             heavy = heavy_tailed_columns(sample.X, problem.passthrough)
         if scaler is None:
             return PreparationState(True, sigma=sigma, heavy=heavy)

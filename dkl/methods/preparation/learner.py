@@ -29,12 +29,14 @@ def preparation_problem(dataset: Dataset, family: Family, scaling: ScalingKind |
     return PreparationProblem(
         n_rows=dataset.n_rows,
         n_columns=dataset.n_columns,
+        # the largest block, cut into its rows, rounded up
         row_nbytes=-(-source.block_nbytes // max(rows, 1)),
         is_sparse=source.is_sparse,
         passthrough=np.asarray(dataset.passthrough, dtype=bool),
         seed=seed,
         scaling=scaling,
         needs_bandwidth=family.needs_bandwidth,
+        # the Laplacian kernel is a function of the city-block distance
         metric="cityblock" if isinstance(family, Laplacian) else "euclidean",
     )
 

@@ -8,7 +8,7 @@ from scipy import sparse
 from dkl.features.scaling import Scaler, ScalingKind
 from dkl.kernels.moments import Moments
 from dkl.kernels.scale import write_out
-from dkl.methods.preparation.bandwidth import Rows
+from dkl.protocols.arrays import Rows
 
 # The knots of a column's empirical distribution.
 N_KNOTS = 256
@@ -41,6 +41,7 @@ def scaler_from_moments(
     """
     width = len(moments.mean)
     if kind == "unit":
+        # the largest norm, so that all rows lie in the unit ball: the paper's scaling of tuned features
         norm = moments.norm if moments.norm > 0.0 else 1.0
         return Scaler(kind, np.zeros(width), np.full(width, norm), passthrough)
     if kind == "standard":
@@ -84,6 +85,7 @@ def quantile_scaler(sample: Rows, passthrough: np.ndarray, weights: np.ndarray |
     if weights is None:
         knots = np.quantile(sample, levels, axis=0)
     else:
+        # a row of weight w counts as w equal rows, which an inverted distribution function has to the bit
         knots = np.quantile(sample, levels, axis=0, weights=weights, method="inverted_cdf")
     return Scaler(
         kind="quantile",
