@@ -114,6 +114,7 @@ def suggest(
     """
     # A generator would give another answer for the same call, and a suggestion is to be looked up again.
     random_state = whole_number(random_state, "random_state")
+    # Rows of a Dataset are not copied, and all others become one here.
     dataset = as_dataset(data, y, task=task)
     run = Run(publish=resolve_progress(progress), memory_limit=memory_limit)
     return Suggestion(repr(dataset), advise(dataset, run, random_state), dataset.task, random_state)
