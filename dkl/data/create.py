@@ -19,6 +19,7 @@ from dkl.data.ingest.shuffle import shuffled_batches
 from dkl.data.ingest.staging import shuffle_keys
 from dkl.data.labels import TaskChoice
 from dkl.data.sources.in_memory import ArraySource
+from dkl.data.sources.rows import PARTS
 from dkl.data.sources.selected import SelectedSource
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
@@ -27,11 +28,12 @@ from dkl.data.store.location import Location
 from dkl.data.store.outputs import check_output
 from dkl.data.store.version_files import newest_version
 from dkl.data.store.writer import DatasetWriter
+from dkl.data.together.rows import BesideFeatures
 from dkl.events import Event, Subscriber, ignore
 from dkl.protocols.block import Block
 
 _DASK_BLOCKS_AT_ONCE = 2
-_TAG = np.dtype([("weight", np.float64), ("row_id", np.int64)])
+_TAGS = [("weight", np.float64), ("row_id", np.int64)]
 
 
 def create_dataset(
@@ -40,6 +42,8 @@ def create_dataset(
     y: Any = None,
     *,
     sample_weight: Any = None,
+    groups: Any = None,
+    times: Any = None,
     shuffle: bool = False,
     seed: int = 0,
     task: TaskChoice = "auto",
@@ -63,6 +67,12 @@ def create_dataset(
     y : array of shape (n,) or (n, t), or None
         Labels of any kind, or real numbers.
     sample_weight : array of shape (n,) or None
+    groups : str, array of shape (n,), or None
+        What each row belongs to (a patient, a user): rows of one group are held out together wherever rows are held
+        out, and `Dataset.split` keeps them in one split. A name is a column of a data frame, which is then no feature.
+    times : str, array of shape (n,), or None
+        Numbers, dates, or texts of dates: the newest rows are held out, unless there are groups too. A column of a data
+        frame stays a feature where it holds numbers.
     shuffle : bool
         Put the rows in random order; rows that are sorted (by label, by time) spoil stochastic fitting. Rows that are
         not in memory go through temporary disk of their own size.
@@ -92,7 +102,7 @@ def create_dataset(
         The store exists and `overwrite` is False.
     ValueError
         NaN or infinity (row and column are named), shapes that do not fit, complex numbers, weights that are negative
-        or all zero.
+        or all zero; a group or a time that is missing, or another number of them than rows.
     TypeError
         Values that are not numbers.
     OSError
@@ -113,7 +123,10 @@ def create_dataset(
     seed = whole_number(seed, "seed")
     rows_a_block = None if rows_a_block is None else whole_number(rows_a_block, "rows_a_block", 1)
     refuse_existing(store, storage_options, overwrite=overwrite)
-    dataset = as_dataset(X, y, sample_weight, task=task, classes=classes)
+    beside = BesideFeatures(X, groups, times)
+    dataset = as_dataset(beside.X, y, sample_weight, task=task, classes=classes)
+    rows_a_block = rows_a_block or getattr(dataset.source, "rows_a_block", None)
+    dataset = beside.noted(dataset, sample_weight)
     if overwrite:
         check_own_rows(dataset, Location.of(store, storage_options))
     schema = dataset.schema
@@ -123,6 +136,7 @@ def create_dataset(
         column_names=names,
         provenance={"from": dataset.source.place, "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **schema.provenance},
         shuffle_seed=seed if shuffle else schema.shuffle_seed,
+        row_columns={role: replace(known, column=role) for role, known in schema.row_columns.items()},
     )
     writer = DatasetWriter(
         store,
@@ -130,7 +144,7 @@ def create_dataset(
         n_rows=dataset.n_rows,
         overwrite=overwrite,
         storage_options=storage_options,
-        rows_a_block=rows_a_block or getattr(dataset.source, "rows_a_block", None),
+        rows_a_block=rows_a_block,
     )
     blocks = shuffled_blocks(dataset, seed) if shuffle else blocks_in_order(dataset)
     with writer:
@@ -182,22 +196,24 @@ def write_all(writer: DatasetWriter, blocks: Iterator[Block], n_rows: int, publi
     publish(Event("started", "create", total=n_rows))
     for block in blocks:
         weight = block.weights if writer.schema.has_weight else None
-        writer.write(block.X, block.y, weight, block.row_id)
+        writer.write(block.X, block.y, weight, block.row_id, block.columns)
         seconds = time.perf_counter() - start
         publish(Event("advanced", "create", writer.rows_written, n_rows, rows=block.n_rows, seconds=seconds))
     publish(Event("finished", "create", n_rows, n_rows, seconds=time.perf_counter() - start))
 
 
 def blocks_in_order(dataset: Dataset) -> Iterator[Block]:
-    """Every block that has rows, read or computed a few at a time."""
-    source = dataset.source
+    """Every block that has rows, read or computed a few at a time, with its groups and times under these names."""
+    source, known = dataset.source, dataset.schema.row_columns
+    parts = (*PARTS, *(of_rows.column for of_rows in known.values()))
     reader = source.reader()
     filled = np.flatnonzero(source.block_rows)
     for start in range(0, len(filled), _DASK_BLOCKS_AT_ONCE):
         tickets = [source.ticket(int(index)) for index in filled[start : start + _DASK_BLOCKS_AT_ONCE]]
         if isinstance(tickets[0], Delayed):
             tickets = list(dask.compute(*tickets))
-        yield from (reader.load(ticket) for ticket in tickets)
+        for block in (reader.load(ticket, parts) for ticket in tickets):
+            yield replace(block, columns={role: block.columns[of_rows.column] for role, of_rows in known.items()})
 
 
 def shuffled_blocks(dataset: Dataset, seed: int) -> Iterator[Block]:
@@ -211,11 +227,14 @@ def shuffled_blocks(dataset: Dataset, seed: int) -> Iterator[Block]:
     tags: Any
     for X, y, tags, _ in shuffled_batches(batches, n_bytes=n_bytes, seed=seed):
         weight = tags["weight"].copy() if source.has_weight else None
-        yield Block(0, X, y, weight, tags["row_id"].copy())
+        columns = {role: tags[role].copy() for role in dataset.schema.row_columns}
+        yield Block(0, X, y, weight, tags["row_id"].copy(), columns)
 
 
 def _tags(block: Block) -> np.ndarray:
-    """Weight and identity of each row as one column, which travels with the row."""
-    tags = np.empty(block.n_rows, _TAG)
+    """Weight, identity, group and time of each row as one column, which travels with the row."""
+    tags = np.empty(block.n_rows, [*_TAGS, *((role, np.int64) for role in block.columns)])
     tags["weight"], tags["row_id"] = block.weights, block.row_id
+    for role, codes in block.columns.items():
+        tags[role] = codes
     return tags

@@ -21,9 +21,11 @@ from dkl.data.schema import Schema, Task
 from dkl.data.sources.in_place import CsrGroup, InPlaceSource, classes_in_place, open_in_place
 from dkl.data.sources.rows import RowSource, lazy_part
 from dkl.data.sources.selected import Thinned, narrowed
-from dkl.data.splits import SplitSet, assign, split_rule
+from dkl.data.splits import SplitSet, are_shares, assign, split_rule
 from dkl.data.store.location import Location
 from dkl.data.store.version_files import open_version
+from dkl.data.together.choosing import chosen_rows_together
+from dkl.data.together.splitting import split_rule_together
 from dkl.events import Subscriber, ignore
 
 
@@ -175,8 +177,10 @@ class Dataset:
 
     def split(
         self,
-        given: Any,
+        given: Any = None,
         *,
+        by_group: Any = None,
+        by_time: Any = None,
         seed: int = 0,
         stratify: bool = True,
         name: str = "split",
@@ -190,10 +194,19 @@ class Dataset:
         given : mapping or array
             ``{"train": 0.8, "test": 0.2}``: shares, drawn at random, that sum to at most 1. ``{"train": mask, ...}``:
             boolean masks or row numbers. An array of one value a row: rows of one value are the split of that name.
+            By group and by time it is shares, and None is ``{"train": 0.8, "test": 0.2}``.
+        by_group : str, array of shape (n_rows,), bool or None
+            The group column of the dataset, or one value a row: no group is in two splits, nor in two folds of a fit to
+            one of them. None is by group or time where the dataset has such a column, and shares are given; False draws
+            single rows all the same.
+        by_time : str, array of shape (n_rows,), bool or None
+            The time column of the dataset, a feature that is a time, or one value a row: the splits follow each other
+            in time as they are named, the oldest rows first, and rows of one time are in one split. A fit to one of
+            them holds out its newest rows.
         seed : int
             Of the draw; the same seed and rows give the same splits.
         stratify : bool
-            Give each split its share of every class.
+            Give each split its share of every class; not by group or by time.
         name : str
             Of this set of splits; a dataset can have several.
         overwrite : bool
@@ -209,22 +222,35 @@ class Dataset:
         Raises
         ------
         ValueError
-            A split without rows, fractions that sum to more than 1, masks of the wrong length, a row in two splits.
+            A split without rows, fractions that sum to more than 1, masks of the wrong length, a row in two splits; a
+            group or a time that is missing, or is the same in all rows, a column that is not there.
         FileExistsError
             A set of this name is there and `overwrite` is False.
         """
         self._check_new_splits(name, overwrite)
-        names, rule = split_rule(given, self.n_rows, seed=seed, n_classes=self.schema.n_classes if stratify else None)
+        source, schema = chosen_rows_together(self.source, self.schema, by_group, by_time)
+        named = by_group is None and by_time is None and not are_shares(given)
+        columns: tuple[str, ...] = ()
+        if schema.held_by is not None and not named:
+            known = schema.row_columns[schema.held_by]
+            columns = (known.column,)
+            names, rule = split_rule_together(given, source, schema.held_by, known, seed)
+        else:
+            if given is None:
+                raise ValueError("no split was named; expected a mapping such as {'train': 0.8, 'test': 0.2}")
+            names, rule = split_rule(given, self.n_rows, seed=seed, n_classes=schema.n_classes if stratify else None)
         self._check_split_names(names, name)
-        split = assign(self.source, names, rule, self.schema.n_classes)
+        split = assign(source, names, rule, schema.n_classes, columns)
         writer = getattr(self.source, "write_split", None)
         if write and writer is None:
             raise ValueError(f"{self._called} is not a whole store: its splits are kept in memory (write=False)")
         if writer is not None and write is not False:
             split = writer(name, split, overwrite=overwrite)
-        return Dataset(
-            self.source, self.schema, splits={**self.split_sets, name: split}, store=self.store, name=self.name
-        )
+        return Dataset(source, schema, splits={**self.split_sets, name: split}, store=self.store, name=self.name)
+
+    def with_rows(self, source: RowSource, schema: Schema) -> Dataset:
+        """The dataset with another source and schema of the same rows: its splits, store and name stay."""
+        return Dataset(source, schema, splits=self.split_sets, store=self.store, name=self.name)
 
     def _check_new_splits(self, name: str, overwrite: bool) -> None:
         if not isinstance(name, str) or not name or "/" in name or "\0" in name or name.startswith("."):
@@ -265,6 +291,8 @@ class Dataset:
         y: Any = None,
         *,
         sample_weight: Any = None,
+        groups: Any = None,
+        times: Any = None,
         split: str | Sequence[str] | None = None,
         publish: Subscriber = ignore,
     ) -> Dataset:
@@ -279,6 +307,8 @@ class Dataset:
             Data frames are encoded as the rows of the store were.
         y : array of shape (n,) or (n, t), or None
         sample_weight : array of shape (n,) or None
+        groups, times : str, array of shape (n,), or None
+            Where the rows of the store have them; a column of a data frame that has its name is found by itself.
         split : str, sequence of str, or None
             The split that the rows join, of each set of splits one; ``()`` is none of them.
         publish : callable
@@ -299,7 +329,7 @@ class Dataset:
         """
         from dkl.data.store.changes import append_rows
 
-        return append_rows(self, (X, y, sample_weight), split, publish)
+        return append_rows(self, (X, y, sample_weight), split, publish, groups=groups, times=times)
 
     def drop(self, rows: Any = None, *, blocks: Any = None) -> Dataset:
         """Take rows, or whole blocks, out of the store; nothing that is stored is rewritten, and no X is read.

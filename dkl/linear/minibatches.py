@@ -12,12 +12,10 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import is_on_gpu, rows_on, why_no_gpu
 from dkl.kernels.maps import row_tile
 from dkl.protocols.block import Block
-from dkl.protocols.sampling import row_fractions
+from dkl.protocols.held_together import places
 
 # below the 64 MiB that a tile may have: several are alive at once, and a step is only as fine as its tile
 _TILE_ROWS = 4096
-# keeps held-out rows apart from samples and splits under the same seed
-_HELD_OUT_ROUND = 0x484F
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +42,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The rows kept from fitting: a share of all rows, chosen by a hash of the row's identity.
+    """The rows kept from fitting: a share of all rows, by a hash, by group or by time (`dkl.protocols.held_together`).
 
     Parameters
     ----------
@@ -59,13 +57,13 @@ class HeldOut:
     seed: int = 0
     first: float = 0.0
 
-    def mask(self, row_id: np.ndarray) -> np.ndarray:
+    def mask(self, held_with: np.ndarray) -> np.ndarray:
         """Which rows are held out: (n,) bool, the same whatever the blocks are."""
-        return self.fraction(row_id) < self.share
+        return self.fraction(held_with) < self.share
 
-    def fraction(self, row_id: np.ndarray) -> np.ndarray:
-        """How far behind the beginning of the share each row hashes to, in [0, 1): (n,) float64."""
-        return (row_fractions(row_id, self.seed, _HELD_OUT_ROUND) - self.first) % 1.0
+    def fraction(self, held_with: np.ndarray) -> np.ndarray:
+        """How far behind the beginning of the share the place of each row is, in [0, 1): (n,) float64."""
+        return (places(held_with, self.seed) - self.first) % 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -236,8 +236,8 @@ class TrainingRows:
 
     held_out: HeldOut
 
-    def __call__(self, row_id: np.ndarray) -> np.ndarray:
-        return ~self.held_out.mask(row_id)
+    def __call__(self, held_with: np.ndarray) -> np.ndarray:
+        return ~self.held_out.mask(held_with)
 
 
 def newton_message(state: NewtonState, task: NewtonProblem) -> str:

@@ -50,9 +50,9 @@ class Folds:
     count: int
     seen: float = 1.0
 
-    def __call__(self, row_id: np.ndarray) -> np.ndarray:
+    def __call__(self, held_with: np.ndarray) -> np.ndarray:
         """The fold of each row, -1 for one that all candidates see, -2 for one that none does: (n,) int64."""
-        fraction = self.held_out.fraction(row_id)
+        fraction = self.held_out.fraction(held_with)
         fold = np.floor(fraction / self.held_out.share).astype(np.int64)
         return np.where(
             fold < self.count, fold, np.where(fraction < self.held_out.share * self.count + self.seen, -1, -2)

@@ -272,7 +272,7 @@ def refine_piece(block: Block, operands: Mapping[str, Any], number: int) -> Refi
 
     Operands: "feature_map", "targets", "held_out", "seed", "epoch", "dtype".
     """
-    kept = np.flatnonzero(~operands["held_out"].mask(block.row_id))
+    kept = np.flatnonzero(~operands["held_out"].mask(block.held_with))
     order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
     size = refined_rows(operands["feature_map"], operands["dtype"])
     chosen = order[number * size : (number + 1) * size]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,6 +26,8 @@ class Share:
     """
 
     taken: HeldOut
+    # a sample is drawn row by row, whatever rows are held out with
+    samples: ClassVar[bool] = True
 
     def __call__(self, row_id: np.ndarray) -> np.ndarray:
         return np.where(self.taken.mask(row_id), -1, -2)

@@ -27,7 +27,7 @@ def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     """
     held_out, n_classes = operands["held_out"], operands["n_classes"]
     if held_out is not None:
-        block = block.rows(np.flatnonzero(~held_out.mask(block.row_id)))
+        block = block.rows(np.flatnonzero(~held_out.mask(block.held_with)))
     if n_classes is None:
         values, weights = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1), block.weights
     else:
@@ -44,7 +44,7 @@ def shuffled_piece(block: Block, operands: Mapping[str, Any], number: int) -> Pi
     from the pass.
     """
     feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
-    kept = np.flatnonzero(~operands["held_out"].mask(block.row_id))
+    kept = np.flatnonzero(~operands["held_out"].mask(block.held_with))
     order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
     rows = piece_rows(feature_map, operands["dtype"])
     chosen = order[number * rows : (number + 1) * rows]
@@ -62,7 +62,7 @@ def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
 
     Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets), "loss", "epsilon".
     """
-    rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.row_id)))
+    rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.held_with)))
     if rows.n_rows == 0:
         return {"loss": np.zeros(1), "weight": np.zeros(1)}
     scores = decision_values(
@@ -88,7 +88,7 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
         "loss" (v, c): the weighted squared hinge of classes, or squared errors of targets, a mean over the K outputs;
         "weight" (c,).
     """
-    folds = operands["folds"](block.row_id)
+    folds = operands["folds"](block.held_with)
     chosen = np.flatnonzero(folds >= 0)
     block, folds = block.rows(chosen), folds[chosen]
     feature_map, models, targets = operands["feature_map"], operands["models"], operands["targets"]
@@ -131,7 +131,7 @@ def candidate_losses(phi: np.ndarray, targets: np.ndarray, models: np.ndarray, *
 
 def calibration_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`calibration_sums` of the held-out rows of a block, and their weight."""
-    rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.row_id)))
+    rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.held_with)))
     scores = decision_values(
         rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
     )

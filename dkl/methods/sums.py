@@ -59,7 +59,7 @@ def sums_by_fold(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     Operands: "problem" (a `PotentialProblem`), "folds" (row ids to folds).
     """
     folds = operands["folds"]
-    number = folds(block.row_id)
+    number = folds(block.held_with)
     there = np.unique(number)
     each = {fold: potential_sums(block.rows(number == fold), operands) for fold in there}
     nothing = {name: np.zeros_like(sums) for name, sums in each[there[0]].items()}

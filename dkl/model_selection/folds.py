@@ -1,16 +1,16 @@
-"""The folds of a cross-validation as views of a dataset: a hash of the row's identity says which fold a row is in."""
+"""The folds of a cross-validation as views of a dataset: by a hash of the row's identity, by group or by time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from dkl.data.counts import RowCounts, class_weights
 from dkl.data.dataset import Dataset
 from dkl.data.sources.selected import narrowed
-from dkl.linear.minibatches import HeldOut
 from dkl.protocols.block import Block
+from dkl.protocols.held_together import fold_numbers
 
 # a model that holds rows out with the same seed must not hold out a whole fold
 _FOLD_SALT = 0x464F_4C44
@@ -28,11 +28,16 @@ class RowFolds:
         One over the share of the rows that a fold holds: `count` for a cross-validation, 5.0 with one fold for a fifth
         of the rows held out once.
     seed : int
+    forward : bool
+        By time: a fold is judged by a model of older rows alone, so that the newest fold is number 0 and the oldest
+        rows are in none; each of several folds holds one part less of the rows.
     """
 
     count: int
     parts: float
     seed: int
+    # the rule of the rows is in the fingerprint of the rows already
+    forward: bool = field(default=False, repr=False)
 
     @classmethod
     def of(cls, folds: int | float, seed: int) -> RowFolds:
@@ -52,10 +57,15 @@ class RowFolds:
             "(so much of the rows held out once)"
         )
 
-    def __call__(self, row_id: np.ndarray) -> np.ndarray:
+    def __call__(self, held_with: np.ndarray) -> np.ndarray:
         """The fold of each row, (n,) int64; `count` for rows that no fold holds."""
-        fraction = HeldOut(seed=self.seed ^ _FOLD_SALT).fraction(row_id)
-        return np.minimum((fraction * self.parts).astype(np.int64), self.count)
+        # by time the oldest rows are a part of their own
+        parts = self.parts + (self.forward and self.count > 1)
+        return fold_numbers(held_with, self.count, self.seed ^ _FOLD_SALT, parts=parts)
+
+    def outside(self, number: int) -> list[int]:
+        """The folds whose rows a model is fitted to that fold `number` judges, `count` for the rows in none."""
+        return [other for other in range(self.count + 1) if other > number or (other < number and not self.forward)]
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,8 @@ class FoldRows:
 
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
         """Those of the positions `chosen` that stay."""
-        return chosen[(self.folds(block.row_id[chosen]) == self.number) == self.inside]
+        numbers = self.folds(block.held_with[chosen])
+        return chosen[np.isin(numbers, self.number if self.inside else self.folds.outside(self.number))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +117,7 @@ def fold_views(dataset: Dataset, folds: RowFolds) -> list[ValidationFold]:
     Parameters
     ----------
     dataset : Dataset
+        Whose blocks say what rows are held out with (`dkl.data.together.rules.held_rows`).
     folds : RowFolds
 
     Raises
@@ -113,12 +125,13 @@ def fold_views(dataset: Dataset, folds: RowFolds) -> list[ValidationFold]:
     ValueError
         If a fold has no row, or leaves none to fit.
     """
+    folds = replace(folds, forward=dataset.schema.held_by == "time")
     counts = _counts(dataset, folds)
     return [_fold(dataset, folds, number, counts) for number in range(folds.count)]
 
 
 def _fold(dataset: Dataset, folds: RowFolds, number: int, counts: np.ndarray) -> ValidationFold:
-    others = [other for other in range(folds.count + 1) if other != number]
+    others = folds.outside(number)
     test = _view(dataset, FoldRows(folds, number, True), counts[:, number], f"fold {number}")
     # summed, not subtracted from the whole: weights keep their digits
     train = _view(dataset, FoldRows(folds, number, False), counts[:, others].sum(axis=1), f"all but fold {number}")
@@ -146,6 +159,6 @@ def _counts(dataset: Dataset, folds: RowFolds) -> np.ndarray:
 
 
 def _figures(block: Block, folds: RowFolds, number: int, n_classes: int | None) -> list[float]:
-    rows = block.rows(folds(block.row_id) == number)
+    rows = block.rows(folds(block.held_with) == number)
     of_classes = [] if n_classes is None else class_weights(rows, n_classes).tolist()
     return [rows.n_rows, rows.weights.sum(), *of_classes]

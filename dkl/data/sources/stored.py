@@ -63,7 +63,8 @@ class StoreSource:
 
     @property
     def _light_row_nbytes(self) -> int:
-        return 8 * (1 + self.has_weight + (self.schema.n_targets or 1) * self.has_y)
+        columns = 1 + self.has_weight + len(self.schema.row_columns)
+        return 8 * (columns + (self.schema.n_targets or 1) * self.has_y)
 
     @property
     def read_nbytes(self) -> int:

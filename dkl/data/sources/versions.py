@@ -37,10 +37,13 @@ class VersionReader:
         The first one keeps the codes of splits.
     empty : Block
         A block without rows.
+    row_columns : tuple of str
+        Columns that all parts keep.
     """
 
     parts: tuple[StoreReader, ...]
     empty: Block
+    row_columns: tuple[str, ...]
 
     def load(self, ticket: VersionTicket, parts: tuple[str, ...] = PARTS) -> Block:
         """The rows of a block that are left, verified."""
@@ -48,7 +51,7 @@ class VersionReader:
         columns = [name for name in parts if name not in PARTS]
         if kept is not None and not len(kept):
             return replace(self.empty, index=number, columns={name: np.empty(0, np.uint8) for name in columns})
-        wanted = parts if part == 0 else tuple(name for name in parts if name in PARTS)
+        wanted = parts if part == 0 else tuple(name for name in parts if name in (*PARTS, *self.row_columns))
         block = replace(self.parts[part].load(place, wanted), index=number)
         return block if kept is None else block.rows(kept)
 
@@ -154,7 +157,7 @@ class VersionSource:
             y = np.empty(self.schema.y_shape(0), np.float64 if self.schema.n_classes is None else np.int64)
         weight = np.empty(0) if self.has_weight else None
         empty = Block(0, sparse.csr_array(X) if self.is_sparse else X, y, weight, np.empty(0, np.int64))
-        return VersionReader(tuple(part.reader() for part in self.parts), empty)
+        return VersionReader(tuple(part.reader() for part in self.parts), empty, tuple(self.schema.row_columns))
 
     def ticket(self, index: int) -> VersionTicket:
         return VersionTicket(index, *self._places[index], self.kept.get(index))

@@ -29,6 +29,7 @@ from dkl.data.store.version_files import (
     write_drop,
 )
 from dkl.data.store.writer import DatasetWriter
+from dkl.data.together.rows import BesideFeatures
 from dkl.events import Subscriber
 from dkl.protocols.block import Block
 
@@ -37,12 +38,21 @@ FIRST_ID = 2**40
 
 
 def append_rows(
-    dataset: Dataset, given: tuple[Any, Any, Any], split: str | Sequence[str] | None, publish: Subscriber
+    dataset: Dataset,
+    given: tuple[Any, Any, Any],
+    split: str | Sequence[str] | None,
+    publish: Subscriber,
+    *,
+    groups: Any = None,
+    times: Any = None,
 ) -> Dataset:
     """A new version with further rows (X, y, sample_weight); `Dataset.append` documents the rest."""
     source = _whole_source(dataset)
     joins = _joined_splits(dataset, split)
-    rows = _like_stored(dataset, *given)
+    beside = _beside(dataset, given[0], groups, times)
+    rows = _like_stored(dataset, beside.X, *given[1:])
+    rows = beside.noted(rows, given[2])
+    _check_row_columns(dataset, rows)
     weighted = dataset.schema.has_weight
     if rows.schema.has_weight and not weighted:
         raise ValueError(
@@ -54,7 +64,7 @@ def append_rows(
     with _next_version(source) as (home, place):
         writer = DatasetWriter(
             place.url,
-            replace(dataset.schema, provenance=origin),
+            replace(dataset.schema, provenance=origin, held_by=source.schema.held_by),
             n_rows=rows.n_rows,
             storage_options=place.options,
             rows_a_block=source.stored_block_rows if source.n_blocks > 1 else None,
@@ -146,6 +156,32 @@ def _like_stored(dataset: Dataset, X: Any, y: Any, sample_weight: Any) -> Datase
         )
     _check_columns(dataset, rows)
     return rows
+
+
+def _beside(dataset: Dataset, X: Any, groups: Any, times: Any) -> BesideFeatures:
+    """The groups and times of further rows: as given, or the columns of a data frame that have their names."""
+    given = {"group": groups, "time": times}
+    for role, known in dataset.schema.row_columns.items():
+        if given[role] is None and is_frame(X) and known.name in X.columns:
+            given[role] = known.name
+    return BesideFeatures(X, given["group"], given["time"])
+
+
+def _check_row_columns(dataset: Dataset, rows: Dataset) -> None:
+    """Refuse rows whose groups or times are not those that the store has."""
+    place = dataset.source.place
+    for role in ("group", "time"):
+        known, given = dataset.schema.row_columns.get(role), rows.schema.row_columns.get(role)
+        if known is not None and given is None:
+            raise ValueError(f"{role}s is missing: the rows of {place} have the {role} {known.name!r}; pass {role}s=")
+        if given is not None and known is None:
+            raise ValueError(
+                f"{role}s was given, and {place} has no {role} of its rows; leave it out, or write all rows anew with "
+                f"create_dataset(..., {role}s=...)"
+            )
+        if known is not None and given is not None and known.kind != given.kind:
+            kinds = {"number": "numbers", "datetime": "dates"}
+            raise ValueError(f"times are {kinds[given.kind]}, and those of {place} are {kinds[known.kind]}")
 
 
 def _check_columns(dataset: Dataset, rows: Dataset) -> None:

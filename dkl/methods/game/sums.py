@@ -50,7 +50,7 @@ class GameTargets:
         classes = np.arange(self.n_classes) if self.n_classes > 2 else np.array([1])
         signs = np.where(codes[:, None] == classes, 1.0, -1.0)
         weight = block.weights if self.class_weight is None else block.weights * self.class_weight[codes]
-        held = np.zeros(len(codes), bool) if self.held_out is None else self.held_out(block.row_id)
+        held = np.zeros(len(codes), bool) if self.held_out is None else self.held_out(block.held_with)
         return signs, np.where(held, 0.0, weight), np.where(held, weight, 0.0)
 
 
