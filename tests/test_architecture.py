@@ -95,6 +95,7 @@ CYCLES = {
             "dkl.data.description",
             "dkl.data.sources.lazy",
             "dkl.data.store.changes",
+            "dkl.data.together.rows",
         }
     ): "a Dataset appends rows and describes itself by methods that users call on it",
     frozenset(

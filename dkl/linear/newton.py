@@ -59,7 +59,8 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         if problem.alpha == "auto":
             choice = problem.choice
             if choice is None:
-                candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run))
+                single = getattr(source, "one_fold", False)
+                candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=single)
                 choice = _chosen(candidates, source, run)
             stands = problem.choice is None and choice.start.shape[1] == task.width
             start = choice.start if stands else _start(problem, summary)

@@ -34,9 +34,9 @@ def calls_back(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P
     plain: Callable[..., Any] = fit
 
     @functools.wraps(fit)
-    def run(self: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def run(self: Any, X: Any, y: Any = None, sample_weight: Any = None, **beside: Any) -> Any:
         with _called_back(self, X, y, sample_weight):
-            return plain(self, X, y, sample_weight)
+            return plain(self, X, y, sample_weight, **beside)
 
     return with_callbacks(run)
 

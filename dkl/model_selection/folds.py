@@ -9,6 +9,7 @@ import numpy as np
 from dkl.data.counts import RowCounts, class_weights
 from dkl.data.dataset import Dataset
 from dkl.data.sources.selected import narrowed
+from dkl.data.together.rows import held_rows
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import fold_numbers
 
@@ -62,6 +63,10 @@ class RowFolds:
         # by time the oldest rows are a part of their own
         parts = self.parts + (self.forward and self.count > 1)
         return fold_numbers(held_with, self.count, self.seed ^ _FOLD_SALT, parts=parts)
+
+    def along(self, dataset: Dataset) -> RowFolds:
+        """The folds of rows of this dataset, which follow each other in time where it holds rows out by time."""
+        return replace(self, forward=dataset.schema.held_by == "time")
 
     def outside(self, number: int) -> list[int]:
         """The folds whose rows a model is fitted to that fold `number` judges, `count` for the rows in none."""
@@ -117,7 +122,6 @@ def fold_views(dataset: Dataset, folds: RowFolds) -> list[ValidationFold]:
     Parameters
     ----------
     dataset : Dataset
-        Whose blocks say what rows are held out with (`dkl.data.together.rules.held_rows`).
     folds : RowFolds
 
     Raises
@@ -125,7 +129,8 @@ def fold_views(dataset: Dataset, folds: RowFolds) -> list[ValidationFold]:
     ValueError
         If a fold has no row, or leaves none to fit.
     """
-    folds = replace(folds, forward=dataset.schema.held_by == "time")
+    dataset = held_rows(dataset)
+    folds = folds.along(dataset)
     counts = _counts(dataset, folds)
     return [_fold(dataset, folds, number, counts) for number in range(folds.count)]
 

@@ -192,6 +192,11 @@ class SelectedSource:
         return int(np.ceil(self.base.block_nbytes * share))
 
     @property
+    def one_fold(self) -> bool:
+        """Whether rows can be held out in one way alone: the newest of them."""
+        return most_folds(self) == 1
+
+    @property
     def read_nbytes(self) -> int:
         return self.base.read_nbytes + self.base.block_nbytes
 
@@ -223,6 +228,12 @@ class SelectedSource:
         asked = _asked_of_base(extra, self._choosers(0))
         for block in self.base.light_blocks(tuple(sorted({*asked} - {"row_id"}))):
             yield chosen_rows(block, self._choosers(block.index), extra)
+
+
+def most_folds(source: Any) -> int | None:
+    """How many folds there can be: one of rows held out by time, of few groups as many; None is any number."""
+    rules = [rule for step in getattr(source, "steps", ()) if (rule := getattr(step, "rule", None)) is not None]
+    return rules[-1].most_folds if rules else None
 
 
 def narrowed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import dask
@@ -92,6 +93,10 @@ class BesideFeatures:
             values, name = self._given[role]
             source, schema = with_values(source, schema, role, values, name, kept)  # type: ignore[arg-type]
         source, schema = chosen_rows_together(source, schema, *self._by)
+        if self.taken and schema.encoding is not None:
+            # what later tables may hold all the same
+            encoding = replace(schema.encoding, ignored=(*schema.encoding.ignored, *self.taken))
+            schema = replace(schema, encoding=encoding)
         if schema is dataset.schema:
             return dataset
         return dataset.with_rows(source, schema)
