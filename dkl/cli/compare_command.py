@@ -14,6 +14,7 @@ from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, stderr
+from dkl.cli.data_commands import HeldOptions
 from dkl.cli.model_options import FamilyName, FeatureOptions, family_from
 from dkl.cli.outputs import OutputFolder
 from dkl.data.store.outputs import written_whole
@@ -58,6 +59,7 @@ def compare(
         str, typer.Argument(help="A store, or CSV, Parquet, libsvm or npz files (a glob).", show_default=False)
     ],
     entries: EntryOptions,
+    held: HeldOptions,
     compute: Compute,
     running: Running,
     *,
@@ -75,13 +77,14 @@ def compare(
     Learns on the split train and scores on test; rows without splits are split 3 to 1. Each fit runs alone, so that its
     time is its own. Leaves a table here, and scores.csv and a picture in the output folder.
     """
+    from dkl.data.together.telling import kind_of_split
     from dkl.demo import own_dataset
     from dkl.model_selection.comparing import compare as compare_learners
 
     started = time.perf_counter()
     rows = [] if data.rstrip("/").endswith(".zarr") or is_store(data) else ["rows.zarr"]
     OutputFolder(output, [*rows, "scores.csv", "dkl-compare.png"], inputs=[data, checkpoint])
-    dataset = own_dataset(data, target, output / "rows.zarr")
+    dataset = own_dataset(data, target, output / "rows.zarr", **vars(held))
     with computing_on(compute):
         found = compare_learners(
             dataset["train"],
@@ -96,8 +99,10 @@ def compare(
     table, picture = output / "scores.csv", saved_picture(found.display(), output / "dkl-compare.png")
     with written_whole(table) as hidden:
         found.table.to_csv(hidden, index=False)
+    drawn = dataset.schema.held_by is not None or "demo" in dataset.split_sets
     facts = {
         "dataset": found.rows,
+        "held_out": f"the split test{f': {kind_of_split(dataset)}' if drawn else ''}",
         "measure": found.measure,
         "scores": found.table.to_dict("records"),
         "advice": found.advice,
@@ -105,7 +110,12 @@ def compare(
         "picture": picture,
         "seconds": round(time.perf_counter() - started, 1),
     }
-    lines = [Text(found.advice), *(Text(error, style="red") for error in found.errors), *written(facts)]
+    lines = [
+        Text(found.advice),
+        Text(f"Held out: {facts['held_out']}."),
+        *(Text(error, style="red") for error in found.errors),
+        *written(facts),
+    ]
     return Result(facts, Group(scores_table(found, f"{found.measure} by number of features, {found.rows}"), *lines))
 
 

@@ -81,7 +81,7 @@ def open_rows(
     reader = _reader(files, chosen, buffers)
     if isinstance(reader, CsvFormat | ParquetFormat):
         return TableRows(files, reader, choices)
-    for name in ("drop", "categorical", "split"):
+    for name in ("drop", "categorical", "split", "group", "time"):
         if getattr(choices, name):
             raise ValueError(f"{name}={getattr(choices, name)} names columns of tables, and matrix files have none")
     if isinstance(reader, NpzFormat):
