@@ -75,7 +75,7 @@ def own_dataset(
 ) -> Dataset:
     """The user's rows: a store that is there, or files that are ingested into `store`; with train and test splits.
 
-    Splits that are there stay. Others are drawn, by group or by time where that is asked for, or rows have such a column.
+    Splits that are there stay. Others are drawn, by group or by time where that is asked for or known.
 
     Raises
     ------

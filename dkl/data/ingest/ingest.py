@@ -13,6 +13,7 @@ from dask.utils import parse_bytes
 
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.ingest.column_rules import Missing
+from dkl.data.ingest.columns import column_kind
 from dkl.data.ingest.encoding import Layout, TableEncoding
 from dkl.data.ingest.formats import Buffers, Format, open_rows, table_reader
 from dkl.data.ingest.matrix_rows import MatrixRows
@@ -269,7 +270,11 @@ def read_tables(
     files = find_files(paths, source_options)
     names = [rule.name for rule in encoding.rules if rule.kind == "category"] if encoding else []
     reader = table_reader(files, format)
-    schema = common_schema(probed(files, reader), drop=(), as_text=names)
+    probes = probed(files, reader)
+    # dates that were no features, such as the times that rows were held out by
+    ignored = set(encoding.ignored) if encoding else set()
+    unused = {field.name for probe in probes for field in probe.schema if column_kind(field.type) is None} & ignored
+    schema = common_schema(probes, drop=unused, as_text=names)
     for table, _ in file_tables(files, reader, schema):
         yield table
 
