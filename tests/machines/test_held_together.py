@@ -100,8 +100,8 @@ def test_models_that_know_the_group_of_a_row_are_not_taken_for_good() -> None:
     groups = np.repeat(np.arange(60), 6)
     centres = RNG.normal(size=(60, 2))
     rows, labels = centres[groups] + 0.01 * RNG.normal(size=(N, 2)), RNG.integers(0, 2, 60)[groups]
-    features = {"random": dkl.KernelClassifier(dkl.RandomFeatures(dkl.Gaussian(0.1), 200, random_state=0))}
-    options: dict[str, Any] = {"learners": features, "folds": 5, "random_state": 0}
+    features = {"random": machine(features=dkl.RandomFeatures(dkl.Gaussian(0.1), 100, random_state=0))}
+    options: dict[str, Any] = {"learners": features, "folds": 0.3, "random_state": 0}
     assert dkl.compare(rows, labels, **options).best.score > 0.9
     found = dkl.compare(rows, labels, groups=groups, **options)
     assert found.best.score < 0.7
