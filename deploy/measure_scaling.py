@@ -26,7 +26,7 @@ from dkl.data.create import create_dataset
 from dkl.features.families import Gaussian
 from dkl.methods.potentials import PotentialProblem, potential_record
 from dkl.passes.engine import TASKS_A_SLOT, run_pass
-from dkl.passes.tree_sum import count_nodes, span_level
+from dkl.passes.tree_sum import count_nodes, task_level
 from dkl.protocols.records import Accumulator, BlockSum
 from dkl.protocols.source import BlockSource
 
@@ -87,7 +87,7 @@ def merging_seconds(n_bytes: int) -> float:
 def implied(terms: Terms, threads: int) -> dict[str, float]:
     """Seconds of each part of the potentials' pass over the billion rows."""
     n_blocks = math.ceil(TARGET_ROWS * TARGET_COLUMNS * 4 / BLOCK_BYTES)
-    level = span_level(n_blocks)
+    level = task_level(n_blocks)
     while count_nodes(n_blocks, level) < TASKS_A_SLOT * threads:
         level -= 1
     tasks = count_nodes(n_blocks, level)
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         read = min(cpu_of(source, reading) for _ in range(3))
         both = min(cpu_of(source, record) for _ in range(2))
         one, two = on_workers(source, record, 1), on_workers(source, record, 2)
-        tasks = count_nodes(tiny.n_blocks, span_level(tiny.n_blocks))
+        tasks = count_nodes(tiny.n_blocks, task_level(tiny.n_blocks))
         # many threads, so that messages hold many tasks, as they do on a cluster that keeps the driver busy
         own = on_workers(tiny, reading, 1, 64)[2] / tasks
     flops = 2.0 * options.rows * options.columns * options.candidates

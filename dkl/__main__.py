@@ -25,8 +25,16 @@ def main() -> None:
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)
     except OSError as error:
-        # commands say their own failures: what comes here is the output itself, which takes nothing any more
-        _say_lost_output(error)
+        # Commands report their own failures, so an error that arrives here is of the output itself: a full disk, or a
+        # reader that has gone. Whoever closed a pipe (``| head``) has read enough and hears nothing.
+        with suppress(OSError):
+            if not isinstance(error, BrokenPipeError):
+                os.write(2, f"Error: the output cannot be written: {error.strerror or error}\n".encode())
+        # What is still in the buffers goes nowhere, or the interpreter would fail once more when it flushes them.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            with suppress(OSError):
+                os.dup2(nowhere, stream)
         sys.exit(FAILED)
     except SystemExit as ended:
         if ended.code != INTERRUPTED:
@@ -34,18 +42,6 @@ def main() -> None:
         with suppress(OSError):
             sys.stderr.flush()
         os._exit(INTERRUPTED)
-
-
-def _say_lost_output(error: OSError) -> None:
-    """Say that what was printed is lost; whoever closed a pipe (``| head``) has read enough and hears nothing."""
-    with suppress(OSError):
-        if not isinstance(error, BrokenPipeError):
-            os.write(2, f"Error: the output cannot be written: {error.strerror or error}\n".encode())
-    # what is still in the buffers goes nowhere, or the interpreter would fail once more when it flushes them
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        with suppress(OSError):
-            os.dup2(nowhere, stream)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,19 +13,21 @@ from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.store.reader import is_store
 from dkl.data.together.choosing import check_one_kind, chosen_rows_together
 from dkl.data.together.telling import warn_of_random_folds
-from dkl.features.families import Gaussian
+from dkl.features.families import Family, Gaussian
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.random_features import RandomFeatures
 from dkl.model_selection.comparing import compare as compare_learners
 from dkl.model_selection.comparing import entries_of, learners_for
 from dkl.model_selection.comparison import Comparison
-from dkl.plots.comparison import ComparisonDisplay
+from dkl.plots.score_curves import ComparisonDisplay
+from dkl.progress import Choice
+from dkl.protocols.estimators import Estimator
 from dkl.registry import learner_keys
 
 BASELINE = "RandomFeatures"
 MEDIAN, NARROW = "median bandwidth", "bandwidth 3 times too narrow"
 NARROW_FACTOR = 1.0 / 3.0
-# few, so that fifty fits end within minutes; the default takes more on so few rows
+# So few that fifty fits end within minutes; by default a machine takes more steps on so few rows.
 EPOCHS = 8
 SPLITS = {"train": 0.75, "test": 0.25}
 
@@ -54,8 +55,8 @@ class DemoResult:
     def display(self) -> ComparisonDisplay:
         """The scores as a picture."""
         lines = {
-            setting: {learner: found.scores(learner) for learner in found.learners}
-            for setting, found in self.settings.items()
+            setting: {learner: comparison.scores(learner) for learner in comparison.learners}
+            for setting, comparison in self.settings.items()
         }
         sizes = self.settings[MEDIAN].n_features
         return ComparisonDisplay(sizes, lines, measure=f"test {self.measure}", baseline=BASELINE, title=self.dataset)
@@ -97,6 +98,7 @@ def own_dataset(
     if {"train", "test"} <= set(dataset.splits):
         return dataset
     warn_of_random_folds(dataset, "the split into train and test")
+    # The user's own store is left as it is: these splits exist in memory alone.
     return dataset.split(SPLITS, seed=0, name="demo", write=False)
 
 
@@ -106,8 +108,8 @@ def compare(
     n_features: Sequence[int] = (50, 100, 200),
     seed: int = 0,
     device: str | None = None,
-    memory_limit: Any = None,
-    progress: Any = None,
+    memory_limit: int | str | None = None,
+    progress: Choice = None,
 ) -> DemoResult:
     """Fit every learner at every size, with the median bandwidth and with one three times too narrow, and score.
 
@@ -126,7 +128,10 @@ def compare(
     DemoResult
     """
     train, test = dataset["train"], dataset["test"]
-    sigma = _median_bandwidth(train, seed)
+    # All learners share one bandwidth, the median distance of scaled rows, so that the settings differ in nothing else.
+    # Three times too narrow is a usual mistake, and shows which learners depend on a good guess.
+    learner = RandomFeatures(Gaussian("median"), n_features=2, scaling="standard", random_state=seed, progress=False)
+    sigma = float(learner.fit(train).family_.sigma)
     machine = KernelClassifier if train.task == "classification" else KernelRegressor
     settings = {
         setting: compare_learners(
@@ -145,13 +150,7 @@ def compare(
     return DemoResult(f"{dataset.n_rows:,} rows x {dataset.n_columns:,} columns", settings)
 
 
-def learners(family: Any, largest: int, task: str | None = "classification") -> dict[str, Any]:
+def learners(family: Family, largest: int, task: str | None = "classification") -> dict[str, Estimator]:
     """Every learner of features that has a meaning for the task, for sizes up to `largest`; the baseline first."""
     names = [name for name in learners_for(task) if name in learner_keys()]
     return {type(entry).__name__: entry for entry in entries_of(names, largest, task, family, "standard").values()}
-
-
-def _median_bandwidth(train: Dataset, seed: int) -> float:
-    """The bandwidth that all learners share: found once, so that settings differ in nothing else."""
-    learner = RandomFeatures(Gaussian("median"), n_features=2, scaling="standard", random_state=seed, progress=False)
-    return float(learner.fit(train).family_.sigma)

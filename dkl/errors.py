@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 class StoreError(ValueError):
@@ -76,20 +76,19 @@ class Problems:
             return
         if len(self._errors) == 1:
             raise self._errors[0]
-        lines = [line for error in self._errors for line in _with_place(error)]
+        # A note says where an error happened (see `located`). In a list of errors it has to stand in its own line.
+        lines: list[str] = []
+        for error in self._errors:
+            *first, last = str(error).split("\n")
+            notes = ", ".join(getattr(error, "__notes__", ()))
+            lines += [*first, f"{last} ({notes})" if notes else last]
         shown = lines[: self.MOST] + ([f"and {len(lines) - self.MOST} more"] if len(lines) > self.MOST else [])
+        # A list that mixes both kinds is about values: a ValueError is what callers of a check expect.
         kind = TypeError if all(isinstance(error, TypeError) for error in self._errors) else ValueError
         raise kind("\n".join([*shown, *([remark] if remark else [])])) from self._errors[0]
 
 
-def _with_place(error: Exception) -> list[str]:
-    """The lines of a message, the last with the notes of the error."""
-    *lines, last = str(error).split("\n")
-    notes = ", ".join(getattr(error, "__notes__", ()))
-    return [*lines, f"{last} ({notes})" if notes else last]
-
-
-def refuse_non_finite(values: Any, what: str, cause: str) -> None:
+def refuse_non_finite(values: ArrayLike, what: str, cause: str) -> None:
     """Raise ValueError for NaN or infinity in what was computed: what and where it is, and what is likely behind it.
 
     >>> refuse_non_finite(np.array([1.0, np.inf]), "the scale of column", "its values are too large")
@@ -101,6 +100,7 @@ def refuse_non_finite(values: Any, what: str, cause: str) -> None:
     if np.isfinite(values).all():
         return
     place = np.argwhere(~np.isfinite(values))[0]
+    # Columns and features lie along the last axis: its index is the one that a user knows.
     where = "".join(f" {index}" for index in place[-1:])
     raise ValueError(f"{what}{where} is {values[tuple(place)]}: {cause}")
 

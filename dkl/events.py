@@ -26,7 +26,7 @@ class Event:
     seconds : float
         Since the start of this stretch of work.
     detail : mapping
-        Named figures that a history keeps (objective, gap, cache hits, ...).
+        Metrics by name that a history keeps (objective, gap, cache hits, ...).
     model : callable or None
         After a round: forms the estimator as it would be if the rounds ended here, or None while there is none.
     """
@@ -81,6 +81,8 @@ def fan_out(*subscribers: Subscriber) -> Subscriber:
     """One subscriber that hands every event to all of `subscribers`, in order; a request to stop waits for the last."""
 
     def publish(event: Event) -> None:
+        # Every subscriber hears the event, also when an earlier one asks for the end: a checkpoint must not miss the
+        # last round.
         request = None
         for subscriber in subscribers:
             try:

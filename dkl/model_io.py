@@ -29,7 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.store.commit import staged
 from dkl.data.store.digests import json_digest
 from dkl.data.store.location import MARKER, Location
-from dkl.data.store.outputs import check_output
+from dkl.data.store.overwriting import check_output
 from dkl.errors import CorruptChunkError, StoreError, located
 from dkl.methods.loaded import check_estimator, check_finite, check_record
 from dkl.registry import STORED
@@ -38,7 +38,7 @@ from dkl.version import __version__
 FORMAT = 1
 KIND = "model"
 
-# how a fit was run says nothing about the model, and may hold what no file should: callables, paths
+# How a fit was run says nothing about the model, and may hold what no file should: callables, paths.
 _RUN_PARAMETERS = frozenset({"progress", "checkpoint", "memory_limit", "sums"})
 _RUN_FIELDS = frozenset({"device", "provenance_", "stats_"})
 _ARRAY_NAME = re.compile(r"[0-9]{1,9}")
@@ -46,17 +46,18 @@ _ATTRIBUTE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*_")
 _SKLEARN_ATTRIBUTES = frozenset({"coef_", "intercept_", "classes_", "n_features_in_", "t_"})
 _DTYPE = re.compile(r"\|O|[<>|][biuf][0-9]+|[<>][U][0-9]+")
 _NUMERIC_KINDS = "biuf"
-# a file may ask for that much memory, or for so many times its own size, before its digests are looked at
+# A file may ask for that much memory, or for so many times its own size, before its digests are looked at. A small file
+# with a huge array of zeros must not bring the process down.
 _ALLOWED_BYTES, _ALLOWED_RATIO = 64 << 20, 1_000
-# bits of a whole number: seeds may be long ones
+# Bits of a whole number, since seeds may be long ones. Python's numbers have no end, and a file could hold a huge one.
 _LONGEST_INTEGER = 256
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-# what reading a tree that somebody has edited ends in, beside StoreError
+# The errors in which reading a tree that somebody has edited may end, beside StoreError: they become one.
 _DAMAGE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _ATOMS = (str, bool, int)
 
 
-def save(model: Any, store: Any, *, overwrite: bool = False, **storage_options: Any) -> None:
+def save(model: object, store: str | Path, *, overwrite: bool = False, **storage_options: Any) -> None:
     """Write a fitted model to a store.
 
     Parameters
@@ -89,7 +90,8 @@ def save(model: Any, store: Any, *, overwrite: bool = False, **storage_options: 
     check_output(target, KIND, overwrite=overwrite, belongs=is_part_of_a_model)
     arrays: list[np.ndarray] = []
     tree = _encode(model, type(model).__name__, arrays)
-    with staged(target, overwrite=overwrite) as staging:
+    # All arrays are written to a hidden folder first; the marker, with which the model becomes visible, comes last.
+    with staged(target, KIND, overwrite=overwrite) as staging:
         for number, array in enumerate(arrays):
             _write_array(staging.group, str(number), array)
         marker = {
@@ -103,7 +105,7 @@ def save(model: Any, store: Any, *, overwrite: bool = False, **storage_options: 
         staging.commit({**marker, "digest": json_digest(marker)})
 
 
-def load_model(store: Any, classes: Iterable[type] = (), **storage_options: Any) -> Any:
+def load_model(store: str | Path, classes: Iterable[type] = (), **storage_options: Any) -> Any:
     """The model that `save` wrote: it predicts the same bits.
 
     Parameters
@@ -126,7 +128,17 @@ def load_model(store: Any, classes: Iterable[type] = (), **storage_options: Any)
     extensions = {cls.__name__: cls for cls in classes}
     with located(f"the model {location.place}"):
         try:
-            return _loaded(location, _read_marker(location), extensions)
+            marker = _read_marker(location)
+            shapes = marker.get("arrays")
+            if shapes is not None and len(shapes) != len(marker["digests"]):
+                raise StoreError(f"the metadata of {location.place} is damaged: it has not one digest an array")
+            model = _Reader(location, marker["digests"], shapes, extensions).decode(marker["model"])
+            # The marker signs itself, but for what is written after it. Models of dkl 0.1 have neither shapes nor a
+            # digest of their metadata.
+            signed = {name: value for name, value in marker.items() if name not in ("digest", "state", "token")}
+            if (shapes is not None or "digest" in marker) and json_digest(signed) != marker.get("digest"):
+                raise StoreError(f"the metadata of {location.place} is not what was written; save the model again")
+            return model
         except _DAMAGE as error:
             if isinstance(error, StoreError):
                 raise
@@ -140,7 +152,7 @@ def is_part_of_a_model(name: str) -> bool:
     return name == "zarr.json" or _ARRAY_NAME.fullmatch(name) is not None
 
 
-def content_hash(model: Any) -> str:
+def content_hash(model: object) -> str:
     """SHA-256 of what a fitted model is: settings and learned arrays, not when, where and how it was computed.
 
     Raises
@@ -157,11 +169,11 @@ def content_hash(model: Any) -> str:
     return digest.hexdigest()
 
 
-def _without_run(tree: Any) -> Any:
+def _without_run(tree: object) -> object:
     """The tree of a model without what a run leaves."""
     if isinstance(tree, dict):
-        return {name: _without_run(one) for name, one in tree.items() if name not in _RUN_FIELDS}
-    return [_without_run(one) for one in tree] if isinstance(tree, list) else tree
+        return {name: _without_run(value) for name, value in tree.items() if name not in _RUN_FIELDS}
+    return [_without_run(value) for value in tree] if isinstance(tree, list) else tree
 
 
 def _read_marker(location: Location) -> dict[str, Any]:
@@ -169,8 +181,12 @@ def _read_marker(location: Location) -> dict[str, Any]:
     text = location.read("zarr.json")
     if text is None and not location.exists():
         raise FileNotFoundError(f"there is no model at {location.place}")
+
+    def refuse_constant(text: str) -> None:
+        raise ValueError(f"it holds the number {text}, which JSON does not have")
+
     try:
-        node = json.loads(text or b"null", parse_constant=_refuse_constant)
+        node = json.loads(text or b"null", parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"the metadata of {location.place} is damaged: {error}") from error
     attributes = node.get("attributes") if isinstance(node, dict) else None
@@ -190,40 +206,23 @@ def _read_marker(location: Location) -> dict[str, Any]:
     if not isinstance(marker.get("digests"), list):
         raise StoreError(f"the metadata of {location.place} is damaged: it has no digests")
     is_group = node.get("zarr_format") == 3 and node.get("node_type") == "group"
-    if not is_group or not isinstance(marker.get("token"), str) or not _names_an_object(marker.get("model")):
+    model = marker.get("model")
+    names_an_object = isinstance(model, dict) and isinstance(model.get("object"), str)
+    if not is_group or not isinstance(marker.get("token"), str) or not names_an_object:
         raise StoreError(f"the metadata of {location.place} is damaged: it describes no model; save the model again")
     return marker
 
 
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"it holds the number {text}, which JSON does not have")
-
-
-def _names_an_object(tree: Any) -> bool:
-    return isinstance(tree, dict) and isinstance(tree.get("object"), str)
-
-
-def _loaded(location: Location, marker: Mapping[str, Any], extensions: Mapping[str, type]) -> Any:
-    """The model of a marker, once all that it says of itself agrees."""
-    shapes = marker.get("arrays")
-    if shapes is not None and len(shapes) != len(marker["digests"]):
-        raise StoreError(f"the metadata of {location.place} is damaged: it has not one digest an array")
-    model = _Reader(location, marker["digests"], shapes, extensions).decode(marker["model"])
-    # models of dkl 0.1 have neither shapes nor a digest of their metadata
-    signed = {name: value for name, value in marker.items() if name not in ("digest", "state", "token")}
-    if (shapes is not None or "digest" in marker) and json_digest(signed) != marker.get("digest"):
-        raise StoreError(f"the metadata of {location.place} is not what was written; save the model again")
-    return model
-
-
 def _write_array(group: zarr.Group, name: str, array: np.ndarray) -> None:
+    """Write an array as one chunk; reading it back needs no more than the chunk's own size."""
     stored = group.create_array(
         name,
         shape=array.shape,
         dtype=array.dtype,
         chunks=tuple(max(1, size) for size in array.shape),
         config={"write_empty_chunks": True},
-        # what is large is stored as it is, so that its size on disk vouches for what is allocated to read it
+        # A large array is stored without compression, so that its size on disk vouches for what is allocated to read
+        # it.
         compressors="auto" if array.nbytes <= _ALLOWED_BYTES else None,
     )
     if array.size:
@@ -231,15 +230,16 @@ def _write_array(group: zarr.Group, name: str, array: np.ndarray) -> None:
 
 
 def _digest(array: np.ndarray) -> int:
-    """Of the decoded values: a chunk that is missing would read as zeros."""
+    """CRC-32C of the decoded values, which also covers a chunk that is missing: zarr reads it as zeros."""
     return int(google_crc32c.value(np.ascontiguousarray(array).tobytes()))
 
 
-def _encode(value: Any, path: str, arrays: list[np.ndarray]) -> Any:
-    """A value as JSON; arrays go to `arrays`."""
+def _encode(value: object, path: str, arrays: list[np.ndarray]) -> Any:
+    """A value as JSON, its arrays appended to `arrays`; `path` says in an error which attribute it is."""
     if value is None or isinstance(value, _ATOMS):
         return value
     if isinstance(value, float):
+        # JSON has neither NaN nor infinity.
         return value if math.isfinite(value) else {"number": repr(value)}
     if isinstance(value, np.ndarray):
         return _encode_array(value, path, arrays)
@@ -250,15 +250,18 @@ def _encode(value: Any, path: str, arrays: list[np.ndarray]) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple | list):
-        items = [_encode(one, f"{path}[{place}]", arrays) for place, one in enumerate(value)]
+        items = [_encode(item, f"{path}[{place}]", arrays) for place, item in enumerate(value)]
         return {"tuple": items} if isinstance(value, tuple) else items
     if isinstance(value, Mapping):
-        pairs = [[_encode(key, path, arrays), _encode(one, f"{path}[{key!r}]", arrays)] for key, one in value.items()]
+        # Keys of a mapping need not be texts, so it is a list of pairs.
+        pairs = [[_encode(key, path, arrays), _encode(item, f"{path}[{key!r}]", arrays)] for key, item in value.items()]
         return {"dict": pairs}
-    return {"object": type(value).__name__, "fields": _encode_fields(value, path, arrays)}
+    fields = {name: _encode(field, f"{path}.{name}", arrays) for name, field in _fields_of(value, path).items()}
+    return {"object": type(value).__name__, "fields": fields}
 
 
 def _encode_array(array: np.ndarray, path: str, arrays: list[np.ndarray]) -> dict[str, Any]:
+    """An array of numbers as its place in `arrays`, in little-endian order; one of texts as JSON."""
     if array.dtype.kind in _NUMERIC_KINDS:
         arrays.append(array.astype(array.dtype.newbyteorder("<"), order="C", copy=False))
         return {"array": str(len(arrays) - 1)}
@@ -271,41 +274,27 @@ def _encode_array(array: np.ndarray, path: str, arrays: list[np.ndarray]) -> dic
     )
 
 
-def _encode_fields(value: Any, path: str, arrays: list[np.ndarray]) -> dict[str, Any]:
-    return {name: _encode(one, f"{path}.{name}", arrays) for name, one in _fields_of(value, path).items()}
-
-
-def _fields_of(value: Any, path: str) -> dict[str, Any]:
+def _fields_of(value: object, path: str) -> dict[str, Any]:
     """What an object is made of: the fields of a dataclass, or parameters and fitted attributes of an estimator."""
     if hasattr(value, "to_json") and hasattr(type(value), "from_json"):
         return {"json": value.to_json()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+        return {known.name: getattr(value, known.name) for known in dataclasses.fields(value)}
     if isinstance(value, BaseEstimator):
-        return {**_parameters(value), **_fitted_attributes(value)}
+        fields = {name: given for name, given in value.get_params(deep=False).items() if name not in _RUN_PARAMETERS}
+        if not isinstance(fields.get("random_state"), int | np.integer | None):
+            # A generator is no part of a fitted model: the seed that it gave is `seed_`.
+            fields["random_state"] = None
+        # Lazy attributes, such as the dual weights of a game, belong to the rows of the fit and stay with them.
+        return fields | {
+            name: fitted
+            for name, fitted in vars(value).items()
+            if _is_attribute(type(value), name) and not hasattr(fitted, "__dask_graph__")
+        }
     raise TypeError(
         f"{path} is a {type(value).__name__}, which cannot be saved: a model holds arrays, numbers, texts, "
         "dataclasses and estimators"
     )
-
-
-def _parameters(estimator: BaseEstimator) -> dict[str, Any]:
-    parameters = {
-        name: value for name, value in estimator.get_params(deep=False).items() if name not in _RUN_PARAMETERS
-    }
-    if not isinstance(parameters.get("random_state"), int | np.integer | None):
-        # a generator is not part of a fitted model: what it drew is seed_
-        parameters["random_state"] = None
-    return parameters
-
-
-def _fitted_attributes(estimator: BaseEstimator) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in vars(estimator).items()
-        # what is lazy belongs to the rows of the fit (the dual weights of a game), and stays with them
-        if _is_attribute(type(estimator), name) and not hasattr(value, "__dask_graph__")
-    }
 
 
 def _is_attribute(cls: type, name: str) -> bool:
@@ -337,7 +326,7 @@ class _Reader:
     used: set[str] = field(default_factory=set)
     counted: Counter[str] = field(default_factory=Counter)
 
-    def decode(self, tree: Any) -> Any:
+    def decode(self, tree: object) -> Any:
         """The value of a JSON tree."""
         is_large = isinstance(tree, int) and tree.bit_length() > _LONGEST_INTEGER
         if is_large or (isinstance(tree, float) and not math.isfinite(tree)):
@@ -345,38 +334,44 @@ class _Reader:
         if tree is None or isinstance(tree, str | bool | int | float):
             return tree
         if isinstance(tree, list):
-            return [self.decode(one) for one in tree]
+            return [self.decode(item) for item in tree]
         if not isinstance(tree, dict):
             raise StoreError(f"a model file holds no {type(tree).__name__}; this one is damaged")
         if "object" in tree:
             return self._object(tree)
         if "texts" in tree:
             return self._texts(tree)
-        kind, held = _only_item(tree)
-        return self._tagged(kind, held)
+        if len(tree) != 1:
+            raise StoreError(f"the model file holds an entry of {sorted(tree)}; it is damaged")
+        ((kind, content),) = tree.items()
+        return self._tagged(kind, content)
 
-    def _tagged(self, kind: str, held: Any) -> Any:
+    def _tagged(self, kind: str, content: Any) -> Any:
+        """The value of an entry ``{kind: content}``, the form of what JSON does not have."""
         if kind == "array":
-            return self._array(held)
+            return self._array(content)
         if kind == "scalar":
-            return np.asarray(self.decode(held))[()]
+            return np.asarray(self.decode(content))[()]
         if kind == "number":
-            if held not in ("nan", "inf", "-inf"):
-                raise StoreError(f"the model file holds the number {held!r}, which is none; it is damaged")
-            return float(held)
+            if content not in ("nan", "inf", "-inf"):
+                raise StoreError(f"the model file holds the number {content!r}, which is none; it is damaged")
+            return float(content)
         if kind == "dtype":
-            return _plain_dtype(held, "biufU")
+            return _plain_dtype(content, "biufU")
         if kind == "tuple":
-            return tuple(self.decode(one) for one in held)
+            return tuple(self.decode(item) for item in content)
         if kind == "dict":
-            return {self.decode(key): self.decode(value) for key, value in held}
+            return {self.decode(key): self.decode(value) for key, value in content}
         raise StoreError(f"the model file says {kind!r}, which this dkl {__version__} does not know")
 
-    def _array(self, name: Any) -> np.ndarray:
+    def _array(self, name: object) -> np.ndarray:
+        """The array of a number, read whole and checked against its digest."""
         if not isinstance(name, str) or _ARRAY_NAME.fullmatch(name) is None or int(name) >= len(self.digests):
             raise StoreError(
                 f"the model file names an array {name!r}; arrays are numbered 0 to {len(self.digests) - 1}"
             )
+        # Every array is written once, so a second reference cannot come from `save`; it would let a small file ask for
+        # memory again and again.
         if name in self.used:
             raise StoreError(f"the model file names array {name} twice; it is damaged")
         self.used.add(name)
@@ -400,11 +395,11 @@ class _Reader:
             raise CorruptChunkError(f"the metadata of array {name} is damaged: {error}") from error
         if stored.dtype.kind not in _NUMERIC_KINDS:
             raise StoreError(f"array {name} holds {stored.dtype}; a model holds arrays of numbers only")
-        said = None if self.shapes is None else self.shapes[int(name)]
-        if said is not None and said != [stored.dtype.newbyteorder("<").str, list(stored.shape)]:
+        expected = None if self.shapes is None else self.shapes[int(name)]
+        if expected is not None and expected != [stored.dtype.newbyteorder("<").str, list(stored.shape)]:
             raise CorruptChunkError(
                 f"array {name} is of dtype {stored.dtype} and shape {stored.shape}, but what was saved is of dtype and "
-                f"shape {said}; save the model again"
+                f"shape {expected}; save the model again"
             )
         if stored.chunks != tuple(max(1, size) for size in stored.shape) or stored.shards is not None:
             raise CorruptChunkError(f"array {name} is not stored in one piece, as models are; save the model again")
@@ -430,6 +425,7 @@ class _Reader:
             )
 
     def _texts(self, tree: Mapping[str, Any]) -> np.ndarray:
+        """An array of texts, such as class labels; JSON holds them, since zarr's own texts differ by version."""
         texts = tree["texts"]
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise StoreError("the model file holds texts that are none; it is damaged")
@@ -438,6 +434,7 @@ class _Reader:
         return np.array(texts, dtype=dtype).reshape(tree["shape"])
 
     def _object(self, tree: Mapping[str, Any]) -> Any:
+        """An object of a known class, made from its fields; what it holds is checked before anybody uses it."""
         name, fields = tree["object"], tree.get("fields")
         if not isinstance(fields, dict):
             raise StoreError(f"the {name} in the model file has no fields; the file is damaged")
@@ -446,14 +443,25 @@ class _Reader:
         if hasattr(cls, "from_json"):
             return cls.from_json(values["json"])
         if dataclasses.is_dataclass(cls):
-            _check_names(name, values, {one.name for one in dataclasses.fields(cls)}.__contains__)
+            _check_names(name, values, {known.name for known in dataclasses.fields(cls)}.__contains__)
             check_finite(cls, values)
             made = cls(**values)
             check_record(made)
             return made
-        return _estimator(cls, values)
+        if not (isinstance(cls, type) and issubclass(cls, BaseEstimator)):
+            raise StoreError(f"{cls!r} is neither an estimator nor a dataclass; it cannot be loaded")
+        # An estimator is made with its parameters; whatever fit has left is then set on it.
+        parameters = set(inspect.signature(cls).parameters)
+        _check_names(cls.__name__, values, lambda name: name in parameters or _is_attribute(cls, name))
+        made = cls(**{name: value for name, value in values.items() if name in parameters})
+        for name, value in values.items():
+            if name not in parameters:
+                setattr(made, name, value)
+        check_estimator(made)
+        return made
 
-    def _class(self, name: Any) -> type[Any]:
+    def _class(self, name: str) -> type[Any]:
+        """The class of a short name, of those that are known: a file cannot have a module imported."""
         if name in self.extensions:
             return self.extensions[name]
         if name in STORED:
@@ -464,18 +472,12 @@ class _Reader:
         )
 
 
-def _only_item(tree: dict[str, Any]) -> tuple[str, Any]:
-    if len(tree) != 1:
-        raise StoreError(f"the model file holds an entry of {sorted(tree)}; it is damaged")
-    ((kind, held),) = tree.items()
-    return kind, held
-
-
 def _decoded_bytes(content: bytes) -> int | None:
     """The size that the header of a zstd frame states; None where there is no such header."""
     if len(content) < 5 or content[:4] != _ZSTD_MAGIC:
         return None
-    # RFC 8878, 3.1.1.1: how long the window, the dictionary's number and the content's size are
+    # RFC 8878, section 3.1.1.1: the descriptor says how many bytes the window, the number of the dictionary and the
+    # size of the content take.
     descriptor = content[4]
     is_single, size_flag = descriptor >> 5 & 1, descriptor >> 6
     length = (is_single, 2, 4, 8)[size_flag]
@@ -485,26 +487,15 @@ def _decoded_bytes(content: bytes) -> int | None:
     return int.from_bytes(content[start : start + length], "little") + (256 if length == 2 else 0)
 
 
-def _plain_dtype(text: Any, kinds: str) -> np.dtype:
+def _plain_dtype(text: object, kinds: str) -> np.dtype:
+    """The dtype of a text in a file, if it is of one of these kinds; NumPy would also take structures and objects."""
     if not isinstance(text, str) or _DTYPE.fullmatch(text) is None or np.dtype(text).kind not in kinds:
         raise StoreError(f"the model file names the dtype {text!r}, which has no place in a model")
     return np.dtype(text)
 
 
 def _check_names(cls: str, values: Mapping[str, Any], belongs: Callable[[str], bool]) -> None:
+    """Raise StoreError where a file gives a class fields that `save` would not have written for it."""
     strange = sorted(name for name in values if not belongs(name))
     if strange:
         raise StoreError(f"the model file gives {cls} the fields {strange}, which it does not have")
-
-
-def _estimator(cls: Any, values: Mapping[str, Any]) -> Any:
-    if not (isinstance(cls, type) and issubclass(cls, BaseEstimator)):
-        raise StoreError(f"{cls!r} is neither an estimator nor a dataclass; it cannot be loaded")
-    parameters = set(inspect.signature(cls).parameters)
-    _check_names(cls.__name__, values, lambda name: name in parameters or _is_attribute(cls, name))
-    made = cls(**{name: value for name, value in values.items() if name in parameters})
-    for name, value in values.items():
-        if name not in parameters:
-            setattr(made, name, value)
-    check_estimator(made)
-    return made

@@ -23,6 +23,7 @@ from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits, pass_name
 from dkl.protocols.records import Cost, Record, RowSample
 
+# (m, n, k) of the product that is timed: large enough for full speed, and done in milliseconds.
 _TRIAL_SHAPE = (512, 1_024, 512)
 
 
@@ -33,7 +34,7 @@ class Planned(Protocol):
     so many bytes, item by item.
     """
 
-    memory_limit: Any
+    memory_limit: int | str | None
 
     def planned_passes(self, dataset: Dataset) -> Sequence[tuple[Sequence[Record], int]]:
         """The records of each kind of pass and how often it runs at most."""
@@ -100,25 +101,26 @@ class Plan:
 
     @property
     def n_passes(self) -> int:
-        return sum(one.calls for one in self.passes)
+        return sum(kind.calls for kind in self.passes)
 
     @property
     def peak_bytes(self) -> int:
         """Of one process, above what its imports take."""
-        passes, held = max((one.memory.total for one in self.passes), default=0), sum(self.held.values())
+        passes, held = max((kind.memory.total for kind in self.passes), default=0), sum(self.held.values())
+        # Passes and the driver share a process, unless workers run the passes.
         return max(passes, held) if self.is_cluster else passes + held
 
     @property
     def bytes_read(self) -> int:
-        return sum(one.calls * one.bytes_read for one in self.passes)
+        return sum(kind.calls * kind.bytes_read for kind in self.passes)
 
     @property
     def flops(self) -> float:
-        return sum(one.calls * one.flops for one in self.passes)
+        return sum(kind.calls * kind.flops for kind in self.passes)
 
     @property
     def seconds(self) -> float:
-        return sum(one.calls * one.seconds for one in self.passes)
+        return sum(kind.calls * kind.seconds for kind in self.passes)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -128,14 +130,14 @@ class Plan:
             "rows": self.rows,
             "passes": [
                 {
-                    "name": one.name,
-                    "calls": one.calls,
-                    "bytes_read": one.bytes_read,
-                    "flops": one.flops,
-                    "seconds": one.seconds,
-                    "memory": dict(one.memory.items),
+                    "name": kind.name,
+                    "calls": kind.calls,
+                    "bytes_read": kind.bytes_read,
+                    "flops": kind.flops,
+                    "seconds": kind.seconds,
+                    "memory": dict(kind.memory.items),
                 }
-                for one in self.passes
+                for kind in self.passes
             ],
             "held": dict(self.held),
             "n_passes": self.n_passes,
@@ -149,9 +151,16 @@ class Plan:
 
     def cells(self) -> list[list[str]]:
         """A table as texts: the heads, a row for each kind of pass and one for what is held beside them, the sums."""
-        head = ["pass", "times", "reads", "flops", "time", "peak a process"]
-        held = [["held beside them", "", "", "", "", format_bytes(sum(self.held.values()))]] if self.held else []
-        return [head, *(_cells(one) for one in self.passes), *held, self._sums()]
+        table = [["pass", "times", "reads", "flops", "time", "peak a process"]]
+        for kind in self.passes:
+            cost = [format_bytes(kind.bytes_read), f"{kind.flops:.1e}", format_time(kind.seconds)]
+            # A pass of many rounds is named after its first one, and stands for all of them here.
+            name = kind.name if kind.calls == 1 else kind.name.removesuffix(" 1")
+            table.append([name, str(kind.calls), *cost, format_bytes(kind.memory.total)])
+        if self.held:
+            table.append(["held beside them", "", "", "", "", format_bytes(sum(self.held.values()))])
+        totals = [format_bytes(self.bytes_read), f"{self.flops:.1e}", format_time(self.seconds)]
+        return [*table, ["in all", str(self.n_passes), *totals, format_bytes(self.peak_bytes)]]
 
     @property
     def speed(self) -> str:
@@ -169,18 +178,8 @@ class Plan:
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
 
-    def _sums(self) -> list[str]:
-        totals = [format_bytes(self.bytes_read), f"{self.flops:.1e}", format_time(self.seconds)]
-        return ["in all", str(self.n_passes), *totals, format_bytes(self.peak_bytes)]
 
-
-def _cells(one: PassPlan) -> list[str]:
-    figures = [format_bytes(one.bytes_read), f"{one.flops:.1e}", format_time(one.seconds)]
-    name = one.name if one.calls == 1 else one.name.removesuffix(" 1")
-    return [name, str(one.calls), *figures, format_bytes(one.memory.total)]
-
-
-def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
+def plan(learner: Planned, dataset: object, y: object = None) -> Plan:
     """What fitting `learner` on `dataset` will take: peak bytes a process, bytes read, passes, flops and time.
 
     Nothing is fitted: a small matrix product is timed, and one block of a store is read to time it.
@@ -211,8 +210,8 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
     >>> from sklearn.datasets import load_breast_cancer
     >>> import dkl
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> found = dkl.plan(dkl.AlignedFeatures(n_candidates=1_000), X, y)
-    >>> found.n_passes
+    >>> planned = dkl.plan(dkl.AlignedFeatures(n_candidates=1_000), X, y)
+    >>> planned.n_passes
     2
     """
     if isinstance(learner, type) or not hasattr(learner, "planned_passes"):
@@ -222,6 +221,7 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
         check_target(type(learner).__name__, rows)
     whole = without_splits(rows)
     kinds = learner.planned_passes(whole)
+    # The backend says how many blocks are computed on at once, and in which processes: nothing is sent to it.
     backend = choose_backend()
     try:
         slots = Counter(backend.slots())
@@ -233,6 +233,8 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
     for (records, calls), memory in zip(kinds, memories, strict=True):
         costs = [_cost(record, rows) for record in records]
         serial = sum(cost.serial_flops for cost in costs)
+        # The steps of a fold follow each other, so that no second slot can shorten them: a pass takes at least their
+        # time.
         flops = serial + sum(cost.flops for cost in costs)
         stored = rows.source.stored_nbytes
         computing = max(flops / slots.total(), serial) / flops_per_second
@@ -245,28 +247,24 @@ def plan(learner: Planned, dataset: Any, y: Any = None) -> Plan:
         slots.total(),
         flops_per_second,
         bytes_per_second,
-        held=_held(learner, whole),
+        held=learner.planned_memory(whole) if hasattr(learner, "planned_memory") else {},
         is_cluster=backend.is_cluster,
-        device=_device(learner),
+        device=_device_of(getattr(learner, "device", None)),
     )
 
 
-def _device(learner: Any) -> str:
-    """Where a fit would compute, or why it would be refused."""
-    device = getattr(learner, "device", None)
+def _device_of(device: str | None) -> str:
+    """Where a fit with this parameter would compute, or why it would be refused; empty for a learner without one."""
     try:
         return "" if device is None else str(choose_device(device))
     except RuntimeError as error:
         return str(error)
 
 
-def _held(learner: Any, rows: Dataset) -> Mapping[str, int]:
-    return learner.planned_memory(rows) if hasattr(learner, "planned_memory") else {}
-
-
 def _memory(
-    rows: Dataset, records: Sequence[Record], backend: Backend, slots: Counter[str], memory_limit: Any
+    rows: Dataset, records: Sequence[Record], backend: Backend, slots: Counter[str], memory_limit: int | str | None
 ) -> MemoryProjection:
+    """The memory of one process in a pass of these records, by the same sums that the pass itself does."""
     return fit_limits(
         source_of(rows.source, records),
         records,
@@ -291,7 +289,7 @@ def product_rate() -> float:
     left, right = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
     with one_blas_thread():
         left @ right
-        # other work on the machine hardly moves the time of this thread alone
+        # The clock of this thread alone hardly moves when other work runs on the machine.
         seconds = min(_timed(lambda: left @ right, time.thread_time) for _ in range(3))
     return 2.0 * m * n * k / seconds
 
@@ -304,10 +302,12 @@ def _read_rate(rows: Dataset) -> float:
     index = int(np.argmax(source.block_rows))
     reader, ticket = source.reader(), source.ticket(index)
     seconds = _timed(lambda: reader.load(ticket))
+    # One block stands for all: the share of its rows in all rows is its share of the bytes.
     return source.stored_nbytes * (source.block_rows[index] / rows.n_rows) / seconds
 
 
-def _timed(call: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
+def _timed(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds that a call takes, by a clock; at least a nanosecond, since rates divide by it."""
     started = clock()
     call()
     return max(clock() - started, 1e-9)

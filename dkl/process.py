@@ -25,7 +25,8 @@ def usable_cores() -> int:
 
 
 def _allowed_cores() -> int:
-    # from Python 3.13 on; heeds PYTHON_CPU_COUNT too
+    """CPUs that the scheduler of the operating system lets this process run on, or all where it does not say."""
+    # This function exists from Python 3.13 on, and heeds PYTHON_CPU_COUNT too.
     counted = getattr(os, "process_cpu_count", None)
     if counted is not None:
         return counted() or 1
@@ -49,22 +50,25 @@ def _quotas(mounted: Path, own: Path) -> Iterator[float]:
     except OSError:
         return
     for controllers, path in groups:
+        # A line is "number:controllers:path"; version 2 has a single line without controllers.
         if controllers and "cpu" not in controllers.split(","):
             continue
         for root in [mounted] if not controllers else [mounted / controllers, mounted / "cpu"]:
             group = root / path.lstrip("/")
+            # The quota of a group holds for all groups inside it, so each level up to the root may be the narrowest.
             for level in (group, *group.parents):
                 if level.is_relative_to(root) and (quota := _quota_of(level)) is not None:
                     yield quota
 
 
 def _quota_of(group: Path) -> float | None:
+    """The CPUs that one control group is granted: its quota of microseconds over the period; None without a limit."""
     try:
         if (group / "cpu.max").exists():
             quota, period = (group / "cpu.max").read_text().split()
         else:
             quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        # "max" and -1 stand for no limit
+        # Version 2 writes "max" for no limit, version 1 writes -1.
         return float(quota) / float(period) if quota != "max" and float(quota) > 0 else None
     except (OSError, ValueError, ZeroDivisionError):
         return None
@@ -91,7 +95,8 @@ def _forget_dask_of_parent() -> None:
         threaded.main_thread = threading.current_thread()
     distributed: Any = sys.modules.get("distributed.client")
     if distributed is not None and distributed._get_global_client() is not None:
-        # its event loop runs in a thread of the parent; without it collections are computed by threads here
+        # The event loop of a client runs in a thread of the parent. Without the client, collections are computed by
+        # threads here.
         distributed._global_clients.clear()
         distributed._current_client.set(None)
         config = sys.modules["dask"].config

@@ -8,11 +8,15 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dkl.events import Event, Subscriber, fan_out
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 LOG = logging.getLogger("dkl")
+# So many lines of finished work stay on the screen: many epochs must not fill it.
 MOST_ENDED_LINES = 3
 
 Choice = bool | Subscriber | None
@@ -46,7 +50,8 @@ def resolve_progress(progress: Choice = None) -> Subscriber:
         if not callable(progress):
             raise TypeError(f"progress is {progress!r}; expected True, False, None or a function of one Event")
         return fan_out(progress, log_event, *_LISTENERS.get())
-    shown = _somebody_looks_on() if progress is None else progress
+    # A bar in a log file or behind a pipe would be noise: by default it is for terminals and notebooks.
+    shown = sys.stderr.isatty() or _in_notebook() if progress is None else progress
     return fan_out(*([ProgressBar()] if shown else []), log_event, *_LISTENERS.get())
 
 
@@ -113,21 +118,18 @@ def log_event(event: Event) -> None:
     if event.kind == "note":
         LOG.log(level, "%s: %s", event.name, event.detail.get("message", ""))
         return
-    figures = " ".join(f"{name}={value}" for name, value in event.detail.items())
+    metrics = " ".join(f"{name}={value}" for name, value in event.detail.items())
     of_all = f"{event.done}/{event.total}" if event.total else f"{event.done}"
-    LOG.log(level, "%s %s: %s in %.2f s %s", event.name, event.kind, of_all, event.seconds, figures)
+    LOG.log(level, "%s %s: %s in %.2f s %s", event.name, event.kind, of_all, event.seconds, metrics)
 
 
-def shown_figures(detail: Mapping[str, Any]) -> str:
+def shown_metrics(detail: Mapping[str, Any]) -> str:
     """The real numbers of an event as text, three digits each: counts are in the event itself."""
     return "  ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in detail.items() if type(value) is float)
 
 
-def _somebody_looks_on() -> bool:
-    return sys.stderr.isatty() or _in_notebook()
-
-
 def _in_notebook() -> bool:
+    """Whether the kernel of a notebook runs us; IPython is looked up only where somebody has imported it."""
     ipython = sys.modules.get("IPython")
     shell: Any = ipython.get_ipython() if ipython is not None else None
     return type(shell).__name__ == "ZMQInteractiveShell"
@@ -139,7 +141,7 @@ class ProgressBar:
     Nothing is loaded or drawn before the first event.
     """
 
-    def __init__(self, console: Any = None) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         self._console = console
         self._bar: Any = None
         self._lines: dict[str, Any] = {}
@@ -147,6 +149,7 @@ class ProgressBar:
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
+        # Side-by-side trials publish from several threads, and rich's tasks are not made for that.
         with self._lock:
             if event.kind == "note":
                 self._say(event)
@@ -156,35 +159,36 @@ class ProgressBar:
                 self._move(event)
 
     def _say(self, event: Event) -> None:
+        """Print a note above the bar."""
         console = self._target() if self._bar is None else self._bar.console
         console.print(f"{event.name}: {event.detail.get('message', '')}", markup=False, highlight=False)
 
     def _move(self, event: Event) -> None:
+        """Begin a line, or move it on."""
         bar = self._started()
         if event.name not in self._lines:
-            self._make_room()
-            self._lines[event.name] = bar.add_task(event.name, total=event.total or None, figures="")
+            # The oldest finished line makes room for the new one.
+            finished = [name for name in self._lines if name not in self._under_way]
+            if len(finished) >= MOST_ENDED_LINES:
+                bar.remove_task(self._lines.pop(finished[0]))
+            self._lines[event.name] = bar.add_task(event.name, total=event.total or None, metrics="")
         elif event.name not in self._under_way:
             bar.reset(self._lines[event.name])
         self._under_way.add(event.name)
-        # work without a known end (rounds) holds the lines of its passes together, and is seen once it has figures
+        # Work without a known end (rounds) keeps the lines of its passes together; its own line is shown once a round
+        # is done.
         visible = bool(event.total or event.done)
-        figures = shown_figures(event.detail)
+        metrics = shown_metrics(event.detail)
         bar.update(
             self._lines[event.name],
             completed=event.done,
             total=event.total or None,
             visible=visible,
-            **({"figures": figures} if figures else {}),
+            **({"metrics": metrics} if metrics else {}),
         )
 
-    def _make_room(self) -> None:
-        """Drop the oldest line that has ended: many epochs must not fill the screen."""
-        ended = [name for name in self._lines if name not in self._under_way]
-        if len(ended) >= MOST_ENDED_LINES:
-            self._bar.remove_task(self._lines.pop(ended[0]))
-
     def _end(self, event: Event) -> None:
+        """End a line; the bar ends with the last one."""
         if event.name not in self._under_way:
             return
         self._under_way.discard(event.name)
@@ -197,12 +201,14 @@ class ProgressBar:
             self._bar.stop()
             self._bar, self._lines = None, {}
 
-    def _target(self) -> Any:
+    def _target(self) -> Console:
+        """Where lines are drawn: standard output holds results alone, and a notebook shows nothing else."""
         from rich.console import Console
 
         return self._console or Console(stderr=not _in_notebook())
 
     def _started(self) -> Any:
+        """The bar of rich, started with the first event: nothing is loaded for a fit without one."""
         if self._bar is None:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -211,7 +217,7 @@ class ProgressBar:
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-                TextColumn("{task.fields[figures]}", markup=False),
+                TextColumn("{task.fields[metrics]}", markup=False),
             )
             self._bar = Progress(*columns, console=self._target(), refresh_per_second=4)
             self._bar.start()

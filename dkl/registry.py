@@ -45,7 +45,7 @@ class LearnerEntry:
         return getattr(importlib.import_module(self.module), self.name)
 
 
-# the plain one first, since others are compared with it
+# Plain random features come first, since the others are compared with them.
 LEARNERS = (
     LearnerEntry("random", "RandomFeatures", "dkl.methods.random_features"),
     LearnerEntry("aligned", "AlignedFeatures", "dkl.methods.aligned.learner", compared_candidates=20),
@@ -60,7 +60,8 @@ LEARNERS = (
     LearnerEntry("leverage", "LeverageFeatures", "dkl.methods.leverage.learner"),
     LearnerEntry("peaks", "PeakFeatures", "dkl.methods.peaks.learner", exact_head=True),
     LearnerEntry("margin", "MarginFeatures", "dkl.methods.margin.learner", exact_head=True),
-    # all of its candidates are solved for together, so it is given few
+    LearnerEntry("steps", "StepFeatures", "dkl.methods.steps.learner", exact_head=True),
+    # All of its candidates are solved for together in one quadratic program, so it is given few.
     LearnerEntry("joint", "JointFeatures", "dkl.methods.density.joint_learner", compared_candidates=1),
 )
 
@@ -79,7 +80,7 @@ _ESTIMATORS = {
     "KernelRegressor": "dkl.machines.kernel_machines",
 }
 
-# what `import dkl` hands out
+# What `import dkl` hands out: each name with the module that it is imported from when it is first asked for.
 PUBLIC = {
     "create_dataset": "dkl.data.create",
     "open_dataset": "dkl.data.dataset",
@@ -93,6 +94,7 @@ PUBLIC = {
     **_META_KERNELS,
     "FeatureMap": "dkl.features.feature_map",
     **_ESTIMATORS,
+    "BlockIncremental": "dkl.linear.incremental",
     "tune": "dkl.model_selection.tuning",
     "compare": "dkl.model_selection.comparing",
     "sweep": "dkl.model_selection.sweep",
@@ -105,7 +107,8 @@ PUBLIC = {
     "StopRequested": "dkl.events",
 }
 
-# the short names that a model file may hold, and where their classes live; a file never names a module
+# The short names that a model file may hold, and where their classes live. A file never names a module: otherwise
+# opening a strange file could run any code that is installed.
 STORED = {
     **_ESTIMATORS,
     **_FAMILIES,
@@ -118,6 +121,7 @@ STORED = {
     "LandmarkProjection": "dkl.features.landmark_projection",
     "SharedLandmarkProjection": "dkl.features.landmark_projection",
     "HarmonicProjection": "dkl.features.harmonic_projection",
+    "StepProjection": "dkl.features.step_projection",
     "Scaler": "dkl.features.scaling",
     "TableEncoding": "dkl.data.ingest.encoding",
     "PassStats": "dkl.passes.session",

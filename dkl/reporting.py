@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from textwrap import fill, indent
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from dask.utils import format_bytes, format_time
@@ -17,16 +17,26 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.dataset import Dataset
 from dkl.data.store.outputs import written_whole
 from dkl.errors import StoreError
+from dkl.features.feature_map import FeatureMap
 from dkl.methods.checkpoints import digest_of, what_counts
 from dkl.methods.provenance import Provenance, fingerprint_of
 from dkl.model_io import content_hash, load_model
+from dkl.protocols.estimators import Estimator
 
+# Rounds of a curve that a page shows at most.
 _LINES = 12
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "th{text-align:left;vertical-align:top;padding-right:1.5rem;font-weight:600}code{font-size:13px}"
 )
 _HEAD = "<!doctype html><html lang='en'><meta charset='utf-8'><title>"
+
+
+class Reported(Estimator, Protocol):
+    """A fitted feature learner, or a fitted machine."""
+
+    feature_map_: FeatureMap
+    seed_: int
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class Report:
         return str(self.facts["hash"]["fit"])
 
     def __repr__(self) -> str:
-        return "\n\n".join(_section(name, facts) for name, facts in self.facts.items() if facts)
+        return "\n\n".join(_text_section(name, facts) for name, facts in self.facts.items() if facts)
 
     def _repr_html_(self) -> str:
         return "".join(_html_section(name, facts) for name, facts in self.facts.items() if facts)
@@ -104,7 +114,7 @@ def is_page(path: Path) -> bool:
     return isinstance(facts, dict) and {"model", "hash", "settings", "versions"} <= facts.keys()
 
 
-def report(model: Any, data: Any = None) -> Report:
+def report(model: Reported | str | Path, data: Dataset | Mapping[str, Dataset] | None = None) -> Report:
     """One page on a fitted model: its rows, settings, reading, memory, scores, curve, bounds, versions, and its hash.
 
     Parameters
@@ -137,38 +147,37 @@ def report(model: Any, data: Any = None) -> Report:
     >>> page.facts["data"]["rows"], page.hash == dkl.report(model).hash
     (150, True)
     """
-    model = load_model(model) if isinstance(model, str | Path) else model
-    check_is_fitted(model)
-    origin = getattr(model, "provenance_", Provenance())
-    scored = _splits(data)
+    fitted: Reported = load_model(model) if isinstance(model, str | Path) else model
+    check_is_fitted(fitted)
+    # A machine holds the learner of its features; a feature learner is reported by itself.
+    page = _Page(fitted, getattr(fitted, "features_", fitted), getattr(fitted, "provenance_", Provenance()))
+    scored: Mapping[str, Dataset]
+    if isinstance(data, Dataset):
+        scored = {name: data[name] for name in data.splits} or {data.name or "all": data}
+    elif data is None or (isinstance(data, Mapping) and all(isinstance(part, Dataset) for part in data.values())):
+        scored = data or {}
+    else:
+        raise TypeError(f"data is of type {type(data).__name__}; expected a Dataset, or a dict of Datasets by name")
+    # All rows are checked before the first score, since scores of rows that have changed would say something else.
     for dataset in scored.values():
-        _check_unchanged(origin, dataset)
-    features = getattr(model, "features_", model)
+        _check_unchanged(page.origin, dataset)
     return Report(
         {
-            "model": _model_facts(model, features),
-            "hash": _hashes(model, origin),
-            "data": _data_facts(origin),
-            "settings": _settings(model),
-            "work": _work_facts(origin),
-            "scores": {name: _scored(model, name, dataset) for name, dataset in scored.items()},
-            "curve": _curve(model, features),
-            "bounds": _bounds(model, features),
-            "versions": dict(origin.versions or {}),
+            "model": page.model_facts(),
+            "hash": page.hashes(),
+            "data": page.data_facts(),
+            "settings": page.settings(),
+            "work": page.work_facts(),
+            "scores": {name: page.score(name, dataset) for name, dataset in scored.items()},
+            "curve": page.curve(),
+            "bounds": page.bounds(),
+            "versions": dict(page.origin.versions or {}),
         }
     )
 
 
-def _splits(data: Any) -> Mapping[str, Dataset]:
-    if isinstance(data, Dataset):
-        return {name: data[name] for name in data.splits} or {data.name or "all": data}
-    if data is not None and not (isinstance(data, Mapping) and all(isinstance(one, Dataset) for one in data.values())):
-        raise TypeError(f"data is of type {type(data).__name__}; expected a Dataset, or a dict of Datasets by name")
-    return data or {}
-
-
 def _check_unchanged(origin: Provenance, dataset: Dataset) -> None:
-    """Raise StoreError for the rows of the fit, if they are others now."""
+    """Raise StoreError where rows of the store and the split of the fit are no longer those that were fitted."""
     same = origin.fingerprint and dataset.store and (dataset.store, dataset.name) == (origin.store, origin.view)
     if same and fingerprint_of(dataset) != origin.fingerprint:
         view = f"split {dataset.name!r} of " if dataset.name else ""
@@ -178,144 +187,157 @@ def _check_unchanged(origin: Provenance, dataset: Dataset) -> None:
         )
 
 
-def _model_facts(model: Any, features: Any) -> dict[str, Any]:
-    facts = {"estimator": type(model).__name__}
-    if features is not model:
-        facts["features"] = type(features).__name__
-    feature_map = model.feature_map_
-    facts |= {"columns of the map": feature_map.n_features, "family": repr(features.family_)}
-    facts |= {"scaling": "none" if feature_map.scaler is None else feature_map.scaler.kind}
-    seeds = {name: int(one.seed_) for name, one in (("features", features), ("model", model))}
-    return {**facts, "seeds": seeds} | _ending(model, features)
+@dataclass(frozen=True, eq=False)
+class _Page:
+    """The sections of a report as facts: JSON values by the words that a person reads."""
 
+    model: Any
+    features: Any
+    origin: Provenance
 
-def _ending(model: Any, features: Any) -> dict[str, Any]:
-    """How the fit ended, as it says itself."""
-    said: dict[str, Any] = {"ended": getattr(features, "message_", "")}
-    if features is not model:
-        said["linear model ended"] = getattr(model, "message_", "")
-    said["penalty"] = getattr(model, "alpha_", None)
-    return {name: value for name, value in said.items() if value not in ("", None)}
+    def model_facts(self) -> dict[str, Any]:
+        """What the model is, and how its fit ended, as it says itself."""
+        model, features = self.model, self.features
+        facts: dict[str, Any] = {"estimator": type(model).__name__}
+        if features is not model:
+            facts["features"] = type(features).__name__
+        feature_map = model.feature_map_
+        facts |= {"columns of the map": feature_map.n_features, "family": repr(features.family_)}
+        facts |= {"scaling": "none" if feature_map.scaler is None else feature_map.scaler.kind}
+        facts["seeds"] = {"features": int(features.seed_), "model": int(model.seed_)}
+        endings = {"ended": getattr(features, "message_", "")}
+        if features is not model:
+            endings["linear model ended"] = getattr(model, "message_", "")
+        endings["penalty"] = getattr(model, "alpha_", None)
+        return facts | {name: value for name, value in endings.items() if value not in ("", None)}
 
-
-def _hashes(model: Any, origin: Provenance) -> dict[str, str]:
-    """Of the fit, and of what it is made of: where two fits differ, these say in what."""
-    inputs = digest_of(what_counts(model), (origin.versions or {}).get("dkl"))
-    learned = content_hash(model)
-    return {
-        "fit": digest_of(origin.fingerprint, learned),
-        "rows": origin.fingerprint or "unknown: a hash of these rows would read them all",
-        "settings and version": inputs,
-        "learned": learned,
-    }
-
-
-def _data_facts(origin: Provenance) -> dict[str, Any]:
-    if not origin.place:
-        return {"place": "unknown: the model was fitted by an older dkl"}
-    facts: dict[str, Any] = {"place": origin.place, "split": origin.view or "all rows"}
-    facts |= {"fingerprint": origin.fingerprint or "none", "rows": origin.rows, "columns": origin.columns}
-    if origin.total_weight != origin.rows:
-        facts["total weight"] = origin.total_weight
-    return {**facts, "task": origin.task or "none"} | ({"classes": dict(origin.targets)} if origin.targets else {})
-
-
-def _settings(model: Any) -> dict[str, Any]:
-    """Every parameter, those of the features among them."""
-    hidden = {"checkpoint", "progress", "features"}
-    given = {name: value for name, value in model.get_params(deep=True).items() if name not in hidden}
-    return {name: _plain(value) for name, value in given.items() if name.rpartition("__")[2] not in hidden}
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | None) else repr(value)
-
-
-def _work_facts(origin: Provenance) -> dict[str, Any]:
-    if not origin.finished:
-        return {}
-    return {
-        "finished": origin.finished,
-        "seconds": round(origin.seconds, 3),
-        **({"computed on": origin.device} if origin.device else {}),
-        "passes": origin.passes,
-        "bytes read": origin.bytes_read,
-        "blocks from the cache": origin.cache_hits,
-        "memory promised for the passes (bytes a process)": origin.promised_bytes,
-        "memory that this process grew by (bytes, with what is held beside the passes and compiled code)": (
-            origin.used_bytes
-        ),
-    }
-
-
-def _scored(model: Any, name: str, dataset: Dataset) -> dict[str, Any]:
-    if not hasattr(model, "score"):
-        raise ValueError(
-            f"{type(model).__name__} maps rows and predicts nothing, so {name!r} has no score; report a "
-            "KernelClassifier or KernelRegressor, or leave data away"
-        )
-    if not dataset.n_rows:
-        return {"rows": 0}
-    measure = "accuracy" if dataset.task == "classification" else "r2"
-    return {measure: float(model.score(dataset)), "rows": dataset.n_rows}
-
-
-def _curve(model: Any, features: Any) -> dict[str, Any]:
-    """The figures of each round by name; of learners that have none, nothing."""
-    history: Sequence[Mapping[str, Any]] = getattr(features, "history_", None) or getattr(model, "history_", None) or ()
-    lines = [line for line in history if "n_features" in line] or list(history)
-    names = [name for name in (lines[0] if lines else ()) if np.isscalar(lines[0][name])]
-    return {name: [_finite(line.get(name)) for line in lines] for name in names}
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if value is not None and np.isfinite(value) else None
-
-
-def _bounds(model: Any, features: Any) -> dict[str, Any]:
-    found = getattr(features, "bounds_", None)
-    if found is None:
-        return {}
-    if not found:
-        return {"none": found.why_none}
-    return {
-        f"{place}. {getattr(one, 'theorem', type(one).__name__)}": {
-            "says": repr(one),
-            "vacuous": bool(one.is_vacuous),
+    def hashes(self) -> dict[str, str]:
+        """The hash of the fit, and those of what it is made of: where two fits differ, these say in what."""
+        learned = content_hash(self.model)
+        return {
+            "fit": digest_of(self.origin.fingerprint, learned),
+            "rows": self.origin.fingerprint or "unknown: a hash of these rows would read them all",
+            "settings and version": digest_of(what_counts(self.model), (self.origin.versions or {}).get("dkl")),
+            "learned": learned,
         }
-        for place, one in enumerate(found, 1)
-    }
+
+    def data_facts(self) -> dict[str, Any]:
+        """The rows of the fit, as they were then: nothing is read."""
+        origin = self.origin
+        if not origin.place:
+            return {"place": "unknown: the model was fitted by an older dkl"}
+        facts: dict[str, Any] = {"place": origin.place, "split": origin.view or "all rows"}
+        facts |= {"fingerprint": origin.fingerprint or "none", "rows": origin.rows, "columns": origin.columns}
+        if origin.total_weight != origin.rows:
+            facts["total weight"] = origin.total_weight
+        return {**facts, "task": origin.task or "none"} | ({"classes": dict(origin.targets)} if origin.targets else {})
+
+    def settings(self) -> dict[str, Any]:
+        """Every parameter, those of the features among them, as text where JSON has no such value."""
+        hidden = {"checkpoint", "progress", "features"}
+        given = {
+            name: value
+            for name, value in self.model.get_params(deep=True).items()
+            if name not in hidden and name.rpartition("__")[2] not in hidden
+        }
+        return {
+            name: value if isinstance(value, str | int | float | None) else repr(value) for name, value in given.items()
+        }
+
+    def work_facts(self) -> dict[str, Any]:
+        """What the fit took: time, passes, bytes and memory; empty for a model of an older dkl."""
+        origin = self.origin
+        if not origin.finished:
+            return {}
+        return {
+            "finished": origin.finished,
+            "seconds": round(origin.seconds, 3),
+            **({"computed on": origin.device} if origin.device else {}),
+            "passes": origin.passes,
+            "bytes read": origin.bytes_read,
+            "blocks from the cache": origin.cache_hits,
+            "memory promised for the passes (bytes a process)": origin.promised_bytes,
+            "memory that this process grew by (bytes, with what is held beside the passes and compiled code)": (
+                origin.used_bytes
+            ),
+        }
+
+    def score(self, name: str, dataset: Dataset) -> dict[str, Any]:
+        """Accuracy or R^2 on the rows of that name."""
+        if not hasattr(self.model, "score"):
+            raise ValueError(
+                f"{type(self.model).__name__} maps rows and predicts nothing, so {name!r} has no score; report a "
+                "KernelClassifier or KernelRegressor, or leave data away"
+            )
+        if not dataset.n_rows:
+            return {"rows": 0}
+        measure = "accuracy" if dataset.task == "classification" else "r2"
+        return {measure: float(self.model.score(dataset)), "rows": dataset.n_rows}
+
+    def curve(self) -> dict[str, Any]:
+        """The metrics of each round by name, empty for a learner of one pass; null where a round has no number."""
+        history: Sequence[Mapping[str, Any]] = (
+            getattr(self.features, "history_", None) or getattr(self.model, "history_", None) or ()
+        )
+        # Where rounds add features, only those that say how many there are make points of a curve.
+        lines = [line for line in history if "n_features" in line] or list(history)
+        names = [name for name in (lines[0] if lines else ()) if np.isscalar(lines[0][name])]
+        curve: dict[str, Any] = {}
+        for name in names:
+            values = [line.get(name) for line in lines]
+            # JSON has neither NaN nor infinity.
+            curve[name] = [float(value) if value is not None and np.isfinite(value) else None for value in values]
+        return curve
+
+    def bounds(self) -> dict[str, Any]:
+        """What each theorem guarantees for the features, or why none does."""
+        bounds = getattr(self.features, "bounds_", None)
+        if bounds is None:
+            return {}
+        if not bounds:
+            return {"none": bounds.why_none}
+        return {
+            f"{place}. {getattr(bound, 'theorem', type(bound).__name__)}": {
+                "says": repr(bound),
+                "vacuous": bool(bound.is_vacuous),
+            }
+            for place, bound in enumerate(bounds, 1)
+        }
 
 
 def _lines_of(facts: Mapping[str, Any]) -> dict[str, str]:
-    """What is shown of a section: a setting that was left open is not."""
+    """The lines of a section; a setting that was left open has none."""
     return {label: _shown(label, value) for label, value in facts.items() if value is not None}
 
 
-def _section(name: str, facts: Mapping[str, Any]) -> str:
+def _text_section(name: str, facts: Mapping[str, Any]) -> str:
+    """A section of the page as text: its name, then a line a fact."""
     if name == "curve":
         return f"{name}\n" + indent(_curve_text(facts), "  ")
     if name == "bounds":
-        return f"{name}\n" + "\n".join(indent(_said(value), "  ") for value in facts.values())
+        return f"{name}\n" + "\n".join(indent(_bound_text(value), "  ") for value in facts.values())
     shown = _lines_of(facts)
     width = max(map(len, shown))
     lines = [f"  {label:<{width}}  {value}" for label, value in shown.items()]
     return "\n".join([name, *lines])
 
 
-def _said(value: Any) -> str:
-    return str(value["says"]) if isinstance(value, Mapping) else fill(str(value), 100)
+def _bound_text(bound: Mapping[str, Any] | str) -> str:
+    """What a bound says, or why there is none."""
+    return str(bound["says"]) if isinstance(bound, Mapping) else fill(bound, 100)
 
 
-def _shown(label: str, value: Any) -> str:
-    if "bytes" in label:
+def _shown(label: str, value: object) -> str:
+    """A value as a person reads it; the label says its unit."""
+    if "bytes" in label and isinstance(value, int):
         return format_bytes(value)
-    if label == "seconds":
+    if label == "seconds" and isinstance(value, int | float):
         return format_time(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_shown(name, one)}" for name, one in value.items())
+        return ", ".join(f"{name} {_shown(name, part)}" for name, part in value.items())
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
+    # The number behind "features" is a seed.
     return f"{value:,}" if isinstance(value, int) and label != "features" else f"{value:.6g}"
 
 
@@ -323,21 +345,21 @@ def _curve_text(curve: Mapping[str, Sequence[Any]]) -> str:
     """A table of at most a dozen rounds, the last one among them."""
     n_rounds = len(next(iter(curve.values())))
     kept = np.unique(np.linspace(0, n_rounds - 1, min(n_rounds, _LINES)).astype(int))
-    table = [["round", *curve]] + [[str(at), *(_number(values[at]) for values in curve.values())] for at in kept]
+    table = [["round", *curve]]
+    for at in kept:
+        numbers = (values[at] for values in curve.values())
+        table.append([str(at), *("" if number is None else f"{number:.4g}" for number in numbers)])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)) for row in table)
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
 def _html_section(name: str, facts: Mapping[str, Any]) -> str:
+    """A section of the page as HTML. Names and values come from files and users, so all of them are escaped."""
     head = f"<h2>{escape(name)}</h2>"
     if name == "curve":
         return f"{head}{_picture(facts)}<pre>{escape(_curve_text(facts))}</pre>"
     if name == "bounds":
-        return head + "".join(f"<pre>{escape(_said(value))}</pre>" for value in facts.values())
+        return head + "".join(f"<pre>{escape(_bound_text(value))}</pre>" for value in facts.values())
     rows = "".join(
         f"<tr><th>{escape(label)}</th><td>{escape(value)}</td></tr>" for label, value in _lines_of(facts).items()
     )
@@ -348,12 +370,14 @@ def _picture(curve: Mapping[str, Sequence[Any]]) -> str:
     """The loss over the features, or over the rounds, drawn as a line."""
     ys = curve.get("held_out_loss") or []
     name = "held-out loss" if any(y is not None for y in ys) else "loss"
+    # The loss on held-out rows says more than that on the fitted ones, so it is drawn where a learner has it.
     ys = ys if name == "held-out loss" else curve.get("loss") or curve.get("objective") or []
     xs = curve.get("n_features") or list(range(len(ys)))
     points = np.array([(x, y) for x, y in zip(xs, ys, strict=True) if x is not None and y is not None])
     if len(points) < 2:
         return ""
     low, span = points.min(axis=0), np.maximum(np.ptp(points, axis=0), np.finfo(float).tiny)
+    # The data's corners go to those of the picture; the vertical axis of SVG points down, hence the negative height.
     at = (points - low) / span * [560, -140] + [20, 150]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
     text = f"{name} over {'features' if 'n_features' in curve else 'rounds'}: {points[0, 1]:.4g} to {points[-1, 1]:.4g}"

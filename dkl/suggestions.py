@@ -50,6 +50,8 @@ class Suggestion:
     @property
     def features(self) -> Any:
         """A new feature learner, not fitted."""
+        # A suggestion is asked for its estimator again and again; each answer is a new one, so that no fit changes
+        # another.
         return clone(self.advice.features).set_params(random_state=self.seed)
 
     @property
@@ -69,8 +71,8 @@ class Suggestion:
 
 
 def suggest(
-    data: Any,
-    y: Any = None,
+    data: object,
+    y: object = None,
     *,
     groups: Any = None,
     times: Any = None,
@@ -116,8 +118,8 @@ def suggest(
     >>> from sklearn.datasets import load_breast_cancer
     >>> import dkl
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> found = dkl.suggest(X, y)
-    >>> type(found.estimator).__name__, found.reasons[0].startswith("Rows: 569 of 2 classes")
+    >>> suggestion = dkl.suggest(X, y)
+    >>> type(suggestion.estimator).__name__, suggestion.reasons[0].startswith("Rows: 569 of 2 classes")
     ('KernelClassifier', True)
     """
     random_state = whole_number(random_state, "random_state")

@@ -78,6 +78,7 @@ INVERTED = {
 BETWEEN_METHODS = {
     ("margin", "game"): "the solver of Algorithm 2 is a parameter of MarginFeatures",
     ("density", "aligned"): "JointFeatures has the default bound on the divergence that AlignedFeatures has",
+    ("steps", "margin"): "rows that only judge are told apart as in the rounds of MarginFeatures",
     ("landmarks", "posterior"): "the weights of a landmark's candidates are a pseudo-posterior",
 }
 KITS = {"preparation", "frequency_search"}
@@ -87,17 +88,6 @@ PURE_AT_THE_ROOT = {"choice", "potentials", "sums"}
 IMPURE_HEADS = {"fitting", "incremental", "mixed_blocks", "newton", "refinement", "summary", "target_statistics"}
 # Modules that import each other, by imports inside functions where need be, each with the reason.
 CYCLES = {
-    frozenset(
-        {
-            "dkl.data.coerce",
-            "dkl.data.create",
-            "dkl.data.dataset",
-            "dkl.data.description",
-            "dkl.data.sources.lazy",
-            "dkl.data.store.changes",
-            "dkl.data.together.rows",
-        }
-    ): "a Dataset appends rows and describes itself by methods that users call on it",
     frozenset(
         {
             "dkl.machines.kernel_machines",
@@ -113,10 +103,9 @@ CYCLES = {
             "dkl.explain.contributions",
             "dkl.explain.dependence",
             "dkl.explain.importance",
-            "dkl.plots.along",
             "dkl.plots.explanations",
         }
-    ): "explanations draw themselves, by displays that compute them from a model",
+    ): "both are promised: a result draws itself (`.plot()`), and a display computes its own (`from_estimator`)",
 }
 
 # Packages whose front door hands out what users import.

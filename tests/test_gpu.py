@@ -70,12 +70,11 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
         if not needed:
             pytest.skip(f"nothing to play a GPU with: {reason}")
     monkeypatch.syspath_prepend(str(PLAYED))
-    caches = (device._kernel, device._sgd_kernel)
+    compiled = device._compiled
     yield "played"
     for name in [name for name in sys.modules if name.partition(".")[0] in ("cupy", "cupyx")]:
         del sys.modules[name]
-    for cache in caches:
-        cache.cache_clear()
+    compiled.cache_clear()
 
 
 def rows(n: int = 300) -> tuple[np.ndarray, np.ndarray]:

@@ -6,18 +6,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from dkl.features.families import Gaussian
-from dkl.kernels.device import on_host, rows_on
+from dkl.kernels.device import Device, on_host, rows_on
 from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import feature_squares, feature_sums
 from dkl.linear.array_sgd import ArraySGDClassifier
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.aligned.learner import AlignedFeatures
+from dkl.protocols.arrays import Rows
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Speed:
 
 
 def device_speeds(
-    *, n_rows: int = 65_536, n_columns: int = 784, n_frequencies: int = 4_096, repeats: int = 3, gpu: Any = "gpu"
+    *, n_rows: int = 65_536, n_columns: int = 784, n_frequencies: int = 4_096, repeats: int = 3, gpu: Device = "gpu"
 ) -> Iterator[Speed]:
     """Measure the sums, the map and the steps of one block, and the fit of a kernel machine, in float32.
 
@@ -61,51 +61,54 @@ def device_speeds(
     generator = np.random.default_rng(0)
     X = generator.standard_normal((n_rows, n_columns), dtype=np.float32)
     labels = (X[:, :8].prod(axis=1) > 0).astype(np.int64)
-    for name, compute in _block_computations(n_columns, n_frequencies, labels).items():
+    feature_map = Gaussian(sigma=float(np.sqrt(n_columns))).draw(n_frequencies, n_columns, seed=0)
+    signs = 2.0 * labels - 1.0
+
+    def steps(rows: Rows) -> np.ndarray:
+        model = ArraySGDClassifier(shuffle=False, alpha=1e-4)
+        return model.partial_fit(map_rows(rows[:8_192], feature_map), labels[:8_192], classes=[0, 1]).coef_
+
+    computations: dict[str, Callable[[Rows], np.ndarray]] = {
+        "sums of features": lambda rows: feature_sums(rows, signs, feature_map),
+        "sums of squared features": lambda rows: feature_squares(rows, np.abs(signs), feature_map),
+        "sums of gradients, 1,024 rows": lambda rows: gradient_sums(rows[:1_024], signs[:1_024], feature_map),
+        "map of 8,192 rows": lambda rows: on_host(map_rows(rows[:8_192], feature_map)),
+        "map and steps of 8,192 rows": steps,
+    }
+    for name, compute in computations.items():
+        # Moving the rows to the device is part of the time, as it is in a pass.
         yield _speed(name, partial(_computed_on, compute, X), gpu, repeats)
     for solver in ("sgd", "newton"):
         machine = _machine(solver, n_frequencies)
-        yield _speed(f"fit of aligned features, solver={solver!r}", partial(_fitted, machine, X, labels), gpu, 1)
+
+        def fitted(device: Device, machine: KernelClassifier = machine) -> np.ndarray:
+            return machine.set_params(device=device).fit(X, labels).decision_function(X[:1_000])
+
+        yield _speed(f"fit of aligned features, solver={solver!r}", fitted, gpu, 1)
 
 
-def _block_computations(d: int, D: int, labels: np.ndarray) -> dict[str, Callable[[Any], np.ndarray]]:
-    feature_map = Gaussian(sigma=float(np.sqrt(d))).draw(D, d, seed=0)
-    signs = 2.0 * labels - 1.0
-
-    def steps(X: Any) -> np.ndarray:
-        model = ArraySGDClassifier(shuffle=False, alpha=1e-4)
-        return model.partial_fit(map_rows(X[:8_192], feature_map), labels[:8_192], classes=[0, 1]).coef_
-
-    return {
-        "sums of features": lambda X: feature_sums(X, signs, feature_map),
-        "sums of squared features": lambda X: feature_squares(X, np.abs(signs), feature_map),
-        "sums of gradients, 1,024 rows": lambda X: gradient_sums(X[:1_024], signs[:1_024], feature_map),
-        "map of 8,192 rows": lambda X: on_host(map_rows(X[:8_192], feature_map)),
-        "map and steps of 8,192 rows": steps,
-    }
+def _computed_on(compute: Callable[[Rows], np.ndarray], X: np.ndarray, device: Device) -> np.ndarray:
+    """One computation with the rows on a device."""
+    return compute(rows_on(X, device))
 
 
 def _machine(solver: str, n_frequencies: int) -> KernelClassifier:
+    """A machine whose fit has a pass over all candidates and a linear model on an eighth of them."""
     features = AlignedFeatures(n_candidates=n_frequencies, n_features=n_frequencies // 8, random_state=0)
     loss = "hinge" if solver == "sgd" else "squared_hinge"
     return KernelClassifier(features, solver=solver, loss=loss, epochs=2, random_state=0)
 
 
-def _computed_on(compute: Callable[[Any], np.ndarray], X: np.ndarray, device: Any) -> np.ndarray:
-    return compute(rows_on(X, device))
-
-
-def _fitted(machine: KernelClassifier, X: np.ndarray, labels: np.ndarray, device: str) -> np.ndarray:
-    return machine.set_params(device=device).fit(X, labels).decision_function(X[:1_000])
-
-
-def _speed(name: str, compute: Callable[[str], np.ndarray], gpu: str, repeats: int) -> Speed:
-    (cpu_seconds, expected), (gpu_seconds, found) = (_timed(compute, where, repeats) for where in ("cpu", gpu))
-    difference = np.abs(found - expected).max() / max(np.abs(expected).max(), np.finfo(float).tiny)
+def _speed(name: str, compute: Callable[[Device], np.ndarray], gpu: Device, repeats: int) -> Speed:
+    """The times of one computation on both devices, and how far its results are apart."""
+    cpu_seconds, expected = _timed(compute, "cpu", repeats)
+    gpu_seconds, result = _timed(compute, gpu, repeats)
+    difference = np.abs(result - expected).max() / max(np.abs(expected).max(), np.finfo(float).tiny)
     return Speed(name, cpu_seconds, gpu_seconds, float(difference))
 
 
-def _timed(compute: Callable[[str], np.ndarray], device: str, repeats: int) -> tuple[float, np.ndarray]:
+def _timed(compute: Callable[[Device], np.ndarray], device: Device, repeats: int) -> tuple[float, np.ndarray]:
+    """The least time of the repetitions after a first call, and the result."""
     result, least = np.asarray(compute(device), dtype=np.float64), np.inf
     for _ in range(repeats):
         started = time.perf_counter()

@@ -69,10 +69,12 @@ def kernel_ratios(
         for d in OF_NUMPY:
             yield from _dense_ratios(n_rows, d, n_frequencies, repeats)
         for d in OF_DENSE:
-            yield _structured_ratio(max(64, n_rows // 8), d, n_structured, repeats)
+            n = max(64, n_rows // 8)
+            yield _structured_ratio(n, d, n_structured, repeats)
 
 
 def _dense_ratios(n: int, d: int, D: int, repeats: int) -> Iterator[Ratio]:
+    """The sums of dense frequencies beside NumPy's, and where it is promised beside the bare product."""
     X, y = _rows(n, d)
     feature_map = _map(d, D, "iid")
     W = feature_map.projection.dense()
@@ -88,11 +90,12 @@ def _dense_ratios(n: int, d: int, D: int, repeats: int) -> Iterator[Ratio]:
     if d in OF_PRODUCT:
         yield _ratio(f"d = {d}: of the bare sgemm", least["product"], least["dkl"], OF_PRODUCT[d], (n, d, D))
     of_numpy = _ratio(f"d = {d}: times NumPy", least["numpy"], least["dkl"], OF_NUMPY[d], (n, d, D))
-    # with two or three columns the product is part of the fused kernel, and no bound
+    # With two or three columns the product is part of the fused kernel, and bounds nothing.
     yield of_numpy if d <= 3 else replace(of_numpy, ceiling=least["numpy"] / least["product"])
 
 
 def _structured_ratio(n: int, d: int, D: int, repeats: int) -> Ratio:
+    """The sums of structured frequencies beside those of as many dense ones."""
     X, y = _rows(n, d)
     structured, dense = _map(d, D, "structured"), _map(d, D, "iid")
     least = least_seconds(
@@ -120,18 +123,22 @@ def least_seconds(functions: Mapping[str, Callable[[], object]], repeats: int) -
 
 
 def _numpy_sums(X: np.ndarray, y: np.ndarray, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The sums as a user of NumPy would write them: whole arrays, cosine, sine and two products."""
     z = X @ W.T
     return y @ np.cos(z), y @ np.sin(z)
 
 
 def _rows(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+    """Normal rows and random signs, float32."""
     rng = np.random.default_rng(0)
     return rng.standard_normal((n, d), dtype=np.float32), rng.choice([-1.0, 1.0], n).astype(np.float32)
 
 
 def _map(d: int, D: int, sampling: Sampling) -> FeatureMap:
+    """D frequencies at the bandwidth that normal rows of d columns have."""
     return Gaussian(sigma=float(np.sqrt(d)), sampling=sampling).draw(D, d, seed=0)
 
 
 def _ratio(name: str, baseline: float, seconds: float, promised: float, shape: tuple[int, int, int]) -> Ratio:
+    """How many times as fast as the baseline, for (n, d, D)."""
     return Ratio(name, baseline / seconds, promised, *shape, seconds=seconds, baseline_seconds=baseline)

@@ -14,8 +14,9 @@ import psutil
 
 from dkl.passes.memory import peak_bytes
 
+# The shape of the rows, how many are made and written at a time, and the size of what is learned.
 N_COLUMNS = 512
-ROWS_A_PIECE = 16_384
+ROWS_AT_ONCE = 16_384
 N_CANDIDATES, N_FEATURES = 1_024, 256
 
 
@@ -37,8 +38,8 @@ def tiled_digits(n_rows: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarra
     images = (images / 16.0).astype(np.float32)
     of_label = [np.flatnonzero(labels == label) for label in range(10)]
     generator = np.random.default_rng(seed)
-    for start in range(0, n_rows, ROWS_A_PIECE):
-        y = generator.integers(0, 10, min(ROWS_A_PIECE, n_rows - start))
+    for start in range(0, n_rows, ROWS_AT_ONCE):
+        y = generator.integers(0, 10, min(ROWS_AT_ONCE, n_rows - start))
         X = generator.standard_normal((len(y), N_COLUMNS), dtype=np.float32)
         X *= 0.3
         for label, known in enumerate(of_label):
@@ -48,8 +49,8 @@ def tiled_digits(n_rows: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarra
         yield X, y
 
 
-def write(store: str, gigabytes: float) -> dict[str, Any]:
-    """Write a dataset of this size, piece by piece."""
+def write(store: str, gigabytes: float) -> dict[str, object]:
+    """Write a dataset of this size, some thousand rows at a time."""
     from dkl.data.schema import Schema
     from dkl.data.store.writer import DatasetWriter
 
@@ -65,15 +66,21 @@ def write(store: str, gigabytes: float) -> dict[str, Any]:
     return {"rows": n_rows, "columns": N_COLUMNS, "peak": peak_bytes() - loaded, "seconds": seconds}
 
 
-def fit(store: str, n_workers: int) -> dict[str, Any]:
+def fit(store: str, n_workers: int) -> dict[str, object]:
     """Learn aligned features and fit a classifier on the store, on worker processes or on threads of this one."""
+    from distributed import Client, LocalCluster
+
     from dkl.data.dataset import open_dataset
     from dkl.features.families import Gaussian
     from dkl.machines.kernel_machines import KernelClassifier
     from dkl.methods.aligned.learner import AlignedFeatures
 
     with ExitStack() as stack:
-        client = _client(stack, n_workers) if n_workers else None
+        client = None
+        if n_workers:
+            cluster = LocalCluster(n_workers=n_workers, threads_per_worker=1, processes=True, dashboard_address=None)
+            client = stack.enter_context(Client(stack.enter_context(cluster)))
+        # What each process holds after its imports, from which its peak is counted.
         loaded = {} if client is None else client.run(load_everything)
         own, started = load_everything(), time.perf_counter()
         options: Any = {"progress": False, "random_state": 0}
@@ -87,18 +94,11 @@ def fit(store: str, n_workers: int) -> dict[str, Any]:
     return {"peaks": peaks, "seconds": seconds}
 
 
-def _client(stack: ExitStack, n_workers: int) -> Any:
-    from distributed import Client, LocalCluster
-
-    cluster = LocalCluster(n_workers=n_workers, threads_per_worker=1, processes=True, dashboard_address=None)
-    return stack.enter_context(Client(stack.enter_context(cluster)))
-
-
 def main() -> None:
-    """`write STORE GIGABYTES` or `fit STORE WORKERS`; the figures go to standard output as JSON."""
+    """`write STORE GIGABYTES` or `fit STORE WORKERS`; what was measured goes to standard output as JSON."""
     job, store, *numbers = sys.argv[1:]
-    figures = write(store, float(numbers[0])) if job == "write" else fit(store, int(numbers[0]))
-    sys.stdout.write(json.dumps(figures) + "\n")
+    measured = write(store, float(numbers[0])) if job == "write" else fit(store, int(numbers[0]))
+    sys.stdout.write(json.dumps(measured) + "\n")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum
 from dkl.protocols.source import BlockSource
 
+# What is promised: the speed of a pass over a store as a share of that over rows in memory; the milliseconds that an
+# empty block costs the driver; and the megabytes by which a pass over very many blocks lets the process grow.
 OF_MEMORY = 0.8
 MOST_MS_A_BLOCK = 1.0
 MOST_GROWTH_MB = 200.0
@@ -73,6 +75,7 @@ def pass_ratios(
 
 
 def _store_against_memory(n_rows: int, n_columns: int, n_frequencies: int, repeats: int) -> Measure:
+    """A pass over a store in the page cache beside one over the same rows in memory, cut into the same blocks."""
     random = np.random.default_rng(0)
     X = np.round(random.random((n_rows, n_columns), np.float32) * 255) / np.float32(255)  # compresses, as images do
     y = random.integers(0, 2, n_rows)
@@ -80,42 +83,36 @@ def _store_against_memory(n_rows: int, n_columns: int, n_frequencies: int, repea
         store = str(Path(folder) / "rows.zarr")
         create_dataset(store, X, y)
         rows_a_block = int(open_dataset(store).source.block_rows.max())
-        sources = {
+        sources: dict[str, BlockSource] = {
             "store": open_dataset(store).source,
             "memory": ArraySource(X, y, n_classes=2, rows_a_block=rows_a_block),
         }
-        least = _least_seconds(sources, n_columns, n_frequencies, repeats)
+        candidates = Gaussian(sigma=5.0).draw(n_frequencies, n_columns, seed=0, dtype="float32")
+        record = potential_record(PotentialProblem(candidates, n_classes=2))
+        least = dict.fromkeys(sources, np.inf)
+        for _ in range(repeats + 1):  # the first round compiles and fills the page cache
+            for name, source in sources.items():
+                started = time.perf_counter()
+                run_pass(source, (record,))
+                least[name] = min(least[name], time.perf_counter() - started)
     return Measure(
         "a pass over a store in the page cache: of rows in memory", least["memory"] / least["store"], OF_MEMORY
     )
 
 
-def _least_seconds(
-    sources: Mapping[str, BlockSource], n_columns: int, n_frequencies: int, repeats: int
-) -> dict[str, float]:
-    candidates = Gaussian(sigma=5.0).draw(n_frequencies, n_columns, seed=0, dtype="float32")
-    record = potential_record(PotentialProblem(candidates, n_classes=2))
-    least = dict.fromkeys(sources, np.inf)
-    for _ in range(repeats + 1):  # the first round compiles and fills the page cache
-        for name, source in sources.items():
-            started = time.perf_counter()
-            run_pass(source, (record,))
-            least[name] = min(least[name], time.perf_counter() - started)
-    return least
-
-
 def _tiny_blocks(n_blocks: int) -> Iterator[Measure]:
+    """Blocks with next to no work: what is left is the driver's time and memory for each."""
     X = np.ones((2 * n_blocks, 4), np.float32)
     source = ArraySource(X, rows_a_block=2)
     source.block_nbytes  # noqa: B018 - looks at every block once, which is not the pass's time
     process, resident = psutil.Process(), []
 
-    def watch(event: Event) -> None:
+    def note_memory(event: Event) -> None:
         resident.append(process.memory_info().rss)
 
     record = BlockSum("tiny", _count, {"rows": Accumulator((1,))})
     started = time.perf_counter()
-    run_pass(source, (record,), publish=watch)
+    run_pass(source, (record,), publish=note_memory)
     milliseconds = (time.perf_counter() - started) / n_blocks * 1e3
     name = f"{n_blocks:,} tiny blocks"
     yield Measure(f"{name}: ms a block, at most", milliseconds, MOST_MS_A_BLOCK, "ms", at_least=False)
@@ -124,4 +121,5 @@ def _tiny_blocks(n_blocks: int) -> Iterator[Measure]:
 
 
 def _count(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The number of rows: the least that a pass can ask of a block."""
     return {"rows": np.array([float(block.n_rows)])}

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+# What is promised of each process that learns or fits, above its imports.
 ALLOWED_BYTES = 1_200_000_000
 GIGABYTE = 1_000_000_000
 
@@ -75,8 +75,18 @@ def measure_memory(
     base = Path(directory or tempfile.gettempdir())
     check_room(base, max(gigabytes))
     for size in gigabytes:
-        with _scratch(base) as folder:
-            yield _measure_one(size, folder / "rows.zarr", n_workers)
+        with tempfile.TemporaryDirectory(prefix="dkl-bench-", dir=base, ignore_cleanup_errors=True) as folder:
+            # Writing and fitting in a process each, so that the peak of one is not that of the other.
+            store = str(Path(folder) / "rows.zarr")
+            written = _in_fresh_process("write", store, repr(size))
+            fitted = _in_fresh_process("fit", store, str(n_workers))
+        yield MemoryResult(
+            gigabytes=size,
+            rows=written["rows"],
+            columns=written["columns"],
+            peaks={"ingest": written["peak"], **fitted["peaks"]},
+            seconds={"ingest": written["seconds"], "fit": fitted["seconds"]},
+        )
 
 
 def check_room(folder: Path, gigabytes: float) -> None:
@@ -88,27 +98,6 @@ def check_room(folder: Path, gigabytes: float) -> None:
             f"a dataset of {gigabytes:g} GB needs {needed / GIGABYTE:.1f} GB in '{folder}', where "
             f"{free / GIGABYTE:.1f} GB are free; give another directory or smaller sizes"
         )
-
-
-@contextmanager
-def _scratch(base: Path) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="dkl-bench-", dir=base))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _measure_one(gigabytes: float, store: Path, n_workers: int) -> MemoryResult:
-    written = _in_fresh_process("write", str(store), repr(gigabytes))
-    fitted = _in_fresh_process("fit", str(store), str(n_workers))
-    return MemoryResult(
-        gigabytes=gigabytes,
-        rows=written["rows"],
-        columns=written["columns"],
-        peaks={"ingest": written["peak"], **fitted["peaks"]},
-        seconds={"ingest": written["seconds"], "fit": fitted["seconds"]},
-    )
 
 
 def _in_fresh_process(*arguments: str) -> dict:

@@ -69,7 +69,14 @@ def alignment_deviation(
     0.0142
     """
     _check(n_rows, rho, k, feature_norm, eps)
-    value = feature_norm**2 * _deviation(n_rows, rho, k, eps, as_printed=as_printed)
+    if as_printed:
+        deviation = 4.0 * math.sqrt((1.0 + rho) * math.log(math.sqrt(2.0) / eps) / n_rows)
+    else:
+        # sqrt(a) exp(-(a - 1) / 2) = eps is a exp(-a) = eps^2 / e, of which a is the root above 1.
+        a = -float(lambertw(-(eps**2) / math.e, k=-1).real)
+        # A mean over pairs of rows is one over floor(n / 2) independent pairs, averaged over the ways to pair rows.
+        deviation = float((1.0 + rho) ** (1.0 / k) * math.sqrt(a / math.floor(n_rows / 2.0)))
+    value = feature_norm**2 * deviation
     of_weights = {} if alignment is None else {"alignment": alignment}
     return Bound(
         theorem=f"Sinha & Duchi 2016, lemma 1 ({form(as_printed, 'tightened')})",
@@ -119,7 +126,19 @@ def candidate_deviation(
     _check(2.0, rho, k, feature_norm, eps)
     if not n_candidates >= 1:
         raise ValueError(f"n_candidates is {n_candidates!r}; there is at least one")
-    mean, draw = _candidates(n_candidates, rho, k, eps, as_printed=as_printed)
+    # The two terms of the lemma for features of size 1: the mean over draws of the candidates, and how far one draw is
+    # off.
+    spread = math.sqrt(1.0 + rho) - 1.0
+    mean = math.inf
+    if spread > 0.0:
+        mean = 8.0 * (1.0 + rho) / spread * math.sqrt(math.log(2.0 * n_candidates) / n_candidates)
+    width = 1.0 + rho
+    if not as_printed:
+        # (1 + rho)^(2/k) is the largest mean square of the densities in the ball, so that its excess over 1 bounds the
+        # variance of any of them, and with it the first term.
+        width = (1.0 + rho) ** (2.0 / k)
+        mean = min(mean, math.sqrt(width - 1.0))
+    draw = math.sqrt(8.0 * width * math.log(2.0 / eps) / n_candidates)
     return Bound(
         theorem=f"Sinha & Duchi 2016, lemma 2 ({form(as_printed)})",
         value=feature_norm**2 * (mean + draw),
@@ -169,12 +188,13 @@ def alignment_gap(
     >>> alignment_gap(32_561, 20_000, 240.0).is_vacuous
     True
     """
+    # Three events may fail: lemma 1 for the learned weights, lemma 1 for the best ones, and lemma 2.
     part = eps / 3.0
     candidates = candidate_deviation(n_candidates, rho, k=k, feature_norm=feature_norm, eps=part, as_printed=as_printed)
     rows = alignment_deviation(n_rows, rho, k=k, feature_norm=feature_norm, eps=part, as_printed=as_printed)
     both = 2.0 * rows.value
     if as_printed:
-        # the paper rounds ln(sqrt(2) / delta) up to ln(2 / delta)
+        # The paper rounds ln(sqrt(2) / delta) up to ln(2 / delta).
         both = 8.0 * feature_norm**2 * math.sqrt((1.0 + rho) * math.log(2.0 / part) / n_rows)
     return Bound(
         theorem=f"Sinha & Duchi 2016, theorem 1 ({form(as_printed)})",
@@ -293,6 +313,7 @@ def risk_bound(
         raise ValueError(f"nu is a margin, positive, got {nu!r}")
     n = len(margins)
     complexity = rademacher_bound(n, rho, norm=norm, k=k, feature_norm=feature_norm, as_printed=as_printed).value
+    # The ramp loss, which is at least the 0-1 loss and 1/nu-Lipschitz: hence the complexity over nu.
     ramp = float(np.clip(1.0 - np.asarray(margins) / nu, 0.0, 1.0).mean())
     confidence = 3.0 * math.sqrt(math.log(2.0 / eps) / (2.0 * n)) if as_printed else math.sqrt(-math.log(eps) / (2 * n))
     return Bound(
@@ -315,25 +336,8 @@ def risk_bound(
     )
 
 
-def _deviation(n_rows: float, rho: float, k: float, eps: float, *, as_printed: bool) -> float:
-    if as_printed:
-        return 4.0 * math.sqrt((1.0 + rho) * math.log(math.sqrt(2.0) / eps) / n_rows)
-    # a exp(-a) = eps^2 / e, the root above 1
-    a = -float(lambertw(-(eps**2) / math.e, k=-1).real)
-    return float((1.0 + rho) ** (1.0 / k) * math.sqrt(a / math.floor(n_rows / 2.0)))
-
-
-def _candidates(size: float, rho: float, k: float, eps: float, *, as_printed: bool) -> tuple[float, float]:
-    """The two terms of lemma 2, for features of size 1."""
-    spread = math.sqrt(1.0 + rho) - 1.0
-    mean = 8.0 * (1.0 + rho) / spread * math.sqrt(math.log(2.0 * size) / size) if spread > 0.0 else math.inf
-    if as_printed:
-        return mean, math.sqrt(8.0 * (1.0 + rho) * math.log(2.0 / eps) / size)
-    width = (1.0 + rho) ** (2.0 / k)
-    return min(mean, math.sqrt(width - 1.0)), math.sqrt(8.0 * width * math.log(2.0 / eps) / size)
-
-
 def _check(n_rows: float, rho: float, k: float, feature_norm: float, eps: float) -> None:
+    """Raise ValueError where the numbers of a theorem are out of their ranges."""
     check_eps(eps)
     if not (n_rows >= 2.0 and rho >= 0.0 and k >= 2.0 and feature_norm > 0.0):
         raise ValueError(

@@ -83,6 +83,7 @@ class Bounds(tuple[Certificate, ...]):
     why_none: str
 
     def __new__(cls, bounds: Iterable[Certificate] = (), why_none: str = "") -> Self:
+        # A tuple is made by __new__: the reason is set on the new object, which has no other state.
         made = super().__new__(cls, bounds)
         made.why_none = why_none
         return made
@@ -120,7 +121,7 @@ def form(as_printed: bool, otherwise: str = "corrected") -> str:
     return "as printed" if as_printed else otherwise
 
 
-def _shown(value: Any) -> str:
+def _shown(value: float | np.ndarray) -> str:
     """A number, or the range of many."""
     if np.ndim(value) == 0:
         return f"{float(value):.4g}"

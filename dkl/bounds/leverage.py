@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from html import escape
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def coherence_ratio(scores: np.ndarray) -> float:
     """M max(r) / sum(r): by how much the largest leverage score exceeds what assumption 2 of Sun et al. 2018 allows.
 
     1 for an optimised law of the features, whose scores are all alike. Draws in proportion to the scores have it
-    whatever the scores are; plain draws need so many times as many features.
+    whatever the scores are; random draws need so many times as many features.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def feature_count(
     degrees_of_freedom : float
         d(mu), the sum of the leverage scores.
     coherence : float
-        c, 1 for draws in proportion to the scores, `coherence_ratio` for plain ones.
+        c, 1 for draws in proportion to the scores, `coherence_ratio` for random ones.
     eps : float
         The draws fail with this probability at most.
     n_candidates : float or None
@@ -143,7 +143,7 @@ class LearningRate:
 def learning_rate(
     n_rows: float, case: Case = "polynomial", *, decay: float = 2.0, n_columns: int = 1, eps: float = 0.05
 ) -> LearningRate:
-    """The rates of Sun et al. 2018 for n rows: theorem 1 (two spectra), theorem 2, and plain draws (appendix E).
+    """The rates of Sun et al. 2018 for n rows: theorem 1 (two spectra), theorem 2, and random draws (appendix E).
 
     Parameters
     ----------
@@ -176,20 +176,46 @@ def learning_rate(
     >>> round(rate.lam, 6), rate.is_vacuous
     (0.0001, False)
     """
-    if case not in _RATES:
-        raise ValueError(f"case is {case!r}; it must be one of {sorted(_RATES)}")
+    if case not in get_args(Case):
+        raise ValueError(f"case is {case!r}; it must be one of {sorted(get_args(Case))}")
     least = 1.0 if case == "polynomial" else 0.0
     if not (n_rows >= 3.0 and decay > least and n_columns >= 1 and 0.0 < eps < 1.0):
         raise ValueError(
             f"n_rows={n_rows!r} must be at least 3, decay={decay!r} above {least:g}, n_columns={n_columns!r} at least "
             f"1 and eps={eps!r} between 0 and 1"
         )
-    theorem, lam, n_features, excess_risk, holds_from = _RATES[case](float(n_rows), decay, n_columns, math.log(1 / eps))
+    n, d, confidence = float(n_rows), n_columns, math.log(1 / eps)
+    log_n = math.log(n)
+    holds_from = 1.0
+    # With constants of 1: the ridge lam, the size of the problem (the degrees of freedom at lam, up to logarithms), the
+    # number of features and the rate of the excess risk.
+    if case == "polynomial":
+        theorem, lam, size = (
+            "Sun et al. 2018, theorem 1 (polynomial)",
+            n ** (-decay / (2 + decay)),
+            n ** (2 / (2 + decay)),
+        )
+        n_features = 10.0 * size * (math.log(32.0 * size) + confidence)
+        excess_risk = lam * (confidence + log_n)
+    elif case == "sub-exponential":
+        theorem, lam, size = "Sun et al. 2018, theorem 1 (sub-exponential)", 1.0 / n, log_n**d
+        n_features = 25.0 * size * (math.log(80.0 * size) + confidence)
+        excess_risk = (log_n ** (d + 2) + confidence) / n
+        # The theorem speaks from exp(max(c4, 1 / c4) d^2 / 2) rows on, which may be more than a float holds.
+        exponent = max(decay, 1.0 / decay) * d**2 / 2.0
+        holds_from = math.exp(exponent) if exponent < 700.0 else math.inf
+    elif case == "separated":
+        theorem, lam, holds_from = "Sun et al. 2018, theorem 2", 1.0 / n, 3.0
+        n_features = log_n ** (2 * d) * (math.log(log_n) + confidence)
+        excess_risk = log_n ** (2 * d + 1) * (math.log(log_n) + confidence) / n
+    else:
+        theorem, lam = "Sun et al. 2018, section 3 and appendix E", n ** (-1 / 3)
+        n_features, excess_risk = n ** (2 / 3), n ** (-1 / 3)
     realizable = case in ("polynomial", "sub-exponential")
     inferred = "; inferred from section 3, since the appendix is not at hand"
     return LearningRate(
         theorem,
-        float(n_rows),
+        n,
         lam,
         n_features,
         excess_risk,
@@ -199,44 +225,3 @@ def learning_rate(
         excludes="constants, which are not given"
         + (inferred if case == "plain" else "; features that are not drawn by an optimised law"),
     )
-
-
-def _polynomial(n: float, decay: float, d: int, confidence: float) -> tuple[str, float, float, float, float]:
-    rate, size = n ** (-decay / (2.0 + decay)), n ** (2.0 / (2.0 + decay))
-    features = 10.0 * size * (math.log(32.0 * size) + confidence)
-    return "Sun et al. 2018, theorem 1 (polynomial)", rate, features, rate * (confidence + math.log(n)), 1.0
-
-
-def _sub_exponential(n: float, decay: float, d: int, confidence: float) -> tuple[str, float, float, float, float]:
-    size = math.log(n) ** d
-    features = 25.0 * size * (math.log(80.0 * size) + confidence)
-    risk = (math.log(n) ** (d + 2) + confidence) / n
-    return (
-        "Sun et al. 2018, theorem 1 (sub-exponential)",
-        1.0 / n,
-        features,
-        risk,
-        _exp(max(decay, 1.0 / decay) * d**2 / 2.0),
-    )
-
-
-def _separated(n: float, decay: float, d: int, confidence: float) -> tuple[str, float, float, float, float]:
-    features = math.log(n) ** (2 * d) * (math.log(math.log(n)) + confidence)
-    risk = math.log(n) ** (2 * d + 1) * (math.log(math.log(n)) + confidence) / n
-    return "Sun et al. 2018, theorem 2", 1.0 / n, features, risk, 3.0
-
-
-def _plain(n: float, decay: float, d: int, confidence: float) -> tuple[str, float, float, float, float]:
-    return "Sun et al. 2018, section 3 and appendix E", n ** (-1 / 3), n ** (2 / 3), n ** (-1 / 3), 1.0
-
-
-def _exp(exponent: float) -> float:
-    return math.exp(exponent) if exponent < 700.0 else math.inf
-
-
-_RATES = {
-    "polynomial": _polynomial,
-    "sub-exponential": _sub_exponential,
-    "separated": _separated,
-    "plain": _plain,
-}

@@ -68,6 +68,7 @@ def guaranteed_regret(
         raise ValueError(f"C={C!r}, n_rows={n_rows!r} and rounds={rounds!r} must be positive")
     if as_printed and loss != "hinge":
         raise ValueError(f"the paper prints no constant for loss={loss!r}; use as_printed=False")
+    # D is C sqrt(n), the length of the box of dual weights, and G = (1 + C n) sqrt(n) the steepest gradient in it.
     root, is_hinge = np.sqrt(n_rows), loss == "hinge"
     if is_hinge:
         steepest = (1.0 + C * n_rows) * root
@@ -110,6 +111,7 @@ def played_regret(
     """
     eta = np.asarray(steps, dtype=np.float64)
     p = np.ones_like(eta) if weights is None else np.asarray(weights, dtype=np.float64)
+    # Zinkevich's sum telescopes where p / eta never falls; where it does, the fall costs nothing.
     increases = np.diff(p / eta, prepend=0.0).clip(0.0).sum()
     return float((diameter**2 * increases + (p * eta) @ np.asarray(gradients, dtype=np.float64)) / (2.0 * p.sum()))
 
@@ -175,6 +177,7 @@ def margin_shortfall(lower: float, upper: float, *, certified: bool = True) -> B
     >>> margin_shortfall(0.81, 1.0).value.__round__(3)
     0.1
     """
+    # Margins are the roots of inverse objectives, M = 1 / sqrt(2 F).
     ratio = float(np.sqrt(np.clip(lower / upper, 0.0, 1.0))) if upper > 0.0 else 0.0
     return Bound(
         theorem=f"{_PAPER}, corollary 4.2 (corrected{'' if certified else ', an estimate'})",
@@ -274,7 +277,8 @@ def error_bound(
     n = len(margins)
     complexity = kernel_complexity(frequency_norm, row_norm, n, mass=mass, as_printed=as_printed)
     ordered = np.sort(margins)
-    # between two margins the share is constant and the rest falls with theta: the minimum is at a margin, or at 1
+    # Between two margins the share is constant and the rest falls with theta, so that the minimum is at a margin or at
+    # 1.
     theta = np.unique(np.append(ordered[(ordered > 0.0) & (ordered < 1.0)], 1.0))
     share = np.searchsorted(ordered, theta, side="left") / n
     if as_printed:
@@ -390,7 +394,8 @@ def uniform_sample_size(
         needed = 8.0 * product**2 * net / accuracy**2
     else:
         net = n_columns * np.log1p(16.0 * product / accuracy) + np.log(2.0 / eps)
-        # between where the bias takes all of the accuracy and where it takes at most half
+        # The bias of 2 / n takes all of the accuracy at n = 2 / a and at most half of it at 4 / a: the root lies
+        # between.
         least = 2.0 / accuracy * (1.0 + 2e-6)
         most = max(4.0 / accuracy, 128.0 * net / accuracy**2) + 1.0
         needed = brentq(lambda n: 32.0 * net / (accuracy - 2.0 / n) ** 2 - n, least, most)

@@ -57,6 +57,7 @@ def first_order_bound(
     Letarte, Morvant & Germain 2019, corollary 2.
     """
     check_losses_of_pairs(n_rows, t, eps)
+    # Each row's own bound has n - 1 other rows; adding up the rows costs another share of the kind.
     spread = 8.0 / (n_rows - 1.0) if as_printed else 1.0 / (n_rows - 1.0) + 1.0 / n_rows
     confidence = 2.0 * math.log((n_rows + 1.0) / eps) / t
     name = f"Letarte et al. 2019, corollary 2 ({form(as_printed, 'tightened')})"
@@ -104,7 +105,8 @@ def second_order_bound(
     (0.3561, False)
     """
     check_losses_of_pairs(n_rows, t, eps)
-    variance = t / (2.0 * n_rows) if as_printed else t / (8.0 * _pairs(n_rows))
+    # floor(n / 2) disjoint pairs of rows are independent, and Hoeffding's lemma gives 1/8 for losses in [0, 1].
+    variance = t / (2.0 * n_rows) if as_printed else t / (8.0 * math.floor(n_rows / 2.0))
     name = f"Letarte et al. 2019, theorem 3 ({form(as_printed, 'tightened')})"
     return _kl_bound(name, losses, weights, n_rows=n_rows, t=t, eps=eps, terms=(1.0, variance, -math.log(eps) / t))
 
@@ -162,6 +164,8 @@ def divergence_bound(
     check_losses_of_pairs(n_rows, 1.0, eps)
     if not (math.isfinite(mu) and mu > 1.0):
         raise ValueError(f"mu is the order of a divergence, a finite number above 1, got {mu!r}")
+    # Hoelder's inequality splits the excess into a moment of the density, of order mu, and one of the losses, of order
+    # mu / (mu - 1).
     conjugate = 1.0 - 1.0 / mu
     loss, distance = float(weights @ losses), divergence(weights, mu)
     if as_printed:
@@ -211,8 +215,3 @@ def _kl_bound(
         covers=f"{_COVERS}; candidates and t chosen before",
         excludes=_EXCLUDES,
     )
-
-
-def _pairs(n_rows: float) -> float:
-    """Disjoint pairs of rows."""
-    return float(math.floor(n_rows / 2.0))

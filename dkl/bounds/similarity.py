@@ -69,7 +69,10 @@ def landmark_bound(
     check_losses_of_pairs(n_rows, t, eps)
     loss = np.sum(weights * losses, axis=1)
     divergence = kl_from_uniform(weights)
+    # Hoeffding's lemma for a mean of n - 1 losses in [0, 1]: the logarithm of the moment at t is at most t^2 / (8 (n -
+    # 1)).
     variance = t / ((2.0 if as_printed else 8.0) * (n_rows - 1.0))
+    # A union over all landmarks that might have been chosen.
     confidence = math.log((len(weights) if chosen_from is None else chosen_from) / eps) / t
     number = "theorem 1" if len(weights) == 1 and chosen_from is None else "section 4.2"
     return Bound(

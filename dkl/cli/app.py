@@ -19,6 +19,7 @@ from dkl.cli import (
 )
 from dkl.version import __version__
 
+# Columns of the narrowest terminal that is taken for one.
 _NARROWEST = 20
 
 app = typer.Typer(
@@ -33,6 +34,7 @@ app = typer.Typer(
 
 
 def _print_version(wanted: bool) -> None:
+    """Print the version and leave; typer calls it before it asks for a command."""
     if wanted:
         typer.echo(f"dkl {__version__}")
         raise typer.Exit
@@ -68,6 +70,7 @@ def main() -> None:
     """Run the command line."""
     columns = os.environ.get("COLUMNS", str(_NARROWEST))
     if not columns.isdigit() or int(columns) < _NARROWEST:
-        # no terminal is so narrow: some programs that start others leave 0 there
+        # No terminal is so narrow: some programs that start others leave 0 there, and every line would break after a
+        # letter.
         del os.environ["COLUMNS"]
     app(prog_name="dkl")

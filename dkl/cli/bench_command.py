@@ -13,6 +13,7 @@ from rich.text import Text
 
 from dkl.cli.command import Result, Running, command
 
+# Sizes of a trial run of seconds: everything is called once, and no ratio means anything.
 QUICK_KERNELS = {"n_rows": 512, "n_frequencies": 128, "n_structured": 1_024, "repeats": 1}
 QUICK_PATHS = {"n_rows": 2_000, "n_features": 32, "repeats": 1}
 QUICK_PASSES = {"n_rows": 2_048, "n_columns": 32, "n_frequencies": 64, "n_tiny": 1_000, "repeats": 1}
@@ -50,25 +51,28 @@ def bench(
 
 
 def _memory(sizes: Sequence[float], directory: str | None, n_workers: int) -> Result:
+    """Peak memory of ingest and fit for each size of X, in gigabytes."""
+    # Measurements import what they measure, so that `dkl --help` does not.
     from dkl.bench.peak_memory import ALLOWED_BYTES, measure_memory
 
-    found = list(measure_memory(sizes, directory=directory, n_workers=n_workers))
+    measured = list(measure_memory(sizes, directory=directory, n_workers=n_workers))
     table = Table(title=f"peak above the imports, MB (at most {ALLOWED_BYTES / 1e6:,.0f})", title_justify="left")
-    for head in ("X", "rows", *found[0].peaks, "ingest s", "fit s"):
+    for head in ("X", "rows", *measured[0].peaks, "ingest s", "fit s"):
         table.add_column(head, justify="right")
-    for one in found:
-        peaks = (f"{peak / 1e6:,.0f}" for peak in one.peaks.values())
-        seconds = (f"{one.seconds[job]:.1f}" for job in ("ingest", "fit"))
-        table.add_row(f"{one.gigabytes:g} GB", f"{one.rows:,}", *peaks, *seconds)
+    for size in measured:
+        peaks = (f"{peak / 1e6:,.0f}" for peak in size.peaks.values())
+        seconds = (f"{size.seconds[job]:.1f}" for job in ("ingest", "fit"))
+        table.add_row(f"{size.gigabytes:g} GB", f"{size.rows:,}", *peaks, *seconds)
     facts = {
         "allowed_bytes": ALLOWED_BYTES,
-        "kept": all(one.fit_peak < ALLOWED_BYTES for one in found),
-        "sizes": [asdict(one) for one in found],
+        "kept": all(size.fit_peak < ALLOWED_BYTES for size in measured),
+        "sizes": [asdict(size) for size in measured],
     }
     return Result(facts, table)
 
 
 def _speed(*, quick: bool) -> Result:
+    """The ratios that are promised, each measured in one process next to what it is compared with."""
     from dkl.bench.busy import busy_ratios
     from dkl.bench.kernels import kernel_ratios
     from dkl.bench.passes import pass_ratios
@@ -76,21 +80,22 @@ def _speed(*, quick: bool) -> Result:
     of_kernels = QUICK_KERNELS if quick else {}
     of_passes = QUICK_PASSES if quick else {}
     of_paths = QUICK_PATHS if quick else {}
-    found: list[Any] = [*kernel_ratios(**of_kernels), *pass_ratios(**of_passes), *busy_ratios(**of_paths)]
+    measures: list[Any] = [*kernel_ratios(**of_kernels), *pass_ratios(**of_passes), *busy_ratios(**of_paths)]
     table = Table(title="measured side by side on this machine", title_justify="left")
     for head in ("what", "measured", "promised", "bare product"):
         table.add_column(head, justify="left" if head == "what" else "right")
-    for one in found:
-        style = "" if one.kept else "red"
-        ceiling = getattr(one, "ceiling", None)
+    for measure in measures:
+        style = "" if measure.kept else "red"
+        # Of kernels the bare matrix product is measured too: no implementation could be faster than that.
+        ceiling = getattr(measure, "ceiling", None)
         table.add_row(
-            one.name,
-            Text(f"{one.value:.2f}", style=style),
-            f"{one.promised:g}",
+            measure.name,
+            Text(f"{measure.value:.2f}", style=style),
+            f"{measure.promised:g}",
             "" if ceiling is None else f"{ceiling:.2f}",
         )
-    kept = sum(one.kept for one in found)
-    note = (
-        Text("Sizes too small to hold the promises to: a trial run.") if quick else Text(f"{kept} of {len(found)} kept")
-    )
-    return Result({"quick": quick, "measures": [asdict(one) | {"kept": one.kept} for one in found]}, Group(table, note))
+    kept = sum(measure.kept for measure in measures)
+    trial = "Sizes too small to hold the promises to: a trial run."
+    note = Text(trial if quick else f"{kept} of {len(measures)} kept")
+    facts = {"quick": quick, "measures": [asdict(measure) | {"kept": measure.kept} for measure in measures]}
+    return Result(facts, Group(table, note))

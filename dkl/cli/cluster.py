@@ -19,6 +19,7 @@ from dkl.errors import ClusterError
 if TYPE_CHECKING:
     from distributed import LocalCluster
 
+# So long a worker may take to end after a Ctrl-C, before it is killed: a person waits.
 END_WITHIN_S = 0.5
 
 
@@ -65,7 +66,7 @@ def computing_on(compute: Compute) -> Iterator[None]:
     if compute.scheduler is not None and compute.workers is not None:
         raise typer.BadParameter("--scheduler names a cluster that is there, --workers starts one here: give one")
     if compute.scheduler is not None:
-        with _client_of(compute.scheduler):
+        with _connected(compute.scheduler):
             yield
     elif compute.workers is not None:
         with local_processes(compute.workers):
@@ -80,7 +81,7 @@ def local_processes(n_workers: int) -> Iterator[None]:
     from distributed import Client, LocalCluster
 
     with _interrupts_held_back(), warnings.catch_warnings():
-        # without a dashboard it does not matter which port the scheduler's HTTP server takes
+        # Without a dashboard it does not matter which port the scheduler's HTTP server takes.
         warnings.filterwarnings("ignore", "Port .* is already in use", category=UserWarning)
         cluster = LocalCluster(
             n_workers=n_workers,
@@ -90,7 +91,8 @@ def local_processes(n_workers: int) -> Iterator[None]:
             silence_logs=logging.CRITICAL,
         )
     with cluster, Client(cluster) as client:
-        client.run(_be_quiet)
+        # What fails in a task is raised by the command, and the last words of a worker that ends would only disturb.
+        client.run(_silence_worker)
         try:
             yield
         except KeyboardInterrupt:
@@ -98,13 +100,13 @@ def local_processes(n_workers: int) -> Iterator[None]:
             raise
 
 
-def _be_quiet() -> None:
-    """Runs in a worker: what fails in a task is raised by the command, and the last words of workers are noise."""
+def _silence_worker() -> None:
+    """Runs in a worker process: keep its log off the terminal, but for what is critical."""
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
 
 
 async def _end_workers(cluster: LocalCluster) -> None:
-    """Do not wait for the blocks that workers are within."""
+    """End all workers at once, without waiting for the blocks that they are computing on."""
     await asyncio.gather(*(nanny.close(timeout=END_WITHIN_S) for nanny in cluster.workers.values()))
 
 
@@ -118,7 +120,8 @@ def _interrupts_held_back() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # its start, inside, would let the signal through
+    # Python starts this process with the first worker, and would let the signal through while it does.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -127,7 +130,8 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 @contextmanager
-def _client_of(address: str) -> Iterator[None]:
+def _connected(address: str) -> Iterator[None]:
+    """A client of a scheduler that is running, or an error that says how to start or to reach one."""
     from distributed import Client
 
     try:
@@ -136,7 +140,8 @@ def _client_of(address: str) -> Iterator[None]:
         raise ClusterError(
             f"no Dask scheduler answers at {address!r} ({error}); start one with 'dask scheduler', or give --workers N"
         ) from error
-    except TypeError as error:  # an encrypted address, and no certificates
+    except TypeError as error:
+        # The address is an encrypted one (tls://), and this process has no certificates.
         raise ClusterError(
             f"{address!r} asks for certificates ({error}); set DASK_CONFIG to the folder of the cluster's dask.yaml"
         ) from error

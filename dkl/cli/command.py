@@ -59,7 +59,12 @@ def command(app: typer.Typer, name: str, *, epilog: str = "") -> Callable[[Calla
     """
 
     def register(function: Callable[..., Result]) -> Callable[..., None]:
-        groups = _groups_of(function)
+        hints = get_type_hints(function)
+        groups = {
+            name: hint
+            for name, hint in hints.items()
+            if name != "return" and isinstance(hint, type) and is_dataclass(hint)
+        }
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
@@ -70,7 +75,12 @@ def command(app: typer.Typer, name: str, *, epilog: str = "") -> Callable[[Calla
             running = next((group for group in options.values() if isinstance(group, Running)), Running())
             _report(lambda: function(**given, **options), running)
 
-        _show_as(run, _signature(function, groups))
+        # typer reads the options from the signature: it has to see the fields of the groups, not the function that is
+        # wrapped.
+        parameters = _signature(function, groups)
+        del run.__wrapped__  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         app.command(name, help=paragraphs(function.__doc__ or ""), epilog=epilog, no_args_is_help=False)(run)
         return run
 
@@ -80,13 +90,6 @@ def command(app: typer.Typer, name: str, *, epilog: str = "") -> Callable[[Calla
 def paragraphs(text: str) -> str:
     """A docstring whose paragraphs are one line each, so that they fill whatever width the help has."""
     return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
-
-
-def _groups_of(function: Callable[..., Any]) -> dict[str, type]:
-    hints = get_type_hints(function)
-    return {
-        name: hint for name, hint in hints.items() if name != "return" and isinstance(hint, type) and is_dataclass(hint)
-    }
 
 
 def _signature(function: Callable[..., Any], groups: Mapping[str, type]) -> list[inspect.Parameter]:
@@ -105,17 +108,16 @@ def _signature(function: Callable[..., Any], groups: Mapping[str, type]) -> list
     return parameters
 
 
-def _show_as(run: Callable[..., None], parameters: list[inspect.Parameter]) -> None:
-    """Let typer see these parameters, not those of the wrapped function."""
-    del run.__wrapped__  # type: ignore[attr-defined]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-
-
 def _report(work: Callable[[], Result], running: Running) -> None:
     """Do the work, print its result or its failure, and leave with the exit code."""
+
+    def show_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
+        # Warnings of libraries about their own future are not for the person who runs a command.
+        if issubclass(category, UserWarning | RuntimeWarning):
+            stderr().print(Text.assemble(("Warning: ", "yellow"), str(message)))
+
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
+        warnings.showwarning = show_warning
         try:
             result = work()
         except KeyboardInterrupt as stopped:
@@ -125,30 +127,24 @@ def _report(work: Callable[[], Result], running: Running) -> None:
         except (typer.Exit, typer.BadParameter):
             raise
         except Exception as error:
-            _print_failure(error, running)
+            # A KeyError prints its argument in quotes; the message itself is what a person reads.
+            is_key = isinstance(error, KeyError) and bool(error.args)
+            message = str(error.args[0]) if is_key else str(error) or type(error).__name__
+            notes = list(getattr(error, "__notes__", ()))
+            if running.json:
+                facts = {"type": type(error).__name__, "message": message, "notes": notes}
+                typer.echo(json.dumps({"error": facts}))
+            console = stderr()
+            if running.debug:
+                console.print_exception()
+            console.print(Text.assemble(("Error: ", "bold red"), message, *(f"\n  {note}" for note in notes)))
             raise typer.Exit(FAILED) from None
     if running.json:
         typer.echo(json.dumps(result.facts, default=as_json, indent=2))
     else:
         view = facts_table(result.facts) if result.view is None else result.view
-        # texts have lines of their own, of which some are to be copied
+        # Texts have lines of their own, and some of them are commands to be copied: they must not be broken.
         Console().print(view, soft_wrap=isinstance(view, Text))
-
-
-def _print_failure(error: Exception, running: Running) -> None:
-    message = error.args[0] if isinstance(error, KeyError) and error.args else str(error) or type(error).__name__
-    notes = list(getattr(error, "__notes__", ()))
-    if running.json:
-        typer.echo(json.dumps({"error": {"type": type(error).__name__, "message": str(message), "notes": notes}}))
-    console = stderr()
-    if running.debug:
-        console.print_exception()
-    console.print(Text.assemble(("Error: ", "bold red"), str(message), *(f"\n  {note}" for note in notes)))
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-    if issubclass(category, UserWarning | RuntimeWarning):
-        stderr().print(Text.assemble(("Warning: ", "yellow"), str(message)))
 
 
 def stderr() -> Console:
@@ -164,7 +160,8 @@ def facts_table(facts: Mapping[str, Any]) -> RenderableType:
     return Group(table)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
+    """A value as a person reads it; of long lists the first ten items."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
     if isinstance(value, list | tuple | np.ndarray):
@@ -177,7 +174,7 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def as_json(value: Any) -> Any:
+def as_json(value: object) -> Any:
     """NumPy values as JSON holds them."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()

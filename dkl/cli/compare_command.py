@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Group
@@ -16,9 +16,13 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, stderr
 from dkl.cli.data_commands import HeldOptions
 from dkl.cli.model_options import FamilyName, FeatureOptions, family_from
-from dkl.cli.outputs import OutputFolder
+from dkl.cli.output_checks import OutputFolder
 from dkl.data.store.outputs import written_whole
 from dkl.data.store.reader import is_store
+
+if TYPE_CHECKING:
+    from dkl.model_selection.comparison import Comparison
+    from dkl.plots.figure import Display
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,11 @@ def compare(
 
     started = time.perf_counter()
     rows = [] if data.rstrip("/").endswith(".zarr") or is_store(data) else ["rows.zarr"]
+    # What may be written is checked before the work: a long comparison must not end in a file that cannot be replaced.
     OutputFolder(output, [*rows, "scores.csv", "dkl-compare.png"], inputs=[data, checkpoint])
     dataset = own_dataset(data, target, output / "rows.zarr", **vars(held))
     with computing_on(compute):
-        found = compare_learners(
+        comparison = compare_learners(
             dataset["train"],
             test=dataset["test"],
             **entries.choices(),
@@ -96,30 +101,29 @@ def compare(
             checkpoint=checkpoint,
             progress=running.progress,
         )
-    table, picture = output / "scores.csv", saved_picture(found.display(), output / "dkl-compare.png")
+    table, picture = output / "scores.csv", saved_picture(comparison.display(), output / "dkl-compare.png")
     with written_whole(table) as hidden:
-        found.table.to_csv(hidden, index=False)
+        comparison.table.to_csv(hidden, index=False)
     drawn = dataset.schema.held_by is not None or "demo" in dataset.split_sets
     facts = {
-        "dataset": found.rows,
+        "dataset": comparison.rows,
         "held_out": f"the split test{f': {kind_of_split(dataset)}' if drawn else ''}",
-        "measure": found.measure,
-        "scores": found.table.to_dict("records"),
-        "advice": found.advice,
+        "measure": comparison.measure,
+        "scores": comparison.table.to_dict("records"),
+        "advice": comparison.advice,
         "table": str(table),
         "picture": picture,
         "seconds": round(time.perf_counter() - started, 1),
     }
-    lines = [
-        Text(found.advice),
-        Text(f"Held out: {facts['held_out']}."),
-        *(Text(error, style="red") for error in found.errors),
-        *written(facts),
-    ]
-    return Result(facts, Group(scores_table(found, f"{found.measure} by number of features, {found.rows}"), *lines))
+    held_out = Text(f"Held out: {facts['held_out']}.")
+    errors = [Text(error, style="red") for error in comparison.errors]
+    lines = [Text(comparison.advice), held_out, *errors, *written(facts)]
+    return Result(
+        facts, Group(scores_table(comparison, f"{comparison.measure} by number of features, {comparison.rows}"), *lines)
+    )
 
 
-def saved_picture(display: Any, path: Path) -> str | None:
+def saved_picture(display: Display, path: Path) -> str | None:
     """Where the picture is; None without matplotlib, and that is said."""
     try:
         with written_whole(path) as hidden:
@@ -135,13 +139,14 @@ def written(facts: dict[str, Any]) -> list[Text]:
     return [Text(f"{name}: {facts[name]}") for name in ("table", "picture") if facts.get(name)]
 
 
-def scores_table(found: Any, title: str) -> Table:
+def scores_table(comparison: Comparison, title: str) -> Table:
     """One row a learner, one column a size; the best of each column in bold."""
-    head, *rows = found.cells()
+    head, *rows = comparison.cells()
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column(head[0])
     for name in head[1:]:
         table.add_column(name, justify="right")
+    # Cells are texts, empty where a fit failed; the first column is the name and the last one the seconds.
     best = [max(cells, key=lambda cell: float(cell or "-inf")) for cells in list(zip(*rows, strict=True))[1:-1]]
     for learner, *scores, seconds in rows:
         bold = [Text(cell, style="bold" if cell == top else "") for cell, top in zip(scores, best, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.panel import Panel
@@ -12,7 +12,10 @@ from rich.text import Text
 
 from dkl.cli.cluster import checked_bytes
 from dkl.cli.command import Result, Running, command, facts_table
-from dkl.cli.outputs import check_before
+from dkl.cli.output_checks import check_before
+
+if TYPE_CHECKING:
+    from dkl.data.dataset import Dataset
 
 FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
 ZeroBased = Annotated[
@@ -49,6 +52,7 @@ def parse_splits(text: str) -> dict[str, float]:
             if name in shares:
                 raise ValueError(f"two splits are named {name!r}")
             shares[name] = float(share)
+        # The rule that will split the rows checks the shares now, before files are read for an hour.
         by_fractions(shares, seed=0, n_classes=None)
     except ValueError as error:
         raise typer.BadParameter(
@@ -118,6 +122,7 @@ class TextOptions:
         from dkl.data.ingest.libsvm_files import LibsvmFormat
         from dkl.data.ingest.paths import file_format, find_files
 
+        # Options that act on nothing are refused: a person who gives them expects something of them.
         if (self.format or file_format(find_files(sources, None), None)) != "libsvm":
             raise typer.BadParameter("--n-columns, --zero-based and --one-based are for libsvm text")
         return LibsvmFormat(self.n_columns, "auto" if self.zero_based is None else self.zero_based)
@@ -153,12 +158,19 @@ def ingest(
         raise typer.BadParameter("give the files and, last, the store to write: dkl ingest rows.csv rows.zarr")
     *sources, store = files
     shares = parse_splits(split)
+    from dkl.data.ingest.ingest import ingest as ingest_files
+    from dkl.data.ingest.ingest import plan_ingest
+    from dkl.data.ingest.table_rows import TableChoices
+
     if plan:
-        return _plan_of(sources, columns, held, running, text.chosen(sources))
+        given = columns.choices()
+        given |= {"group": columns.group or held.by_group, "time": columns.time or held.by_time}
+        choices = TableChoices(**given)
+        planned = plan_ingest(sources, format=text.chosen(sources), choices=choices, progress=running.progress)
+        facts = {"rows": planned.n_rows, "staged_bytes": planned.staged_bytes, "schema": planned.schema.to_json()}
+        return Result(facts, Text(planned.describe()))
     if not shares and (held.by_group or held.by_time):
         raise typer.BadParameter("--by-group and --by-time draw the splits; without any give --group or --time")
-    from dkl.data.ingest.ingest import ingest as ingest_files
-
     check_before(store, "dataset", overwrite=overwrite)
     started = time.perf_counter()
     dataset = ingest_files(
@@ -175,17 +187,6 @@ def ingest(
         progress=running.progress,
     )
     return description_of(dataset, seconds=round(time.perf_counter() - started, 3))
-
-
-def _plan_of(sources: list[str], columns: ColumnOptions, held: HeldOptions, running: Running, format: Any) -> Result:
-    from dkl.data.ingest.ingest import plan_ingest
-    from dkl.data.ingest.table_rows import TableChoices
-
-    given = columns.choices()
-    given |= {"group": columns.group or held.by_group, "time": columns.time or held.by_time}
-    planned = plan_ingest(sources, format=format, choices=TableChoices(**given), progress=running.progress)
-    facts = {"rows": planned.n_rows, "staged_bytes": planned.staged_bytes, "schema": planned.schema.to_json()}
-    return Result(facts, Text(planned.describe()))
 
 
 def info(store: Store, running: Running) -> Result:
@@ -209,7 +210,7 @@ def verify(store: Store, running: Running) -> Result:
     return Result(facts | {"seconds": round(time.perf_counter() - started, 3)})
 
 
-def description_of(dataset: Any, **more: Any) -> Result:
+def description_of(dataset: Dataset, **more: object) -> Result:
     """What `info` shows of a dataset."""
     facts = {**dataset.describe().facts, **more}
     return Result(facts, Panel(facts_table(facts), title=Text(str(dataset.store or dataset)), title_align="left"))

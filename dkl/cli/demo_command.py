@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group
@@ -14,8 +14,11 @@ from rich.text import Text
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.compare_command import saved_picture, scores_table, written
-from dkl.cli.outputs import OutputFolder
+from dkl.cli.output_checks import OutputFolder
 from dkl.data.store.reader import is_store
+
+if TYPE_CHECKING:
+    from dkl.data.dataset import Dataset
 
 SIZES = (50, 100, 200)
 
@@ -52,8 +55,9 @@ def demo(
 
     started = time.perf_counter()
     dataset = _rows(data, target, output)
+    # Two worker processes show that fits run on a cluster, which is the point of the library, also on a laptop.
     with computing_on(compute if compute.scheduler or compute.workers else replace(compute, workers=2)):
-        found = compare(
+        result = compare(
             dataset,
             n_features=tuple(sorted(set(features or SIZES))),
             seed=seed,
@@ -61,19 +65,28 @@ def demo(
             memory_limit=compute.memory_limit,
             progress=running.progress,
         )
-    picture = saved_picture(found.display(), output / "dkl-demo.png")
+    picture = saved_picture(result.display(), output / "dkl-demo.png")
     facts = {
-        "dataset": found.dataset,
+        "dataset": result.dataset,
         "store": str(dataset.store),
-        "measure": found.measure,
-        "scores": [{"setting": setting, **asdict(one)} for setting, of in found.settings.items() for one in of.results],
+        "measure": result.measure,
+        "scores": [
+            {"setting": setting, **asdict(compared)}
+            for setting, comparison in result.settings.items()
+            for compared in comparison.results
+        ],
         "picture": picture,
         "seconds": round(time.perf_counter() - started, 1),
     }
-    return Result(facts, _view(found, facts))
+    tables = [
+        scores_table(comparison, f"test {comparison.measure}, {setting}")
+        for setting, comparison in result.settings.items()
+    ]
+    summary = Text(f"{facts['dataset']}, {facts['seconds']:.1f} s in all")
+    return Result(facts, Group(*tables, summary, *written(facts)))
 
 
-def _rows(data: str | None, target: str | None, output: Path) -> Any:
+def _rows(data: str | None, target: str | None, output: Path) -> Dataset:
     """The dataset, written into the output folder unless it is a store already; an earlier demo's is replaced."""
     from dkl.demo import digits_dataset, own_dataset
 
@@ -83,8 +96,3 @@ def _rows(data: str | None, target: str | None, output: Path) -> Any:
         rows = [] if data.rstrip("/").endswith(".zarr") or is_store(data) else ["rows.zarr"]
     OutputFolder(output, [*rows, "dkl-demo.png"], inputs=[data])
     return digits_dataset(output / "digits.zarr") if data is None else own_dataset(data, target, output / "rows.zarr")
-
-
-def _view(found: Any, facts: dict[str, Any]) -> Group:
-    tables = [scores_table(of, f"test {of.measure}, {setting}") for setting, of in found.settings.items()]
-    return Group(*tables, Text(f"{facts['dataset']}, {facts['seconds']:.1f} s in all"), *written(facts))

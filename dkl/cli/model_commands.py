@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group
@@ -16,11 +16,11 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.data_commands import HeldOptions, ZeroBased
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
-from dkl.cli.outputs import check_before
+from dkl.cli.output_checks import check_before
 from dkl.progress import Tally, listening
 
 if TYPE_CHECKING:
-    from dkl.planning import Plan
+    from dkl.data.dataset import Dataset
 
 Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
 Model = Annotated[str, typer.Argument(help="Path or URL of a model that dkl wrote.", show_default=False)]
@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
     )(predict)
 
 
-def chosen_split(store: str, wanted: str | None, usual: str) -> Any:
+def chosen_split(store: str, wanted: str | None, usual: str) -> Dataset:
     """The split that was asked for, else the usual one where it is there, else all rows. '' is all rows."""
     from dkl.data.dataset import open_dataset
 
@@ -65,11 +65,8 @@ def plan(
         learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
         estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
         planned = plan_of(estimator, dataset)
-    names = dict.fromkeys((type(estimator).__name__, type(learner).__name__))
-    return Result(planned.facts, _plan_view(planned, " on ".join(names)))
-
-
-def _plan_view(planned: Plan, learner: str) -> Group:
+    # A tuned machine is its own learner, and is named once.
+    names = " on ".join(dict.fromkeys((type(estimator).__name__, type(learner).__name__)))
     head, *rows = planned.cells()
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(head[0])
@@ -77,7 +74,7 @@ def _plan_view(planned: Plan, learner: str) -> Group:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    return Group(Text(f"{learner}, {planned.rows}"), table, Text(planned.speed))
+    return Result(planned.facts, Group(Text(f"{names}, {planned.rows}"), table, Text(planned.speed)))
 
 
 def fit(
@@ -110,11 +107,13 @@ def fit(
     dataset = held.of(chosen_split(store, split, "train"))
     learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
     estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
+    # The machine hands the checkpoint on to its features, in a folder of their own.
     if checkpoint is not None:
         estimator.set_params(checkpoint=checkpoint)
+    # Learners and machines run many passes in several stages; a listener adds up what all of them read.
     tally = Tally()
     started = time.perf_counter()
-    with computing_on(compute), _told_how_to_go_on(checkpoint), listening(tally):
+    with computing_on(compute), _advice_on_interruption(checkpoint), listening(tally):
         estimator.fit(dataset)
     estimator.save(model, overwrite=overwrite)
     facts = {
@@ -133,7 +132,8 @@ def fit(
 
 
 @contextmanager
-def _told_how_to_go_on(checkpoint: str | None) -> Iterator[None]:
+def _advice_on_interruption(checkpoint: str | None) -> Iterator[None]:
+    """A Ctrl-C inside the block carries a note that says how to go on; the command prints it."""
     try:
         yield
     except KeyboardInterrupt as stopped:

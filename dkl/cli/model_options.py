@@ -15,9 +15,12 @@ from dkl.features.harmonics import SphericalHarmonics
 from dkl.registry import LEARNERS, learner_entry, learner_keys
 
 if TYPE_CHECKING:
+    from dkl.machines.machine import KernelMachine
+    from dkl.methods.base import FeatureLearner
+
     LearnerName = str
 else:
-    # the names that the shell completes and checks are those of the registry
+    # The names that the shell completes and checks are those of the registry.
     LearnerName = Literal[(*learner_keys(), "tuned")]
 FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", "coordinates", "harmonics"]
 FEATURES, CANDIDATES, FAMILY, MACHINE = "Features", "Candidates", "Family", "Linear model"
@@ -147,7 +150,8 @@ def family_from(options: FeatureOptions) -> Family:
     return families[options.family]
 
 
-def _bandwidth(text: str) -> Any:
+def _bandwidth(text: str) -> float | str:
+    """The value of --sigma, "median" or a number, or an error that names the option."""
     if text == "median":
         return "median"
     try:
@@ -156,7 +160,9 @@ def _bandwidth(text: str) -> Any:
         raise typer.BadParameter(f"--sigma is {text!r}; it must be a positive number or 'median'") from None
 
 
-def learner_from(options: FeatureOptions, *, seed: int, task: str | None, compute: Compute, running: Running) -> Any:
+def learner_from(
+    options: FeatureOptions, *, seed: int, task: str | None, compute: Compute, running: Running
+) -> FeatureLearner:
     """The feature learner that the options describe, not yet fitted."""
     given = {
         "rho": options.rho,
@@ -168,19 +174,26 @@ def learner_from(options: FeatureOptions, *, seed: int, task: str | None, comput
     learner_class = _learner_class(options.learner, task)
     known = learner_class().get_params(deep=False)
     parameters = _given(given)
+    # An option that the learner does not have would be ignored without a word, so it is refused.
     for name in parameters:
         if name not in known:
             raise typer.BadParameter(
                 f"--{name.removeprefix('n_').replace('_', '-')} has no meaning for --learner {options.learner}"
             )
+    # These learners have a default of their own: all candidates of the joint problem are solved for, and coordinates
+    # are counted.
     has_default = options.learner in ("landmarks", "leverage", "joint") or options.family == "coordinates"
     if "n_candidates" in known and options.candidates is None and not has_default:
         parameters["n_candidates"] = 20 * options.features
-    # a column is a landmark there
+    # Every landmark becomes a column, so for that learner the number of features is the number of landmarks.
     parameters["n_landmarks" if "n_landmarks" in known else "n_features"] = options.features
+    # steps have neither a family of waves nor a scale
+    if "family" in known:
+        parameters |= {
+            "family": family_from(options),
+            "scaling": None if options.scaling == "none" else options.scaling,
+        }
     return learner_class(
-        family=family_from(options),
-        scaling=None if options.scaling == "none" else options.scaling,
         device=compute.device,
         random_state=seed,
         progress=running.progress,
@@ -188,7 +201,7 @@ def learner_from(options: FeatureOptions, *, seed: int, task: str | None, comput
     )
 
 
-def _learner_class(name: str, task: str | None) -> Any:
+def _learner_class(name: str, task: str | None) -> type[FeatureLearner]:
     """The class of the learners of a name; tuned ones are machines of their own, one for each task."""
     from dkl.methods.density.learner import TunedClassifier, TunedRegressor
 
@@ -198,8 +211,8 @@ def _learner_class(name: str, task: str | None) -> Any:
 
 
 def estimator_from(
-    learner: Any, options: MachineOptions, *, task: str | None, compute: Compute, running: Running
-) -> Any:
+    learner: FeatureLearner, options: MachineOptions, *, task: str | None, compute: Compute, running: Running
+) -> FeatureLearner | KernelMachine:
     """The kernel machine on `learner` for the dataset's task, or the learner itself where it is one."""
     from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
     from dkl.methods.density.tuned_learner import TunedLearner
@@ -217,41 +230,23 @@ def estimator_from(
     }
     if task is None:
         raise ValueError("the store has no target; ingest it with --target NAME to fit a model")
+    estimator: FeatureLearner | KernelMachine
     if isinstance(learner, TunedLearner):
+        # Tuned machines call the ridge of their linear model lam, as their paper does.
         given["lam"] = given.pop("alpha")
-        return _with_parameters(learner, {**_given(given), **_settings(options.set or [])})
-    machine = KernelClassifier if task == "classification" else KernelRegressor
-    estimator = machine(features=learner, random_state=options.seed, progress=running.progress)
-    chosen = _given(given)
-    if any(entry.exact_head and isinstance(learner, entry.learner_class) for entry in LEARNERS):
-        chosen = {**_exact_steps(chosen, task), **chosen}
-    return _with_parameters(estimator, {**chosen, **_settings(options.set or [])})
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _exact_steps(chosen: dict[str, Any], task: str) -> dict[str, Any]:
-    """Newton steps with a penalty chosen on held-out rows, unless what was asked for needs stochastic ones."""
-    loss = "squared_hinge" if task == "classification" else "squared_error"
-    stochastic = {"epochs", "early_stopping"} & set(chosen)
-    if stochastic or chosen.get("solver") == "sgd" or chosen.get("loss", loss) != loss:
-        return {}
-    return {"solver": "newton", "loss": loss, "alpha": "auto"}
-
-
-def _penalty(text: str | None) -> Any:
-    if text is None or text == "auto":
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"--alpha is {text!r}; it must be a positive number or 'auto'") from None
-
-
-def _with_parameters(estimator: Any, parameters: dict[str, Any]) -> Any:
+        estimator, parameters = learner, _given(given)
+    else:
+        machine = KernelClassifier if task == "classification" else KernelRegressor
+        estimator = machine(features=learner, random_state=options.seed, progress=running.progress)
+        parameters = _given(given)
+        loss = "squared_hinge" if task == "classification" else "squared_error"
+        wants_exact = any(entry.exact_head and isinstance(learner, entry.learner_class) for entry in LEARNERS)
+        # Few, strong columns suit Newton steps with a penalty chosen on held-out rows, unless an option that was given
+        # has a meaning for stochastic steps alone or names another loss.
+        is_stochastic = {"epochs", "early_stopping"} & set(parameters) or parameters.get("solver") == "sgd"
+        if wants_exact and not is_stochastic and parameters.get("loss", loss) == loss:
+            parameters = {"solver": "newton", "loss": loss, "alpha": "auto", **parameters}
+    parameters |= _settings(options.set or [])
     known = estimator.get_params(deep=True)
     for name in parameters:
         if name not in known:
@@ -261,9 +256,24 @@ def _with_parameters(estimator: Any, parameters: dict[str, Any]) -> Any:
     return estimator.set_params(**parameters)
 
 
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _penalty(text: str | None) -> float | str | None:
+    """The value of --alpha, "auto" or a number, or an error that names the option."""
+    if text is None or text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"--alpha is {text!r}; it must be a positive number or 'auto'") from None
+
+
 def _settings(pairs: list[str]) -> dict[str, Any]:
     """NAME=VALUE pairs; values are JSON, anything else is taken as text."""
-    settings = {}
+    settings: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:

@@ -11,20 +11,33 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
+from scipy import sparse
 
 from dkl.cli.cluster import Compute
-from dkl.cli.outputs import check_before
+from dkl.cli.output_checks import check_before
 from dkl.data.store.location import Location
-from dkl.data.store.outputs import attributes_at, beside, writing
+from dkl.data.store.outputs import beside, writing
+from dkl.data.store.overwriting import attributes_at
 from dkl.methods.validation import stored_rows
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
+from dkl.protocols.estimators import FittedModel
 from dkl.version import __version__
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    from dkl.data.dataset import Dataset
+
+    Rows: TypeAlias = np.ndarray | sparse.csr_array | pd.DataFrame
+
+# Rows of a chunk of the zarr output, as many as a block has.
 CHUNK_ROWS = 65_536
 MARK = "dkl_predictions"
 _SUFFIXES = (".parquet", ".csv", ".zarr")
@@ -32,6 +45,16 @@ _LONGEST_HEADER = 1 << 20
 _CSV_HEADER = re.compile(rb'"row_id","prediction"(,"probability_([^"]|"")*")*\r?\n')
 
 Part = Mapping[str, np.ndarray]
+
+
+class PredictingModel(FittedModel, Protocol):
+    """A fitted machine; `classes_` and `predict_proba` are those of a classifier."""
+
+    classes_: np.ndarray
+
+    def predict_proba(self, X: Any) -> Any:
+        """The probability of each class, (n, K)."""
+        ...
 
 
 class Writer(Protocol):
@@ -44,84 +67,108 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
-def predict_store(estimator: Any, dataset: Any, *, proba: bool, compute: Compute) -> Iterator[Part]:
+def predict_store(estimator: PredictingModel, dataset: Dataset, *, proba: bool, compute: Compute) -> Iterator[Part]:
     """The predictions of a dataset's rows, block by block, mapped in parallel a bounded number of blocks ahead."""
     stored_rows(estimator, dataset)
-    operands = {"estimator": _nameless(estimator), "proba": proba}
+    operands = {"answers": Answers(estimator, proba).without_names()}
     blocks = map_blocks(dataset.source, _predict_block, operands, name="predict", memory_limit=compute.memory_limit)
     for _, part in blocks:
         yield part
 
 
-def _nameless(estimator: Any) -> Any:
-    """A copy for rows whose columns have been matched by name, and which carry no names themselves."""
-    nameless = copy.copy(estimator)
-    vars(nameless).pop("feature_names_in_", None)
-    return nameless
-
-
 def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
-    return _columns(operands["estimator"], block.X, block.row_id, proba=operands["proba"])
+    """The predictions of a block; runs on a worker."""
+    return operands["answers"](block.X, block.row_id)
 
 
-def predict_files(estimator: Any, path: str, *, proba: bool, zero_based: bool | None) -> Iterator[Part]:
+def predict_files(estimator: PredictingModel, path: str, *, proba: bool, zero_based: bool | None) -> Iterator[Part]:
     """The predictions of raw rows in CSV, Parquet or libsvm files, a few thousand rows at a time."""
     from dkl.data.ingest.paths import file_format, find_files
 
+    answers = Answers(estimator, proba)
     is_libsvm = file_format(find_files(path, None), None) == "libsvm"
+    # Files have no row ids of their own: a row is known by its number in the order of the files.
     start = 0
-    for model, X in _libsvm_rows(estimator, path, zero_based) if is_libsvm else _table_rows(estimator, path):
-        yield _columns(model, X, np.arange(start, start + X.shape[0]), proba=proba)
+    for answer, X in answers.libsvm_rows(path, zero_based) if is_libsvm else answers.table_rows(path):
+        yield answer(X, np.arange(start, start + X.shape[0]))
         start += X.shape[0]
 
 
-def _table_rows(estimator: Any, path: str) -> Iterator[tuple[Any, Any]]:
-    """Raw rows as the model takes them: encoded where it has an encoding, else by name where it knows names."""
-    from dkl.data.ingest.ingest import read_tables
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a model says of rows, as columns of the output.
 
-    encoding = getattr(estimator, "encoding_", None)
-    start = 0
-    for table in read_tables(path, encoding=encoding):
-        if encoding is None:
-            X = table.to_pandas()
-            yield estimator, X if hasattr(estimator, "feature_names_in_") else X.to_numpy()
-        else:
-            yield _nameless(estimator), encoding.transform(table, first_row=start)
-        start += table.num_rows
+    Parameters
+    ----------
+    estimator : fitted classifier or regressor
+    proba : bool
+        The probability of each class too.
+    """
+
+    estimator: PredictingModel
+    proba: bool
+
+    def __call__(self, X: Rows, row_id: np.ndarray) -> Part:
+        """The columns row_id and prediction, and a probability a class where they are asked for."""
+        columns = {"row_id": np.asarray(row_id, dtype=np.int64), "prediction": np.asarray(self.estimator.predict(X))}
+        if self.proba:
+            shares = np.asarray(self.estimator.predict_proba(X))
+            labels = self.estimator.classes_.tolist()
+            columns |= {f"probability_{label}": shares[:, k] for k, label in enumerate(labels)}
+        return columns
+
+    def without_names(self) -> Answers:
+        """The same for rows whose columns have been matched by name before, and which carry no names themselves."""
+        nameless = copy.copy(self.estimator)
+        vars(nameless).pop("feature_names_in_", None)
+        return Answers(nameless, self.proba)
+
+    def table_rows(self, path: str) -> Iterator[tuple[Answers, Rows]]:
+        """Raw rows as the model takes them: encoded where it has an encoding, else by name where it knows names."""
+        from dkl.data.ingest.ingest import read_tables
+
+        encoding = getattr(self.estimator, "encoding_", None)
+        start = 0
+        for table in read_tables(path, encoding=encoding):
+            if encoding is None:
+                X = table.to_pandas()
+                yield self, X if hasattr(self.estimator, "feature_names_in_") else X.to_numpy()
+            else:
+                yield self.without_names(), encoding.transform(table, first_row=start)
+            start += table.num_rows
+
+    def libsvm_rows(self, path: str, zero_based: bool | None) -> Iterator[tuple[Answers, Rows]]:
+        """CSR rows whose columns are called as in the text that the model was fitted on, or as the user says.
+
+        Raises
+        ------
+        ValueError
+            If nothing says whether the first column is called 0 or 1, or two things say it differently.
+        """
+        from dkl.data.ingest.libsvm_files import libsvm_batches
+        from dkl.data.ingest.paths import find_files
+
+        if getattr(self.estimator, "encoding_", None) is not None:
+            raise ValueError(
+                f"{path!r} is libsvm text, and the model was fitted on a table; give it CSV or Parquet files"
+            )
+        first_index = getattr(self.estimator, "first_index_", None)
+        if zero_based is None and first_index is None:
+            raise ValueError(
+                f"the model was not fitted on libsvm text, so whether {path!r} calls the first column 0 or 1 is not "
+                "known; say --zero-based or --one-based"
+            )
+        if zero_based is not None and first_index not in (None, int(not zero_based)):
+            raise ValueError(
+                f"the model was fitted on libsvm text that calls the first column {first_index}; leave out "
+                f"--{'zero' if zero_based else 'one'}-based, or columns would be shifted by one"
+            )
+        is_zero_based = first_index == 0 if zero_based is None else zero_based
+        for X in libsvm_batches(find_files(path, None), self.estimator.n_features_in_, zero_based=is_zero_based):
+            yield self, X
 
 
-def _libsvm_rows(estimator: Any, path: str, zero_based: bool | None) -> Iterator[tuple[Any, Any]]:
-    """CSR rows whose columns are called as in the text that the model was fitted on, or as the user says."""
-    from dkl.data.ingest.libsvm_files import libsvm_batches
-    from dkl.data.ingest.paths import find_files
-
-    if getattr(estimator, "encoding_", None) is not None:
-        raise ValueError(f"{path!r} is libsvm text, and the model was fitted on a table; give it CSV or Parquet files")
-    first_index = getattr(estimator, "first_index_", None)
-    if zero_based is None and first_index is None:
-        raise ValueError(
-            f"the model was not fitted on libsvm text, so whether {path!r} calls the first column 0 or 1 is not known; "
-            "say --zero-based or --one-based"
-        )
-    if zero_based is not None and first_index not in (None, int(not zero_based)):
-        raise ValueError(
-            f"the model was fitted on libsvm text that calls the first column {first_index}; leave out "
-            f"--{'zero' if zero_based else 'one'}-based, or columns would be shifted by one"
-        )
-    is_zero_based = first_index == 0 if zero_based is None else zero_based
-    for X in libsvm_batches(find_files(path, None), estimator.n_features_in_, zero_based=is_zero_based):
-        yield estimator, X
-
-
-def _columns(estimator: Any, X: Any, row_id: np.ndarray, *, proba: bool) -> Part:
-    columns = {"row_id": np.asarray(row_id, dtype=np.int64), "prediction": np.asarray(estimator.predict(X))}
-    if proba:
-        shares = np.asarray(estimator.predict_proba(X))
-        columns |= {f"probability_{label}": shares[:, k] for k, label in enumerate(estimator.classes_.tolist())}
-    return columns
-
-
-def check_predictions(path: str, *, overwrite: bool, inputs: Iterable[Any] = ()) -> None:
+def check_predictions(path: str, *, overwrite: bool, inputs: Iterable[str] = ()) -> None:
     """Refuse, before the work, an output that is of no known format, is an input, or holds anything but predictions.
 
     Raises
@@ -130,6 +177,7 @@ def check_predictions(path: str, *, overwrite: bool, inputs: Iterable[Any] = ())
     """
     if "://" in path or Path(path).suffix not in _SUFFIXES:
         raise ValueError(f"the output is {path!r}; it must be a local path that ends in .parquet, .csv or .zarr")
+    # A zarr group of predictions may be replaced while nothing lies in its folder but the columns that its mark lists.
     columns = attributes_at(Location.of(path)).get(MARK, {}).get("columns", ())
     own = {"zarr.json", *columns}
     check_before(
@@ -141,6 +189,7 @@ def is_predictions(path: Path) -> bool:
     """Whether a file or folder is certain to hold predictions that this module wrote."""
     if path.is_dir():
         return isinstance(attributes_at(Location.of(path)).get(MARK), dict)
+    # A Parquet file begins with four letters of its own; anything else is CSV, which has no metadata.
     with path.open("rb") as file:
         if file.read(4) != b"PAR1":
             file.seek(0)
@@ -155,7 +204,7 @@ def is_predictions(path: Path) -> bool:
 
 
 @contextmanager
-def open_writer(path: str, *, overwrite: bool, inputs: Iterable[Any] = ()) -> Iterator[Writer]:
+def open_writer(path: str, *, overwrite: bool, inputs: Iterable[str] = ()) -> Iterator[Writer]:
     """A writer of the format that the suffix names; nothing is left behind when the block fails.
 
     Raises
@@ -193,7 +242,13 @@ class _TableWriter:
     def write(self, part: Part) -> None:
         import pyarrow as pa
 
-        table = pa.table({name: pa.array(_flat(values)) for name, values in part.items()})
+        # Arrow takes flat arrays of numbers and texts; several targets a row become lists, objects what they are.
+        table = pa.table(
+            {
+                name: pa.array(values if values.ndim == 1 and values.dtype.kind != "O" else values.tolist())
+                for name, values in part.items()
+            }
+        )
         with writing(self._location):
             if self._writer is None:
                 self._writer = self._open(table.schema)
@@ -206,19 +261,20 @@ class _TableWriter:
         with writing(self._location):
             self._writer.close()
 
-    def _open(self, schema: Any) -> Any:
+    def _open(self, schema: pa.Schema) -> Any:
+        """The writer of the library for rows of this schema; a subclass says which."""
         raise TypeError("a table writer says which format it opens")
 
 
 class _ParquetWriter(_TableWriter):
-    def _open(self, schema: Any) -> Any:
+    def _open(self, schema: pa.Schema) -> Any:
         import pyarrow.parquet as pq
 
         return pq.ParquetWriter(self._path, schema.with_metadata({MARK: __version__}))
 
 
 class _CsvWriter(_TableWriter):
-    def _open(self, schema: Any) -> Any:
+    def _open(self, schema: pa.Schema) -> Any:
         import pyarrow.csv
 
         return pyarrow.csv.CSVWriter(self._path, schema)
@@ -255,15 +311,13 @@ class _ZarrWriter:
             self._group.attrs[MARK] = {"rows": self.rows, "columns": sorted(self._group.array_keys())}
 
     def _numbers(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Numbers as they are, labels as codes: positions in a list that grows with the parts."""
         if values.dtype.kind in "biuf":
             return values
         known = self._labels.get(name, np.array([], dtype=object))
+        # Codes that are written keep their meaning, so new labels go to the end of the list.
         new = [label for label in np.unique(values.astype(str)).tolist() if label not in known]
         known = self._labels[name] = np.array([*known.tolist(), *new], dtype=object)
         self._group.attrs[f"{name}_labels"] = known.tolist()
         positions = {label: code for code, label in enumerate(known.tolist())}
         return np.array([positions[str(label)] for label in values], dtype=np.int32)
-
-
-def _flat(values: np.ndarray) -> Any:
-    return values if values.ndim == 1 and values.dtype.kind != "O" else values.tolist()

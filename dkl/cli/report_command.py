@@ -10,7 +10,7 @@ from rich.text import Text
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.model_commands import Model
-from dkl.cli.outputs import check_before
+from dkl.cli.output_checks import check_before
 
 
 def register(app: typer.Typer) -> None:
@@ -39,6 +39,7 @@ def report(
     from dkl.reporting import report as report_on
 
     if output is not None:
+        # A page that cannot be written is refused before the rows are scored.
         check_format(output)
         check_before(output, "report", overwrite=overwrite, inputs=[model, data], is_own=is_page)
     with computing_on(compute):

@@ -39,22 +39,25 @@ def suggest(
 
     dataset = held.of(chosen_split(store, split, "train"))
     with computing_on(compute):
-        found = suggest_for(dataset, random_state=seed, progress=running.progress, memory_limit=compute.memory_limit)
-    facts = {"rows": found.rows, "reasons": list(found.reasons), "estimator": repr(found.estimator)}
-    options = [] if found.task is None else fit_options(found)
+        suggestion = suggest_for(
+            dataset, random_state=seed, progress=running.progress, memory_limit=compute.memory_limit
+        )
+    facts = {"rows": suggestion.rows, "reasons": list(suggestion.reasons), "estimator": repr(suggestion.estimator)}
+    options = [] if suggestion.task is None else fit_options(suggestion)
     if not options:
-        return Result(facts, Text(repr(found)))
+        return Result(facts, Text(repr(suggestion)))
+    # The line is one that a shell takes as it stands: names with spaces are quoted.
     by = [text for name, value in vars(held).items() if value for text in (f"--{name.replace('_', '-')}", value)]
     where = [store, "model.zarr", *([] if split is None else ["--split", split]), *by]
     line = shlex.join(["dkl", "fit", *where, *options])
-    return Result(facts | {"command": line}, Text.assemble(f"{found!r}\n\n", (line, "bold")))
+    return Result(facts | {"command": line}, Text.assemble(f"{suggestion!r}\n\n", (line, "bold")))
 
 
-def fit_options(found: Suggestion) -> list[str]:
+def fit_options(suggestion: Suggestion) -> list[str]:
     """The options of `dkl fit` that make the suggested estimator."""
     from dkl.registry import LEARNERS
 
-    features, machine = found.features, found.advice.machine
+    features, machine = suggestion.features, suggestion.advice.machine
     family = features.family
     given: dict[str, Any] = {
         "learner": next(entry.key for entry in LEARNERS if entry.name == type(features).__name__),
@@ -63,6 +66,6 @@ def fit_options(found: Suggestion) -> list[str]:
         "family": type(family).__name__.lower(),
         "sigma": getattr(family, "sigma", "median"),
         **machine,
-        "seed": found.seed,
+        "seed": suggestion.seed,
     }
     return [text for name, value in given.items() for text in (f"--{name}", str(value))]

@@ -6,7 +6,7 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group
@@ -18,10 +18,15 @@ from dkl.cli.command import Result, Running, command, facts_table
 from dkl.cli.data_commands import HeldOptions
 from dkl.cli.model_commands import Store, chosen_split
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
-from dkl.cli.outputs import check_before
+from dkl.cli.output_checks import check_before
 from dkl.data.store.outputs import written_whole
 
+if TYPE_CHECKING:
+    from dkl.model_selection.result import Tuning
+
+# Trials that are shown, the best first.
 _SHOWN = 5
+# What a table of trials begins with: such a file may be replaced.
 _TABLE_HEAD = b"trial,"
 
 
@@ -91,6 +96,7 @@ def tune(
             space=space_from(search.space or []),
             n_trials=search.trials,
             timeout=search.timeout,
+            # The option is a number with a point, and `dkl.tune` tells folds from a share by the type.
             folds=int(search.folds) if search.folds >= 1 else search.folds,
             scoring=search.scoring,
             parallel=search.parallel,
@@ -116,23 +122,22 @@ def tune(
 
 
 def _is_table_of_trials(path: Path) -> bool:
+    """Whether a file is a table that this command wrote."""
     with path.open("rb") as file:
         return file.readline(len(_TABLE_HEAD)).startswith(_TABLE_HEAD)
 
 
-def _best_trials(tuning: Any) -> Table:
+def _best_trials(tuning: Tuning) -> Table:
+    """The best trials with their parameters, a row each."""
     names = list(tuning.best_params_)
     view = Table(title=f"the best of {len(tuning.trials)} trials", box=None, padding=(0, 2, 0, 0))
     for name in ("trial", "score", *names):
         view.add_column(name, justify="right")
     ordered = tuning.trials.sort_values("score", ascending=False, kind="stable").head(_SHOWN)
     for trial, row in ordered.iterrows():
-        view.add_row(*(Text(_short(value)) for value in (trial, row["score"], *(row[name] for name in names))))
+        cells = (trial, row["score"], *(row[name] for name in names))
+        view.add_row(*(Text(f"{cell:.5g}" if isinstance(cell, float) else str(cell)) for cell in cells))
     return view
-
-
-def _short(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def space_from(pairs: list[str]) -> dict[str, Any]:
@@ -146,16 +151,17 @@ def space_from(pairs: list[str]) -> dict[str, Any]:
     space: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        found = _values(text) if equals else None
-        if found is None:
+        values = _values(text) if equals else None
+        if values is None:
             raise typer.BadParameter(f"--space takes NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=[...], not {pair!r}")
-        space[name] = found
+        space[name] = values
     if not space:
         raise typer.BadParameter("--space says what to search, for example --space alpha=1e-7:1e-2:log")
     return space
 
 
-def _values(text: str) -> Any:
+def _values(text: str) -> list[Any] | tuple[float | str, ...] | None:
+    """A JSON list, or a range as `dkl.tune` takes it; None for a text that is neither."""
     if text.startswith("["):
         try:
             return json.loads(text)
@@ -164,6 +170,7 @@ def _values(text: str) -> Any:
     low, _, rest = text.partition(":")
     high, _, scale = rest.partition(":")
     try:
+        # Whole numbers stay whole, since `dkl.tune` takes a range between two of them for one of whole numbers.
         ends = tuple(int(end) if end.lstrip("+-").isdigit() else float(end) for end in (low, high))
     except ValueError:
         return None

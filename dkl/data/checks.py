@@ -8,16 +8,19 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy import sparse
 
+from dkl.data.given import GivenRows, GivenValues
 from dkl.data.soundness import check_sound, check_structure, check_unmasked
 
+# Float64 has 53 binary digits: it holds every whole number up to this one, and not the next.
 _EXACT = 2**53
 _TOO_LARGE = "integers beyond 2**53 are not exact in float64: pass ids as strings in a data frame, or leave them out"
 ALL_WEIGHTLESS = "sample_weight is zero for all rows, and rows of weight 0 are left out; at least one must count"
 
 
-def stored_dtype(dtype: Any, what: str = "X") -> np.dtype:
+def stored_dtype(dtype: DTypeLike, what: str = "X") -> np.dtype:
     """The dtype in which rows of `dtype` are kept: real numbers as they are, bool as uint8, in native byte order.
 
     Raises
@@ -32,6 +35,7 @@ def stored_dtype(dtype: Any, what: str = "X") -> np.dtype:
         raise ValueError(
             f"Complex data not supported: {what} has dtype {dtype}; pass real and imaginary parts as columns"
         )
+    # Kernels compute with 0 and 1; a boolean in memory is a byte already.
     if dtype.kind == "b":
         return np.dtype(np.uint8)
     if dtype.kind not in "fiu":
@@ -42,7 +46,7 @@ def stored_dtype(dtype: Any, what: str = "X") -> np.dtype:
     return np.dtype(np.float64) if dtype.itemsize > 8 else dtype.newbyteorder("=")
 
 
-def whole_number(value: Any, name: str, least: int = 0) -> int:
+def whole_number(value: object, name: str, least: int = 0) -> int:
     """The argument `name` as an int, numpy's whole numbers among them.
 
     Raises
@@ -59,7 +63,7 @@ def whole_number(value: Any, name: str, least: int = 0) -> int:
     return int(value)
 
 
-def plain_array(values: Any, name: str) -> np.ndarray:
+def plain_array(values: GivenValues, name: str) -> np.ndarray:
     """`values` as an array of plain values; what can be none is refused in words, as argument `name`.
 
     Raises
@@ -76,6 +80,7 @@ def plain_array(values: Any, name: str) -> np.ndarray:
             "one value a row"
         )
     try:
+        # NumPy says "inhomogeneous shape" of ragged lists, which tells only those who know it.
         array = np.asarray(values)
     except ValueError as error:
         raise ValueError(f"{name} is ragged, its rows have different lengths: {error}") from error
@@ -92,7 +97,7 @@ def plain_array(values: Any, name: str) -> np.ndarray:
     return array
 
 
-def as_rows(X: Any) -> np.ndarray | sparse.csr_array:
+def as_rows(X: GivenRows) -> np.ndarray | sparse.csr_array:
     """`X` as a C-contiguous array or as csr_array with sorted indices and no duplicates, in a dtype that is kept.
 
     An array that is so already is not copied.
@@ -104,6 +109,7 @@ def as_rows(X: Any) -> np.ndarray | sparse.csr_array:
     TypeError
         Not numbers.
     """
+    # Before anything follows an index: a damaged sparse matrix would have foreign memory read.
     check_sound(X)
     if sparse.issparse(X):
         _check_two_dimensional(X)
@@ -115,24 +121,26 @@ def as_rows(X: Any) -> np.ndarray | sparse.csr_array:
     return np.ascontiguousarray(rows, dtype=stored_dtype(rows.dtype))
 
 
-def _as_csr(X: Any) -> sparse.csr_array:
+def _as_csr(X: sparse.spmatrix | sparse.sparray) -> sparse.csr_array:
+    """Sparse rows of any format in the one that stores and kernels take: int32 columns, sorted, none of them twice."""
     rows = sparse.csr_array(X).astype(stored_dtype(X.dtype), copy=False)
     if rows.indices.dtype != np.int32 and rows.shape[1] <= np.iinfo(np.int32).max:
         rows = sparse.csr_array((rows.data, rows.indices.astype(np.int32), rows.indptr), shape=rows.shape)
     if X.format not in ("csr", "csc", "bsr", "coo"):
-        # made of lists or of a dictionary, whose indices SciPy takes as they are
+        # It is made of lists or of a dictionary, whose indices SciPy takes as they are.
         check_structure(rows)
     if len(rows.data) > rows.nnz:
-        # entries behind the last row count for nothing, and may hold anything
+        # Entries behind the last row count for nothing, and may hold anything.
         parts = rows.data[: rows.nnz], rows.indices[: rows.nnz], rows.indptr
         rows = sparse.csr_array(parts, shape=rows.shape)
     if not rows.has_canonical_format:
+        # A copy, since the entries are put in order in place, and these may still be the user's own arrays.
         rows = rows.copy()
         rows.sum_duplicates()
     return rows
 
 
-def _check_two_dimensional(X: Any) -> None:
+def _check_two_dimensional(X: GivenRows) -> None:
     if len(X.shape) != 2:
         raise ValueError(
             f"X has shape {X.shape}; expected 2D rows and columns. Reshape your data: X.reshape(-1, 1) for one column, "
@@ -152,20 +160,21 @@ def no_rows(shape: tuple[int, ...]) -> str:
 def _objects_as_numbers(values: np.ndarray, name: str, first_row: int = 0) -> np.ndarray:
     """Python objects as float64; the first that is no number, or that float64 cannot hold, is named with its place."""
     try:
-        found = values.astype(np.float64)
+        numbers = values.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        place = next(p for p in np.ndindex(values.shape) if not _is_number(values[p]))
+        place = next(p for p in np.ndindex(values.shape) if not reads_as_number(values[p]))
         kind = TypeError if isinstance(error, TypeError) else ValueError
         tables = "; a data frame may hold texts" if name == "X" else ""
         raise kind(
             f"{named_place(name, place, first_row)} is {shown_value(values[place])}, but {name} must hold real numbers "
             f"({error}){tables}"
         ) from error
-    for place in map(tuple, np.argwhere(np.abs(found) > _EXACT)):
+    # Large floats are measurements, which float64 rounds as they were rounded before; large whole numbers are ids.
+    for place in map(tuple, np.argwhere(np.abs(numbers) > _EXACT)):
         value = values[place]
         if isinstance(value, Integral):
             raise ValueError(f"{named_place(name, place, first_row)} is {shown_value(value)}; {_TOO_LARGE}")
-    return found
+    return numbers
 
 
 def named_place(name: str, place: tuple[int, ...], first_row: int = 0) -> str:
@@ -173,7 +182,8 @@ def named_place(name: str, place: tuple[int, ...], first_row: int = 0) -> str:
     return f"{name}[{', '.join(str(int(p)) for p in (place[0] + first_row, *place[1:]))}]"
 
 
-def _is_number(value: Any) -> bool:
+def reads_as_number(value: Any) -> bool:
+    """Whether Python makes a float of a value: of a number, or of a text that is one."""
     try:
         float(value)
     except (TypeError, ValueError, OverflowError):
@@ -181,7 +191,7 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def shown_value(value: Any) -> str:
+def shown_value(value: object) -> str:
     """A value of the user's as messages show it: as Python writes it, cut where it is long."""
     return reprlib.repr(value.item() if isinstance(value, np.generic) else value)
 
@@ -204,8 +214,18 @@ def check_rows(X: np.ndarray | sparse.csr_array, *, first_row: int = 0, names: S
     """
     rows: Any = X
     values: np.ndarray = rows.data if sparse.issparse(X) else rows
-    if not len(values) or _all_fine(values):
+    if not len(values):
         return
+    if values.dtype.kind == "f":
+        # A sum is fifty times cheaper than a mask, and is not finite where a value is not. It may overflow where every
+        # value is finite: then the mask decides.
+        with np.errstate(over="ignore", invalid="ignore"):
+            fine = bool(np.isfinite(values.sum(dtype=np.result_type(values, np.float32)))) or bool(_fine(values).all())
+    else:
+        fine = values.dtype.itemsize < 8 or bool(_fine(values).all())
+    if fine:
+        return
+    # The first wrong value in the order of rows, counted over all values, or over the stored entries of sparse rows.
     position = int(np.flatnonzero(~_fine(values.reshape(-1)))[0])
     value = values.reshape(-1)[position]
     if sparse.issparse(X):
@@ -213,25 +233,20 @@ def check_rows(X: np.ndarray | sparse.csr_array, *, first_row: int = 0, names: S
     else:
         row, column = divmod(position, X.shape[1])
     named = "" if names is None else f" (column {names[column]!r})"
-    raise ValueError(f"X[{first_row + row}, {column}]{named} is {spoken(value)}; {_remedy(value)}")
-
-
-def _all_fine(values: np.ndarray) -> bool:
-    if values.dtype.kind == "f":
-        # a sum is fifty times cheaper than a mask; it may overflow where every value is finite
-        with np.errstate(over="ignore", invalid="ignore"):
-            return bool(np.isfinite(values.sum(dtype=np.result_type(values, np.float32)))) or bool(_fine(values).all())
-    return values.dtype.itemsize < 8 or bool(_fine(values).all())
+    fill = "drop or fill them, or pass a data frame, whose missing numbers are filled by the mean"
+    remedy = _TOO_LARGE if isinstance(value, np.integer) else f"rows must be finite: {fill}"
+    raise ValueError(f"X[{first_row + row}, {column}]{named} is {spoken(value)}; {remedy}")
 
 
 def _fine(values: np.ndarray) -> np.ndarray:
+    """Which values rows may hold: finite floats, whole numbers that float64 holds exactly."""
     if values.dtype.kind == "f":
         return np.isfinite(values)
     small = values <= _EXACT
     return small if values.dtype.kind == "u" else small & (values >= -_EXACT)
 
 
-def spoken(value: Any) -> str:
+def spoken(value: object) -> str:
     """A value that is not allowed, as messages call it."""
     return "NaN" if value != value else str(value)
 
@@ -242,13 +257,7 @@ def spoken_names(names: Sequence[str], most: int = 12) -> str:
     return f"[{shown}]" if len(names) <= most else f"[{shown}, ... ({len(names)} in all)]"
 
 
-def _remedy(value: Any) -> str:
-    if isinstance(value, np.integer):
-        return _TOO_LARGE
-    return "rows must be finite: drop or fill them, or pass a data frame, whose missing numbers are filled by the mean"
-
-
-def checked_weight(weight: Any, n_rows: int, *, first_row: int = 0) -> np.ndarray | None:
+def checked_weight(weight: GivenValues, n_rows: int, *, first_row: int = 0) -> np.ndarray | None:
     """Weights as float64 of shape (n,); one number stands for all rows.
 
     Raises
@@ -270,6 +279,7 @@ def checked_weight(weight: Any, n_rows: int, *, first_row: int = 0) -> np.ndarra
         values = values[:, 0]
     if values.shape != (n_rows,):
         raise ValueError(f"sample_weight has shape {values.shape}; expected ({n_rows},), one weight a row of X")
+    # NaN is not >= 0 either; it is written out for whoever reads this.
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(bad):
         row = int(bad[0])
@@ -285,6 +295,7 @@ def check_total_weight(weights: np.ndarray) -> None:
         total = float(np.sum(weights))
     if total == 0.0:
         raise ValueError(ALL_WEIGHTLESS)
+    # Sums of squared weights, and products of two sums, must be numbers of float64, which end at about 1e308.
     if not 1e-150 <= total <= 1e150:
         raise ValueError(
             f"sample_weight sums to {total:g}; sums must lie between 1e-150 and 1e150, beyond which their squares are "

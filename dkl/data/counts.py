@@ -30,6 +30,7 @@ class RowCounts:
     @classmethod
     def of_blocks(cls, blocks: Iterable[Block], n_classes: int | None) -> RowCounts:
         """Count rows that were read (X is not looked at)."""
+        # One entry a block; a block without rows counts too, so that positions are block numbers.
         rows, weights, classes = [], [], []
         for block in blocks:
             rows.append(block.n_rows)
@@ -47,4 +48,5 @@ class RowCounts:
 
 def class_weights(block: Block, n_classes: int) -> np.ndarray:
     """The total weight of each class in a block: (K,) float64."""
+    # Without weights `bincount` counts rows as integers; they are float64 everywhere, as sums of weights are.
     return np.bincount(np.asarray(block.y), weights=block.weight, minlength=n_classes).astype(np.float64)

@@ -4,50 +4,41 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import dask
 import numpy as np
-from dask.delayed import Delayed
 
 from dkl.data.checks import shown_value, whole_number
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset, open_dataset
-from dkl.data.ingest.shuffle import shuffled_batches
-from dkl.data.ingest.staging import shuffle_keys
+from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import TaskChoice
-from dkl.data.sources.in_memory import ArraySource
-from dkl.data.sources.rows import PARTS
 from dkl.data.sources.selected import SelectedSource
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
-from dkl.data.store.commit import check_replaceable
+from dkl.data.store.copying import blocks_in_order, shuffled_blocks, write_all
 from dkl.data.store.location import Location
-from dkl.data.store.outputs import check_output
+from dkl.data.store.overwriting import check_output
 from dkl.data.store.version_files import newest_version
 from dkl.data.store.writer import DatasetWriter
 from dkl.data.together.rows import BesideFeatures
-from dkl.events import Event, Subscriber, ignore
-from dkl.protocols.block import Block
-
-_DASK_BLOCKS_AT_ONCE = 2
-_TAGS = [("weight", np.float64), ("row_id", np.int64)]
+from dkl.events import Subscriber, ignore
 
 
 def create_dataset(
     store: str | os.PathLike[str],
-    X: Any,
-    y: Any = None,
+    X: GivenRows | Dataset,
+    y: GivenValues = None,
     *,
-    sample_weight: Any = None,
-    groups: Any = None,
-    times: Any = None,
+    sample_weight: GivenValues = None,
+    groups: GivenValues = None,
+    times: GivenValues = None,
     shuffle: bool = False,
     seed: int = 0,
     task: TaskChoice = "auto",
-    classes: Any = None,
+    classes: GivenValues = None,
     column_names: list[str] | None = None,
     overwrite: bool = False,
     rows_a_block: int | None = None,
@@ -122,14 +113,18 @@ def create_dataset(
         raise TypeError(f"publish is {shown_value(publish)}; expected a function of one Event")
     seed = whole_number(seed, "seed")
     rows_a_block = None if rows_a_block is None else whole_number(rows_a_block, "rows_a_block", 1)
-    refuse_existing(store, storage_options, overwrite=overwrite)
+    # Where the rows go is looked at before they are: checking a large array takes long, and would be for nothing.
+    target = Location.of(store, storage_options)
+    check_output(target, "dataset", overwrite=overwrite)
     beside = BesideFeatures(X, groups, times)
     dataset = as_dataset(beside.X, y, sample_weight, task=task, classes=classes)
+    # The blocks of rows in memory stay what they are, whatever is noted of the rows.
     rows_a_block = rows_a_block or getattr(dataset.source, "rows_a_block", None)
     dataset = beside.noted(dataset, sample_weight)
     if overwrite:
-        check_own_rows(dataset, Location.of(store, storage_options))
+        _check_own_rows(dataset, target)
     schema = dataset.schema
+    # Names that are given here win over those of a frame, or of the dataset that the rows come from.
     names = schema.column_names if column_names is None else list(column_names)
     schema = replace(
         schema,
@@ -146,27 +141,16 @@ def create_dataset(
         storage_options=storage_options,
         rows_a_block=rows_a_block,
     )
-    blocks = shuffled_blocks(dataset, seed) if shuffle else blocks_in_order(dataset)
+    # Blocks of the source need not be those of the store: the writer cuts them anew.
+    columns = {role: known.column for role, known in dataset.schema.row_columns.items()}
+    source = dataset.source
+    blocks = shuffled_blocks(source, seed, columns) if shuffle else blocks_in_order(source, columns)
     with writer:
         write_all(writer, blocks, dataset.n_rows, publish)
     return open_dataset(store, **(storage_options or {}))
 
 
-def refuse_existing(
-    store: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, *, overwrite: bool
-) -> None:
-    """Refuse a store that may not be replaced, before any long work.
-
-    Raises
-    ------
-    FileExistsError
-    """
-    location = Location.of(store, storage_options)
-    check_output(location, "dataset", overwrite=overwrite)
-    check_replaceable(location, overwrite=overwrite, kind="dataset")
-
-
-def check_own_rows(dataset: Dataset, target: Location) -> None:
+def _check_own_rows(dataset: Dataset, target: Location) -> None:
     """Refuse to replace a store by rows of its own that are not all that it holds by now.
 
     Raises
@@ -176,10 +160,12 @@ def check_own_rows(dataset: Dataset, target: Location) -> None:
     ValueError
         The store is behind a URL, where it is deleted before its rows could be read.
     """
+    # Views read the store that they narrow.
     source = dataset.source.base if isinstance(dataset.source, SelectedSource) else dataset.source
     if not isinstance(source, StoreSource | VersionSource) or source.location.key != target.key:
         return
     token = (source.parts[0] if isinstance(source, VersionSource) else source).token
+    # Rows that were read from another store at the same place, which is gone by now, cannot be read any more.
     target.check_token(token)
     if newest_version(target, token) > source.version:
         raise FileExistsError(
@@ -188,53 +174,3 @@ def check_own_rows(dataset: Dataset, target: Location) -> None:
         )
     if not target.is_local:
         raise ValueError(f"{target.place} cannot be replaced by its own rows; write them to another store")
-
-
-def write_all(writer: DatasetWriter, blocks: Iterator[Block], n_rows: int, publish: Subscriber) -> None:
-    """Hand blocks to a writer, telling of each."""
-    start = time.perf_counter()
-    publish(Event("started", "create", total=n_rows))
-    for block in blocks:
-        weight = block.weights if writer.schema.has_weight else None
-        writer.write(block.X, block.y, weight, block.row_id, block.columns)
-        seconds = time.perf_counter() - start
-        publish(Event("advanced", "create", writer.rows_written, n_rows, rows=block.n_rows, seconds=seconds))
-    publish(Event("finished", "create", n_rows, n_rows, seconds=time.perf_counter() - start))
-
-
-def blocks_in_order(dataset: Dataset) -> Iterator[Block]:
-    """Every block that has rows, read or computed a few at a time, with its groups and times under these names."""
-    source, known = dataset.source, dataset.schema.row_columns
-    parts = (*PARTS, *(of_rows.column for of_rows in known.values()))
-    reader = source.reader()
-    filled = np.flatnonzero(source.block_rows)
-    for start in range(0, len(filled), _DASK_BLOCKS_AT_ONCE):
-        tickets = [source.ticket(int(index)) for index in filled[start : start + _DASK_BLOCKS_AT_ONCE]]
-        if isinstance(tickets[0], Delayed):
-            tickets = list(dask.compute(*tickets))
-        for block in (reader.load(ticket, parts) for ticket in tickets):
-            yield replace(block, columns={role: block.columns[of_rows.column] for role, of_rows in known.items()})
-
-
-def shuffled_blocks(dataset: Dataset, seed: int) -> Iterator[Block]:
-    """All rows in the order of `dkl.data.ingest.staging.shuffle_keys`: in memory, or through temporary disk."""
-    source = dataset.source
-    if isinstance(source, ArraySource):
-        yield from source.reordered(np.argsort(shuffle_keys(source.row_id, seed), kind="stable"))
-        return
-    n_bytes = source.block_nbytes * source.n_blocks
-    batches = ((block.X, block.y, _tags(block)) for block in blocks_in_order(dataset))
-    tags: Any
-    for X, y, tags, _ in shuffled_batches(batches, n_bytes=n_bytes, seed=seed):
-        weight = tags["weight"].copy() if source.has_weight else None
-        columns = {role: tags[role].copy() for role in dataset.schema.row_columns}
-        yield Block(0, X, y, weight, tags["row_id"].copy(), columns)
-
-
-def _tags(block: Block) -> np.ndarray:
-    """Weight, identity, group and time of each row as one column, which travels with the row."""
-    tags = np.empty(block.n_rows, [*_TAGS, *((role, np.int64) for role in block.columns)])
-    tags["weight"], tags["row_id"] = block.weights, block.row_id
-    for role, codes in block.columns.items():
-        tags[role] = codes
-    return tags

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -14,18 +15,24 @@ import zarr
 from scipy import sparse
 
 from dkl.data.checks import stored_dtype, whole_number
-from dkl.data.description import Description, describe_dataset
+from dkl.data.description import Description, describe_rows
+from dkl.data.given import GivenRows, GivenValues
 from dkl.data.label_mixing import warn_if_unmixed
 from dkl.data.labels import TaskChoice
 from dkl.data.schema import Schema, Task
 from dkl.data.sources.in_place import CsrGroup, InPlaceSource, classes_in_place, open_in_place
 from dkl.data.sources.rows import RowSource, lazy_part
-from dkl.data.sources.selected import Thinned, narrowed
+from dkl.data.sources.selected import SelectedSource, Thinned, narrowed
+from dkl.data.sources.stored import StoreSource
+from dkl.data.sources.versions import VersionSource
 from dkl.data.splits import SplitSet, are_shares, assign, split_rule
+from dkl.data.store.changes import StoredVersion, append_rows, drop_rows, encoded_like, joined_splits
 from dkl.data.store.location import Location
 from dkl.data.store.version_files import open_version
 from dkl.data.together.choosing import chosen_rows_together
+from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.splitting import split_rule_together
+from dkl.data.verification import faults
 from dkl.events import Subscriber, ignore
 
 
@@ -67,6 +74,7 @@ class Dataset:
     ) -> None:
         self.source = source
         self.schema = schema
+        # A copy: whoever made the mapping may go on with it, and a dataset never changes.
         self.split_sets = dict(splits or {})
         self.store = store
         self.name = name
@@ -99,7 +107,9 @@ class Dataset:
     @property
     def version(self) -> int:
         """How often rows were appended to the store, or dropped from it, before this dataset was opened."""
-        return getattr(getattr(self.source, "base", self.source), "version", 0)
+        # A view has the version of the rows that it narrows; rows outside of stores of dkl have none.
+        source = self.source.base if isinstance(self.source, SelectedSource) else self.source
+        return getattr(source, "version", 0)
 
     @property
     def total_weight(self) -> float:
@@ -142,6 +152,7 @@ class Dataset:
     @property
     def X(self) -> da.Array:
         """All rows, (n_rows, d), lazily: a chunk a block, NumPy or csr_array."""
+        # Dask wants to know what a chunk is like before there is one: an array of the same kind without rows.
         empty = np.empty((0, self.n_columns), self.source.dtype)
         return lazy_part(self.source, "X", sparse.csr_array(empty) if self.source.is_sparse else empty)
 
@@ -150,6 +161,7 @@ class Dataset:
         """All targets, lazily: labels (n_rows,), numbers (n_rows,) or (n_rows, n_targets); None without them."""
         if self.task is None:
             return None
+        # Blocks hold the positions of labels in `classes`; users see the labels themselves.
         dtype = np.dtype(np.float64) if self.classes is None else self.classes.dtype
         return lazy_part(self.source, "y", np.empty(self.schema.y_shape(0), dtype), classes=self.classes)
 
@@ -170,6 +182,7 @@ class Dataset:
         for split in self.split_sets.values():
             if name in split.names:
                 source = split.select(self.source, name, self.schema.n_classes)
+                # A view of a view keeps both names: 'train.fold 1'.
                 full = f"{self.name}.{name}" if self.name else name
                 return Dataset(source, self.schema, store=self.store, name=full)
         known = f"it has {', '.join(map(repr, self.splits))}" if self.splits else "it has none: ds = ds.split({...})"
@@ -241,6 +254,7 @@ class Dataset:
             names, rule = split_rule(given, self.n_rows, seed=seed, n_classes=schema.n_classes if stratify else None)
         self._check_split_names(names, name)
         split = assign(source, names, rule, schema.n_classes, columns)
+        # Only a whole store (version 0) can keep codes beside its rows; later versions and views keep theirs in memory.
         writer = getattr(self.source, "write_split", None)
         if write and writer is None:
             raise ValueError(f"{self._called} is not a whole store: its splits are kept in memory (write=False)")
@@ -279,6 +293,7 @@ class Dataset:
         """
         if max_rows < 1:
             raise ValueError(f"max_rows is {max_rows}; expected at least 1")
+        # Nothing to leave out: a view of all rows would only copy them.
         if max_rows >= self.n_rows:
             return self
         step = Thinned(self.source.block_rows, int(max_rows), int(seed))
@@ -287,12 +302,12 @@ class Dataset:
 
     def append(
         self,
-        X: Any,
-        y: Any = None,
+        X: GivenRows | Dataset,
+        y: GivenValues = None,
         *,
-        sample_weight: Any = None,
-        groups: Any = None,
-        times: Any = None,
+        sample_weight: GivenValues = None,
+        groups: GivenValues = None,
+        times: GivenValues = None,
         split: str | Sequence[str] | None = None,
         publish: Subscriber = ignore,
     ) -> Dataset:
@@ -327,11 +342,19 @@ class Dataset:
         FileExistsError
             A newer version is there.
         """
-        from dkl.data.store.changes import append_rows
+        version = self._stored_version()
+        joins = joined_splits(version, split)
+        beside = BesideFeatures.like(self.schema, X, groups, times)
+        if isinstance(X, Dataset):
+            given = X.used_whole(y, sample_weight, self.task or "auto")
+            further, schema = given.source, given.schema
+        else:
+            further, schema = encoded_like(version, beside.X, y, sample_weight)
+        further, schema = beside.on(further, schema, sample_weight)
+        number = append_rows(version, further, schema, joins, publish)
+        return open_dataset(version.source.location.url, number, **version.source.location.options)
 
-        return append_rows(self, (X, y, sample_weight), split, publish, groups=groups, times=times)
-
-    def drop(self, rows: Any = None, *, blocks: Any = None) -> Dataset:
+    def drop(self, rows: GivenValues = None, *, blocks: GivenValues = None) -> Dataset:
         """Take rows, or whole blocks, out of the store; nothing that is stored is rewritten, and no X is read.
 
         A new version of the store, as of `append`. The other blocks keep their numbers. The dropped rows stay on disk
@@ -355,9 +378,47 @@ class Dataset:
         FileExistsError
             A newer version is there.
         """
-        from dkl.data.store.changes import drop_rows
+        version = self._stored_version()
+        number = drop_rows(version, rows, blocks)
+        return open_dataset(version.source.location.url, number, **version.source.location.options)
 
-        return drop_rows(self, rows, blocks)
+    def _stored_version(self) -> StoredVersion:
+        """The version of a store that this dataset is, whole; views and rows elsewhere are refused."""
+        if not isinstance(self.source, StoreSource | VersionSource):
+            what = f"{self!r} is a view" if self.store is not None else f"{self!r} is not in a store of dkl"
+            raise ValueError(f"{what}; rows are appended to, and dropped from, what dkl.open_dataset(store) opens")
+        return StoredVersion(self.source, self.schema, self.split_sets, repr(self))
+
+    def used_whole(self, y: GivenValues, sample_weight: GivenValues, task: TaskChoice) -> Dataset:
+        """This dataset, where a function that takes rows of any kind is given it.
+
+        Raises
+        ------
+        ValueError
+            Targets or weights are given beside it, or its target is for another task.
+
+        Warns
+        -----
+        UserWarning
+            It has splits, and all of them are used together.
+        """
+        for name, given in (("y", y), ("sample_weight", sample_weight)):
+            if given is not None:
+                own = self.task is not None if name == "y" else self.source.has_weight
+                has = f"has its own {name}" if own else f"was created without {name}"
+                raise ValueError(
+                    f"{name} was given beside a Dataset, which {has}; pass the Dataset alone, or create it with {name}="
+                )
+        if task != "auto" and self.task is not None and task != self.task:
+            raise ValueError(f"the target of {self!r} is for {self.task}, not for {task}; create it with task={task!r}")
+        if self.splits:
+            warnings.warn(
+                f"{self!r} has splits and is used whole, all of them together; pass ds[{self.splits[0]!r}] for one of "
+                "them",
+                UserWarning,
+                stacklevel=3,
+            )
+        return self
 
     def verify(self) -> list[str]:
         """Read every byte that the dataset keeps and report what is wrong, all of it.
@@ -368,19 +429,18 @@ class Dataset:
             One sentence a fault, naming the block; empty when all is well. Rows that have no checksums (arrays in
             memory, `dkl.from_zarr`) are read and checked for NaN and infinity.
         """
-        from dkl.data.verification import faults
-
         return list(faults(self.source))
 
     def describe(self) -> Description:
         """What is in the dataset, for print, a notebook, or as JSON in ``.facts``."""
-        return describe_dataset(self)
+        return describe_rows(self.source, self.schema, self.split_sets, self.name)
 
     @property
     def _called(self) -> str:
         return f"split {self.name!r} of {self.source.place}" if self.name else f"the dataset of {self.source.place}"
 
     def __repr__(self) -> str:
+        # Without a target nothing is said of one.
         kind = {"classification": f", {self.schema.n_classes} classes", "regression": ", regression"}.get(
             self.task or "", ""
         )
@@ -421,17 +481,18 @@ def open_dataset(store: str | os.PathLike[str], version: int | None = None, **st
     """
     version = None if version is None else whole_number(version, "version")
     source, splits = open_version(Location.of(store, storage_options), version)
+    # The counts of each block are in the manifest, so that this look costs no read.
     warn_if_unmixed(source.counts, source.place, stacklevel=3)
     return Dataset(source, source.schema, splits=splits, store=source.location.url)
 
 
 def from_zarr(
-    X: Any,
-    y: Any = None,
+    X: GivenRows,
+    y: GivenValues = None,
     *,
-    sample_weight: Any = None,
+    sample_weight: GivenValues = None,
     task: TaskChoice = "auto",
-    classes: Any = None,
+    classes: GivenValues = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Use zarr arrays where they are: no row is copied, and no checksum of ours guards them.
@@ -457,6 +518,7 @@ def from_zarr(
     ValueError
         Shapes that do not fit, complex numbers, NaN or infinity in y.
     """
+    # Each may be a path, a URL or an open array; values in memory pass through.
     opened_X, opened_y, weight = (open_in_place(values, storage_options) for values in (X, y, sample_weight))
     rows = CsrGroup(opened_X) if isinstance(opened_X, zarr.Group) else opened_X
     if not isinstance(rows, zarr.Array | CsrGroup):

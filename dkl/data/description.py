@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from dkl.data.dataset import Dataset
+from dkl.data.schema import Schema
+from dkl.data.sources.rows import RowSource
+from dkl.data.splits import SplitSet
 
 _SHOWN = 12
 
@@ -40,7 +41,7 @@ class Description:
         return f"<table><caption>dkl Dataset</caption><tbody>{rows}</tbody></table>"
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """One fact on one line, long lists cut."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -60,38 +61,37 @@ def _more(count: int) -> str:
     return f" and {count - _SHOWN:,} more" if count > _SHOWN else ""
 
 
-def describe_dataset(dataset: Dataset) -> Description:
-    """All facts that are known without reading rows, and the classes of a view where they must be counted."""
-    source = dataset.source
-    facts: dict[str, Any] = {"place": source.place, "rows": dataset.n_rows, "columns": dataset.n_columns}
-    if dataset.name:
-        facts["view"] = dataset.name
-    facts |= {"dtype": str(source.dtype), "sparse": source.is_sparse, "task": dataset.task or "none"}
-    facts |= _class_facts(dataset)
+def describe_rows(source: RowSource, schema: Schema, splits: Mapping[str, SplitSet], name: str) -> Description:
+    """All facts that are known without reading rows, and the classes of a view where they must be counted.
+
+    Parameters
+    ----------
+    source : RowSource
+    schema : Schema
+    splits : mapping of str to SplitSet
+    name : str
+        Of the view; empty for all rows.
+    """
+    facts: dict[str, Any] = {"place": source.place, "rows": int(source.block_rows.sum()), "columns": source.n_columns}
+    if name:
+        facts["view"] = name
+    facts |= {"dtype": str(source.dtype), "sparse": source.is_sparse, "task": schema.task or "none"}
+    weights = source.counts.class_weights if schema.classes is not None else None
+    if schema.classes is not None and weights is not None:
+        # Without weights the sums count rows, and are shown as such.
+        number = float if source.has_weight else int
+        labels = map(str, schema.classes.tolist())
+        facts["classes"] = {label: number(weight) for label, weight in zip(labels, weights.sum(axis=0), strict=True)}
     if source.has_weight:
-        facts["total weight"] = dataset.total_weight
+        facts["total weight"] = float(source.counts.weights.sum())
     facts["blocks"] = source.n_blocks
     facts["rows a block"] = int(source.block_rows.max(initial=0))
     facts["largest block (MiB)"] = round(source.block_nbytes / 2**20, 2)
     if source.stored_nbytes:
         facts["stored (MiB)"] = round(source.stored_nbytes / 2**20, 2)
-    for name, split in dataset.split_sets.items():
+    for label, split in splits.items():
         rows = split.rows.sum(axis=0)
-        facts[f"splits ({name})"] = {n: int(count) for n, count in zip(split.names, rows, strict=True)}
-    return Description(facts | _schema_facts(dataset) | _storage_facts(dataset))
-
-
-def _class_facts(dataset: Dataset) -> dict[str, Any]:
-    if dataset.classes is None or dataset.class_weights is None:
-        return {}
-    weights = {str(c): float(w) for c, w in zip(dataset.classes.tolist(), dataset.class_weights, strict=True)}
-    whole = not dataset.source.has_weight
-    return {"classes": {label: int(w) if whole else w for label, w in weights.items()}}
-
-
-def _schema_facts(dataset: Dataset) -> dict[str, Any]:
-    schema = dataset.schema
-    facts: dict[str, Any] = {}
+        facts[f"splits ({label})"] = {n: int(count) for n, count in zip(split.names, rows, strict=True)}
     if schema.column_names is not None:
         facts["column names"] = list(schema.column_names)
     if schema.encoding is not None:
@@ -104,9 +104,6 @@ def _schema_facts(dataset: Dataset) -> dict[str, Any]:
         facts["shuffled with seed"] = schema.shuffle_seed
     if schema.provenance:
         facts["provenance"] = dict(schema.provenance)
-    return facts
-
-
-def _storage_facts(dataset: Dataset) -> dict[str, Any]:
-    storage = getattr(dataset.source, "storage_facts", None)
-    return dict(storage) if storage is not None else {"checksums": "none: the rows are used where they are, unverified"}
+    # Stores of dkl say how they keep the rows; nobody else does, and nobody else checks them.
+    unverified = {"checksums": "none: the rows are used where they are, unverified"}
+    return Description(facts | dict(getattr(source, "storage_facts", unverified)))

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import dask.array as da
 import numpy as np
 from dask import delayed
 from scipy import sparse
 
+from dkl.data.given import GivenRows
 from dkl.data.ingest.encoding import TableEncoding, learn_encoding
 
 
-def is_frame(X: Any) -> bool:
+def is_frame(X: object) -> bool:
     """Whether `X` is a pandas or a Dask data frame."""
+    # By its name, so that neither library is imported where nobody uses it.
     return type(X).__name__ == "DataFrame" and hasattr(X, "dtypes") and hasattr(X, "columns")
 
 
-def encode_frame(X: Any) -> tuple[Any, TableEncoding]:
+def encode_frame(X: GivenRows) -> tuple[GivenRows, TableEncoding]:
     """The encoded rows of a data frame (ndarray, csr_array, or a Dask array of them) and the rules that made them.
 
     A Dask frame is read once for the statistics of its columns, a partition at a time; its rows stay lazy.
@@ -28,7 +28,7 @@ def encode_frame(X: Any) -> tuple[Any, TableEncoding]:
     return encoded_by(encoding, X), encoding
 
 
-def check_names(frame: Any) -> None:
+def check_names(frame: GivenRows) -> None:
     """Raise ValueError for a data frame without columns, or with two of one name."""
     names = list(frame.columns)
     if not names:
@@ -41,25 +41,23 @@ def check_names(frame: Any) -> None:
         raise ValueError(f"column names must differ; found more than once: {twice}")
 
 
-def encoded_by(encoding: TableEncoding, X: Any, dtype: np.dtype | None = None) -> Any:
+def encoded_by(
+    encoding: TableEncoding, X: GivenRows, dtype: np.dtype | None = None
+) -> np.ndarray | sparse.csr_array | da.Array:
     """The rows of a data frame by known rules, in their dtype or in `dtype`; those of a Dask frame stay lazy."""
     dtype = encoding.dtype if dtype is None else dtype
-    return _lazy_rows(X, encoding, dtype) if hasattr(X, "partitions") else encoding.transform(X, dtype=dtype)
-
-
-def _lazy_rows(frame: Any, encoding: TableEncoding, dtype: np.dtype) -> da.Array:
-    lengths = [int(n) for n in frame.map_partitions(len, meta=(None, np.int64)).compute()]
+    if not hasattr(X, "partitions"):
+        return encoding.transform(X, dtype=dtype)
+    # The lengths of the partitions are counted now: messages name rows by their numbers, and blocks need known sizes.
+    lengths = [int(n) for n in X.map_partitions(len, meta=(None, np.int64)).compute()]
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     empty = np.empty((0, encoding.n_columns), dtype)
     meta = sparse.csr_array(empty) if encoding.is_sparse else empty
-    encode = delayed(_encode_partition, pure=False)
+    # The encoding is one node of the graph, not a copy in each task.
+    encode = delayed(TableEncoding.transform, pure=False)
     shared = delayed(encoding, pure=False)
     chunks = [
-        da.from_delayed(encode(part, shared, int(start), dtype), (n, encoding.n_columns), meta=meta)
-        for part, n, start in zip(frame.to_delayed(), lengths, starts, strict=True)
+        da.from_delayed(encode(shared, part, first_row=int(start), dtype=dtype), (n, encoding.n_columns), meta=meta)
+        for part, n, start in zip(X.to_delayed(), lengths, starts, strict=True)
     ]
     return da.concatenate(chunks)
-
-
-def _encode_partition(frame: Any, encoding: TableEncoding, first_row: int, dtype: np.dtype) -> Any:
-    return encoding.transform(frame, first_row=first_row, dtype=dtype)

@@ -21,15 +21,21 @@ def imbalance(counts: RowCounts) -> tuple[float, float]:
         The mean total variation distance over blocks (0 when all shares are equal, near 1 when each block has a class
         of its own), and its expectation under a shuffle.
     """
+    # The class table T has a row a block b and a column a class k: T[b, k] is the weight of class k in block b.
     table = counts.class_weights
     if table is None or not table.sum():
         return 0.0, 0.0
     weights = table.sum(axis=1)
+    # Empty blocks have no shares, and say nothing.
     filled = weights > 0
     table, weights, rows = table[filled], weights[filled], np.maximum(counts.rows[filled], 1)
     overall = table.sum(axis=0) / table.sum()
+    # The total variation distance of a block's class shares from those of all rows: half the sum of the differences.
     distance = np.abs(table / weights[:, None] - overall).sum(axis=1) / 2
+    # A share p of n rows at random has the standard deviation sqrt(p (1 - p) / n), and the mean absolute value of a
+    # normal number is sqrt(2 / pi) of that.
     spread = np.sqrt(2 / np.pi * overall * (1 - overall)).sum() / 2
+    # Blocks count by their weight, as they do in every sum over the rows.
     share = weights / weights.sum()
     return float(share @ distance), float(share @ (spread / np.sqrt(rows)))
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from decimal import Decimal
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from dkl.data.checks import ALL_WEIGHTLESS, named_place, plain_array, shown_value, spoken
+from dkl.data.given import GivenValues
 from dkl.data.schema import Task
 
 TaskChoice = Literal["auto", "classification", "regression"]
 
 
-# beyond it, the squares of a hundred million targets have no sum in float64
+# Beyond it, the squares of a hundred million targets have no sum in float64, which ends at about 1e308.
 LARGEST_TARGET = 1e150
 
 
-def as_targets(y: Any, n_rows: int | None = None, *, first_row: int = 0) -> np.ndarray:
+def as_targets(y: GivenValues, n_rows: int | None = None, *, first_row: int = 0) -> np.ndarray:
     """`y` as an array of plain values: shape (n,), or (n, t) for several targets; (n, 1) is flattened.
 
     Objects become strings or numbers, where they all are.
@@ -39,6 +40,7 @@ def as_targets(y: Any, n_rows: int | None = None, *, first_row: int = 0) -> np.n
         Dates, bytes, a sparse matrix.
     """
     values = plain_array(y, "y")
+    # A column of one value a row, as data frames and some readers have it.
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     check_target_shape(values.shape, n_rows)
@@ -64,15 +66,17 @@ def check_target_shape(shape: tuple[int, ...], n_rows: int | None = None) -> Non
 
 
 def _plain_objects(values: np.ndarray, first_row: int) -> np.ndarray:
+    """Python objects as texts, booleans, int64 or float64, whichever holds all of them; a mixture is refused."""
     types = set(map(type, values.flat))
-    kinds = {_kind(one) for one in types}
+    kinds = {_kind(each) for each in types}
     if kinds == {"texts"}:
         return values.astype(np.str_)
     if kinds == {"booleans"}:
         return values.astype(np.bool_)
     if not kinds <= {"booleans", "numbers"}:
         _refuse_objects(values, first_row)
-    if not all(issubclass(one, Integral | np.bool_) for one in types):
+    # One value that is not whole makes all of them floats; booleans among numbers count as 0 and 1.
+    if not all(issubclass(each, Integral | np.bool_) for each in types):
         return values.astype(np.float64)
     try:
         return values.astype(np.int64)
@@ -84,18 +88,13 @@ def _plain_objects(values: np.ndarray, first_row: int) -> np.ndarray:
         ) from error
 
 
-def _kind(one: type) -> str:
+def _kind(type_of_value: type) -> str:
     """What objects of a type are to messages: texts, booleans, numbers, or something else, by the type's own name."""
+    # Python's bool is a number by its class, so that booleans are told before numbers.
     for kind, types in (("texts", (str,)), ("booleans", (bool, np.bool_)), ("numbers", (Real, Decimal))):
-        if issubclass(one, types):
+        if issubclass(type_of_value, types):
             return kind
-    return one.__name__
-
-
-def _is_missing(value: Any) -> bool:
-    return (
-        value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, Real) and value != value)
-    )
+    return type_of_value.__name__
 
 
 def _refuse_objects(values: np.ndarray, first_row: int) -> None:
@@ -104,8 +103,12 @@ def _refuse_objects(values: np.ndarray, first_row: int) -> None:
     A missing one is named before the others: it is the most common.
     """
     places = list(np.ndindex(values.shape))
-    for place in filter(lambda place: _is_missing(values[place]), places):
-        where, value = named_place("y", place, first_row), shown_value(values[place])
+    for place in places:
+        given = values[place]
+        is_nan = isinstance(given, Real) and given != given
+        if given is not None and type(given).__name__ not in ("NAType", "NaTType") and not is_nan:
+            continue
+        where, value = named_place("y", place, first_row), shown_value(given)
         raise ValueError(
             f"Input y: {where} is {value}, so its target is missing; drop rows without a target, or give them one"
         )
@@ -131,6 +134,7 @@ def guess_task(y: np.ndarray) -> Task:
     """
     if y.ndim == 2:
         return "regression"
+    # Texts, booleans and integers are labels; whoever means quantities by integers says task="regression".
     if y.dtype.kind != "f":
         return "classification"
     return "classification" if bool(np.all(~np.isfinite(y) | (y == np.trunc(y)))) else "regression"
@@ -169,8 +173,11 @@ def encode_labels(
         A label is not among the classes; it and its row are named.
     """
     known, labels = _comparable(classes, y)
+    # The classes are sorted. A label beyond the last one has the position K, which is no class: it is taken for the
+    # last, and found out by the comparison below.
     codes = np.minimum(np.searchsorted(known, labels), len(known) - 1)
     unknown = known[codes] != labels
+    # A row of weight 0 is not there, whatever its label is.
     wrong = np.flatnonzero(unknown if weight is None else unknown & (weight != 0))
     if len(wrong):
         row = int(wrong[0])
@@ -182,6 +189,7 @@ def encode_labels(
 
 
 def _comparable(classes: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Classes and labels in types that compare with each other; texts and numbers do not."""
     if (classes.dtype.kind in "US") != (y.dtype.kind in "US"):
         raise ValueError(
             f"labels have dtype {y.dtype} and the known classes have dtype {classes.dtype}: {shown_classes(classes)}"
@@ -196,7 +204,7 @@ def shown_classes(classes: np.ndarray, most: int = 10) -> str:
 
 
 def target_codes(
-    y: np.ndarray, task: TaskChoice, classes: Any, weight: np.ndarray | None = None
+    y: np.ndarray, task: TaskChoice, classes: GivenValues, weight: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray | None, Task]:
     """Targets as blocks hold them, the sorted classes (None for regression), and the task.
 
@@ -206,13 +214,17 @@ def target_codes(
         NaN or infinity, labels of two dimensions, an unknown label.
     """
     check_targets(y)
-    chosen: Task = guess_task(y) if task == "auto" and classes is None else "classification" if task == "auto" else task
-    if chosen == "regression":
-        return numeric_targets(y), None, chosen
+    if task != "auto":
+        decided: Task = task
+    else:
+        # Whoever names classes has labels, whatever they look like.
+        decided = guess_task(y) if classes is None else "classification"
+    if decided == "regression":
+        return numeric_targets(y), None, decided
     if y.ndim == 2:
         raise ValueError(f"y has shape {y.shape}; labels must be of one dimension: one class a row")
     labels = sorted_classes(labels_that_count(y, weight) if classes is None else classes)
-    return encode_labels(y, labels, weight=weight), labels, chosen
+    return encode_labels(y, labels, weight=weight), labels, decided
 
 
 def numeric_targets(y: np.ndarray, *, first_row: int = 0) -> np.ndarray:
@@ -229,6 +241,7 @@ def numeric_targets(y: np.ndarray, *, first_row: int = 0) -> np.ndarray:
     numbers = np.ascontiguousarray(y, dtype=np.float64)
     if y.dtype.kind in "iu" and y.dtype.itemsize == 8:
         with np.errstate(invalid="ignore"):
+            # There and back again: an integer that comes back as another one was rounded on the way.
             lost = np.argwhere(numbers.astype(y.dtype) != y)
         if len(lost):
             place = tuple(lost[0])
@@ -246,7 +259,7 @@ def numeric_targets(y: np.ndarray, *, first_row: int = 0) -> np.ndarray:
     return numbers
 
 
-def sorted_classes(labels: Any) -> np.ndarray:
+def sorted_classes(labels: GivenValues) -> np.ndarray:
     """The distinct labels in order.
 
     Raises

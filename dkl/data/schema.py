@@ -87,7 +87,9 @@ class Schema:
     held_by: HeldBy | None = None
 
     def __post_init__(self) -> None:
+        # The class is frozen; this is its own constructor still. Native byte order, since kernels take nothing else.
         object.__setattr__(self, "dtype", np.dtype(self.dtype).newbyteorder("="))
+        # Everything downstream asks one of the two and relies on the other.
         if (self.task == "classification") != (self.classes is not None):
             raise ValueError(f"a schema has classes when its task is 'classification'; the task is {self.task!r}")
         for name in ("column_names", "passthrough"):
@@ -105,7 +107,10 @@ class Schema:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON values; `from_json` is the inverse."""
+        # Labels keep their dtype: 1, 1.0, True and "1" are different labels, and JSON would mix up some of them.
         classes = None if self.classes is None else {"dtype": self.classes.dtype.str, "values": self.classes.tolist()}
+        # Absent from stores of older releases; left out where there is nothing to say, so that their digests stay as
+        # they were.
         read = {} if self.first_index is None else {"first_index": self.first_index}
         return {
             "n_columns": self.n_columns,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy import sparse
 
+from dkl.data.given import GivenRows, GivenValues
 
-def check_unmasked(values: Any, name: str, *, first_row: int = 0) -> None:
+
+def check_unmasked(values: GivenValues, name: str, *, first_row: int = 0) -> None:
     """Refuse masked arrays with masked entries: what is below a mask counts for nothing, and would be learned from.
 
     Raises
@@ -18,6 +18,7 @@ def check_unmasked(values: Any, name: str, *, first_row: int = 0) -> None:
     """
     if not np.ma.is_masked(values):
         return
+    # The first masked entry, in as many coordinates as the array has dimensions.
     place = [int(part[0]) for part in np.nonzero(np.ma.getmaskarray(values))]
     place[0] += first_row
     raise ValueError(
@@ -26,14 +27,14 @@ def check_unmasked(values: Any, name: str, *, first_row: int = 0) -> None:
     )
 
 
-def check_sound(X: Any) -> None:
+def check_sound(X: GivenRows) -> None:
     """`check_unmasked` of rows, and `check_structure` of sparse ones."""
     check_unmasked(X, "X")
     if sparse.issparse(X):
         check_structure(X)
 
 
-def check_structure(X: Any, *, first_row: int = 0) -> None:
+def check_structure(X: GivenRows, *, first_row: int = 0) -> None:
     """Refuse a sparse matrix that points beyond its rows or columns, before anything follows a pointer.
 
     One look for the smallest and largest index and one for falling pointers; SciPy itself looks at neither, and what
@@ -59,6 +60,7 @@ def check_structure(X: Any, *, first_row: int = 0) -> None:
             _check_range(indices, X.shape[axis], f"X.{name[:3]}", f"{name}s")
     if X.format not in ("csr", "csc", "bsr"):
         return
+    # "Lines" are what the pointers run over: rows, or columns in CSC, or rows of blocks in BSR.
     lines, width = ("column", "rows") if X.format == "csc" else ("row", "columns")
     n_lines, n_indices = X.shape[::-1] if X.format == "csc" else X.shape
     if X.format == "bsr":
@@ -87,6 +89,7 @@ def check_pointers(
         )
     if indptr[0] != 0:
         raise ValueError(f"X.indptr starts at {indptr[0]}; expected 0. {_REMEDY}")
+    # A pointer that falls would make a row of a negative number of entries.
     falls = indptr[1:] < indptr[:-1]
     if falls.any():
         line = int(np.argmax(falls))

@@ -137,7 +137,7 @@ def assign(
     codes: list[np.ndarray] = []
     tables: list[np.ndarray] = []
     crc = 0
-    for block in source.light_blocks(columns):
+    for block in source.blocks_without_x(columns):
         codes.append(rule(block).astype(np.uint8, copy=False))
         tables.append(split_table(block, codes[-1], len(names), n_classes))
         crc = google_crc32c.extend(crc, codes[-1].tobytes())
@@ -151,15 +151,18 @@ def assign(
 def split_table(block: Block, codes: np.ndarray, n_splits: int, n_classes: int | None) -> np.ndarray:
     """(n_splits, 2 + K): rows, total weight, weight of each class."""
     inside = codes < n_splits
+    # Rows of no split are in no count.
     codes, weights = codes[inside].astype(np.int64), block.weights[inside]
     figures = [np.bincount(codes, minlength=n_splits), np.bincount(codes, weights, n_splits)]
     if n_classes:
+        # One cell a pair of split and class, so that one count makes the whole table.
         cells = codes * n_classes + np.asarray(block.y)[inside]
         figures += list(np.bincount(cells, weights, n_splits * n_classes).reshape(n_splits, n_classes).T)
     return np.stack(figures, axis=1).astype(np.float64)
 
 
 def _refuse_empty(names: tuple[str, ...], rows: np.ndarray) -> None:
+    """Refuse a set of splits in which one has no rows: whatever is fitted or scored on it would fail later."""
     for name, count in zip(names, rows, strict=True):
         if not count:
             raise ValueError(f"split {name!r} would have no rows; give it a larger fraction or other rows")
@@ -244,6 +247,7 @@ class _FractionRule:
     """Codes by fractions; it remembers what each class has given so far, so blocks must come in order."""
 
     def __init__(self, shares: np.ndarray, n_groups: int, seed: int) -> None:
+        # Shares that do not sum to 1 leave a rest, whose rows are in no split.
         rest = 1 - math.fsum(shares)
         self.codes = np.arange(len(shares)) if rest < _ROUNDING else np.append(np.arange(len(shares)), NO_SPLIT)
         self.shares = shares if rest < _ROUNDING else np.append(shares, rest)
@@ -253,6 +257,7 @@ class _FractionRule:
     def __call__(self, block: Block) -> np.ndarray:
         n_groups = len(self.given)
         groups = np.zeros(block.n_rows, np.int64) if n_groups == 1 else np.asarray(block.y)
+        # Within each group in the order of a hash of the row ids: who is first depends on nothing else.
         order = np.lexsort((shuffle_keys(block.row_id, self.seed ^ _SPLIT_SALT), groups))
         codes = np.empty(block.n_rows, np.uint8)
         bounds = np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=n_groups))])
@@ -309,6 +314,7 @@ def by_rows(given: Mapping[str, Any], n_rows: int) -> tuple[tuple[str, ...], Ass
 
 
 def _row_numbers(name: str, rows: np.ndarray, n_rows: int) -> np.ndarray:
+    """The sorted numbers of the rows that a mask or a list of row numbers names."""
     if rows.dtype == bool:
         if rows.shape != (n_rows,):
             raise ValueError(
@@ -342,6 +348,7 @@ def by_values(values: Any, n_rows: int) -> tuple[tuple[str, ...], Assign]:
 
 
 def _in_order(codes: np.ndarray) -> Assign:
+    """The rule that hands out known codes block by block; blocks must come in their order."""
     position = 0
 
     def rule(block: Block) -> np.ndarray:

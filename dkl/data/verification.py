@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
 
 import dask
 import numpy as np
@@ -28,16 +27,18 @@ from dkl.errors import CorruptChunkError
 def faults(source: RowSource) -> Iterator[str]:
     """A sentence for each thing that is wrong; whole blocks are read, whatever a view shows of them."""
     base = source.base if isinstance(source, SelectedSource) else source
+    # Rows that are not in a store of dkl have no checksums: their values are all that can be looked at.
     if not isinstance(base, StoreSource | VersionSource):
         yield from row_faults(base)
         return
-    found = dict.fromkeys(_failures(_version_checks(base.location)))
+    # A fault may show in several checks, and is named once.
+    sentences = dict.fromkeys(_failures(_version_checks(base.location)))
     for part in base.parts if isinstance(base, VersionSource) else (base,):
-        found |= dict.fromkeys(store_faults(part.location))
-    yield from found
+        sentences |= dict.fromkeys(store_faults(part.location))
+    yield from sentences
 
 
-def _version_checks(location: Location) -> Iterator[Callable[[], Any]]:
+def _version_checks(location: Location) -> Iterator[Callable[[], object]]:
     """The versions of a store, all of them: one that is lost is missed whichever of the others was opened."""
     yield partial(open_version, location)
     folder = location.child(VERSIONS)
@@ -54,7 +55,7 @@ def _version_checks(location: Location) -> Iterator[Callable[[], Any]]:
 def store_faults(location: Location) -> Iterator[str]:
     """What is wrong with a store: its metadata, every chunk of every array, its splits."""
     try:
-        # opened anew: what this process remembers of the store says nothing about the disk
+        # Opened anew: what this process remembers of the store says nothing about the disk.
         store = OpenStore(location)
     except (ValueError, OSError) as error:
         yield str(error)
@@ -62,7 +63,8 @@ def store_faults(location: Location) -> Iterator[str]:
     yield from _failures(_store_checks(store))
 
 
-def _store_checks(store: OpenStore) -> Iterator[Callable[[], Any]]:
+def _store_checks(store: OpenStore) -> Iterator[Callable[[], object]]:
+    """Every check of a store that could be opened; each raises what is wrong, so that one does not hide the next."""
     location, blocks = store.location, range(len(store.manifest.rows))
     yield partial(check_group, location)
     yield store.check_nodes
@@ -72,6 +74,7 @@ def _store_checks(store: OpenStore) -> Iterator[Callable[[], Any]]:
         parts: dict[str, np.ndarray] = {}
         for name in (*array_names(store.schema), *row_column_names(store.schema)):
             yield partial(_read_part, store, name, index, parts)
+        # Parts that are whole, each by itself, may still not fit together.
         if parts.keys() >= set(CSR_PARTS):
             yield partial(store.csr_rows, index, *(parts[name] for name in CSR_PARTS))
     folder = location.child(FOLDER)
@@ -112,9 +115,9 @@ def check_group(location: Location) -> None:
     if not isinstance(node, dict):
         raise CorruptChunkError(f"the metadata of the group {location.place} is not what was written: {node}")
     wanted = {"zarr_format": 3, "node_type": "group"}
-    found = {name: value for name, value in node.items() if name not in ("attributes", "consolidated_metadata")}
-    if found != wanted or "attributes" not in node or node.get("consolidated_metadata") is not None:
-        raise CorruptChunkError(f"the metadata of the group {location.place} is not what was written: {found}")
+    rest = {name: value for name, value in node.items() if name not in ("attributes", "consolidated_metadata")}
+    if rest != wanted or "attributes" not in node or node.get("consolidated_metadata") is not None:
+        raise CorruptChunkError(f"the metadata of the group {location.place} is not what was written: {rest}")
 
 
 def row_faults(source: RowSource) -> Iterator[str]:
@@ -124,11 +127,13 @@ def row_faults(source: RowSource) -> Iterator[str]:
 
 
 def _check_block(source: RowSource, reader: RowReader, index: int) -> None:
+    """Read one block, or compute it, and check its values."""
     ticket = source.ticket(index)
     check_rows(reader.load(dask.compute(ticket)[0] if isinstance(ticket, Delayed) else ticket).X)
 
 
-def _failures(checks: Any) -> Iterator[str]:
+def _failures(checks: Iterable[Callable[[], object]]) -> Iterator[str]:
+    """What each check raises, as a sentence."""
     for check in checks:
         try:
             check()

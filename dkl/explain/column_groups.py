@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dkl.data.checks import spoken_names
 from dkl.data.ingest.column_rules import MISSING
+from dkl.explain.model import Explainable
 
-# a column's axis ends where rows become rare
+# An axis ends at these quantiles of the rows: beyond them lie too few rows for a model to have learned much.
 _QUANTILES = (0.005, 0.995)
+# The values of a category that have a place on an axis, the most frequent ones.
 _MOST_PATTERNS = 200
 
 Groups = Mapping[str, Sequence[int | str]]
@@ -67,18 +68,17 @@ class Columns:
         own = [self.encoded[member].removeprefix(f"{name}=") for member in members]
         if MISSING in own and pattern[own.index(MISSING)]:
             return MISSING
-        return ", ".join(_set_values(own, pattern, name)) or "none"
+        said = []
+        for encoded, value in zip(own, pattern, strict=True):
+            if encoded == name:
+                # The encoded column that bears the column's own name holds its number.
+                said.append(f"{value:g}")
+            elif value:
+                said.append(encoded if value == 1.0 else f"{encoded}={value:g}")
+        return ", ".join(said) or "none"
 
 
-def _set_values(own: list[str], pattern: np.ndarray, name: str) -> Iterator[str]:
-    for encoded, value in zip(own, pattern, strict=True):
-        if encoded == name:
-            yield f"{value:g}"
-        elif value:
-            yield encoded if value == 1.0 else f"{encoded}={value:g}"
-
-
-def encoded_names(estimator: Any, names: Sequence[str] | None) -> list[str]:
+def encoded_names(estimator: Explainable, names: Sequence[str] | None) -> list[str]:
     """A name for each encoded column: those given, those of `fit`, or numbers.
 
     Raises
@@ -96,7 +96,7 @@ def encoded_names(estimator: Any, names: Sequence[str] | None) -> list[str]:
     return [str(name) for name in names]
 
 
-def columns_of(estimator: Any, names: Sequence[str] | None = None, groups: Groups | None = None) -> Columns:
+def columns_of(estimator: Explainable, names: Sequence[str] | None = None, groups: Groups | None = None) -> Columns:
     """The columns of a fitted estimator, encoded ones folded back into the column that they came from.
 
     Parameters
@@ -115,7 +115,15 @@ def columns_of(estimator: Any, names: Sequence[str] | None = None, groups: Group
         If there is not one name a column, or a group names a column that is not there or in another group.
     """
     encoded = encoded_names(estimator, names)
-    given = _encoding_groups(estimator) if groups is None else {str(n): _numbers(m, encoded) for n, m in groups.items()}
+    if groups is None:
+        # An encoding lays out the columns of a frame one after the other: each becomes as many as its rule has outputs.
+        given, start = {}, 0
+        encoding = getattr(estimator, "encoding_", None)
+        for rule in () if encoding is None else encoding.rules:
+            given[rule.name] = list(range(start, start + len(rule.output_names)))
+            start += len(rule.output_names)
+    else:
+        given = {str(name): _numbers(members, encoded) for name, members in groups.items()}
     taken = [member for members in given.values() for member in members]
     if len(set(taken)) < len(taken):
         twice = next(member for member in taken if taken.count(member) > 1)
@@ -126,16 +134,8 @@ def columns_of(estimator: Any, names: Sequence[str] | None = None, groups: Group
     return Columns(tuple(name for name, _ in ordered), members, tuple(encoded))
 
 
-def _encoding_groups(estimator: Any) -> dict[str, list[int]]:
-    encoding = getattr(estimator, "encoding_", None)
-    found, start = {}, 0
-    for rule in () if encoding is None else encoding.rules:
-        found[rule.name] = list(range(start, start + len(rule.output_names)))
-        start += len(rule.output_names)
-    return found
-
-
 def _numbers(members: Sequence[int | str], encoded: list[str]) -> list[int]:
+    """The numbers of the encoded columns of a group, which are given by number or name."""
     alone = Columns(tuple(encoded), (), tuple(encoded))
     if isinstance(members, str) or not len(members):
         raise ValueError(f"groups: {members!r} is no list of columns; give their numbers or names")
@@ -144,12 +144,14 @@ def _numbers(members: Sequence[int | str], encoded: list[str]) -> list[int]:
 
 def axis_of(values: np.ndarray, resolution: int) -> np.ndarray:
     """Values of a number from one end of the rows to the other; where there are no more than two, these."""
-    found = np.unique(values)
-    if len(found) <= 2:
-        return np.linspace(found[0], found[-1] + (len(found) == 1), 2)
+    distinct = np.unique(values)
+    if len(distinct) <= 2:
+        # A constant column gets a second value, one further on, so that it has an axis at all.
+        return np.linspace(distinct[0], distinct[-1] + (len(distinct) == 1), 2)
     low, high = np.quantile(values, _QUANTILES)
     if low == high:
-        low, high = found[0], found[-1]
+        # Nearly all rows have one value: the axis goes on to the few that have another.
+        low, high = distinct[0], distinct[-1]
     return np.linspace(low, high, resolution)
 
 
@@ -176,9 +178,58 @@ def patterns_of(values: np.ndarray, resolution: int, name: str) -> np.ndarray:
     if is_number.sum() > 1:
         raise ValueError(f"{name!r} is a group of several numbers, which have no common axis; ask for each by itself")
     if is_number.any():
-        # a number beside its flag of missing values: where nothing is missing
+        # A number beside its flag of missing values: its axis is that of the rows where nothing is missing.
         there = (values[:, ~is_number] == 0.0).all(axis=1)
         number = values[there if there.any() else slice(None), is_number.argmax()]
         return axis_of(number, resolution)[:, None] * is_number
-    found, counts = np.unique(values, axis=0, return_counts=True)
-    return found[np.sort(np.argsort(-counts, kind="stable")[:_MOST_PATTERNS])][::-1]
+    # A category takes each of its encoded patterns, the most frequent ones, in their sorted order.
+    distinct, counts = np.unique(values, axis=0, return_counts=True)
+    return distinct[np.sort(np.argsort(-counts, kind="stable")[:_MOST_PATTERNS])][::-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """The values that a column is set to.
+
+    Parameters
+    ----------
+    name : str
+    patterns : ndarray of shape (g, k)
+        Of the encoded columns behind it, unscaled.
+    labels : tuple of str
+        Of each value.
+    rows : ndarray of shape (n, k)
+        Values of at most 10,000 rows.
+    """
+
+    name: str
+    patterns: np.ndarray
+    labels: tuple[str, ...]
+    rows: np.ndarray
+
+    @property
+    def varying(self) -> np.ndarray:
+        """The encoded columns that are not the same in all values."""
+        return np.flatnonzero(np.ptp(self.patterns, axis=0) > 0.0)
+
+    @property
+    def numbers(self) -> np.ndarray | None:
+        """The values (g,) of a number; None for a category."""
+        # The flag beside a number is 0 along the whole axis, and the encoded columns of a category vary together.
+        varying = self.varying
+        return self.patterns[:, varying[0]] if len(varying) == 1 else None
+
+    def nearest(self) -> np.ndarray:
+        """The value that is nearest to each of the rows, int64 (n,)."""
+        numbers = self.numbers
+        if numbers is None:
+            return np.argmin([np.abs(self.rows - pattern).sum(axis=1) for pattern in self.patterns], axis=0)
+        own = self.rows[:, self.varying[0]]
+        # Half-way between two neighbouring values the nearest one changes.
+        return np.searchsorted((numbers[1:] + numbers[:-1]) / 2.0, own)
+
+
+def axis_on(known: Columns, position: int, rows: np.ndarray, resolution: int) -> Axis:
+    """The axis of a column by the values (n, k) that it has in some rows."""
+    patterns = patterns_of(rows, resolution, known.names[position])
+    return Axis(known.names[position], patterns, tuple(known.label(position, pattern) for pattern in patterns), rows)

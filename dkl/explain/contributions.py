@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.explain.column_groups import Columns, Groups, columns_of
-from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
+from dkl.explain.model import Explainable, device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.sums import ColumnWaves
 from dkl.explain.wave_pass import (
     ROWS,
@@ -29,13 +29,17 @@ from dkl.kernels.slopes import linear_slopes
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
 from dkl.methods.prediction import Scorer
+from dkl.progress import Choice
+from dkl.protocols.arrays import Rows
 from dkl.protocols.records import Record
 
-# whose angles, in all columns of a tile of rows, exist at once
+# Frequencies whose angles, in all columns of a tile of rows, exist at once.
 _FREQUENCIES = 128
+# Nodes of the integral that are tried first; smooth waves need no more, however many columns there are.
 _FEWEST_NODES = 6
-# of the waves' amplitudes: by how much contributions may miss their sum before more nodes are taken
+# By how much of the waves' amplitudes contributions may miss their sum before more nodes are taken.
 _MISS = 1e-10
+# Rows of the background, columns drawn independently, that features without a formula are walked through.
 _DRAWS = 200
 
 
@@ -60,7 +64,7 @@ class Contributions:
     columns: Columns
     values: np.ndarray
     base: np.ndarray
-    rows: Any
+    rows: Rows
     outputs: tuple[str, ...] = ()
 
     @property
@@ -84,7 +88,7 @@ class Contributions:
 
         return pd.DataFrame(self.values[:, :, output], columns=list(self.names))
 
-    def plot(self, ax: Any = None, *, row: int = 0, output: int = 0) -> Any:
+    def plot(self, ax: object = None, *, row: int = 0, output: int = 0) -> Any:
         """Draw the contributions to one row, from the mean to the prediction; see `dkl.plots.ContributionsDisplay`."""
         from dkl.plots.explanations import ContributionsDisplay
 
@@ -102,15 +106,15 @@ class Contributions:
 
 
 def contributions(
-    model: Any,
-    rows: Any,
-    background: Any,
+    model: Explainable,
+    rows: object,
+    background: object,
     *,
     names: Sequence[str] | None = None,
     groups: Groups | None = None,
-    sample_weight: Any = None,
+    sample_weight: object = None,
     random_state: int = 0,
-    progress: Any = None,
+    progress: Choice = None,
     memory_limit: int | str | None = None,
 ) -> Contributions:
     """What each column adds to the prediction of each row: Shapley values against independent columns.
@@ -198,28 +202,27 @@ class Background:
         """The contributions to all rows of a Dataset of encoded rows."""
         X = dataset.X.compute()
         tiles = [X[part] for part in spans(X.shape[0], self._tile_rows())]
-        found = Crew().map(self._of_tile, tiles)
-        return Contributions(self.columns, np.concatenate(found), self.base, X, self.outputs)
-
-    def _of_tile(self, rows: Any) -> np.ndarray:
-        return self._contributions(dense(rows))
+        values = Crew().map(lambda tile: self._contributions(dense(tile)), tiles)
+        return Contributions(self.columns, np.concatenate(values), self.base, X, self.outputs)
 
     def _tile_rows(self) -> int:
+        """Rows that one core explains at a time."""
         return 16
 
     def _contributions(self, rows: np.ndarray) -> np.ndarray:
+        """What each column adds to the decision values of dense rows (n, d): (n, G, K)."""
         raise TypeError(f"{type(self).__name__} does not say what columns contribute")
 
 
 def background_of(
-    model: Any,
-    X: Any,
+    model: Explainable,
+    X: object,
     *,
     names: Sequence[str] | None = None,
     groups: Groups | None = None,
-    sample_weight: Any = None,
+    sample_weight: object = None,
     random_state: int = 0,
-    progress: Any = None,
+    progress: Choice = None,
     memory_limit: int | str | None = None,
 ) -> Background:
     """Read a background once, to explain rows against it as often as wished.
@@ -240,38 +243,41 @@ def background_of(
     NotFittedError, TypeError, ValueError
         As `dkl.explain.importance`.
     """
-    machine, columns = model_of(model), columns_of(model, names, groups)
+    scorer, columns = model_of(model), columns_of(model, names, groups)
     dataset, reading = rows_to_explain(model, X, sample_weight), RowsToExplain(progress, memory_limit, device_of(model))
-    record: Any
-    (record,) = background_records(machine, columns)
-    (found,) = reading.run(dataset, record)
-    a, outputs = wave_amplitudes(machine), output_labels(model)
+    (result,) = reading.run(dataset, *background_records(scorer, columns))
+    a, outputs = wave_amplitudes(scorer), output_labels(model)
     if a is not None:
-        return _Waves(columns, outputs, record.operands["parts"], wave_means(found), a, machine.intercept)
-    if machine.feature_map.activation == "identity":
-        return _Linear(columns, outputs, machine, found["first"] / found["weight"])
-    return _Draws(columns, outputs, machine, found, random_state)
+        return _Waves(columns, outputs, _parts(scorer, columns), wave_means(result), a, scorer.intercept)
+    if scorer.feature_map.activation == "identity":
+        return _Linear(columns, outputs, scorer, result["first"] / result["weight"])
+    return _Draws(columns, outputs, scorer, result, random_state)
 
 
-def background_records(machine: Scorer, columns: Columns) -> tuple[Record, ...]:
+def background_records(scorer: Scorer, columns: Columns) -> tuple[Record, ...]:
     """What the pass of `background_of` computes."""
-    if wave_amplitudes(machine) is not None:
-        parts = [part_of(machine.feature_map, members) for members in columns.members]
-        return (wave_record(parts, machine.dtype),)
-    if machine.feature_map.activation == "identity":
-        return (column_record(machine.feature_map.scaler, machine.feature_map.n_columns),)
+    if wave_amplitudes(scorer) is not None:
+        return (wave_record(_parts(scorer, columns), scorer.dtype),)
+    if scorer.feature_map.activation == "identity":
+        return (column_record(scorer.feature_map.scaler, scorer.feature_map.n_columns),)
     return (ROWS,)
+
+
+def _parts(scorer: Scorer, columns: Columns) -> list[ColumnWaves]:
+    """The waves exp(i w.x_c) of each column by itself."""
+    return [part_of(scorer.feature_map, members) for members in columns.members]
 
 
 class _Linear(Background):
     """The mean of each scaled column, and its coefficients."""
 
-    def __init__(self, columns: Columns, outputs: tuple[str, ...], machine: Scorer, mean: np.ndarray) -> None:
-        self.slopes = linear_slopes(machine.feature_map, machine.coef)
-        self.scaler, self.mean = machine.feature_map.scaler, mean
-        super().__init__(columns, mean @ self.slopes + machine.intercept, outputs)
+    def __init__(self, columns: Columns, outputs: tuple[str, ...], scorer: Scorer, mean: np.ndarray) -> None:
+        self.slopes = linear_slopes(scorer.feature_map, scorer.coef)
+        self.scaler, self.mean = scorer.feature_map.scaler, mean
+        super().__init__(columns, mean @ self.slopes + scorer.intercept, outputs)
 
     def _contributions(self, rows: np.ndarray) -> np.ndarray:
+        # The Shapley values of a linear function: coefficient times the distance from the mean.
         away = scale_rows(rows, self.scaler, "float64") - self.mean
         return np.stack([self.columns.folded(row[:, None] * self.slopes) for row in away])
 
@@ -300,23 +306,24 @@ class _Waves(Background):
 
     def _contributions(self, rows: np.ndarray) -> np.ndarray:
         """With more nodes of the integral until the contributions sum up, or it is exact."""
+        # So many nodes integrate a polynomial of degree G - 1 exactly, but waves that vary slowly need far fewer.
         enough = max(1, -(-len(self.columns) // 2))
         n_nodes, allowed = min(_FEWEST_NODES, enough), _MISS * np.abs(self.a).sum(axis=0)
         while True:
-            found, waves = self._integrated(rows, n_nodes)
-            missing = np.abs(found.sum(axis=1) - (self._sum(waves) - self.base))
+            values, waves = self._integrated(rows, n_nodes)
+            missing = np.abs(values.sum(axis=1) - (self._sum(waves) - self.base))
             if n_nodes == enough or (missing <= allowed).all():
-                return found
+                return values
             n_nodes = min(2 * n_nodes, enough)
 
     def _integrated(self, rows: np.ndarray, n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
         """The contributions, and the waves exp(i w.x) (n, m) of whole rows."""
-        found, waves = np.zeros((len(rows), len(self.columns), self.a.shape[1])), []
+        values, waves = np.zeros((len(rows), len(self.columns), self.a.shape[1])), []
         for chosen in spans(len(self.a), _FREQUENCIES):
             angles = np.stack([part.angles(rows[:, part.columns], chosen) for part in self.parts], axis=1)
-            found += wave_contributions(angles, self.psi[:, chosen], self.a[chosen], n_nodes)
+            values += wave_contributions(angles, self.psi[:, chosen], self.a[chosen], n_nodes)
             waves.append(np.exp(1j * angles.sum(axis=1)))
-        return found, np.concatenate(waves, axis=1)
+        return values, np.concatenate(waves, axis=1)
 
 
 class _Draws(Background):
@@ -327,32 +334,35 @@ class _Draws(Background):
     """
 
     def __init__(
-        self, columns: Columns, outputs: tuple[str, ...], machine: Scorer, sample: SampledRows, random_state: int
+        self, columns: Columns, outputs: tuple[str, ...], scorer: Scorer, sample: SampledRows, random_state: int
     ) -> None:
-        self.machine, generator = machine, np.random.default_rng(random_state)
+        self.scorer, generator = scorer, np.random.default_rng(random_state)
         self.draws = np.empty((_DRAWS, sample.rows.shape[1]))
         for members in columns.members:
-            chosen = generator.choice(len(sample.shares), _DRAWS, p=sample.shares)
-            self.draws[:, members] = dense(sample.rows[chosen][:, members])
-        # each order beside its reverse: what two columns do together is then shared evenly
+            # Each column is drawn from rows of its own, which makes columns independent.
+            drawn = generator.choice(len(sample.shares), _DRAWS, p=sample.shares)
+            self.draws[:, members] = dense(sample.rows[drawn][:, members])
+        # Each order beside its reverse: what two columns do together is then shared evenly between them.
         orders = generator.permuted(np.tile(np.arange(len(columns)), (_DRAWS // 2, 1)), axis=1)
         self.orders = np.concatenate([orders, orders[:, ::-1]])
-        super().__init__(columns, machine(self.draws).mean(axis=0), outputs)
+        super().__init__(columns, scorer(self.draws).mean(axis=0), outputs)
 
     def _contributions(self, rows: np.ndarray) -> np.ndarray:
         return np.stack([self._walked(row) for row in rows])
 
     def _walked(self, row: np.ndarray) -> np.ndarray:
-        found, current = np.zeros((len(self.columns), len(self.base))), self.draws.copy()
-        before = self.machine(current)
-        for chosen in self.orders.T:
-            for draw, g in enumerate(chosen):
+        """The contributions (G, K) to one row: from every draw, its columns become those of the row, one by one."""
+        values, current = np.zeros((len(self.columns), len(self.base))), self.draws.copy()
+        before = self.scorer(current)
+        for of_draws in self.orders.T:
+            for draw, g in enumerate(of_draws):
                 current[draw, self.columns.members[g]] = row[self.columns.members[g]]
-            after = self.machine(current)
-            np.add.at(found, chosen, (after - before) / len(current))
+            after = self.scorer(current)
+            np.add.at(values, of_draws, (after - before) / len(current))
             before = after
-        return found
+        return values
 
 
 def _shown(values: np.ndarray) -> str:
+    """Numbers with their signs, for `repr`."""
     return " ".join(f"{value:+.4g}" for value in values)

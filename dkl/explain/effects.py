@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from dkl.explain.column_groups import Columns, Groups, columns_of
-from dkl.explain.model import model_of, rows_to_explain, wave_amplitudes
+from dkl.explain.model import Explainable, model_of, rows_to_explain, wave_amplitudes
 from dkl.explain.sums import ColumnWaves
 from dkl.explain.wave_pass import dense, part_of
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
-from dkl.features.scaling import Scaler
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.tiles import spans
+from dkl.protocols.arrays import Rows
 
+# Rows that means and strengths are taken over.
 MOST_ROWS = 5_000
+# Rows whose waves exist at once.
 _TILE = 1_024
 
 
@@ -41,7 +42,7 @@ class Effect:
         Of the columns.
     strength : float
         Standard deviation over the rows, in units of the decision values (of the targets for numbers).
-    waves : tuple of Part
+    waves : tuple of ColumnWaves
         exp(i w . x_c) for each of the columns, m frequencies each.
     means : ndarray of shape (m, |T|), complex
         psi.
@@ -69,27 +70,28 @@ class Effect:
     means: np.ndarray
     coefficients: np.ndarray
 
-    def __call__(self, *values: Any) -> np.ndarray:
+    def __call__(self, *values: object) -> np.ndarray:
         """The effect of values of its columns, unscaled: one array a column, of one shape; (..., K) comes back.
 
         The values of a column that is encoded as k have k numbers each: an array of shape (..., k).
         """
-        wide = [self._encoded(place, value) for place, value in enumerate(values)]
+        wide = [self._encoded(position, value) for position, value in enumerate(values)]
         shape = np.broadcast_shapes(*(value.shape[:-1] for value in wide))
         rows = [np.broadcast_to(value, (*shape, value.shape[-1])).reshape(-1, value.shape[-1]) for value in wide]
         out = np.empty((len(rows[0]), self.coefficients.shape[1]))
         for tile in spans(len(out), _TILE):
             product = np.ones(1)
             for part, psi, own in zip(self.waves, self.means.T, rows, strict=True):
-                product = product * (_turned(part.angles(own[tile])) - psi)
+                product = product * (_unit_waves(part.angles(own[tile])) - psi)
             out[tile] = (product @ self.coefficients).real
         return out.reshape(*shape, -1)
 
-    def _encoded(self, place: int, value: Any) -> np.ndarray:
-        value, width = np.asarray(value, dtype=np.float64), len(self.waves[place].columns)
+    def _encoded(self, position: int, values: object) -> np.ndarray:
+        """Values of one of its columns, of shape (..., k): a number gets an axis of length 1."""
+        value, width = np.asarray(values, dtype=np.float64), len(self.waves[position].columns)
         if width > 1 and value.shape[-1:] != (width,):
             raise ValueError(
-                f"{self.names[place]!r} is encoded as {width} columns; give its values as an array of shape "
+                f"{self.names[position]!r} is encoded as {width} columns; give its values as an array of shape "
                 f"(..., {width}), not {value.shape}"
             )
         return value if width > 1 else value[..., None]
@@ -99,8 +101,8 @@ class Effect:
 
 
 def effects(
-    model: Any,
-    X: Any,
+    model: Explainable,
+    X: object,
     *,
     most_columns: int = 3,
     names: Sequence[str] | None = None,
@@ -150,35 +152,36 @@ def effects(
     >>> [effect.names for effect in effects(model.fit(X, np.sin(X[:, 0])), X)]
     [('column 0',)]
     """
-    machine = model_of(model)
-    feature_map, a = machine.feature_map, wave_amplitudes(machine)
+    scorer = model_of(model)
+    feature_map, a = scorer.feature_map, wave_amplitudes(scorer)
     if a is None:
         raise TypeError(
             f"the features are {feature_map.activation!r}; effects are read off Fourier features, such as those of "
             "MarginFeatures"
         )
     known = columns_of(model, names, groups)
-    rows = _scaled_rows(model, X, feature_map.scaler)
+    sample = dense(rows_to_explain(model, X).thin(MOST_ROWS, 0).X.compute())
+    rows = scale_rows(sample, feature_map.scaler, "float64")
     own = [rows[:, members] for members in known.members]
     with one_blas_thread():
-        found = _groups(feature_map, a, known, own, most_columns)
-        strengths = _strengths(found, own)
-    return [
-        _effect(feature_map, known, columns, strengths[columns], [group for group in found if group.holds(columns)])
-        for columns in sorted(strengths, key=lambda columns: -strengths[columns])
-    ]
+        by_columns = _groups_of(feature_map, a, known, own, most_columns)
+        strengths = _strengths(by_columns, own)
+    every = []
+    for columns in sorted(strengths, key=lambda columns: -strengths[columns]):
+        # f_T gets a part of every frequency that moves in all columns of T, also of those that move in further ones:
+        # their waves in these are replaced by the means.
+        parts = [group for group in by_columns if group.holds(columns)]
+        frequencies = np.concatenate([group.frequencies for group in parts])
+        means, coefficients = (
+            np.concatenate(arrays) for arrays in zip(*(group.part(columns) for group in parts), strict=True)
+        )
+        waves = tuple(part_of(feature_map, known.members[c], frequencies) for c in columns)
+        of_columns = tuple(known.names[c] for c in columns)
+        every.append(Effect(columns, of_columns, strengths[columns], waves, means, coefficients))
+    return every
 
 
-def _effect(
-    feature_map: FeatureMap, known: Columns, columns: tuple[int, ...], strength: float, groups: Sequence[_Group]
-) -> Effect:
-    frequencies = np.concatenate([group.frequencies for group in groups])
-    means, a = (np.concatenate(pieces) for pieces in zip(*(group.part(columns) for group in groups), strict=True))
-    waves = tuple(part_of(feature_map, known.members[column], frequencies) for column in columns)
-    return Effect(columns, tuple(known.names[column] for column in columns), strength, waves, means, a)
-
-
-def supports(frequencies: Any) -> dict[tuple[int, ...], np.ndarray]:
+def supports(frequencies: Rows) -> dict[tuple[int, ...], np.ndarray]:
     """The frequencies by the columns on which they have entries.
 
     Parameters
@@ -222,36 +225,47 @@ class _Group:
 
     def part(self, columns: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """What these frequencies give to the effect of `columns`: psi, and a times psi of the other columns."""
+        # prod_c e_c = sum_T prod_{c in T} (e_c - psi_c) prod_{c not in T} psi_c is the whole analysis of variance.
         inside = np.isin(self.columns, columns)
         return self.psi[:, inside], self.a * self.psi[:, ~inside].prod(axis=1)[:, None]
 
     def shares(self, rows: Sequence[np.ndarray], tile: slice) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
         """What they give to each effect, (n, K), at a tile of the scaled rows (n, k_c) of each column."""
-        waves = [_turned(rows[c][tile] @ w.T) - psi for c, w, psi in zip(self.columns, self.w, self.psi.T, strict=True)]
+        # exp(i w . x_c) - psi_c, of mean zero in each column.
+        waves = [
+            _unit_waves(rows[c][tile] @ w.T) - psi for c, w, psi in zip(self.columns, self.w, self.psi.T, strict=True)
+        ]
         for size in range(1, len(self.columns) + 1):
-            for places in combinations(range(len(self.columns)), size):
-                columns = tuple(self.columns[place] for place in places)
-                product = waves[places[0]]
-                for place in places[1:]:
-                    product = product * waves[place]
+            for positions in combinations(range(len(self.columns)), size):
+                columns = tuple(self.columns[position] for position in positions)
+                product = waves[positions[0]]
+                for position in positions[1:]:
+                    product = product * waves[position]
                 a = self.part(columns)[1]
                 yield columns, product.real @ a.real - product.imag @ a.imag
 
 
-def _groups(
+def _groups_of(
     feature_map: FeatureMap, a: np.ndarray, known: Columns, rows: Sequence[np.ndarray], most_columns: int
 ) -> list[_Group]:
+    """The frequencies by the columns that they move in, and the means of their waves over the scaled rows."""
     W = sparse.csr_array(formed(feature_map.projection))
     members = sparse.csr_array(
         (np.ones(W.shape[1]), np.concatenate(known.members), np.cumsum([0, *map(len, known.members)]))
     )
-    found = []
+    groups = []
     for columns, index in supports(abs(W) @ members.T).items():
-        if 0 < len(columns) <= most_columns:
-            w = tuple(W[index][:, known.members[c]].toarray().astype(np.float64) for c in columns)
-            psi = np.stack([_characteristic(rows[c], own) for c, own in zip(columns, w, strict=True)], axis=1)
-            found.append(_Group(columns, index, w, psi, a[index]))
-    return found
+        if not 0 < len(columns) <= most_columns:
+            continue
+        w = tuple(W[index][:, known.members[c]].toarray().astype(np.float64) for c in columns)
+        # psi_c(w), the characteristic function of column c: the mean of exp(i w . x_c).
+        psi = np.zeros((len(index), len(columns)), complex)
+        for position, c in enumerate(columns):
+            for tile in spans(len(rows[c]), _TILE):
+                psi[:, position] += _unit_waves(rows[c][tile] @ w[position].T).sum(axis=0)
+            psi[:, position] /= len(rows[c])
+        groups.append(_Group(columns, index, w, psi, a[index]))
+    return groups
 
 
 def _strengths(groups: Sequence[_Group], rows: Sequence[np.ndarray]) -> dict[tuple[int, ...], float]:
@@ -265,28 +279,15 @@ def _strengths(groups: Sequence[_Group], rows: Sequence[np.ndarray]) -> dict[tup
                 values[columns] = values.get(columns, 0.0) + share
         for columns, value in values.items():
             sums[columns] = sums.get(columns, 0.0) + np.stack([value.sum(axis=0), np.square(value).sum(axis=0)])
+    # Variances of all outputs together, by the sums of the values and of their squares.
     return {
         columns: float(np.sqrt(np.maximum(second / n - np.square(first / n), 0.0).sum()))
         for columns, (first, second) in sums.items()
     }
 
 
-def _turned(angles: np.ndarray) -> np.ndarray:
-    """exp(i angle)."""
+def _unit_waves(angles: np.ndarray) -> np.ndarray:
+    """exp(i angle), from a cosine and a sine: several times as fast as the exponential of a complex number."""
     out = np.empty(angles.shape, complex)
     out.real, out.imag = np.cos(angles), np.sin(angles)
     return out
-
-
-def _characteristic(rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """psi: the mean of exp(i w.x) over rows (n, k), one for each of the frequencies (m, k)."""
-    total = np.zeros(len(w), complex)
-    for tile in spans(len(rows), _TILE):
-        total += _turned(rows[tile] @ w.T).sum(axis=0)
-    return total / len(rows)
-
-
-def _scaled_rows(estimator: Any, X: Any, scaler: Scaler | None) -> np.ndarray:
-    """At most 5,000 rows as the frequencies see them, float64."""
-    rows = rows_to_explain(estimator, X).thin(MOST_ROWS, 0).X.compute()
-    return scale_rows(dense(rows), scaler, "float64")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -10,16 +10,17 @@ from typing import Any, Literal
 import numpy as np
 
 from dkl.explain.column_groups import Columns, Groups, columns_of
-from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
+from dkl.explain.model import Explainable, device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.sums import slope_sums
 from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, dense
 from dkl.features.projections import formed
-from dkl.kernels.blas import in_one_blas_thread
+from dkl.kernels.blas import in_one_blas_thread, one_blas_thread
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.products import PRODUCT_FREQUENCIES, PRODUCT_ROWS
 from dkl.kernels.slopes import has_slopes
 from dkl.kernels.tiles import SCALED_BYTES
 from dkl.methods.prediction import Scorer
+from dkl.progress import Choice
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
 Measure = Literal["auto", "slope", "replacement"]
@@ -69,7 +70,7 @@ class Importance:
         given |= {name: self.values[:, k] for k, name in enumerate(self.outputs)}
         return pd.DataFrame(given).iloc[self.order].reset_index(drop=True)
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: object = None) -> Any:
         """Draw the most important columns as bars; see `dkl.plots.ImportanceDisplay`."""
         from dkl.plots.explanations import ImportanceDisplay
 
@@ -85,14 +86,14 @@ class Importance:
 
 
 def importance(
-    model: Any,
-    X: Any,
+    model: Explainable,
+    X: object,
     *,
     measure: Measure = "auto",
     names: Sequence[str] | None = None,
     groups: Groups | None = None,
-    sample_weight: Any = None,
-    progress: Any = None,
+    sample_weight: object = None,
+    progress: Choice = None,
     memory_limit: int | str | None = None,
 ) -> Importance:
     """How much the decision values (of a regressor the predictions) change with each column.
@@ -146,71 +147,62 @@ def importance(
     """
     if measure not in ("auto", "slope", "replacement"):
         raise ValueError(f"measure is {measure!r}; expected 'auto', 'slope' or 'replacement'")
-    machine = model_of(model)
+    scorer = model_of(model)
     dataset, columns = rows_to_explain(model, X, sample_weight), columns_of(model, names, groups)
-    if measure == "slope" and not has_slopes(machine.feature_map):
+    if measure == "slope" and not has_slopes(scorer.feature_map):
         raise ValueError(
-            f"measure='slope' needs features with a gradient, which {machine.feature_map.activation!r} ones of order "
-            f"{machine.feature_map.order} have not; use measure='replacement'"
+            f"measure='slope' needs features with a gradient, which {scorer.feature_map.activation!r} ones of order "
+            f"{scorer.feature_map.order} have not; use measure='replacement'"
         )
     reading, outputs = RowsToExplain(progress, memory_limit, device_of(model)), output_labels(model)
-    (record,) = importance_records(machine, dataset.n_columns, measure)
-    (found,) = reading.run(dataset, record)
-    if isinstance(found, SampledRows):
-        return Importance(columns.names, _replaced(machine, columns, found), None, "replacement", outputs)
-    variances = _variances(found)
-    squares = found["slopes"] / found["weight"] * variances[:, None]
-    energy = _energy(machine, columns, variances)
+    (result,) = reading.run(dataset, *importance_records(scorer, dataset.n_columns, measure))
+    if isinstance(result, SampledRows):
+        return Importance(columns.names, replacement_changes(scorer, columns, result), None, "replacement", outputs)
+    mean = result["first"] / result["weight"]
+    variances = np.maximum(result["second"] / result["weight"] - np.square(mean), 0.0)
+    # The mean squared derivative in a column times the column's variance: squares add up over encoded columns that are
+    # one.
+    squares = result["slopes"] / result["weight"] * variances[:, None]
+    a, energy = wave_amplitudes(scorer), None
+    if a is not None:
+        # Of waves with independent uniform phases the mean square in column c is sum_j |a_j|^2 w_jc^2 / 2.
+        with one_blas_thread():
+            W = formed(scorer.feature_map.projection)
+            of_waves = np.asarray((W * W).T @ np.square(np.abs(a)).sum(axis=1)) / 2.0
+        energy = np.sqrt(columns.folded(of_waves * variances))
     return Importance(columns.names, np.sqrt(columns.folded(squares)), energy, "slope", outputs)
 
 
-def importance_records(machine: Scorer, n_columns: int, measure: Measure = "auto") -> tuple[Record, ...]:
-    """What the pass of `importance` computes."""
-    if measure == "replacement" or not has_slopes(machine.feature_map):
+def importance_records(scorer: Scorer, n_columns: int, measure: Measure = "auto") -> tuple[Record, ...]:
+    """What the pass of `importance` computes: squared slopes and moments of the columns, or a sample of the rows."""
+    if measure == "replacement" or not has_slopes(scorer.feature_map):
         return (ROWS,)
-    return (_slope_record(machine, n_columns),)
-
-
-def _slope_record(machine: Scorer, d: int) -> BlockSum:
-    K = len(machine.coef)
+    d, K = n_columns, len(scorer.coef)
     sums = {"weight": (), "first": (d,), "second": (d,), "slopes": (d, K)}
-    operands = {"machine": machine}
-    m, itemsize = machine.feature_map.n_frequencies, np.dtype(machine.dtype).itemsize
-    flops = mapping_flops(d, machine.feature_map) + 2.0 * K * d * m
+    m, itemsize = scorer.feature_map.n_frequencies, np.dtype(scorer.dtype).itemsize
+    flops = mapping_flops(d, scorer.feature_map) + 2.0 * K * d * m
 
     def cost(rows: int, columns: int) -> Cost:
-        # gradients and their squares, and the slopes of a tile of frequencies
+        # Gradients and their squares, and the slopes of a tile of frequencies.
         tile = min(rows, PRODUCT_ROWS) * itemsize
         return Cost(rows * flops, tile * ((2 * K + 1) * d + (K + 2) * min(m, PRODUCT_FREQUENCIES)) + SCALED_BYTES)
 
-    return BlockSum("slopes", slope_sums, {n: Accumulator(shape) for n, shape in sums.items()}, operands, cost)
-
-
-def _variances(found: Mapping[str, np.ndarray]) -> np.ndarray:
-    mean = found["first"] / found["weight"]
-    return np.maximum(found["second"] / found["weight"] - np.square(mean), 0.0)
+    accumulators = {name: Accumulator(shape) for name, shape in sums.items()}
+    return (BlockSum("slopes", slope_sums, accumulators, {"machine": scorer}, cost),)
 
 
 @in_one_blas_thread
-def _energy(machine: Scorer, columns: Columns, variances: np.ndarray) -> np.ndarray | None:
-    """The slopes of waves whose phases are uniform: sum_j |a_j|^2 w_jc^2 / 2 is the mean square in column c."""
-    a = wave_amplitudes(machine)
-    if a is None:
-        return None
-    W = formed(machine.feature_map.projection)
-    squares = np.asarray((W * W).T @ np.square(np.abs(a)).sum(axis=1)) / 2.0
-    return np.sqrt(columns.folded(squares * variances))
+def replacement_changes(scorer: Scorer, columns: Columns, sample: SampledRows) -> np.ndarray:
+    """The root of half the mean squared change when a column is taken from another row of a sample: (G, K).
 
-
-@in_one_blas_thread
-def _replaced(machine: Scorer, columns: Columns, sample: SampledRows) -> np.ndarray:
-    """The rows of a sample come in random order, so the row half the sample away is an independent one."""
+    The rows of a sample come in random order, so that the row half the sample away is an independent one.
+    """
     other = np.roll(np.arange(len(sample.shares)), len(sample.shares) // 2)
-    own = machine(sample.rows)
+    own = scorer(sample.rows)
 
     def change(rows: np.ndarray, part: slice, members: np.ndarray) -> np.ndarray:
         rows[:, members] = dense(sample.rows[other[part]][:, members])
-        return np.square(machine(rows) - own[part])
+        return np.square(scorer(rows) - own[part])
 
-    found = [sample.mean(partial(change, members=members)) for members in columns.members]
-    return np.sqrt(np.array(found) / 2.0)
+    squares = [sample.mean(partial(change, members=members)) for members in columns.members]
+    return np.sqrt(np.array(squares) / 2.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -14,9 +14,24 @@ from dkl.features.landmark_projection import Similarities
 from dkl.kernels.landmark_tiles import on_waves, wave_map
 from dkl.methods.prediction import Scorer
 from dkl.methods.validation import check_columns, encoded_rows
+from dkl.protocols.estimators import FittedModel
 
 
-def model_of(estimator: Any) -> Scorer:
+class Explainable(FittedModel, Protocol):
+    """A fitted model as explanations read it: its decision values are those of one linear form of mapped rows."""
+
+    @property
+    def _fitted_by(self) -> str:
+        """The attribute that only a whole fit leaves."""
+        ...
+
+    @property
+    def _scorer(self) -> Scorer:
+        """The feature map with the coefficients and intercepts of each output."""
+        ...
+
+
+def model_of(estimator: Explainable) -> Scorer:
     """The decision values of a fitted estimator as a sum over single linear forms of a row.
 
     Similarities to landmarks are taken apart into their waves.
@@ -38,30 +53,32 @@ def model_of(estimator: Any) -> Scorer:
             f"KernelClassifier({type(estimator).__name__}())"
         )
     check_is_fitted(estimator, estimator._fitted_by)
-    model = estimator._scorer
-    if not isinstance(model.feature_map.projection, Similarities):
-        return model
-    return replace(model, feature_map=wave_map(model.feature_map), coef=on_waves(model.feature_map, model.coef))
+    scorer = estimator._scorer
+    if not isinstance(scorer.feature_map.projection, Similarities):
+        return scorer
+    # A similarity is a weighted sum of cosines, so that a linear form of similarities is one of the cosines.
+    return replace(scorer, feature_map=wave_map(scorer.feature_map), coef=on_waves(scorer.feature_map, scorer.coef))
 
 
-def device_of(estimator: Any) -> str:
+def device_of(estimator: Explainable) -> str:
     """Where a fitted estimator computes on blocks: its own parameter `device`."""
     return str(getattr(estimator, "device", "cpu"))
 
 
-def wave_amplitudes(model: Scorer) -> np.ndarray | None:
+def wave_amplitudes(scorer: Scorer) -> np.ndarray | None:
     """a (m, K), complex: a frequency's share of the decision values is Re(a exp(i w.x)); None for other features."""
-    feature_map, m = model.feature_map, model.feature_map.n_frequencies
+    feature_map, m = scorer.feature_map, scorer.feature_map.n_frequencies
+    # c cos z + s sin z = Re((c - i s) exp(i z)), and cos(z + b) = Re(exp(i b) exp(i z)).
     if feature_map.activation == "cos-sin":
-        a = model.coef[:, :m] - 1j * model.coef[:, m:]
+        a = scorer.coef[:, :m] - 1j * scorer.coef[:, m:]
     elif feature_map.activation == "cos":
-        a = model.coef * np.exp(1j * (0.0 if feature_map.phases is None else feature_map.phases))
+        a = scorer.coef * np.exp(1j * (0.0 if feature_map.phases is None else feature_map.phases))
     else:
         return None
     return (a * feature_map.amplitudes).T
 
 
-def rows_to_explain(estimator: Any, X: Any, sample_weight: Any = None) -> Dataset:
+def rows_to_explain(estimator: Explainable, X: object, sample_weight: object = None) -> Dataset:
     """Rows of any kind as a Dataset of encoded rows.
 
     Raises
@@ -74,7 +91,7 @@ def rows_to_explain(estimator: Any, X: Any, sample_weight: Any = None) -> Datase
     return dataset
 
 
-def output_labels(estimator: Any) -> tuple[str, ...]:
+def output_labels(estimator: Explainable) -> tuple[str, ...]:
     """The names of the K outputs: classes where there are more than two, targets where there are several, else none."""
     classes = getattr(estimator, "classes_", None)
     if classes is not None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from dkl.data.dataset import Dataset
 from dkl.explain.column_groups import Groups, columns_of
 from dkl.explain.contributions import background_records
 from dkl.explain.dependence import Column, dependence_records, positions_of
 from dkl.explain.importance import importance_records
-from dkl.explain.model import model_of, rows_to_explain
+from dkl.explain.model import Explainable, model_of, rows_to_explain
 from dkl.explain.wave_pass import ROWS, TILE_BYTES
 from dkl.protocols.records import Record
 
@@ -50,7 +50,7 @@ class Explanation:
     1
     """
 
-    model: Any
+    model: Explainable
     kind: Kind
     columns: list[Column] | None = None
     groups: Groups | None = None
@@ -71,20 +71,21 @@ class Explanation:
         return [(self._records(rows_to_explain(self.model, dataset)), 1)]
 
     def _records(self, dataset: Dataset) -> tuple[Record, ...]:
-        machine, known = model_of(self.model), columns_of(self.model, None, self.groups)
+        """What the function of that kind asks of its pass, as it computes it itself."""
+        scorer, known = model_of(self.model), columns_of(self.model, None, self.groups)
         if self.kind == "importance":
-            return importance_records(machine, dataset.n_columns)
+            return importance_records(scorer, dataset.n_columns)
         if self.kind == "contributions":
-            return background_records(machine, known)
-        return dependence_records(
-            machine, known, positions_of(range(len(known)) if self.columns is None else self.columns, known)
-        )
+            return background_records(scorer, known)
+        columns = range(len(known)) if self.columns is None else self.columns
+        return dependence_records(scorer, known, positions_of(columns, known))
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Rows that stand for all, and the tiles of them that are predicted where no formula has sums of all rows."""
         records = self._records(dataset)
         if ROWS not in records:
             return {}
+        # The sample is held twice while it is put together from the blocks, each row with its hash beside it.
         rows = {"rows that stand for all": 2 * 8 * min(ROWS.k, dataset.n_rows) * dataset.n_columns}
         return rows if len(records) > 1 else rows | {"tiles of them": 4 * TILE_BYTES}
 

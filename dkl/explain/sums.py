@@ -29,35 +29,34 @@ class ColumnWaves:
 
     def angles(self, rows: np.ndarray, chosen: slice = slice(None)) -> np.ndarray:
         """w.x of rows (n, k) of these columns, unscaled, for some of the frequencies: radians, float64 (n, m)."""
+        # These rows are few, and what is read off them is exact, whatever the dtype of the model is.
         scaled = scale_rows(rows, self.feature_map.scaler, "float64")
         return scaled @ self.feature_map.projection.dense()[chosen].T.astype(np.float64)
 
 
 def wave_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """sum_i s_i (cos, sin)(w.x_i) of each part, (parts, 2, m), and the weight of the rows."""
-    found = []
+    sums = []
+    # The columns of a part are picked from sparse rows by column, which their storage by row makes slow.
     by_column = sparse.csc_array(block.X) if sparse.issparse(block.X) else block.X
     for part in operands["parts"]:
-        rows, weights = _rows_of(part, block.X, by_column, block.weights)
-        found.append(feature_sums(rows, weights, part.feature_map, operands["dtype"])[:, :, 0])
-    return {"sums": np.stack(found), "weight": block.weights.sum()}
-
-
-def _rows_of(part: ColumnWaves, X: Any, by_column: Any, weights: np.ndarray) -> tuple[Any, np.ndarray]:
-    """The columns that a part looks at; rows that are zero in all of them are one row of their whole weight."""
-    chosen = by_column[:, array_module(X).asarray(part.columns)]
-    if not sparse.issparse(chosen):
-        return chosen, weights
-    there = np.unique(chosen.indices)
-    rows = np.zeros((len(there) + 1, len(part.columns)), X.dtype)
-    rows[:-1] = chosen.tocsr()[there].toarray()
-    return rows, np.append(weights[there], weights.sum() - weights[there].sum())
+        rows: Any = by_column[:, array_module(block.X).asarray(part.columns)]
+        weights = block.weights
+        if sparse.issparse(rows):
+            # Rows that are zero in all columns of the part are one row of their whole weight.
+            nonzero = np.unique(rows.indices)
+            distinct = np.zeros((len(nonzero) + 1, len(part.columns)), block.X.dtype)
+            distinct[:-1] = rows.tocsr()[nonzero].toarray()
+            weights = np.append(weights[nonzero], weights.sum() - weights[nonzero].sum())
+            rows = distinct
+        sums.append(feature_sums(rows, weights, part.feature_map, operands["dtype"])[:, :, 0])
+    return {"sums": np.stack(sums), "weight": block.weights.sum()}
 
 
 def sums_without(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """sum_i s_i (cos, sin)(w.x_i without a group of columns), (G, 2, m), and the weight of the rows."""
-    found = left_out_sums(block.X, block.weights, operands["feature_map"], operands["groups"], operands["dtype"])
-    return {"sums": found, "weight": block.weights.sum()}
+    sums = left_out_sums(block.X, block.weights, operands["feature_map"], operands["groups"], operands["dtype"])
+    return {"sums": sums, "weight": block.weights.sum()}
 
 
 def column_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

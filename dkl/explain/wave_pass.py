@@ -17,13 +17,14 @@ from dkl.features.scaling import Scaler
 from dkl.kernels.tiles import SCALED_BYTES, spans
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
-from dkl.progress import resolve_progress
+from dkl.progress import Choice, resolve_progress
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
 
-# rows that stand for all: for axes and pictures, and for models that are no sums of waves
+# The rows that stand for all: for axes and pictures, and for models that are no sums of waves.
 ROWS = RowSample("rows", 10_000, seed=0)
-# of rows written out at once
+# Bytes of rows that are written out at once.
 TILE_BYTES = 1 << 25
 
 
@@ -38,18 +39,21 @@ class RowsToExplain:
     device : {"auto", "cpu", "gpu", "mixed"}
     """
 
-    progress: Any = None
+    progress: Choice = None
     memory_limit: int | str | None = None
     device: str = "cpu"
 
     def run(self, dataset: Dataset, *records: Record) -> list[Any]:
         """The results of the records, of `ROWS` a `SampledRows`, in one pass."""
         publish, where = resolve_progress(self.progress), computing_device(self.device)
-        found = run_pass(dataset.source, records, publish=publish, memory_limit=self.memory_limit, device=where).results
-        return [SampledRows.of_block(one, dataset.total_weight) if isinstance(one, Block) else one for one in found]
+        run = run_pass(dataset.source, records, publish=publish, memory_limit=self.memory_limit, device=where)
+        return [
+            SampledRows.of_block(result, dataset.total_weight) if isinstance(result, Block) else result
+            for result in run.results
+        ]
 
 
-def part_of(feature_map: FeatureMap, columns: np.ndarray, frequencies: Any = slice(None)) -> ColumnWaves:
+def part_of(feature_map: FeatureMap, columns: np.ndarray, frequencies: np.ndarray | slice = slice(None)) -> ColumnWaves:
     """The waves of the chosen columns; a model's amplitudes and phases are no part of them."""
     W: Any = formed(feature_map.projection)[frequencies][:, columns]
     own = DenseProjection(np.ascontiguousarray(W.toarray() if sparse.issparse(W) else W))
@@ -61,7 +65,7 @@ def chosen_scaler(scaler: Scaler | None, columns: np.ndarray) -> Scaler | None:
     """The scaling of some columns alone."""
     if scaler is None:
         return None
-    # "unit" divides by the one number that stands first
+    # "unit" divides every column by one number, which stands first.
     scale = np.full(len(columns), scaler.scale[0]) if scaler.kind == "unit" else scaler.scale[columns]
     knots = None if scaler.knots is None else scaler.knots[:, columns]
     return replace(
@@ -89,7 +93,7 @@ def left_out_record(feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype
     entries = sum(len(columns) for columns in groups)
 
     def cost(rows: int, columns: int) -> Cost:
-        # a tile of rows, turned, without a group's columns; and its angles
+        # A tile of rows, its transpose, the angles of all columns, and those without a group's.
         return Cost(rows * m * (2.0 * (columns + entries) + SINCOS_FLOPS * len(groups)), 4 * SCALED_BYTES)
 
     operands = {"feature_map": feature_map, "groups": tuple(groups), "dtype": dtype}
@@ -120,12 +124,14 @@ class SampledRows:
         What each stands for, of sum 1.
     """
 
-    rows: Any
+    rows: Rows
     shares: np.ndarray
 
     @classmethod
     def of_block(cls, block: Block, total_weight: float) -> Self:
         """A sample of all rows has their weights; of more rows it was drawn in proportion to these."""
+        # A sample that holds all rows has the weights of all. One that does not was drawn in proportion to the weights,
+        # so that each of its rows stands for the same share.
         is_whole = np.isclose(block.weights.sum(), total_weight, rtol=1e-12)
         shares = block.weights if is_whole else np.ones(block.n_rows)
         return cls(block.X, shares / shares.sum())
@@ -147,6 +153,6 @@ class SampledRows:
         )
 
 
-def dense(rows: Any) -> np.ndarray:
+def dense(rows: Rows) -> np.ndarray:
     """Rows written out, a copy where they are not sparse."""
-    return rows.toarray() if sparse.issparse(rows) else np.array(rows)
+    return np.array(rows) if isinstance(rows, np.ndarray) else rows.toarray()

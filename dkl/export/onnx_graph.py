@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,32 +14,54 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.data.store.outputs import check_file, written_whole
+from dkl.export.predictor import ScoringModel
 from dkl.export.quantiles import with_quantiles
 from dkl.export.symbols import ROWS, Symbol, SymbolNamespace, graph_input, needed
-from dkl.features.feature_map import FeatureMap
 from dkl.kernels.generic import mapped
 from dkl.kernels.tiles import checked_dtype
 from dkl.version import __version__
 
 OLDEST_OPSET, DEFAULT_OPSET = 15, 18
-# what a file in the format of protocol buffers holds at most
+# Protocol buffers, the format of ONNX files, hold at most 2 GiB; the rest of the graph takes less than a MiB.
 _MOST_BYTES = (1 << 31) - (1 << 20)
 
 
-def to_onnx(model: Any, path: Any = None, *, dtype: str | None = None, opset: int = DEFAULT_OPSET) -> Any:
-    """The fitted model as an ONNX graph; see `dkl.methods.saving.Saved.to_onnx`."""
-    onnx = _onnx()
+def to_onnx(
+    model: ScoringModel, path: str | Path | None = None, *, dtype: str | None = None, opset: int = DEFAULT_OPSET
+) -> Any:
+    """The fitted model as an ONNX graph; see `dkl.methods.saving.SavingMixin.to_onnx`."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError("to_onnx needs onnx, which is not installed: pip install 'dkl[onnx]'") from error
     if path is not None:
         check_file(path)
-    _check_opset(onnx, opset)
+    newest = onnx.defs.onnx_opset_version()
+    if not isinstance(opset, Integral) or not OLDEST_OPSET <= opset <= newest:
+        raise ValueError(
+            f"opset is {opset!r}; the graph needs operations of opset {OLDEST_OPSET} or newer, and the installed onnx "
+            f"{onnx.__version__} knows them up to {newest}"
+        )
     check_is_fitted(model, getattr(model, "_fitted_by", None))
     feature_map = model.feature_map_
     compute = checked_dtype(dtype or getattr(model, "features_", model).dtype)
-    _check_size(feature_map, compute)
+    # Harmonics and identity write no matrix of frequencies; structured ones are written out, since ONNX has no
+    # Hadamard transform.
+    size = feature_map.n_angles * feature_map.n_columns * compute.itemsize
+    if feature_map.activation not in ("harmonics", "identity") and size > _MOST_BYTES:
+        raise ValueError(
+            f"the frequencies take {size / 1e9:.1f} GB as a matrix of {compute}, and an ONNX file holds 2 GB; use "
+            "fewer features, or model.save(store)"
+        )
+    # The arithmetic of dkl is run once with symbols in place of rows; what it does to them becomes the graph.
     inputs, rows = _rows(getattr(model, "encoding_", None), feature_map.n_columns, compute)
     xp = SymbolNamespace(inputs[0])
-    outputs = _outputs(xp, model, with_quantiles(xp, rows, feature_map), compute)
-    _check_names(inputs, outputs)
+    scaled, unscaled_map = with_quantiles(xp, rows, feature_map)
+    features = xp.concat(mapped(xp, scaled, unscaled_map, compute), axis=1)
+    outputs = _answers(xp, model, features, compute) if hasattr(model, "_fitted_by") else {"features": features}
+    shared = [symbol.name for symbol in inputs if symbol.name in outputs]
+    if shared:
+        raise ValueError(f"the column {shared[0]!r} has the name of an output of the graph; rename it and fit again")
     made = _model_proto(onnx, inputs, outputs, opset)
     made.doc_string = f"{type(model).__name__} of dkl {__version__}"
     if path is not None:
@@ -46,44 +70,17 @@ def to_onnx(model: Any, path: Any = None, *, dtype: str | None = None, opset: in
     return made
 
 
-def _onnx() -> Any:
-    try:
-        import onnx
-    except ImportError as error:
-        raise ImportError("to_onnx needs onnx, which is not installed: pip install 'dkl[onnx]'") from error
-    return onnx
-
-
-def _check_opset(onnx: Any, opset: int) -> None:
-    newest = onnx.defs.onnx_opset_version()
-    if not isinstance(opset, Integral) or not OLDEST_OPSET <= opset <= newest:
-        raise ValueError(
-            f"opset is {opset!r}; the graph needs operations of opset {OLDEST_OPSET} or newer, and the installed onnx "
-            f"{onnx.__version__} knows them up to {newest}"
-        )
-
-
-def _check_size(feature_map: FeatureMap, dtype: np.dtype) -> None:
-    size = feature_map.n_angles * feature_map.n_columns * dtype.itemsize
-    if feature_map.activation not in ("harmonics", "identity") and size > _MOST_BYTES:
-        raise ValueError(
-            f"the frequencies take {size / 1e9:.1f} GB as a matrix of {dtype}, and an ONNX file holds 2 GB; use fewer "
-            "features, or model.save(store)"
-        )
-
-
-def _check_names(inputs: Sequence[Symbol], outputs: dict[str, Symbol]) -> None:
-    shared = [symbol.name for symbol in inputs if symbol.name in outputs]
-    if shared:
-        raise ValueError(f"the column {shared[0]!r} has the name of an output of the graph; rename it and fit again")
-
-
 def _rows(encoding: TableEncoding | None, width: int, dtype: np.dtype) -> tuple[list[Symbol], Symbol]:
     """The inputs of the graph, and the encoded rows."""
     if encoding is None or takes_columns_as_they_are(encoding):
         X = graph_input("X", width, dtype if encoding is None else np.result_type(dtype, encoding.dtype))
         return [X], X
-    inputs = [graph_input(rule.name, 1, _input_type(rule, dtype)) for rule in encoding.rules]
+    # A tensor has one type, so a table of texts and numbers becomes one input a column: texts for a category, double
+    # precision where the column's rule keeps it.
+    inputs = []
+    for rule in encoding.rules:
+        number = np.dtype(np.float64) if rule.double else dtype
+        inputs.append(graph_input(rule.name, 1, np.str_ if rule.kind == "category" else number))
     xp = SymbolNamespace(inputs[0])
     parts = [
         part
@@ -91,13 +88,6 @@ def _rows(encoding: TableEncoding | None, width: int, dtype: np.dtype) -> tuple[
         for part in _encoded(xp, rule, column, encoding)
     ]
     return inputs, xp.concat(parts, axis=1)
-
-
-def _input_type(rule: ColumnRule, dtype: np.dtype) -> Any:
-    """Of a raw column: texts, or numbers in double precision where its rule keeps it."""
-    if rule.kind == "category":
-        return np.str_
-    return np.dtype(np.float64) if rule.double else dtype
 
 
 def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: TableEncoding) -> list[Symbol]:
@@ -113,11 +103,14 @@ def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: Ta
 
 
 def _one_hot(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, *, strict: bool) -> Symbol:
+    """A column for each category of a raw column of texts, 1 where a row has it."""
     if rule.flags_missing and "" in rule.categories:
         raise TypeError(
             f"column {rule.name!r} has both missing texts and empty ones, which a graph cannot tell apart; replace the "
             "empty texts before fit"
         )
+    # A graph has no missing text, so the empty one stands for it. Where missing texts are filled they have a column of
+    # the encoder here, which is dropped again below: such a row has zeros in all categories.
     names = list(rule.categories)
     if rule.fill is not None and "" not in names:
         names.append("")
@@ -129,11 +122,8 @@ def _one_hot(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, *, strict: b
     return flat if width == len(names) else xp.take(flat, np.arange(width), axis=1)
 
 
-def _outputs(xp: SymbolNamespace, model: Any, found: tuple[Symbol, FeatureMap], dtype: np.dtype) -> dict[str, Symbol]:
-    rows, feature_map = found
-    features = xp.concat(mapped(xp, rows, feature_map, dtype), axis=1)
-    if not hasattr(model, "_fitted_by"):
-        return {"features": features}
+def _answers(xp: SymbolNamespace, model: ScoringModel, features: Symbol, dtype: np.dtype) -> dict[str, Symbol]:
+    """The outputs of a graph of a classifier or regressor, by name."""
     scorer = model._scorer
     scores = xp.matmul(features, scorer.coef.T.astype(dtype)) + scorer.intercept
     if not hasattr(model, "classes_"):
@@ -146,38 +136,38 @@ def _outputs(xp: SymbolNamespace, model: Any, found: tuple[Symbol, FeatureMap], 
 
 
 def _labels(xp: SymbolNamespace, scores: Symbol, classes: np.ndarray) -> Symbol:
+    """The class of the largest score, or of the sign where two classes share one score."""
     if scores.shape[1] == 1:
         code = xp.asarray(xp.reshape(scores, (ROWS,)) > 0, np.dtype("int64"))
     else:
         code = Symbol("ArgMax", [scores], (ROWS,), np.dtype("int64"), {"axis": 1, "keepdims": 0})
-    return xp.take(_plain_labels(classes), code)
-
-
-def _plain_labels(classes: np.ndarray) -> np.ndarray:
-    """Labels in a type that a graph knows."""
+    # Graphs know texts, booleans, and numbers of 64 bits.
     if classes.dtype.kind in "OU":
-        return np.array([str(label) for label in classes], dtype=object)
+        return xp.take(np.array([str(label) for label in classes], dtype=object), code)
     kinds = {"b": np.bool_, "i": np.int64, "u": np.int64, "f": np.float64}
-    return classes.astype(kinds[classes.dtype.kind])
+    return xp.take(classes.astype(kinds[classes.dtype.kind]), code)
 
 
 def _probabilities(xp: SymbolNamespace, scores: Symbol, multiplier: float | None) -> Symbol:
-    """As `dkl.methods.prediction.probabilities`."""
+    """Class probabilities from scores, (n, K), by the same rules as `dkl.methods.prediction.probabilities`."""
     scaled = scores if multiplier is None else scores * multiplier
     if scores.shape[1] == 1:
         return _sigmoid(xp.concat([-scaled, scaled], axis=1))
     if multiplier is not None:
         return Symbol("Softmax", [scaled], scaled.shape, scaled.dtype, {"axis": 1})
+    # One model against the others for each class: the K probabilities are divided by their sum, and rows without any
+    # share it.
     shares = _sigmoid(scaled)
     total = xp.sum(shares, axis=1)[:, None]
     return shares / xp.where(total > 0, total, np.ones(1, total.dtype))
 
 
 def _sigmoid(x: Symbol) -> Symbol:
+    """1 / (1 + exp(-x)) as one node: it does not overflow."""
     return Symbol("Sigmoid", [x], x.shape, x.dtype)
 
 
-def _model_proto(onnx: Any, inputs: Sequence[Symbol], outputs: dict[str, Symbol], opset: int) -> Any:
+def _model_proto(onnx: ModuleType, inputs: Sequence[Symbol], outputs: dict[str, Symbol], opset: int) -> Any:
     """The nodes of the outputs in their order, behind the inputs."""
     writer = _Writer(onnx, {symbol.serial: name for name, symbol in outputs.items()})
     for symbol in needed(list(outputs.values())):
@@ -195,7 +185,8 @@ def _model_proto(onnx: Any, inputs: Sequence[Symbol], outputs: dict[str, Symbol]
     return made
 
 
-def _value_info(onnx: Any, name: str, symbol: Symbol) -> Any:
+def _value_info(onnx: ModuleType, name: str, symbol: Symbol) -> Any:
+    """The name, type and shape of an input or output; the number of rows is left open."""
     shape = ["rows" if size == ROWS else size for size in symbol.shape]
     kind = onnx.TensorProto.STRING if symbol.dtype.kind in "OU" else onnx.helper.np_dtype_to_tensor_dtype(symbol.dtype)
     return onnx.helper.make_tensor_value_info(name, kind, shape)
@@ -204,7 +195,7 @@ def _value_info(onnx: Any, name: str, symbol: Symbol) -> Any:
 class _Writer:
     """Symbols as nodes; each known array is written once."""
 
-    def __init__(self, onnx: Any, names: dict[int, str]) -> None:
+    def __init__(self, onnx: ModuleType, names: dict[int, str]) -> None:
         self._onnx, self._names = onnx, names
         self._written: dict[int, tuple[str, np.ndarray]] = {}
         self.nodes: list[Any] = []
@@ -220,14 +211,16 @@ class _Writer:
             attributes["to"] = self._onnx.helper.np_dtype_to_tensor_dtype(symbol.dtype)
         name = self._names.setdefault(symbol.serial, f"dkl/{symbol.op.lower()}_{len(self.nodes)}")
         made = self._onnx.helper.make_node(
-            symbol.op, [self._input(one) for one in symbol.inputs], [name], domain=symbol.domain, **attributes
+            symbol.op, [self._input(operand) for operand in symbol.inputs], [name], domain=symbol.domain, **attributes
         )
         self.nodes.append(made)
 
-    def _input(self, one: Symbol | np.ndarray) -> str:
-        if isinstance(one, Symbol):
-            return self._names[one.serial]
-        name, _ = self._written.setdefault(id(one), (f"dkl/constant_{len(self._written)}", one))
+    def _input(self, operand: Symbol | np.ndarray) -> str:
+        """The name of a node's operand; a known array becomes a constant of the graph when it is first asked for."""
+        if isinstance(operand, Symbol):
+            return self._names[operand.serial]
+        # The array is kept beside its name: another one could otherwise get the address of one that is gone.
+        name, _ = self._written.setdefault(id(operand), (f"dkl/constant_{len(self._written)}", operand))
         if len(self._written) > len(self.constants):
-            self.constants.append(self._onnx.numpy_helper.from_array(np.asarray(one, order="C"), name))
+            self.constants.append(self._onnx.numpy_helper.from_array(np.asarray(operand, order="C"), name))
         return name

@@ -5,6 +5,7 @@ The cosines of a feature map are an `RBFSampler` with the learned frequencies; a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,29 +23,18 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.explain.model import model_of
-from dkl.export.predictor import Forms, linear_forms
+from dkl.export.predictor import Forms, ScoringModel, linear_forms
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import Similarities
 from dkl.kernels.landmark_tiles import on_waves, wave_map
 from dkl.kernels.scale import linear_part
 
 
-def to_sklearn(model: Any) -> Pipeline:
-    """The fitted model as a Pipeline; see `dkl.methods.saving.Saved.to_sklearn`."""
+def to_sklearn(model: ScoringModel) -> Pipeline:
+    """The fitted model as a Pipeline; see `dkl.methods.saving.SavingMixin.to_sklearn`."""
     check_is_fitted(model, getattr(model, "_fitted_by", None))
-    _check_map(model.feature_map_)
-    encoding = getattr(model, "encoding_", None)
-    steps = _machine(model) if hasattr(model, "_fitted_by") else _transformers(model.feature_map_)
-    if encoding is not None and not takes_columns_as_they_are(encoding):
-        return Pipeline([("columns", _columns(encoding)), *steps])
-    if hasattr(model, "feature_names_in_"):
-        steps[0][1].feature_names_in_ = model.feature_names_in_
-    return Pipeline(steps)
-
-
-def _check_map(feature_map: FeatureMap) -> None:
-    scaler = feature_map.scaler
-    lacking = "scaling='quantile'" if scaler is not None and scaler.kind == "quantile" else None
+    feature_map = model.feature_map_
+    lacking = "scaling='quantile'" if feature_map.scaler is not None and feature_map.scaler.kind == "quantile" else None
     if feature_map.activation in ("arc-cosine", "harmonics"):
         lacking = f"{feature_map.activation} features"
     if lacking:
@@ -52,21 +42,32 @@ def _check_map(feature_map: FeatureMap) -> None:
             f"scikit-learn has no transformer that computes {lacking}; model.to_onnx(path) writes every model, and "
             "model.predictor() answers rows in this process"
         )
+    encoding = getattr(model, "encoding_", None)
+    steps = _machine(model) if hasattr(model, "_fitted_by") else _transformers(feature_map)
+    if encoding is not None and not takes_columns_as_they_are(encoding):
+        return Pipeline([("columns", _columns(encoding)), *steps])
+    if hasattr(model, "feature_names_in_"):
+        steps[0][1].feature_names_in_ = model.feature_names_in_
+    return Pipeline(steps)
 
 
-def _machine(model: Any) -> list[tuple[str, Any]]:
-    """Features whose scaling and amplitudes are part of the others' numbers, and the linear model on them."""
+def _machine(model: ScoringModel) -> list[tuple[str, Any]]:
+    """The steps of a machine: waves whose scaling is part of their frequencies, and the linear model on them."""
     forms = Forms.of(model_of(model))
     if forms.activation == "identity":
-        return [("linear", _linear(model, forms.matrix.T, forms.intercept + forms.offset))]
+        linear = _LinearStep(model, forms.matrix.T, forms.intercept + forms.offset)
+        return [("linear", linear.fitted())]
     matrix, offset = forms.matrix, forms.offset
     if forms.activation == "cos-sin":
         matrix, offset = _with_sines(matrix, offset)
     sampler = _sampler(matrix, offset)
-    return [("waves", sampler), ("linear", _linear(model, forms.coef.T / _factor(sampler), forms.intercept))]
+    # The sampler multiplies its cosines by a factor of its own, which the coefficients take back.
+    linear = _LinearStep(model, forms.coef.T / _factor(sampler), forms.intercept)
+    return [("waves", sampler), ("linear", linear.fitted())]
 
 
 def _with_sines(matrix: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The angles of cosines and then of sines: sin z = cos(z - pi / 2)."""
     return np.concatenate([matrix, matrix], axis=1), np.concatenate([offset, offset - np.pi / 2])
 
 
@@ -80,36 +81,44 @@ def _sampler(matrix: np.ndarray, offset: np.ndarray) -> RBFSampler:
 
 
 def _factor(sampler: RBFSampler) -> float:
+    """What an `RBFSampler` of m columns multiplies its cosines by: sqrt(2 / m)."""
     return (2.0 / sampler.n_components) ** 0.5
 
 
-def _linear(model: Any, coef: np.ndarray, intercept: np.ndarray) -> Any:
-    """The linear model whose predictions, decision values and probabilities are the model's."""
-    classes = getattr(model, "classes_", None)
-    linear: Any = _linear_class(model)()
-    if isinstance(linear, LogisticRegression):
-        coef, intercept = coef * model._multiplier, intercept * model._multiplier
-    if isinstance(linear, SGDClassifier):
-        linear.loss = "log_loss"
-    one_target = classes is None and model._has_one_target()
-    linear.coef_, linear.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
-    linear.n_features_in_ = coef.shape[1]
-    if classes is not None:
-        linear.classes_ = classes
-    return linear
+@dataclass(frozen=True, eq=False)
+class _LinearStep:
+    """The linear model of a machine as one of scikit-learn's, with the same predictions and probabilities."""
 
+    model: ScoringModel
+    coef: np.ndarray
+    intercept: np.ndarray
 
-def _linear_class(model: Any) -> type:
-    if not hasattr(model, "classes_"):
-        return LinearRegression
-    if not hasattr(model, "predict_proba"):
-        return LinearSVC
-    # log odds are normalised over the classes, calibrated scores go through a softmax
-    return SGDClassifier if model._multiplier is None else LogisticRegression
+    def fitted(self) -> Any:
+        """The estimator with its coefficients; which one it is follows from what the machine answers."""
+        coef, intercept, classes = self.coef, self.intercept, getattr(self.model, "classes_", None)
+        linear: Any
+        if classes is None:
+            linear = LinearRegression()
+        elif not hasattr(self.model, "predict_proba"):
+            linear = LinearSVC()
+        elif self.model._multiplier is None:
+            # SGDClassifier divides the probabilities of the classes by their sum, as machines with log odds do.
+            linear = SGDClassifier(loss="log_loss")
+        else:
+            # Calibrated scores are multiplied by 1 / temperature and go through a softmax: that is multinomial
+            # logistic regression with multiplied coefficients.
+            linear = LogisticRegression()
+            coef, intercept = coef * self.model._multiplier, intercept * self.model._multiplier
+        has_one_target = classes is None and self.model._has_one_target()
+        linear.coef_, linear.intercept_ = (coef[0], intercept[0]) if has_one_target else (coef, intercept)
+        linear.n_features_in_ = coef.shape[1]
+        if classes is not None:
+            linear.classes_ = classes
+        return linear
 
 
 def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
-    """The features themselves."""
+    """The steps of a feature learner: the features themselves, amplitudes included."""
     if feature_map.activation == "identity":
         scaler = feature_map.scaler
         center = np.zeros(feature_map.n_columns) if scaler is None else linear_part(scaler)[0]
@@ -123,13 +132,20 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     sampler = _sampler(matrix, offset)
     amplitudes = np.tile(waves.amplitudes, waves.columns_a_frequency)
     if has_landmarks:
+        # A similarity to a landmark is a weighted sum of waves, so a linear map of the sampler's columns.
         weights = on_waves(feature_map, np.eye(feature_map.n_features)) * amplitudes / _factor(sampler)
         return [("waves", sampler), ("similarities", _linear_map(weights.T, np.zeros(len(offset))))]
-    return [("waves", sampler), ("amplitudes", _divided(_factor(sampler), amplitudes))]
+    # Cosines are multiplied by their amplitudes: a division by the scale, which is infinite for an amplitude of 0.
+    scaler = StandardScaler(with_mean=False)
+    with np.errstate(divide="ignore"):
+        scaler.scale_ = _factor(sampler) / amplitudes
+    scaler.mean_, scaler.var_, scaler.n_samples_seen_ = None, scaler.scale_**2, 1
+    scaler.n_features_in_ = len(amplitudes)
+    return [("waves", sampler), ("amplitudes", scaler)]
 
 
 def _linear_map(matrix: np.ndarray, mean: np.ndarray) -> PCA:
-    """(x - mean) matrix."""
+    """(x - mean) matrix, as the one transformer of scikit-learn that is an affine map: a PCA that was never fitted."""
     linear = PCA(n_components=matrix.shape[1])
     linear.components_, linear.mean_, linear.n_components_ = matrix.T, mean, matrix.shape[1]
     linear.n_features_in_ = linear.n_samples_ = len(matrix)
@@ -137,35 +153,26 @@ def _linear_map(matrix: np.ndarray, mean: np.ndarray) -> PCA:
     return linear
 
 
-def _divided(factor: float, amplitudes: np.ndarray) -> StandardScaler:
-    """Cosines times their amplitudes; an amplitude of 0 is a division by infinity."""
-    scaler = StandardScaler(with_mean=False)
-    with np.errstate(divide="ignore"):
-        scaler.scale_ = factor / amplitudes
-    scaler.mean_, scaler.var_, scaler.n_samples_seen_ = None, scaler.scale_**2, 1
-    scaler.n_features_in_ = len(amplitudes)
-    return scaler
-
-
 def _columns(encoding: TableEncoding) -> ColumnTransformer:
     """The encoding of raw columns, fitted on a table made up of what each rule knows."""
-    chosen = [
+    transformers = [
         (f"column {place}", _column_transformer(rule, strict=encoding.unknown == "error"), [rule.name])
         for place, rule in enumerate(encoding.rules)
     ]
-    made_up = pd.DataFrame({rule.name: _made_up(rule) for rule in encoding.rules})
-    return ColumnTransformer(chosen).fit(made_up)
-
-
-def _made_up(rule: ColumnRule) -> list[Any]:
-    if rule.kind == "category":
-        return [rule.categories[0]] * 2
-    return [0.0, np.nan if rule.flags_missing else 0.0]
+    # Two rows fit every transformer: a category that is known, and a missing number where missing ones have a flag,
+    # since an imputer adds flags only for columns in which it saw one.
+    table: dict[str, list[Any]] = {
+        rule.name: [rule.categories[0]] * 2 if rule.kind == "category" else [0.0, np.nan if rule.flags_missing else 0.0]
+        for rule in encoding.rules
+    }
+    return ColumnTransformer(transformers).fit(pd.DataFrame(table))
 
 
 def _column_transformer(rule: ColumnRule, *, strict: bool) -> Any:
+    """What scikit-learn has for a raw column: an encoder of categories, an imputer, or nothing to do."""
     if rule.kind == "category":
         _check_categories(rule)
+        # A missing text that is filled has zeros in all columns, as an unknown one has.
         unknown = "error" if strict and rule.fill is None else "ignore"
         return OneHotEncoder(categories=[np.array(rule.categories, dtype=object)], handle_unknown=unknown)
     if rule.fill is None:
@@ -180,16 +187,16 @@ def _check_categories(rule: ColumnRule) -> None:
             f"column {rule.name!r} has a flag for missing texts, which scikit-learn's encoders set by the kind of "
             "missing value; replace missing texts by one of your own before fit, or use model.to_onnx(path)"
         )
-    if any(_is_numeric(text) for text in rule.categories):
+
+    def is_numeric(text: str) -> bool:
+        try:
+            float(text)
+        except ValueError:
+            return text in ("true", "false")
+        return True
+
+    if any(is_numeric(text) for text in rule.categories):
         raise TypeError(
             f"the categories of column {rule.name!r} look like numbers or booleans, which scikit-learn's encoders find "
             "by their type; turn them into other texts before fit, or use model.to_onnx(path)"
         )
-
-
-def _is_numeric(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return text in ("true", "false")
-    return True

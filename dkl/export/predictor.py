@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 from dkl.data.checks import check_rows
@@ -14,18 +17,33 @@ from dkl.explain.model import model_of
 from dkl.export.raw_rows import RowEncoder
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler
-from dkl.kernels.activations import ramp
 from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.generic import ramp
 from dkl.kernels.maps import map_rows
 from dkl.kernels.scale import linear_part, scale_dense
 from dkl.kernels.sincos import write_waves
 from dkl.kernels.slopes import linear_slopes
 from dkl.methods.prediction import Scorer, chosen_codes, probabilities
+from dkl.protocols.estimators import FittedModel
 
-# so many rows are mapped in blocks: whole, the arrays of features leave the cache
+# From so many rows on they are mapped in blocks, as the model maps them: whole, the arrays of features leave the cache.
 _MANY = 64
-# multiplications of a product that no BLAS shares among threads: to limit it would take longer than the product
+# Multiplications of a product that no BLAS shares among threads: to limit its threads would take longer than the
+# product.
 _SMALL_PRODUCT = 4096
+
+Rows: TypeAlias = np.ndarray | sparse.csr_array | pd.DataFrame | pd.Series | Mapping[str, object]
+"""Rows of a service: encoded ones in an array or sparse matrix, raw ones by the names of their columns."""
+
+
+class ScoringModel(FittedModel, Protocol):
+    """A fitted model of dkl as exports need it: a scorer, and how its scores become answers."""
+
+    classes_: np.ndarray
+    _scorer: Scorer
+    _multiplier: Any
+
+    def _has_one_target(self) -> bool: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +88,7 @@ class Predictor:
     has_one_target: bool = True
 
     @classmethod
-    def of(cls, model: Any) -> Self:
+    def of(cls, model: ScoringModel) -> Self:
         """Of a fitted KernelClassifier, KernelRegressor, TunedClassifier or TunedRegressor."""
         encoding, classes = getattr(model, "encoding_", None), getattr(model, "classes_", None)
         raw = None if encoding is None else RowEncoder(encoding)
@@ -79,7 +97,7 @@ class Predictor:
             return cls(*arrays, has_one_target=model._has_one_target())
         return cls(*arrays, classes, getattr(model, "_multiplier", None), hasattr(model, "predict_proba"))
 
-    def predict(self, x: Any) -> Any:
+    def predict(self, x: Rows) -> Any:
         """The label or number of a row, or of each of several.
 
         Parameters
@@ -99,12 +117,12 @@ class Predictor:
             return self.classes[int(scores[0] > 0) if len(scores) == 1 else scores.argmax()]
         return self.classes[chosen_codes(scores)]
 
-    def decision_function(self, x: Any) -> Any:
+    def decision_function(self, x: Rows) -> Any:
         """Decision values of a row, or of each of several, shaped as the model's; rows and errors as of `predict`."""
         scores = self._scores(x)
         return scores[..., 0] if scores.shape[-1] == 1 else scores
 
-    def predict_proba(self, x: Any) -> np.ndarray:
+    def predict_proba(self, x: Rows) -> np.ndarray:
         """Class probabilities (K,) of a row, or (n, K) of several; rows and errors as of `predict`.
 
         Raises
@@ -115,21 +133,22 @@ class Predictor:
         if not self.has_probabilities:
             raise AttributeError("the model has no probabilities; fit it with loss='log_loss' or calibrate=True")
         scores = self._scores(x)
-        found = probabilities(np.atleast_2d(scores), self.multiplier)
-        return found if scores.ndim == 2 else found[0]
+        shares = probabilities(np.atleast_2d(scores), self.multiplier)
+        return shares if scores.ndim == 2 else shares[0]
 
-    def _scores(self, x: Any) -> np.ndarray:
+    def _scores(self, x: Rows) -> np.ndarray:
         """Decision values (K,) of a row, or (n, K) of rows."""
+        rows: Any = x
         if self.raw is not None and not (isinstance(x, np.ndarray) or sparse.issparse(x)):
-            x = self.raw(x)
-        check_sound(x)
-        if not sparse.issparse(x):
-            x = np.asarray(x)
-            if x.ndim != 2 or len(x) < _MANY:
-                return self.forms(x)
-        self.forms.check_width(x)
-        check_rows(x)
-        return self.scorer(x)
+            rows = self.raw(x)
+        check_sound(rows)
+        if not sparse.issparse(rows):
+            rows = np.asarray(rows)
+            if rows.ndim != 2 or len(rows) < _MANY:
+                return self.forms(rows)
+        self.forms.check_width(rows)
+        check_rows(rows)
+        return self.scorer(rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,20 +188,22 @@ class Forms:
             empty = np.zeros((feature_map.n_columns, 0))
             return cls(empty, empty[0], coef.T, intercept, "harmonics", feature_map=feature_map)
         if feature_map.activation == "identity":
-            # of a matrix for each of many columns there is no need
+            # Coordinates are linear: their coefficients are slopes, and no matrix of all columns is needed.
             matrix, offset, scaler = _folded(linear_slopes(feature_map, coef), intercept, feature_map.scaler)
             return cls(matrix, offset, np.eye(len(coef)), np.zeros(1), "identity", 0, scaler)
         coef = coef * np.tile(feature_map.amplitudes, feature_map.columns_a_frequency)
         matrix, offset, scaler = linear_forms(feature_map)
         if feature_map.activation == "cos-sin" and len(coef) == 1:
-            # a cos z + b sin z = |a + i b| cos(z - angle): half the work
+            # a cos z + b sin z = |a + i b| cos(z - angle(a + i b)): half as many waves. It holds for one output only,
+            # since each output has coefficients of its own.
             wave = coef[0, : matrix.shape[1]] + 1j * coef[0, matrix.shape[1] :]
             return cls(matrix, offset - np.angle(wave), np.abs(wave)[:, None], intercept, "cos", 0, scaler)
         return cls(matrix, offset, coef.T.copy(), intercept, feature_map.activation, feature_map.order, scaler)
 
-    def __call__(self, x: Any) -> np.ndarray:
+    def __call__(self, x: ArrayLike) -> np.ndarray:
         """Decision values (K,) of a row (d,), or (n, K) of rows (n, d)."""
-        self.check_width(x := np.asarray(x))
+        x = np.asarray(x)
+        self.check_width(x)
         if x.size * len(self.coef) < _SMALL_PRODUCT:
             return _finite(self._features(x) @ self.coef + self.intercept)
         with one_blas_thread():
@@ -194,11 +215,12 @@ class Forms:
             raise ValueError(f"rows have shape {x.shape}; the model takes {len(self.matrix)} encoded columns")
 
     def _features(self, x: np.ndarray) -> np.ndarray:
+        """The features of a row, (m,), or of rows, (n, m)."""
         if self.feature_map is not None:
             phi = map_rows(np.atleast_2d(_finite(x)), self.feature_map, "float64")
             return phi if x.ndim == 2 else phi[0]
         if self.scaler is not None:
-            # quantiles would make numbers of what is none
+            # Checked before the quantiles, which would make a number of an infinity.
             x = scale_dense(np.atleast_2d(_finite(x)), self.scaler, np.dtype(np.float64)).reshape(x.shape)
         z = _finite(x @ self.matrix + self.offset)
         if self.activation in ("cos", "cos-sin"):
@@ -207,6 +229,7 @@ class Forms:
 
 
 def _finite(numbers: np.ndarray) -> np.ndarray:
+    """The numbers, unless one of them is NaN or infinite: every stage is checked, since a cosine hides what came in."""
     if not np.isfinite(numbers).all():
         raise ValueError("a row holds NaN or infinity, or numbers too large for the model")
     return numbers
@@ -230,9 +253,9 @@ def linear_forms(feature_map: FeatureMap) -> tuple[np.ndarray, np.ndarray, Scale
 def _folded(
     matrix: np.ndarray, offset: np.ndarray, scaler: Scaler | None
 ) -> tuple[np.ndarray, np.ndarray, Scaler | None]:
-    """Forms of scaled rows as forms of raw ones."""
+    """Forms of scaled rows as forms of raw ones: w.((x - c) f) + b = (w f).x + (b - c.(w f))."""
     if scaler is not None and scaler.knots is not None:
-        # in the order that the arithmetic reads them in, so that no call copies them
+        # Knots are stored in the order in which the arithmetic reads them, so that no call copies them.
         return matrix, offset, replace(scaler, knots=np.asfortranarray(scaler.knots))
     if scaler is None:
         return matrix, offset, None

@@ -44,12 +44,15 @@ def quantile_scores(xp: Any, X: Any, scaler: Scaler) -> Any:
     flat, base = knots.ravel(), np.arange(len(knots)) * knots.shape[1]
     left = _count(xp, X, flat, base, knots.shape[1], strict=True)
     right = _count(xp, X, flat, base, knots.shape[1], strict=False)
+    # Each number lies between two knots of its column; before the first and after the last one both are the same.
     below, above = xp.clip(left - 1, 0, last), xp.clip(left, 0, last)
     low, high = xp.take(flat, below + base), xp.take(flat, above + base)
     gap = high - low
+    # Between knots the score is interpolated. Equal knots have no gap, and any divisor will do: such numbers are ties.
     share = (X - low) / xp.where(gap > 0, gap, xp.ones_like(gap))
     start, stop = xp.take(scores, below), xp.take(scores, above)
     between = start + xp.clip(share, 0.0, 1.0) * (stop - start)
+    # Several knots at one value mean that many rows have it: its score is the middle of theirs.
     tied = 0.5 * (stop + xp.take(scores, xp.clip(right - 1, 0, last)))
     scaled = xp.where(right > left, tied, between)
     return xp.where(scaler.passthrough[None, :], X, scaled)
@@ -63,10 +66,11 @@ def _padded(knots: np.ndarray) -> np.ndarray:
 
 def _count(xp: Any, X: Any, flat: np.ndarray, base: np.ndarray, length: int, *, strict: bool) -> Any:
     """How many knots of its column lie below each number (or at it, unless `strict`), by halving."""
+    # Bisection in a fixed number of steps, as a graph needs it: there are 2^k - 1 knots, infinities among them.
     place, step = base, (length + 1) // 2
     while step:
         probe = xp.take(flat, place + (step - 1))
-        found = probe < X if strict else probe <= X
-        place = place + xp.asarray(found, dtype=np.dtype("int64")) * step
+        is_below = probe < X if strict else probe <= X
+        place = place + xp.asarray(is_below, dtype=np.dtype("int64")) * step
         step //= 2
     return place - base

@@ -55,7 +55,7 @@ class RowEncoder:
             self._rules.append(_Rule(rule.name, place, rule.fill, flag, rule.kind == "boolean"))
             start += len(rule.output_names)
 
-    def __call__(self, rows: Any) -> np.ndarray:
+    def __call__(self, rows: object) -> np.ndarray:
         """The encoded columns of a mapping or Series, (d,), or of a frame, (n, d); other rows as they come.
 
         Raises
@@ -66,12 +66,10 @@ class RowEncoder:
         if isinstance(rows, pd.Series):
             rows = rows.to_dict()
         if isinstance(rows, Mapping):
-            found = self._row(rows)
-            return self._table(pd.DataFrame([dict(rows)]))[0] if found is None else found
-        return self._table(rows) if is_frame(rows) else np.asarray(rows)
-
-    def _table(self, table: Any) -> np.ndarray:
-        return dense(self.encoding.transform(table))
+            encoded = self._row(rows)
+            # A table says in its error what is wrong with the row, and takes the few values that need more care.
+            return dense(self.encoding.transform(pd.DataFrame([dict(rows)])))[0] if encoded is None else encoded
+        return dense(self.encoding.transform(rows)) if is_frame(rows) else np.asarray(rows)
 
     def _row(self, row: Mapping[str, Any]) -> np.ndarray | None:
         """The encoded row, or None where it is not plain: the table knows what to do with it, or what to say."""
@@ -84,8 +82,9 @@ class RowEncoder:
         return out
 
 
-def _is_set(out: np.ndarray, rule: _Rule, value: Any, is_strict: bool) -> bool:
+def _is_set(out: np.ndarray, rule: _Rule, value: object, is_strict: bool) -> bool:
     """Write the columns of one value; False where it is not plain."""
+    # A missing value is None or NaN, the only number that differs from itself.
     if value is None or (isinstance(value, _NUMBERS) and value != value):
         if rule.flag is not None:
             out[rule.flag] = 1.0
@@ -93,6 +92,7 @@ def _is_set(out: np.ndarray, rule: _Rule, value: Any, is_strict: bool) -> bool:
             out[rule.places] = rule.fill or 0.0
         return rule.fill is not None
     if isinstance(rule.places, int):
+        # Numbers beyond float32, and whole ones that a double cannot hold exactly, are refused by the table.
         if not isinstance(value, _NUMBERS) or not -_LARGEST <= value <= _LARGEST:
             return False
         if (rule.is_boolean and value not in (0, 1)) or (isinstance(value, _WHOLE) and not -EXACT <= value <= EXACT):

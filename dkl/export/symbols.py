@@ -9,11 +9,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, Union
 
 import numpy as np
+from numpy.typing import DTypeLike
+
+Operand: TypeAlias = Union["Symbol", np.ndarray, np.generic, float]
 
 ROWS = -1
+# Symbols are numbered in the order in which they are made, so that each has a larger number than what it is made of.
 _SERIAL = itertools.count()
 
 
@@ -36,7 +40,7 @@ class Symbol:
         Of an input.
     """
 
-    # NumPy leaves operators to the class below
+    # With this NumPy leaves `array + symbol` to the operators of the symbol.
     __array_ufunc__ = None
 
     op: str
@@ -55,35 +59,36 @@ class Symbol:
     def __getitem__(self, index: tuple[int | slice | None, ...]) -> Symbol:
         """Whole axes, single places along an axis, and new axes."""
         out, axis = self, 0
-        for one in index:
-            if isinstance(one, int):
+        for entry in index:
+            if isinstance(entry, int):
                 shape = out.shape[:axis] + out.shape[axis + 1 :]
-                out = Symbol("Gather", [out, np.array(one)], shape, self.dtype, {"axis": axis})
+                out = Symbol("Gather", [out, np.array(entry)], shape, self.dtype, {"axis": axis})
                 continue
-            if one is None:
+            if entry is None:
                 shape = (*out.shape[:axis], 1, *out.shape[axis:])
                 out = Symbol("Unsqueeze", [out, np.array([axis])], shape, self.dtype)
             axis += 1
         return out
 
-    def _with(self, op: str, other: Any, *, swapped: bool = False, dtype: Any = None) -> Symbol:
+    def _with(self, op: str, other: Operand, *, swapped: bool = False, dtype: DTypeLike | None = None) -> Symbol:
+        """The node of an operation of two operands; a number takes the dtype of the symbol, as in NumPy."""
         other = other if isinstance(other, Symbol) else np.asarray(other, self.dtype)
         pair = [other, self] if swapped else [self, other]
         return Symbol(op, pair, _broadcast(self.shape, other.shape), np.dtype(dtype or self.dtype))
 
-    def __add__(self, other: Any) -> Symbol:
+    def __add__(self, other: Operand) -> Symbol:
         return self._with("Add", other)
 
-    def __sub__(self, other: Any) -> Symbol:
+    def __sub__(self, other: Operand) -> Symbol:
         return self._with("Sub", other)
 
-    def __rsub__(self, other: Any) -> Symbol:
+    def __rsub__(self, other: Operand) -> Symbol:
         return self._with("Sub", other, swapped=True)
 
-    def __mul__(self, other: Any) -> Symbol:
+    def __mul__(self, other: Operand) -> Symbol:
         return self._with("Mul", other)
 
-    def __truediv__(self, other: Any) -> Symbol:
+    def __truediv__(self, other: Operand) -> Symbol:
         return self._with("Div", other)
 
     def __pow__(self, other: int) -> Symbol:
@@ -92,30 +97,30 @@ class Symbol:
     def __neg__(self) -> Symbol:
         return Symbol("Neg", [self], self.shape, self.dtype)
 
-    def __gt__(self, other: Any) -> Symbol:
+    def __gt__(self, other: Operand) -> Symbol:
         return self._with("Greater", other, dtype=bool)
 
-    def __ge__(self, other: Any) -> Symbol:
+    def __ge__(self, other: Operand) -> Symbol:
         return self._with("GreaterOrEqual", other, dtype=bool)
 
-    def __lt__(self, other: Any) -> Symbol:
+    def __lt__(self, other: Operand) -> Symbol:
         return self._with("Less", other, dtype=bool)
 
-    def __le__(self, other: Any) -> Symbol:
+    def __le__(self, other: Operand) -> Symbol:
         return self._with("LessOrEqual", other, dtype=bool)
 
-    def __and__(self, other: Any) -> Symbol:
+    def __and__(self, other: Operand) -> Symbol:
         return self._with("And", other, dtype=bool)
 
     __radd__, __rmul__ = __add__, __mul__
 
 
-def graph_input(name: str, width: int, dtype: Any) -> Symbol:
+def graph_input(name: str, width: int, dtype: DTypeLike) -> Symbol:
     """A matrix of so many columns that the graph is given."""
     return Symbol("", [], (ROWS, width), np.dtype(dtype), name=name)
 
 
-def equal(x: Symbol, other: Any) -> Symbol:
+def equal(x: Symbol, other: Operand) -> Symbol:
     """x == other, elementwise; symbols themselves are compared by identity."""
     return x._with("Equal", other, dtype=bool)
 
@@ -134,21 +139,22 @@ class SymbolNamespace:
     def __init__(self, rows: Symbol) -> None:
         self._rows = rows
 
-    def asarray(self, x: Any, dtype: Any = None) -> Any:
+    def asarray(self, x: Operand, dtype: np.dtype | None = None) -> Any:
         if not isinstance(x, Symbol):
             return np.asarray(x, dtype=dtype)
         return x if dtype is None or dtype == x.dtype else Symbol("Cast", [x], x.shape, np.dtype(dtype))
 
-    def zeros(self, shape: tuple[int, int], dtype: Any) -> Symbol:
+    def zeros(self, shape: tuple[int, int], dtype: DTypeLike) -> Symbol:
         """Of as many rows as the graph is given."""
+        # The number of rows is known when the graph runs, so the shape of the zeros is computed there.
         count = Symbol("Shape", [self._rows], (1,), np.dtype("int64"), {"start": 0, "end": 1})
         target = Symbol("Concat", [count, np.array(shape[1:])], (2,), np.dtype("int64"), {"axis": 0})
         return Symbol("Expand", [np.zeros((1, shape[1]), dtype), target], shape, np.dtype(dtype))
 
-    def zeros_like(self, x: Any) -> Any:
+    def zeros_like(self, x: Symbol) -> Symbol:
         return x * 0
 
-    def ones_like(self, x: Any) -> Any:
+    def ones_like(self, x: Symbol) -> Symbol:
         return x * 0 + 1
 
     def concat(self, parts: Sequence[Any], axis: int = 0) -> Any:
@@ -160,7 +166,7 @@ class SymbolNamespace:
         index = (*(slice(None),) * axis, None)
         return self.concat([part[index] for part in parts], axis=axis)
 
-    def take(self, x: Any, places: Any, axis: int = 0) -> Any:
+    def take(self, x: Symbol | np.ndarray, places: Symbol | np.ndarray, axis: int = 0) -> Any:
         if not isinstance(x, Symbol) and not isinstance(places, Symbol):
             return np.take(x, places, axis=axis)
         shape = (*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
@@ -169,11 +175,12 @@ class SymbolNamespace:
     def matmul(self, x: Symbol, matrix: np.ndarray) -> Symbol:
         return Symbol("MatMul", [x, matrix], (x.shape[0], matrix.shape[1]), x.dtype)
 
-    def where(self, condition: Symbol, x: Any, y: Any) -> Symbol:
-        dtype = x.dtype if isinstance(x, Symbol) else y.dtype
-        chosen = [one if isinstance(one, Symbol) else np.asarray(one, dtype) for one in (x, y)]
-        shape = _broadcast(condition.shape, _broadcast(chosen[0].shape, chosen[1].shape))
-        return Symbol("Where", [condition, *chosen], shape, dtype)
+    def where(self, condition: Symbol, x: Operand, y: Operand) -> Symbol:
+        # ONNX wants both operands in one type: a number takes that of the symbol beside it.
+        dtype = x.dtype if isinstance(x, Symbol) else np.asarray(y).dtype if not isinstance(y, Symbol) else y.dtype
+        operands = [operand if isinstance(operand, Symbol) else np.asarray(operand, dtype) for operand in (x, y)]
+        shape = _broadcast(condition.shape, _broadcast(operands[0].shape, operands[1].shape))
+        return Symbol("Where", [condition, *operands], shape, dtype)
 
     def clip(self, x: Symbol, low: float, high: float) -> Symbol:
         return Symbol("Clip", [x, np.asarray(low, x.dtype), np.asarray(high, x.dtype)], x.shape, x.dtype)
@@ -198,6 +205,7 @@ class SymbolNamespace:
         return _elementwise("Abs", x)
 
     def isfinite(self, x: Symbol) -> Symbol:
+        # x - x is NaN for NaN and for infinities, else 0.
         return equal(x - x, 0)
 
     def all(self, x: Symbol) -> bool:
@@ -206,10 +214,12 @@ class SymbolNamespace:
 
 
 def _elementwise(op: str, x: Symbol) -> Symbol:
+    """The node of a function of each number."""
     return Symbol(op, [x], x.shape, x.dtype)
 
 
 def _broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of an operation of two arrays, by NumPy's rules; an unknown number of rows stays unknown."""
     if ROWS not in (*first, *second):
         return np.broadcast_shapes(first, second)
     length = max(len(first), len(second))
@@ -219,11 +229,12 @@ def _broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ..
 
 def needed(outputs: Sequence[Symbol]) -> list[Symbol]:
     """Every symbol that the outputs are made of, each after what it is made of."""
-    found: dict[int, Symbol] = {}
+    reached: dict[int, Symbol] = {}
     waiting = list(outputs)
     while waiting:
         symbol = waiting.pop()
-        if symbol.serial not in found:
-            found[symbol.serial] = symbol
-            waiting.extend(one for one in symbol.inputs if isinstance(one, Symbol))
-    return [found[serial] for serial in sorted(found)]
+        if symbol.serial not in reached:
+            reached[symbol.serial] = symbol
+            waiting.extend(operand for operand in symbol.inputs if isinstance(operand, Symbol))
+    # Inputs have smaller numbers than what is made of them, so this order is one in which nodes can be computed.
+    return [reached[serial] for serial in sorted(reached)]

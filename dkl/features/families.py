@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, Protocol, Self, get_args, runtime_checkable
+from typing import ClassVar, Literal, Protocol, Self, get_args, runtime_checkable
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy import special
 from scipy.spatial import distance
 
@@ -36,7 +37,7 @@ class Family(Protocol):
         """A copy with the bandwidth `sigma`; a family without one returns itself."""
         ...
 
-    def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: Any = np.float32) -> FeatureMap:
+    def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
         """Candidates with amplitudes 1 and no scaler, the same on every machine."""
         ...
 
@@ -53,7 +54,7 @@ class Family(Protocol):
 class FiniteFamily(Family, Protocol):
     """A family of finitely many features: learners weigh all of them in one pass rather than draw."""
 
-    def pool(self, n_columns: int, dtype: Any = np.float32) -> FeatureMap:
+    def pool(self, n_columns: int, dtype: DTypeLike = np.float32) -> FeatureMap:
         """Every feature once, with amplitudes 1 and no scaler; `FeatureMap.groups` says which are chosen together."""
         ...
 
@@ -76,13 +77,14 @@ class _Drawn:
 
     def _rows(self, generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
         """Frequencies at bandwidth 1, float64."""
+        # Isotropic kernels are mixtures of Gaussians: a Gaussian direction times a random length.
         return generator.standard_normal(shape) * self._mixture(generator, shape[0])[:, None]
 
     def _mixture(self, generator: np.random.Generator, size: int) -> np.ndarray:
         """The factor on a Gaussian vector that gives an isotropic family its radial law."""
         return np.ones(size)
 
-    def _projection(self, shape: tuple[int, int], seed: int, dtype: Any, factor: float) -> Projection:
+    def _projection(self, shape: tuple[int, int], seed: int, dtype: DTypeLike, factor: float) -> Projection:
         """W times `factor` by the chosen sampling."""
 
         def rows(generator: np.random.Generator, part: tuple[int, int]) -> np.ndarray:
@@ -123,12 +125,14 @@ class _Fourier(_Drawn):
         family.validate()
         return family
 
-    def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: Any = np.float32) -> FeatureMap:
+    def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
         self.validate()
         shape = _checked_shape(n_frequencies, n_columns)
         projection = self._projection(shape, seed, dtype, 1.0 / self._bandwidth())
         if self.pairing == "cos-sin":
             return FeatureMap("cos-sin", projection, np.ones(shape[0]))
+        # E[2 cos(w.x + b) cos(w.y + b)] over a uniform phase b is cos(w.(x - y)): one column a frequency stands for the
+        # pair.
         phases = frequencies.stream(seed, "phases").uniform(0.0, 2.0 * np.pi, shape[0])
         return FeatureMap("cos", projection, np.ones(shape[0]), phases=phases)
 
@@ -200,6 +204,7 @@ class Laplacian(_Fourier):
     isotropic: ClassVar[bool] = False
 
     def _rows(self, generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+        # The Fourier transform of exp(-|t|) is the Cauchy density, and that of 1 / (1 + t^2) the Laplace density.
         return generator.standard_cauchy(shape)
 
     def _unit_kernel(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
@@ -261,11 +266,15 @@ class Matern(_Fourier):
         super().validate()
 
     def _mixture(self, generator: np.random.Generator, size: int) -> np.ndarray:
+        # A Gaussian vector divided by the root of an independent chi^2 / (2 nu) is a Student vector: the spectral law
+        # of Matern.
         return np.sqrt(2.0 * self.nu / generator.chisquare(2.0 * self.nu, size))
 
     def _unit_kernel(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
         r = np.sqrt(2.0 * self.nu) * distance.cdist(X, Y)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            # In logarithms: r^nu is tiny where K_nu(r) is huge, and kve is K_nu(r) exp(r), which does not vanish for
+            # large r.
             log_bessel = np.log(special.kve(self.nu, r)) - r
             log_kernel = (1.0 - self.nu) * np.log(2.0) - special.gammaln(self.nu) + self.nu * np.log(r) + log_bessel
         # K_nu overflows where r is small beside nu: there the kernel is a Gaussian but for terms of order 1/nu
@@ -301,7 +310,7 @@ class ArcCosine(_Drawn):
     def with_bandwidth(self, sigma: float) -> ArcCosine:
         return self
 
-    def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: Any = np.float32) -> FeatureMap:
+    def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
         self.validate()
         shape = _checked_shape(n_frequencies, n_columns)
         projection = self._projection(shape, seed, dtype, 1.0)
@@ -313,6 +322,7 @@ class ArcCosine(_Drawn):
     def kernel(self, X: np.ndarray, Y: np.ndarray | None = None) -> np.ndarray:
         X, Y = _pair(X, Y)
         norms = np.linalg.norm(X, axis=1)[:, None] * np.linalg.norm(Y, axis=1)
+        # Rounding may take the cosine of an angle beyond 1; a row of length 0 has no angle, and its kernel is 0.
         cosine = np.clip(np.divide(X @ Y.T, norms, out=np.zeros_like(norms), where=norms > 0), -1.0, 1.0)
         angular = _ARC_COSINE[self.order](np.arccos(cosine), cosine)
         return np.where(norms > 0, norms**self.order * angular / np.pi, 0.0)
@@ -342,15 +352,16 @@ class Coordinates:
     def with_bandwidth(self, sigma: float) -> Coordinates:
         return self
 
-    def draw(self, n_frequencies: int | None, n_columns: int, seed: int, dtype: Any = np.float32) -> FeatureMap:
+    def draw(self, n_frequencies: int | None, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
         if n_frequencies is None:
             columns = np.arange(n_columns)
         else:
             size, _ = _checked_shape(n_frequencies, n_columns)
+            # Drawn with replacement, like frequencies, so that the kernel is the mean over draws.
             columns = frequencies.stream(seed, "frequencies").integers(0, n_columns, size)
         return FeatureMap("identity", ColumnProjection(columns, n_columns), np.ones(len(columns)))
 
-    def pool(self, n_columns: int, dtype: Any = np.float32) -> FeatureMap:
+    def pool(self, n_columns: int, dtype: DTypeLike = np.float32) -> FeatureMap:
         """Each column once, with amplitudes of 1."""
         return self.draw(None, n_columns, 0, dtype)
 
@@ -362,11 +373,13 @@ class Coordinates:
         return X @ Y.T
 
 
-def _is_positive(value: Any) -> bool:
+def _is_positive(value: object) -> bool:
+    """Whether a parameter is a positive, finite real number; True counts as no number."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0.0 < float(value) < np.inf
 
 
 def _checked_shape(n_frequencies: int, n_columns: int) -> tuple[int, int]:
+    """The shape of W as Python's own integers; ValueError where one is no whole number of at least 1."""
     for name, value in (("n_frequencies", n_frequencies), ("n_columns", n_columns)):
         if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")
@@ -374,6 +387,7 @@ def _checked_shape(n_frequencies: int, n_columns: int) -> tuple[int, int]:
 
 
 def _pair(X: np.ndarray, Y: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Both arguments of a kernel as float64 rows of the same columns; without Y the kernel is of X with itself."""
     X = np.atleast_2d(np.asarray(X, dtype=np.float64))
     Y = X if Y is None else np.atleast_2d(np.asarray(Y, dtype=np.float64))
     if X.shape[1] != Y.shape[1]:

@@ -13,7 +13,7 @@ from dkl.features.landmark_projection import Similarities
 from dkl.features.projections import Projection
 from dkl.features.scaling import Scaler, same_scaling
 
-Activation = Literal["cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks"]
+Activation = Literal["cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,13 +22,14 @@ class FeatureMap:
 
     Parameters
     ----------
-    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks"}
+    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps"}
         "cos-sin": two columns a frequency, all cosines first, then all sines. "cos": cos(w.x + b).
         "arc-cosine": H(w.x) (w.x)^order. "identity": w.x itself. "harmonics": a spherical harmonic, one column each.
-        "landmarks": a similarity to a landmark, one column each.
+        "landmarks": a similarity to a landmark, one column each. "steps": a product of thresholds of columns, one each.
     projection : Projection
         m frequencies on d columns; for "harmonics" a HarmonicProjection, which holds multi-indices, for
-        "landmarks" a LandmarkProjection or SharedLandmarkProjection, which hold those of each similarity.
+        "landmarks" a LandmarkProjection or SharedLandmarkProjection, which hold those of each similarity; for "steps" a
+        StepProjection, which holds columns and thresholds.
     amplitudes : ndarray of shape (m,), float64
         The factor of each frequency (of both columns of a pair).
     phases : ndarray of shape (m,), float64, or None
@@ -47,6 +48,8 @@ class FeatureMap:
     scaler: Scaler | None = None
 
     def __post_init__(self) -> None:
+        # Weights that overflowed while they were learned are refused here, where every learner comes by, with the
+        # remedy.
         refuse_non_finite(
             self.amplitudes,
             "the amplitude of feature",
@@ -117,10 +120,13 @@ class FeatureMap:
         phases = None
         if self.phases is not None and other.phases is not None:
             phases = np.concatenate([self.phases, other.phases])
+        # Structured frequencies are formed when they are joined with others; the amplitudes stay with their
+        # frequencies.
         amplitudes = np.concatenate([self.amplitudes, other.amplitudes])
         return replace(self, projection=self.projection.joined(other.projection), amplitudes=amplitudes, phases=phases)
 
     def _joins(self, other: FeatureMap) -> bool:
+        # The order of an arc-cosine map alone means something; of other maps it is ignored.
         kinds = [
             (one.activation, one.order if one.activation == "arc-cosine" else 0, one.n_columns, one.phases is None)
             for one in (self, other)

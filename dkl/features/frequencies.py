@@ -11,7 +11,7 @@ from dkl.features.projections import DenseProjection, StructuredProjection, padd
 RowSampler = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 RadialMixture = Callable[[np.random.Generator, int], np.ndarray]
 
-# float64 numbers drawn at once: a pool of candidates never exists in more than its own dtype
+# Numbers drawn in float64 at once: so few that a pool of candidates never takes more memory than its own dtype needs.
 _CHUNK = 1 << 18
 
 
@@ -20,6 +20,7 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
     Purposes have streams of their own, so that the frequencies do not depend on whether phases are drawn as well.
     """
+    # The name is the key of a child of the seed's sequence, which makes its numbers independent of all other streams.
     key = tuple(name.encode())
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
 
@@ -50,6 +51,8 @@ def orthogonal(mixture: RadialMixture, shape: tuple[int, int], seed: int, dtype:
     matrix = np.empty(shape, dtype)
     for start in range(0, n_frequencies, width):
         rows = matrix[start : start + width]
+        # The Q of a Gaussian matrix is Haar distributed once the signs of R's diagonal are moved into it: LAPACK fixes
+        # these signs by its own rule.
         q, r = np.linalg.qr(generator.standard_normal((width, len(rows))))
         rows[...] = (q * np.where(np.diag(r) < 0, -1.0, 1.0)).T * lengths[start : start + width, None]
     return DenseProjection(matrix)
@@ -64,6 +67,7 @@ def structured(mixture: RadialMixture, shape: tuple[int, int], seed: int, dtype:
     n_frequencies, width = shape
     padded = padded_width(width)
     n_blocks = -(-n_frequencies // padded)
+    # Each bit is a sign: 0 is -1 and 1 is +1.
     bits = stream(seed, "signs").integers(0, 2, size=(n_blocks, 3, padded), dtype=np.int8)
     return StructuredProjection(
         signs=2 * bits - 1,
@@ -76,5 +80,6 @@ def structured(mixture: RadialMixture, shape: tuple[int, int], seed: int, dtype:
 def radii(mixture: RadialMixture, n_frequencies: int, width: int, seed: int) -> np.ndarray:
     """Lengths of isotropic rows of `width` columns: a chi variable times the family's radial mixture."""
     generator = stream(seed, "radii")
+    # The length of a standard normal vector of `width` entries.
     lengths = np.sqrt(generator.chisquare(width, n_frequencies))
     return lengths * mixture(generator, n_frequencies)

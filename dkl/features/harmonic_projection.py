@@ -134,7 +134,12 @@ class HarmonicProjection:
         nodes, parent = _with_ancestors(self.index.astype(np.int64))
         last = _last_step(nodes)
         chains, factor = _factors(nodes, last)
-        levels = _levels(parent)
+        # How many ancestors each node has: a level can be computed when those below it are there.
+        levels = np.zeros(len(parent), dtype=np.int64)
+        above = parent
+        while (above >= 0).any():
+            levels += above >= 0
+            above = np.where(above >= 0, parent[above], -1)
         return HarmonicTerms(
             parent=parent,
             factor=factor,
@@ -168,30 +173,22 @@ def _shortened(nodes: np.ndarray, last: np.ndarray) -> np.ndarray:
 
 def _with_ancestors(nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The nodes followed by all that they are made of, and the position of each one's parent (-1 for none)."""
-    found = [nodes]
+    generations = [nodes]
     while True:
-        last = _last_step(found[-1])
-        parents = _shortened(found[-1], last)[last > 0]
+        last = _last_step(generations[-1])
+        parents = _shortened(generations[-1], last)[last > 0]
+        # A harmonic of degree 0 is the constant 1: what is left with it is the factor alone.
         parents = np.unique(parents[parents.any(axis=1)], axis=0)
         if not len(parents):
             break
-        found.append(parents)
-    every = np.concatenate(found)
+        generations.append(parents)
+    every = np.concatenate(generations)
     last = _last_step(every)
     parents = _shortened(every, last)
-    _, first, place = np.unique(np.concatenate([every, parents]), axis=0, return_index=True, return_inverse=True)
-    position = first[place.reshape(-1)[len(every) :]]
+    # Each parent is one of the nodes: equal rows get one number, and the first row with it is the node.
+    _, first, number = np.unique(np.concatenate([every, parents]), axis=0, return_index=True, return_inverse=True)
+    position = first[number.reshape(-1)[len(every) :]]
     return every, np.where((last > 0) & parents.any(axis=1), position, -1)
-
-
-def _levels(parent: np.ndarray) -> np.ndarray:
-    """How many ancestors each node has."""
-    level = np.zeros(len(parent), dtype=np.int64)
-    above = parent
-    while (above >= 0).any():
-        level += above >= 0
-        above = np.where(above >= 0, parent[above], -1)
-    return level
 
 
 def _factors(nodes: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -202,14 +199,17 @@ def _factors(nodes: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarra
     count = nodes[rows, last] - order
     moved = last > 0
     keys = np.stack([last + 1, order], axis=1)
-    pairs, place = np.unique(keys[moved], axis=0, return_inverse=True)
-    place = place.reshape(-1)
+    # Nodes whose last step is in the same column k and starts at the same order m share a chain, as long as the longest
+    # of them needs it.
+    pairs, chain = np.unique(keys[moved], axis=0, return_inverse=True)
+    chain = chain.reshape(-1)
     longest = np.zeros(len(pairs), dtype=np.int64)
-    np.maximum.at(longest, place, count[moved])
+    np.maximum.at(longest, chain, count[moved])
     starts = 1 + 2 * azimuth + np.concatenate([[0], np.cumsum(longest)[:-1]]).astype(np.int64)[: len(pairs)]
     chains = np.concatenate([pairs, longest[:, None], starts[:, None]], axis=1).reshape(-1, 4)
+    # A node without a step is a wave of the azimuth alone: C_l for l_1 = l > 0, S_l for l_1 = -l, and 1 for 0.
     factor = np.where(nodes[:, 0] > 0, 2 * nodes[:, 0] - 1, -2 * nodes[:, 0])
-    factor[moved] = starts[place] + count[moved] - 1
+    factor[moved] = starts[chain] + count[moved] - 1
     return chains, factor
 
 

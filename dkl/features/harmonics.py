@@ -7,20 +7,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from numbers import Integral
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy import special
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
 from dkl.features.harmonic_projection import Blocks, HarmonicProjection
 
-# the paper's: "it sufficed to examine the first 1000 coefficients"
+# How many harmonics are taken where nothing is said, as in the paper: "it sufficed to examine the first 1000
+# coefficients".
 FIRST = 1_000
-# bytes of multi-indices, and of what follows from them, that are made at most
+# Bytes of multi-indices, and of what follows from them, that are made at most.
 _MOST_BYTES = 1 << 28
-# the recurrences of higher ones take longer than any fit
+# The recurrences of higher degrees take longer than any fit.
 _MOST_DEGREES = 10_000
 
 
@@ -70,6 +72,8 @@ def multi_indices(n_columns: int, degree: int, first: int | None = None) -> np.n
     """
     values = np.array([degree])
     levels = []
+    # A tree, from the degree downwards: an entry l_k has the children l_(k-1) = 0 .. l_k, and cutting each level at
+    # `first` leaves the first leaves as they are.
     for _ in range(n_columns - 2):
         parent, place = _children(values + 1)
         levels.append((values, parent[:first]))
@@ -131,6 +135,7 @@ def zonal(n_columns: int, degrees: int, t: np.ndarray) -> Iterator[np.ndarray]:
     for degree in range(degrees):
         yield now
         scale = degree + n_columns - 2
+        # The recurrence (l + d - 2) P_(l+1) = (2 l + d - 2) t P_l - l P_(l-1).
         before, now = now, t if degree == 0 else ((2 * degree + n_columns - 2) * t * now - degree * before) / scale
 
 
@@ -163,16 +168,15 @@ def harmonic_values(X: np.ndarray, index: np.ndarray) -> np.ndarray:
         inner, radius = radius, np.hypot(radius, X[:, k])
         t = np.divide(X[:, k], radius, out=np.ones_like(radius), where=radius > 0)
         sine = np.divide(inner, radius, out=np.zeros_like(radius), where=radius > 0)
-        values *= _polar_factor(k, orders[:, k - 2], orders[:, k - 1], t[:, None], sine[:, None])
+        # sin^m C_(l-m)(cos) on the k-sphere, C the Gegenbauer polynomial of weight m + (k - 1) / 2, divided by its
+        # norm: so that its mean square is 1 against a harmonic of degree m on the (k-1)-sphere.
+        m, n = orders[:, k - 2], orders[:, k - 1] - orders[:, k - 2]
+        weight = m + (k - 1) / 2.0
+        log_square = math.log(math.pi) + (1.0 - 2.0 * weight) * math.log(2.0) - special.betaln(0.5, k / 2.0)
+        log_square += special.gammaln(n + 2.0 * weight) - special.gammaln(n + 1.0) - 2.0 * special.gammaln(weight)
+        polynomial = special.eval_gegenbauer(n, weight, t[:, None])
+        values *= sine[:, None] ** m * polynomial * np.sqrt(n + weight) * np.exp(-0.5 * log_square)
     return values
-
-
-def _polar_factor(k: int, m: np.ndarray, degree: np.ndarray, t: np.ndarray, sine: np.ndarray) -> np.ndarray:
-    """sin^m C_(l-m)(cos) on the k-sphere, of mean square 1 against a harmonic of degree m on the (k-1)-sphere."""
-    n, weight = degree - m, m + (k - 1) / 2.0
-    log_square = math.log(math.pi) + (1.0 - 2.0 * weight) * math.log(2.0) - special.betaln(0.5, k / 2.0)
-    log_square += special.gammaln(n + 2.0 * weight) - special.gammaln(n + 1.0) - 2.0 * special.gammaln(weight)
-    return sine**m * special.eval_gegenbauer(n, weight, t) * np.sqrt(n + weight) * np.exp(-0.5 * log_square)
 
 
 @dataclass(frozen=True)
@@ -248,7 +252,7 @@ class SphericalHarmonics:
         """Whether the harmonics in `n_columns` dimensions are few enough for `pool`."""
         return self.size(n_columns) * (2 * n_columns + 54) <= _MOST_BYTES
 
-    def pool(self, n_columns: int, dtype: Any = np.float32) -> FeatureMap:
+    def pool(self, n_columns: int, dtype: DTypeLike = np.float32) -> FeatureMap:
         """Every harmonic of the family once, with amplitudes of 1.
 
         Parameters
@@ -273,7 +277,7 @@ class SphericalHarmonics:
         projection = HarmonicProjection(index, self.blocks, bool(self.project))
         return FeatureMap("harmonics", projection, np.ones(len(index)))
 
-    def draw(self, n_frequencies: int | None, n_columns: int, seed: int, dtype: Any = np.float32) -> FeatureMap:
+    def draw(self, n_frequencies: int | None, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
         """Single harmonics of the family's law, with replacement; None is `pool`.
 
         Uniform on the harmonics, and for ``blocks="degree"`` on the degrees first.
@@ -287,6 +291,7 @@ class SphericalHarmonics:
             drawn = generator.choice(sum(counts), int(n_frequencies), p=self._law(counts))
             index = self.pool(n_columns, dtype).projection.dense()[drawn]
         else:
+            # Too many harmonics to list: first the degree by its share of them, then one harmonic of that degree.
             sizes = np.ones(len(counts)) if self.blocks == "degree" else np.array(counts, dtype=np.float64)
             degrees = generator.choice(len(counts), int(n_frequencies), p=sizes / sizes.sum())
             index = random_indices(n_columns, degrees, generator)
@@ -304,6 +309,8 @@ class SphericalHarmonics:
         kernel = np.zeros((len(X), len(Y)))
         for degree, values in enumerate(zonal(X.shape[1], len(counts), np.clip(X @ Y.T, -1.0, 1.0))):
             share = shares[starts[degree] : starts[degree + 1]].sum()
+            # The addition theorem holds for whole degrees; of one that was cut off, the harmonics themselves are
+            # multiplied.
             if counts[degree] < dimension(X.shape[1], degree):
                 index = multi_indices(X.shape[1], degree, counts[degree])
                 values = harmonic_values(X, index) @ harmonic_values(Y, index).T / counts[degree]
@@ -335,18 +342,16 @@ def _filled(sizes: Iterator[int], room: int, blocks: Blocks, n_columns: int) -> 
         if left < size and blocks == "degree":
             break
         if left < size and blocks == "pair":
-            left -= _ends_in_a_cosine(n_columns, len(counts), left)
+            # A pair is a cosine and its sine, in this order: a cosine that would come last is left out with its sine.
+            ends_in_a_cosine = left > 0 and multi_indices(n_columns, len(counts), left)[left - 1, 0] > 0
+            left -= int(ends_in_a_cosine)
         counts.append(min(size, max(left, 0)))
         if left <= size:
             break
     return [size for size in counts if size]
 
 
-def _ends_in_a_cosine(n_columns: int, degree: int, size: int) -> int:
-    """1 if the first `size` harmonics of a degree end between the two of a pair."""
-    return int(size > 0 and multi_indices(n_columns, degree, size)[size - 1, 0] > 0)
-
-
 def _unit(rows: np.ndarray) -> np.ndarray:
+    """Rows divided by their lengths, float64."""
     rows = np.atleast_2d(np.asarray(rows, dtype=np.float64))
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)

@@ -63,7 +63,7 @@ class LandmarkProjection:
     def take(self, index: np.ndarray) -> LandmarkProjection:
         lengths = np.diff(self.starts)[index]
         starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        # of each chosen landmark its first frequency, and on from there
+        # The places of each chosen landmark's frequencies: its first one, and on from there.
         chosen = np.repeat(self.starts[:-1][index] - starts[:-1], lengths) + np.arange(starts[-1])
         return LandmarkProjection(self.frequencies.take(chosen), self.phases[chosen], self.weights[chosen], starts)
 
@@ -137,6 +137,7 @@ class SharedLandmarkProjection:
         if not isinstance(other, SharedLandmarkProjection):
             raise ValueError("similarities of shared frequencies are joined with others of their kind only")
         parts = [np.split(one.mixing, 2, axis=1) for one in (self, other)]
+        # Each keeps its own frequencies: the mixing matrix of both is block diagonal, cosines first and then sines.
         mixing = np.concatenate([block_diag(*halves) for halves in zip(*parts, strict=True)], axis=1)
         return SharedLandmarkProjection(self.frequencies.joined(other.frequencies), mixing.astype(self.mixing.dtype))
 

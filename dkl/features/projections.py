@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 from scipy import sparse
 
-# a chosen part of a structured projection up to this size is held as a matrix: products with it are then exact and fast
+# A chosen part of a structured projection up to this size is held as a matrix: products with it are exact and fast, and
+# few of the frequencies that the transforms make would be used.
 FORMED_BYTES = 1 << 26
 
 
@@ -117,6 +118,7 @@ class SparseProjection:
     def from_matrix(cls, matrix: sparse.sparray) -> SparseProjection:
         """Of a scipy sparse matrix of shape (m, d); duplicate entries are added up."""
         matrix = sparse.csr_array(matrix)
+        # The kernels count on ascending columns without repeats; the given matrix is left as it is.
         if not matrix.has_canonical_format:
             matrix = matrix.copy()
             matrix.sum_duplicates()
@@ -299,6 +301,7 @@ class StructuredProjection:
 
     def dense(self) -> np.ndarray:
         out = np.empty(self.shape, self.dtype)
+        # A few rows at a time: forming takes float64 rows of the padded width.
         step = max(1, (1 << 20) // self.padded)
         for start in range(0, self.n_frequencies, step):
             out[start : start + step] = self[start : start + step]
@@ -306,6 +309,7 @@ class StructuredProjection:
 
     def take(self, index: np.ndarray) -> Projection:
         """The chosen frequencies alone: formed when they are few, else still as signs."""
+        # Negative numbers, slices and masks become numbers first.
         index = np.arange(self.n_frequencies)[index]
         if len(index) * self.width * self.dtype.itemsize <= FORMED_BYTES:
             return DenseProjection(self[index])
@@ -316,8 +320,10 @@ class StructuredProjection:
         return _joined(self, other)
 
     def _form(self, index: np.ndarray) -> np.ndarray:
+        """The chosen rows of W: unit vectors through the transposes of the same transforms."""
         block, position = np.divmod(self.numbers()[index], self.padded)
         rows = np.zeros((len(index), self.padded))
+        # Row j of H S1 H S2 H S3 is e_j times these matrices: H is symmetric, and so is each diagonal of signs.
         rows[np.arange(len(index)), position] = 1.0
         for diagonal in range(3):
             rows = walsh_hadamard(rows) * self.signs[block, diagonal]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dkl.features.families import Cauchy, Gaussian, Laplacian
 from dkl.features.feature_map import FeatureMap
@@ -73,9 +73,11 @@ class SparseFrequencies:
     def with_bandwidth(self, sigma: float) -> SparseFrequencies:
         return replace(self, family=self.family.with_bandwidth(sigma))
 
-    def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: Any = np.float32) -> FeatureMap:
+    def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
         self.validate()
         whole = self.family.draw(n_frequencies, n_columns, seed, dtype)
+        # The entries are drawn as the family draws them, then most are set to 0: a frequency of `share` = 1 is the
+        # family's own.
         W = np.where(self._kept(whole.n_frequencies, n_columns, seed), whole.projection.dense(), 0)
         return replace(whole, projection=DenseProjection(W.astype(dtype)))
 
@@ -84,6 +86,8 @@ class SparseFrequencies:
 
     def kernel(self, X: np.ndarray, Y: np.ndarray | None = None) -> np.ndarray:
         X, Y = np.atleast_2d(X), np.atleast_2d(X if Y is None else Y)
+        # The product over columns is a sum over all sets of columns; the empty set, which no frequency has, is taken
+        # out.
         none = (1.0 - self.share) ** X.shape[1]
         product = np.ones((len(X), len(Y)))
         for c in range(X.shape[1]):
@@ -94,6 +98,8 @@ class SparseFrequencies:
         """Which entries stay: the first by its own law, those behind it independently; no row depends on later ones."""
         places = np.arange(n_columns)
         uniform = stream(seed, "columns").random((n_frequencies, n_columns + 1))
+        # The first kept entry stands at place c with probability p (1 - p)^c, given that there is one: its distribution
+        # function, inverted by a uniform number.
         first_up_to = -np.expm1((places + 1) * np.log1p(-self.share)) if self.share < 1.0 else np.ones(n_columns)
         first = np.searchsorted(first_up_to / first_up_to[-1], uniform[:, 0], side="right")[:, None]
         return (places == first) | ((places > first) & (uniform[:, 1:] < self.share))

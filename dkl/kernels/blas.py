@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import LibController, ThreadpoolController
 
 from dkl.process import after_fork
 
@@ -21,10 +21,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _lock = threading.Lock()
-# how often each thread has entered, and what there was before the first one
+# How often each thread has entered; for each library the number of threads that it had before the first holder came;
+# the libraries that were found, and how many modules were loaded when they were looked for.
 _holders: dict[int, int] = {}
-_before: list[tuple[Any, int]] = []
-_libraries: list[Any] = []
+_before: list[tuple[LibController, int]] = []
+_libraries: list[LibController] = []
 _modules_seen = 0
 
 
@@ -44,8 +45,14 @@ class OneBlasThread:
                 _before.clear()
             _holders[thread] = depth + 1
             if depth == 0:
-                # by each holder: where BLAS runs on OpenMP, the number is the calling thread's own
-                _limit()
+                # A library that was loaded since the first holder came is noted here, and limited too.
+                loaded = _loaded_libraries()
+                for library in loaded[len(_before) :]:
+                    _before.append((library, library.num_threads))
+                # Every holder sets the limit for itself: where BLAS runs on OpenMP, the number of threads belongs to
+                # the thread that calls.
+                for library, _ in _before:
+                    _set_threads(library, 1)
 
     def __exit__(self, *error: object) -> None:
         with _lock:
@@ -81,26 +88,19 @@ def threads_at_work() -> int:
 _ONE = OneBlasThread()
 
 
-def _limit() -> None:
-    """To one thread; a library that was loaded since the first holder came is noted and limited too."""
-    loaded = _loaded_libraries()
-    for library in loaded[len(_before) :]:
-        _before.append((library, library.num_threads))
-    for library, _ in _before:
-        _set_threads(library, 1)
-
-
 def _restore() -> None:
+    """Give every library the number of threads back that it had before the first holder came."""
     for library, number in _before:
         _set_threads(library, number)
 
 
 @after_fork
 def _forget_threads_of_parent() -> None:
-    """Of the holders only the thread that forked is in the child."""
+    """Correct the records in a forked child: of all holders, only the thread that forked exists there."""
     global _lock
     _lock = threading.Lock()
     own = _holders.get(threading.get_ident(), 0)
+    # Whether BLAS is limited at the time of the fork is known from the parent's records, before they are cleared.
     limited = bool(_holders)
     _holders.clear()
     if own:
@@ -109,18 +109,20 @@ def _forget_threads_of_parent() -> None:
         _restore()
 
 
-def _set_threads(library: Any, number: int) -> None:
+def _set_threads(library: LibController, number: int) -> None:
     """Set the number whichever thread asks.
 
     From version 3.7 on, threadpoolctl lets only the thread that was first to limit OpenBLAS do so, and drops what
     others ask for without a word; a task in another thread would run on all cores.
     """
+    # The method of older versions, under the name that newer ones give it behind their own check.
     getattr(library, "_real_set_num_threads", library.set_num_threads)(number)
 
 
-def _loaded_libraries() -> list[Any]:
+def _loaded_libraries() -> list[LibController]:
     """The BLAS libraries of this process, new ones last; looked for only after further modules were imported."""
     global _modules_seen
+    # Looking through the libraries of a process takes about a millisecond, far too long for every block.
     if not _libraries or len(sys.modules) != _modules_seen:
         _modules_seen = len(sys.modules)
         known = {library.filepath for library in _libraries}

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache, wraps
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
@@ -21,14 +23,17 @@ from dkl.kernels.sgd.cuda_source import GROUP, sgd_source
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sincos import TURN
 from dkl.kernels.tiles import checked_dtype, checked_weights, spans
+from dkl.protocols.arrays import Array, Rows
 from dkl.protocols.block import Block
 
 # "mixed": each process of a cluster takes what it has
 Device = Literal["cpu", "gpu", "mixed"]
 
-# bytes of one array of a tile on a GPU, rows whose sums stay in one precision, weight columns of one launch, threads
+# Bytes of one array of a tile on a GPU, and of the smallest one that is tried where memory runs out.
 _TILE_BYTES, _LEAST_TILE_BYTES = 1 << 28, 1 << 22
+# Rows that a thread adds up in the precision of the tile before its sum goes into float64.
 _PARTIAL_ROWS = 256
+# Columns of weights that a thread holds sums for: with more of them it would run out of registers.
 _WEIGHT_COLUMNS = 8
 _THREADS = 128
 
@@ -92,7 +97,13 @@ def resolve_device(device: str) -> Literal["cpu", "gpu"]:
         return "cpu"
     reason = why_no_gpu()
     if reason is None:
-        _warn_of_tf32()
+        if os.environ.get("CUPY_TF32") == "1":
+            warnings.warn(
+                "CUPY_TF32=1 rounds products to 10 bits, which ruins the cosine of a large argument (an error of 9e-3 "
+                "at 5 radians); unset it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return "gpu"
     if device == "gpu":
         raise RuntimeError(f"device='gpu', but {reason}; use device='auto' or 'cpu', or repair the installation")
@@ -123,13 +134,14 @@ def place(block: Block, device: Device) -> Block:
     return block if here == "cpu" else replace(block, X=rows_on(block.X, here))
 
 
-def rows_on(X: Any, device: Device) -> Any:
+def rows_on(X: Rows, device: Device) -> Any:
     """Rows, dense or sparse, on `device`; those that are there already are not copied."""
     if device == "cpu":
         if not is_on_gpu(X):
             return X
-        # of sparse rows cupyx makes a matrix, whose * is a product
-        return sparse.csr_array(X.get()) if hasattr(X, "toarray") else X.get()
+        # Of sparse rows cupyx makes a matrix, whose * is a product, so that they become a csr_array here.
+        copied = on_host(X)
+        return sparse.csr_array(copied) if sparse.issparse(copied) else copied
     if is_on_gpu(X):
         return X
     import cupy
@@ -142,12 +154,12 @@ def rows_on(X: Any, device: Device) -> Any:
     return cupy.asarray(X)
 
 
-def is_on_gpu(x: Any) -> bool:
+def is_on_gpu(x: object) -> bool:
     """Whether an array, dense or sparse, is CuPy's."""
     return type(x).__module__.partition(".")[0] in ("cupy", "cupyx")
 
 
-def array_module(x: Any) -> Any:
+def array_module(x: object) -> Any:
     """The namespace of an array: numpy, or cupy for arrays on a GPU."""
     if is_on_gpu(x):
         import cupy
@@ -166,6 +178,7 @@ def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
         except MemoryError as error:
             if _tile_bytes.get() <= _LEAST_TILE_BYTES or not is_on_gpu(args[0]):
                 raise
+            # The warning and the second try come after this block, where the error no longer holds on to the memory.
             smaller, reason = _tile_bytes.get() // 8, str(error)
         warnings.warn(
             f"the GPU's memory does not suffice ({reason}): this block again in tiles of {smaller / 2**20:.0f} MiB, "
@@ -183,7 +196,7 @@ def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @in_smaller_tiles
-def feature_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any) -> np.ndarray:
+def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """`dkl.kernels.sums.feature_sums` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
     total = np.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies, S.shape[1]))
@@ -191,7 +204,10 @@ def feature_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any) -> np.ndar
     for rows, tile in _tiles(X, feature_map, dtype):
         weights = xp.asarray(S[rows], dtype=dtype)
         if feature_map.activation == "cos-sin":
-            total += _pair_sums(xp, tile, weights, feature_map)
+            # The product in true float32, in turns, and one fused kernel after it.
+            scaled = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(TURN)
+            turns = generic.projected(xp, scaled, feature_map.projection, dtype)
+            total += _sincos_sums(xp, turns, weights)
             continue
         for part, phi in enumerate(generic.mapped(xp, tile, unit, dtype)):
             total[part] += _host(xp.matmul(phi.T, weights))
@@ -199,7 +215,7 @@ def feature_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any) -> np.ndar
 
 
 @in_smaller_tiles
-def feature_squares(X: Any, s: Any, feature_map: FeatureMap, dtype: Any) -> np.ndarray:
+def feature_squares(X: Rows, s: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """`dkl.kernels.sums.feature_squares` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(s, X.shape[0])
     total = np.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies))
@@ -211,13 +227,14 @@ def feature_squares(X: Any, s: Any, feature_map: FeatureMap, dtype: Any) -> np.n
 
 
 @in_smaller_tiles
-def gradient_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any) -> np.ndarray:
+def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """`dkl.kernels.gradients.gradient_sums` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
     total = np.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns))
     for rows, tile in _tiles(X, feature_map, dtype):
         scaled = generic.scaled(xp, tile, feature_map.scaler, dtype)
         z = generic.angles(xp, scaled, feature_map, dtype)
+        # U and V column by column of the weights, so that no array is larger than a tile.
         for k in range(S.shape[1]):
             weights = xp.asarray(S[rows, k, None], dtype=dtype)
             total[0, :, k] += _host(xp.matmul((xp.cos(z) * weights).T, scaled))
@@ -226,7 +243,7 @@ def gradient_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any) -> np.nda
 
 
 @in_smaller_tiles
-def squared_slopes(X: Any, s: Any, feature_map: FeatureMap, coef: np.ndarray, dtype: Any) -> np.ndarray:
+def squared_slopes(X: Rows, s: np.ndarray, feature_map: FeatureMap, coef: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """`dkl.kernels.slopes.squared_slopes` of waves and ramps for rows on a GPU; the result is on the host."""
     xp, S = array_module(X), checked_weights(s, X.shape[0])
     W = xp.asarray(feature_map.projection.dense(), dtype=dtype)
@@ -243,7 +260,9 @@ def squared_slopes(X: Any, s: Any, feature_map: FeatureMap, coef: np.ndarray, dt
 
 
 @in_smaller_tiles
-def left_out_sums(X: Any, s: Any, feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+def left_out_sums(
+    X: Rows, s: np.ndarray, feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: np.dtype
+) -> np.ndarray:
     """`dkl.kernels.left_out.left_out_sums` for rows on a GPU; the result is on the host."""
     xp, S = array_module(X), checked_weights(s, X.shape[0])
     W, m = xp.asarray(feature_map.projection.dense(), dtype=dtype), feature_map.n_frequencies
@@ -253,13 +272,14 @@ def left_out_sums(X: Any, s: Any, feature_map: FeatureMap, groups: Sequence[np.n
         whole, weights = xp.matmul(turns, W.T), xp.asarray(S[rows], dtype=dtype)
         for sums, columns in zip(total, groups, strict=True):
             chosen = xp.asarray(columns)
+            # w.x without the group's columns is the whole product less the group's own terms.
             own = xp.matmul(xp.take(turns, chosen, axis=1), xp.take(W, chosen, axis=1).T)
-            sums += _sums_of_turns(xp, whole - own, weights)[:, :, 0]
+            sums += _sincos_sums(xp, whole - own, weights)[:, :, 0]
     return total
 
 
 @in_smaller_tiles
-def map_rows(X: Any, feature_map: FeatureMap, dtype: Any) -> Any:
+def map_rows(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
     """`dkl.kernels.maps.map_rows` for rows on a GPU; the result stays there."""
     xp, dtype, m = array_module(X), checked_dtype(dtype), feature_map.n_frequencies
     out = xp.empty((X.shape[0], feature_map.n_features), dtype=dtype)
@@ -269,39 +289,37 @@ def map_rows(X: Any, feature_map: FeatureMap, dtype: Any) -> Any:
     return out
 
 
-def _pair_sums(xp: Any, tile: Any, weights: Any, feature_map: FeatureMap) -> np.ndarray:
-    """Sums of cosines and sines of a tile, (2, m, K): the product in true float32, and one fused kernel after it."""
-    dtype = np.dtype(weights.dtype.name)
-    rows = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(TURN)
-    return _sums_of_turns(xp, generic.projected(xp, rows, feature_map.projection, dtype), weights)
-
-
-def _sums_of_turns(xp: Any, z: Any, weights: Any) -> np.ndarray:
-    """The weighted sums, (2, m, K), of cosines and sines of turns (n, m)."""
+def _sincos_sums(xp: ModuleType, z: Array, weights: Array) -> np.ndarray:
+    """The weighted sums, (2, m, K), of the cosines and sines of angles z (n, m) in turns."""
     z, (n, K), m = xp.ascontiguousarray(z), weights.shape, z.shape[1]
     chunks = -(-n // _PARTIAL_ROWS)
     partial = xp.empty((chunks, 2, K, m), dtype=xp.float64)
     grid = (-(-m // _THREADS), chunks, -(-K // _WEIGHT_COLUMNS))
     operands = (z, xp.ascontiguousarray(weights), partial, np.int32(n), np.int32(m), np.int32(K))
-    _kernel(np.dtype(weights.dtype.name))(grid, (_THREADS,), operands)
+    dtype = np.dtype(weights.dtype.name)
+    _compiled(kernel_source(dtype), "pair_sums")(grid, (_THREADS,), operands)
     return _host(partial.sum(axis=0)).transpose(0, 2, 1)
 
 
 @cache
-def _kernel(dtype: np.dtype) -> Callable[..., None]:
+def _compiled(source: str, name: str) -> Callable[..., None]:
+    """A kernel of CUDA source, compiled when it is first called."""
     import cupy
 
-    return cupy.RawKernel(kernel_source(dtype), "pair_sums")
+    return cupy.RawKernel(source, name)
 
 
-def sgd_rows(X: Any, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SGDRule) -> SGDModels:
+def sgd_rows(X: Rows, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SGDRule) -> SGDModels:
     """`dkl.kernels.sgd.steps.sgd_rows` for rows on a GPU; the models are on the host."""
     xp, (n, m), K = array_module(X), X.shape, len(models.intercept)
-    coef, mean = (xp.array(one, dtype=X.dtype, order="C") for one in (models.coef, models.average_coef))
+    # Copies: the kernel writes the new models over them.
+    coef, mean = (xp.array(values, dtype=X.dtype, order="C") for values in (models.coef, models.average_coef))
     intercepts = xp.array(np.stack([models.intercept, models.average_intercept]), dtype=xp.float64)
-    by_row = [xp.array(one, dtype=xp.float64, order="C") for one in (Y, S, rule.step_lengths(models.clock, n))]
+    step_lengths = rule.step_lengths(models.clock, n)
+    by_row = [xp.array(values, dtype=xp.float64, order="C") for values in (Y, S, step_lengths)]
     sizes, numbers = (n, m, K), (*rule.penalties, rule.epsilon, rule.intercept_rate, models.clock, rule.average)
-    _sgd_kernel(sgd_source(rule, np.dtype(X.dtype.name)))(
+    # One thread block a model: each goes through all rows in order, as a step depends on the one before.
+    _compiled(sgd_source(rule, np.dtype(X.dtype.name)), "sgd_rows")(
         (K,),
         (GROUP**2,),
         (
@@ -313,14 +331,7 @@ def sgd_rows(X: Any, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SGDR
     return SGDModels(on_host(coef), b, on_host(mean), mean_b, models.clock + n)
 
 
-@cache
-def _sgd_kernel(source: str) -> Callable[..., None]:
-    import cupy
-
-    return cupy.RawKernel(source, "sgd_rows")
-
-
-def _tiles(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[slice, Any]]:
+def _tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[slice, Any]]:
     """Dense row tiles of a block on a GPU, raw: sparse rows are written out there, a tile at a time."""
     if X.shape[1] != feature_map.n_columns:
         raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")
@@ -331,27 +342,20 @@ def _tiles(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[s
         yield rows, part.toarray() if hasattr(part, "toarray") else part
 
 
-def _host(x: Any) -> np.ndarray:
+def _host(x: Array) -> np.ndarray:
     """A result on the host, in float64."""
-    return np.asarray(x.get() if hasattr(x, "get") else x, dtype=np.float64)
+    return np.asarray(on_host(x), dtype=np.float64)
 
 
-def on_host(x: Any) -> np.ndarray:
-    """The array itself, or a copy of one on a GPU, in its own dtype."""
-    return np.asarray(x.get() if is_on_gpu(x) else x)
+def on_host(x: Rows) -> np.ndarray:
+    """The array itself, or a copy of one on a GPU, in its own dtype; sparse rows stay sparse."""
+    # The method of CuPy's arrays that copies them to the host, which the type of arrays here does not know.
+    get: Callable[[], np.ndarray] | None = getattr(x, "get", None) if is_on_gpu(x) else None
+    copied = x if get is None else get()
+    return copied if sparse.issparse(copied) else np.asarray(copied)
 
 
-def _warn_of_tf32() -> None:
-    if os.environ.get("CUPY_TF32") == "1":
-        warnings.warn(
-            "CUPY_TF32=1 rounds products to 10 bits, which ruins the cosine of a large argument (an error of 9e-3 at "
-            "5 radians); unset it",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-
-
-def normal_source(x: Any, seed: int) -> Callable[[tuple[int, ...]], Any]:
+def normal_source(x: Array, seed: int) -> Callable[[tuple[int, ...]], Any]:
     """Shape -> standard normal numbers in the dtype and on the device of `x`; other numbers on a GPU."""
     if is_on_gpu(x):
         import cupy
@@ -373,37 +377,41 @@ class DeviceLandscape:
     columns : ndarray of shape (c, q) or None
     """
 
-    def __init__(self, X: Any, S: Any, dtype: np.dtype, columns: np.ndarray | None = None) -> None:
+    def __init__(self, X: Rows, S: np.ndarray, dtype: np.dtype, columns: np.ndarray | None = None) -> None:
         self.xp = array_module(X)
         dense = X.toarray() if hasattr(X, "toarray") else X
         self.X = self.xp.ascontiguousarray(dense, dtype=dtype)
         self.S = self.xp.asarray(S if S.ndim == 2 else S[:, None], dtype=dtype)
         self.columns = None if columns is None else self.xp.asarray(columns)
 
-    def potentials(self, W: Any) -> Any:
+    def potentials(self, W: Array) -> Any:
         """v alone."""
         return self(W)[0]
 
-    def __call__(self, W: Any) -> tuple[Any, Any]:
+    def __call__(self, W: Array) -> tuple[Any, Any]:
         W = self.xp.asarray(W, dtype=self.X.dtype)
         if self.columns is None:
-            return self._climb(W)
+            return self._value_and_gradient(W)
         chains, there = self.xp.arange(len(W))[:, None], self.columns >= 0
         wide = self.xp.zeros((len(W), self.X.shape[1] + 1), self.X.dtype)
-        # the last column takes what is on no column
+        # The frequencies written out on all d columns. A chain with fewer columns than others has places marked -1:
+        # these write to one column more, which is dropped.
         wide[chains, self.columns] = W * there
         wide[:, -1] = 0
-        v, gradient = self._climb(self.xp.ascontiguousarray(wide[:, :-1]))
+        v, gradient = self._value_and_gradient(self.xp.ascontiguousarray(wide[:, :-1]))
         return v, gradient[chains, self.xp.maximum(self.columns, 0)] * there
 
-    def _climb(self, W: Any) -> tuple[Any, Any]:
+    def _value_and_gradient(self, W: Array) -> tuple[Any, Any]:
+        """v and its gradient at frequencies on all columns: so many chains at a time that a tile stays small."""
         xp = self.xp
         v, gradient = xp.empty(len(W), xp.float64), xp.empty_like(W)
         for chains in spans(len(W), max(16, _TILE_BYTES // (self.X.itemsize * max(len(self.X), 1)))):
             z = xp.matmul(self.X, W[chains].T)
             cosines, sines = xp.cos(z), xp.sin(z)
             real, imaginary = xp.matmul(self.S.T, cosines), xp.matmul(self.S.T, sines)
+            # v = sum_k |sum_i S_ik exp(i w.x_i)|^2, the potential of each chain.
             v[chains] = xp.sum(xp.square(real.astype(xp.float64)) + xp.square(imaginary.astype(xp.float64)), axis=0)
-            pulls = cosines * xp.matmul(self.S, imaginary) - sines * xp.matmul(self.S, real)
-            gradient[chains] = 2.0 * xp.matmul(pulls.T, self.X)
+            # Its derivative in the angle of row i is 2 sum_k S_ik (cos z_i Im - sin z_i Re), and that angle is w.x_i.
+            slopes = cosines * xp.matmul(self.S, imaginary) - sines * xp.matmul(self.S, real)
+            gradient[chains] = 2.0 * xp.matmul(slopes.T, self.X)
         return v, gradient

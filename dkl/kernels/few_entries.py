@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
-from scipy import sparse
 
 from dkl.features.projections import SparseProjection
 from dkl.kernels.sincos import ELEMENTWISE, add_multiple, add_sums
+from dkl.protocols.arrays import Rows
 
 # An entry costs about as much as eight columns of a matrix product, and a frequency as much as one entry more.
 _COLUMNS_AN_ENTRY = 8
+# Frequencies whose angles are written to the rows together.
 _LANES = 16
 
 
@@ -35,25 +34,27 @@ class FewEntries:
 
     def __init__(self, projection: SparseProjection, chosen: np.ndarray, dtype: np.dtype) -> None:
         part = projection.matrix[chosen]
+        # Only the columns that some frequency touches are kept; entries are renumbered to their places among these.
         self.columns, indices = np.unique(part.indices, return_inverse=True)
         self._entries = part.data.astype(dtype), indices.astype(np.int64), part.indptr.astype(np.int64)
         self._places = chosen.astype(np.int64)
+        # The place of each of the d columns among those that are kept, -1 for the others: sparse rows are read by it.
         self._position = np.full(projection.width, -1)
         self._position[self.columns] = np.arange(len(self.columns))
 
-    def add(self, tile: Any, weights: np.ndarray, total: np.ndarray) -> None:
+    def add(self, tile: Rows, weights: np.ndarray, total: np.ndarray) -> None:
         """Add a tile's sums, weights (K, n), to the frequencies' places in total (2, K, m)."""
         if len(self._places):
             _add(self._touched(tile), self._entries, weights, self._places, total)
 
-    def write(self, tile: Any, out: np.ndarray) -> None:
+    def write(self, tile: Rows, out: np.ndarray) -> None:
         """Write z of a tile to the frequencies' columns of out (n, m)."""
         if len(self._places):
             _write(self._touched(tile), self._entries, self._places, out)
 
-    def _touched(self, tile: Any) -> np.ndarray:
+    def _touched(self, tile: Rows) -> np.ndarray:
         """The columns that a frequency touches, each contiguous: (columns, n)."""
-        if not sparse.issparse(tile):
+        if isinstance(tile, np.ndarray):
             return np.ascontiguousarray(tile[:, self.columns].T)
         columns = np.zeros((len(self.columns), tile.shape[0]), tile.dtype)
         _scatter(tile.data, tile.indices, tile.indptr, self._position, columns)
@@ -76,6 +77,7 @@ def _scatter(
 def _angles(columns: np.ndarray, entries: tuple[np.ndarray, np.ndarray, np.ndarray], j: int, z: np.ndarray) -> None:
     """z = the linear form of frequency j at all rows."""
     data, indices, indptr = entries
+    # w.x is a sum over the few columns with an entry; each is a vector over the rows, so that the loop is vector code.
     z[:] = 0
     for entry in range(indptr[j], indptr[j + 1]):
         add_multiple(columns[indices[entry]], data[entry], z)
@@ -89,6 +91,7 @@ def _add(
     places: np.ndarray,
     total: np.ndarray,
 ) -> None:
+    """Add the sums of a tile's columns (c, n), with weights (K, n), to the frequencies' `places` in total (2, K, m)."""
     z = np.empty(columns.shape[1], columns.dtype)
     room = np.empty((2, len(z)), z.dtype)
     for j in range(len(places)):

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import Similarities
 from dkl.features.projections import ColumnProjection, Projection, StructuredProjection
 from dkl.features.scaling import Scaler
-from dkl.kernels.activations import activate, ramp
+from dkl.features.step_projection import HINGE, StepProjection
 from dkl.kernels.harmonic_tiles import harmonic_values
 from dkl.kernels.landmark_tiles import similarity_values, wave_map
 from dkl.kernels.scale import linear_part, normal_scores
+from dkl.protocols.arrays import Array
 
 
-def mapped(xp: Any, X: Any, feature_map: FeatureMap, dtype: Any) -> list[Any]:
+def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) -> list[Any]:
     """The parts of phi of dense rows, amplitudes included: one or two arrays (n, m).
 
     Parameters
@@ -26,8 +31,12 @@ def mapped(xp: Any, X: Any, feature_map: FeatureMap, dtype: Any) -> list[Any]:
     """
     amplitudes = xp.asarray(feature_map.amplitudes, dtype=dtype)
     if feature_map.activation == "harmonics":
+        # The recurrences of harmonics divide by the lengths of rows, and need float64 whatever the result's dtype is.
         rows = scaled(xp, X, feature_map.scaler, xp.float64)
         return [harmonic_values(xp, rows, feature_map, dtype) * amplitudes]
+    if isinstance(feature_map.projection, StepProjection):
+        rows = scaled(xp, X, feature_map.scaler, xp.float64)
+        return [xp.asarray(step_values(xp, rows, feature_map.projection), dtype=dtype) * amplitudes]
     rows = scaled(xp, X, feature_map.scaler, dtype)
     if isinstance(feature_map.projection, Similarities):
         return [similarity_values(xp, angles(xp, rows, wave_map(feature_map), dtype), feature_map, dtype)]
@@ -35,33 +44,52 @@ def mapped(xp: Any, X: Any, feature_map: FeatureMap, dtype: Any) -> list[Any]:
     return [phi * amplitudes for phi in activate(xp, z, feature_map)]
 
 
-def slopes(xp: Any, z: Any, feature_map: FeatureMap, outer: Any) -> Any:
+def step_values(xp: ModuleType, rows: Array, projection: StepProjection) -> Any:
+    """The products of steps and hinges of scaled rows, of shape (n, m), float64."""
+    values = xp.ones((rows.shape[0], projection.n_frequencies), dtype=xp.float64)
+    for factor in range(projection.columns.shape[1]):
+        column, t = projection.columns[:, factor], projection.thresholds[:, factor]
+        x = xp.take(rows, xp.asarray(np.maximum(column, 0)), axis=1)
+        above = xp.asarray(x > xp.asarray(t), dtype=xp.float64)
+        is_hinge = projection.kinds[:, factor] == HINGE
+        if is_hinge.any():
+            high = xp.asarray(projection.high[np.maximum(column, 0)])
+            length = xp.where(x > high, high, x) - xp.asarray(t)
+            above = xp.where(xp.asarray(is_hinge), above * length, above)
+        values = xp.where(xp.asarray(column >= 0), values * above, values)
+    return values
+
+
+def slopes(xp: ModuleType, z: Array, feature_map: FeatureMap, outer: Array) -> Any:
     """The derivative of outer . phi in each angle or form z (n, m), for coefficients outer (parts, m): (n, m)."""
     if feature_map.activation == "arc-cosine":
         return xp.asarray(ramp(xp, z, feature_map.order - 1), dtype=z.dtype) * (feature_map.order * outer[0])
+    # Of a cos z + b sin z the derivative is b cos z - a sin z; a map of cosines alone has no b.
     down = outer[0] * xp.sin(z)
     return -down if len(outer) == 1 else outer[1] * xp.cos(z) - down
 
 
-def angles(xp: Any, rows: Any, feature_map: FeatureMap, dtype: Any) -> Any:
+def angles(xp: ModuleType, rows: Array, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
     """W x + phases of scaled rows, of shape (n, m)."""
     z = projected(xp, rows, feature_map.projection, dtype)
     return z if feature_map.phases is None else z + xp.asarray(feature_map.phases, dtype=dtype)
 
 
-def projected(xp: Any, rows: Any, projection: Projection, dtype: Any) -> Any:
+def projected(xp: ModuleType, rows: Array, projection: Projection, dtype: DTypeLike) -> Any:
     """W x of scaled rows, of shape (n, m)."""
     if isinstance(projection, ColumnProjection):
         return xp.take(rows, xp.asarray(projection.columns), axis=1)
     if isinstance(projection, StructuredProjection):
-        return _structured(xp, rows, projection, dtype)
+        return _structured_product(xp, rows, projection, dtype)
+    # In true float32: the tensor cores' shorter format would ruin the cosine of a large angle.
     return xp.matmul(rows, xp.asarray(projection.dense(), dtype=dtype).T)
 
 
-def scaled(xp: Any, X: Any, scaler: Scaler | None, dtype: Any) -> Any:
+def scaled(xp: ModuleType, X: Array, scaler: Scaler | None, dtype: DTypeLike) -> Any:
     """Rows scaled in float64 and cast to `dtype`."""
     if scaler is None:
         return xp.asarray(X, dtype=dtype)
+    # In float64 first: a column of large mean and small spread would lose its digits in float32 by subtraction.
     X = xp.asarray(X, dtype=xp.float64)
     if scaler.kind == "quantile":
         return xp.asarray(_quantile_scores(xp, X, scaler), dtype=dtype)
@@ -69,50 +97,84 @@ def scaled(xp: Any, X: Any, scaler: Scaler | None, dtype: Any) -> Any:
     return xp.asarray((X - xp.asarray(center)) * xp.asarray(factor), dtype=dtype)
 
 
-def _structured(xp: Any, rows: Any, projection: StructuredProjection, dtype: Any) -> Any:
+def _structured_product(xp: ModuleType, rows: Array, projection: StructuredProjection, dtype: DTypeLike) -> Array:
+    """z = radii * (H S1 H S2 H S3 x) / p^(3/2) block by block: the projections of `StructuredProjection`."""
     n, width, padded = rows.shape[0], projection.width, projection.padded
     rows = xp.concat([rows, xp.zeros((n, padded - width), dtype=dtype)], axis=1) if padded > width else rows
     outputs = []
     for signs in projection.signs:
         block = rows
         for diagonal in (2, 1, 0):
-            block = _walsh_hadamard(xp, block * xp.asarray(signs[diagonal], dtype=dtype))
+            block = block * xp.asarray(signs[diagonal], dtype=dtype)
+            # The Walsh-Hadamard transform H: stage by stage, sums and differences of entries 1, 2, 4, ... apart.
+            half = 1
+            while half < padded:
+                pairs = xp.reshape(block, (n, padded // (2 * half), 2, half))
+                even, odd = pairs[:, :, 0, :], pairs[:, :, 1, :]
+                block = xp.reshape(xp.stack([even + odd, even - odd], axis=2), (n, padded))
+                half *= 2
         outputs.append(block)
     chosen = xp.take(xp.concat(outputs, axis=1), xp.asarray(projection.numbers()), axis=1)
     return chosen * xp.asarray(projection.radii / padded**1.5, dtype=dtype)
 
 
-def _walsh_hadamard(xp: Any, rows: Any) -> Any:
-    n, length = rows.shape
-    half = 1
-    while half < length:
-        pairs = xp.reshape(rows, (n, length // (2 * half), 2, half))
-        even, odd = pairs[:, :, 0, :], pairs[:, :, 1, :]
-        rows = xp.reshape(xp.stack([even + odd, even - odd], axis=2), (n, length))
-        half *= 2
-    return rows
+def _quantile_scores(xp: ModuleType, X: Array, scaler: Scaler) -> Array:
+    """Each column through its empirical distribution to normal scores, column by column.
 
-
-def _quantile_scores(xp: Any, X: Any, scaler: Scaler) -> Any:
-    """Each column through its empirical distribution to normal scores, columns in a loop."""
+    A number between two knots has the score that lies as far between theirs; one that equals several tied knots has the
+    mean of the first and the last of their scores.
+    """
     if scaler.knots is None:
         raise ValueError("a 'quantile' scaler needs knots, the empirical quantiles of each column; it has none")
-    scores = xp.asarray(normal_scores(len(scaler.knots)))
+    scores, last = xp.asarray(normal_scores(len(scaler.knots))), len(scaler.knots) - 1
     columns = []
     for j in range(X.shape[1]):
         x = X[:, j]
-        columns.append(x if scaler.passthrough[j] else _column_scores(xp, x, xp.asarray(scaler.knots[:, j]), scores))
+        if scaler.passthrough[j]:
+            columns.append(x)
+            continue
+        knots = xp.asarray(scaler.knots[:, j])
+        # The first knot at or above each number, the last one at or below it, and the one before the first.
+        left = xp.clip(xp.searchsorted(knots, x, side="left"), 0, last)
+        right = xp.clip(xp.searchsorted(knots, x, side="right") - 1, 0, last)
+        below = xp.clip(left - 1, 0, last)
+        gap = xp.take(knots, left) - xp.take(knots, below)
+        # Where two knots coincide, nothing lies between them: any divisor but 0 will do.
+        share = (x - xp.take(knots, below)) / xp.where(gap > 0, gap, xp.ones_like(gap))
+        low, high = xp.take(scores, below), xp.take(scores, left)
+        # Numbers beyond the outermost knots have the score of these.
+        between = low + xp.clip(share, 0.0, 1.0) * (high - low)
+        tied = xp.take(knots, left) == x
+        columns.append(xp.where(tied, 0.5 * (high + xp.take(scores, right)), between))
     return xp.stack(columns, axis=1)
 
 
-def _column_scores(xp: Any, x: Any, knots: Any, scores: Any) -> Any:
-    last = knots.shape[0] - 1
-    left = xp.clip(xp.searchsorted(knots, x, side="left"), 0, last)
-    right = xp.clip(xp.searchsorted(knots, x, side="right") - 1, 0, last)
-    below = xp.clip(left - 1, 0, last)
-    gap = xp.take(knots, left) - xp.take(knots, below)
-    share = (x - xp.take(knots, below)) / xp.where(gap > 0, gap, xp.ones_like(gap))
-    low, high = xp.take(scores, below), xp.take(scores, left)
-    between = low + xp.clip(share, 0.0, 1.0) * (high - low)
-    tied = xp.take(knots, left) == x
-    return xp.where(tied, 0.5 * (high + xp.take(scores, right)), between)
+def activate(xp: ModuleType, z: Array, feature_map: FeatureMap) -> list[Any]:
+    """The parts of phi without amplitudes: [cos z, sin z], [cos z], [H(z) z^order] or [z].
+
+    Parameters
+    ----------
+    xp : array namespace of `z`
+    z : array of shape (n, m)
+        Radians, the phases included.
+    feature_map : FeatureMap
+    """
+    # A frequency w with a pair of features stands for exp(i w.x): its real part and its imaginary part.
+    if feature_map.activation == "cos-sin":
+        return [xp.cos(z), xp.sin(z)]
+    if feature_map.activation == "cos":
+        return [xp.cos(z)]
+    if feature_map.activation == "arc-cosine":
+        return [ramp(xp, z, feature_map.order)]
+    # Coordinates and linear forms are features as they are.
+    return [z]
+
+
+def ramp(xp: ModuleType, z: Array, order: int) -> Any:
+    """H(z) z^order: a step (0 at z = 0), a ramp, a squared ramp."""
+    zero = xp.zeros_like(z)
+    if order == 0:
+        return xp.where(z > 0, xp.ones_like(z), zero)
+    # Numbers that are not positive are replaced before they are squared, so that none of them can overflow.
+    positive = xp.where(z > 0, z, zero)
+    return positive if order == 1 else positive * positive

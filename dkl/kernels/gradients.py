@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels import device
 from dkl.kernels.products import Product
 from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin_rows
 from dkl.kernels.tiles import checked_dtype, checked_rows, checked_weights, spans
+from dkl.protocols.arrays import Rows
 
 __all__ = ["gradient_sums"]
 
 
-def gradient_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndarray:
+def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> np.ndarray:
     """U = sum_i S[i, k] cos(z_ij) x_i and V = sum_i S[i, k] sin(z_ij) x_i, z the angle w_j.x_i (+ phase).
 
     With C, Q of `feature_sums`, the gradient of C^2 + Q^2 in w_j is 2 (Q U - C V): what Bullins, Zhang & Zhang 2018
-    ("Not-so-random features"), Algorithm 1, climbs.
+    ("Not-so-random features"), Algorithm 1, follows upwards.
 
     Parameters
     ----------
@@ -44,15 +44,23 @@ def gradient_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any = "float32
     S = checked_weights(S, checked_rows(X, feature_map).shape[0])
     product = Product(X, feature_map, dtype, factor=TURN)
     total = np.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns))
+    # Beside the sums of wave times row, those of the waves alone: sparse rows are centred with them at the end.
     plain = np.zeros((2, feature_map.n_frequencies, S.shape[1]))
     for rows, tile in product.tiles:
         for chosen in spans(feature_map.n_frequencies, product.step):
             z = product(tile, chosen)
+            # The waves of the tile: cos z and sin z, which U and V weigh the rows with.
             waves = np.empty((2, *z.shape), dtype)
             _waves(z, waves)
-            _add(waves, S[rows].astype(dtype), tile, (total[:, chosen], plain[:, chosen]))
+            weights = S[rows].astype(dtype)
+            for part in range(2):
+                plain[part, chosen] += np.dot(waves[part].T, weights)
+                for k in range(weights.shape[1]):
+                    total[part, chosen, k] += (tile.T @ (waves[part] * weights[:, k, None])).T
     if product.tiles.constant is not None:
+        # The centre c of sparse rows was never subtracted: sum s wave (x - c) = sum s wave x - c sum s wave.
         total -= plain[..., None] * product.tiles.constant
+    # The rows of the product are in turns, and 1 / (2 pi) too small for the sums of x itself.
     return total * (feature_map.amplitudes[:, None, None] / TURN)
 
 
@@ -64,15 +72,8 @@ def check_fourier(feature_map: FeatureMap) -> None:
         )
 
 
-def _add(waves: np.ndarray, weights: np.ndarray, tile: Any, totals: tuple[np.ndarray, np.ndarray]) -> None:
-    """Add a tile's sums of wave times row to totals[0], and of the waves alone to totals[1]."""
-    for part in range(2):
-        totals[1][part] += np.dot(waves[part].T, weights)
-        for k in range(weights.shape[1]):
-            totals[0][part, :, k] += (tile.T @ (waves[part] * weights[:, k, None])).T
-
-
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _waves(z: np.ndarray, out: np.ndarray) -> None:
+    """Write cos and sin of turns z (n, F) to out (2, n, F)."""
     for i in range(len(z)):
         cos_sin_rows(z[i], out[0, i], out[1, i])

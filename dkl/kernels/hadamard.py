@@ -9,6 +9,7 @@ from dkl.features.projections import StructuredProjection
 from dkl.kernels.sincos import ELEMENTWISE, add_sums
 
 # Rows transformed together (contiguous in memory), and the part of a transform that stays in the first cache.
+# With 64 rows a row of the transposed tile fills whole vector registers, and 64 of these rows fill the first cache.
 LANES = 64
 _CHUNK = 64
 
@@ -29,9 +30,12 @@ class HadamardPlan:
     """
 
     def __init__(self, projection: StructuredProjection, dtype: np.dtype) -> None:
+        # The frequencies that were chosen may come from few of the blocks, in any order: sorted by block, each block of
+        # signs is transformed once and all that is needed of it is taken.
         numbers = projection.numbers()
         n_blocks, _, padded = projection.signs.shape
         self.width = projection.width
+        # H S1 H S2 H S3 x: the last diagonal of signs is the first that a row meets.
         self.signs = projection.signs[:, ::-1].astype(dtype)
         self.order = np.argsort(numbers, kind="stable")
         self.position = numbers[self.order] % padded
@@ -67,6 +71,7 @@ def _two_stages(x: np.ndarray, n: int) -> None:
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _one_stage(x: np.ndarray, n: int) -> None:
+    """One stage on two neighbouring runs of n numbers: their sums and their differences."""
     w, y = x[:n], x[n : 2 * n]
     for r in range(n):
         a, b = w[r], y[r]
@@ -76,6 +81,7 @@ def _one_stage(x: np.ndarray, n: int) -> None:
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _stages(x: np.ndarray, half: int, end: int) -> None:
     """The stages with strides from `half` up to (not including) `end`, counted in rows of LANES numbers."""
+    # Two stages at a time: every number is loaded and stored half as often.
     while 4 * half <= end:
         n = half * LANES
         for i in range(0, len(x), 4 * n):
@@ -92,6 +98,8 @@ def signed_transform(rows: np.ndarray, signs: np.ndarray) -> None:
     """H diag(signs) in place on a (p, LANES) array, LANES vectors at once; p at least 64."""
     p = rows.shape[0]
     x = rows.reshape(p * LANES)
+    # Stages with short strides mix neighbouring rows alone. All of them run on one part of the rows, which stays in the
+    # cache, before the next part is touched.
     for i in range(0, p, _CHUNK):
         _first_stages(rows[i : i + _CHUNK], signs[i : i + _CHUNK])
         _stages(x[i * LANES : (i + _CHUNK) * LANES], 4, _CHUNK)
@@ -108,16 +116,6 @@ def _load(tile: np.ndarray, start: int, rows: np.ndarray) -> None:
             rows[c, i] = tile[start + i, c]
 
 
-@numba.njit(nogil=True, cache=True)
-def _load_weights(weights: np.ndarray, start: int, out: np.ndarray) -> None:
-    """Columns start .. start + LANES of the weights (K, n); zeros beyond."""
-    n = min(LANES, weights.shape[1] - start)
-    out[:] = 0
-    for k in range(weights.shape[0]):
-        for i in range(n):
-            out[k, i] = weights[k, start + i]
-
-
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _transform(loaded: np.ndarray, signs: np.ndarray, rows: np.ndarray) -> None:
     """The three signed transforms of one block of frequencies, of `loaded` into `rows`."""
@@ -130,6 +128,7 @@ def _transform(loaded: np.ndarray, signs: np.ndarray, rows: np.ndarray) -> None:
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _scaled(row: np.ndarray, factor: float, out: np.ndarray) -> None:
+    """out = factor row."""
     for i in range(len(out)):
         out[i] = row[i] * factor
 
@@ -145,7 +144,12 @@ def structured_sums(tile: np.ndarray, weights: np.ndarray, plan: tuple[np.ndarra
     loaded_weights = np.empty((weights.shape[0], LANES), tile.dtype)
     for start in range(0, tile.shape[0], LANES):
         _load(tile, start, loaded)
-        _load_weights(weights, start, loaded_weights)
+        # Rows beyond the tile's last have the weight 0, so that whatever their angles are, they add nothing.
+        n = min(LANES, tile.shape[0] - start)
+        loaded_weights[:] = 0
+        for k in range(weights.shape[0]):
+            for i in range(n):
+                loaded_weights[k, i] = weights[k, start + i]
         for b in range(signs.shape[0]):
             _transform(loaded, signs[b], rows)
             for i in range(bounds[b], bounds[b + 1]):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import numba
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonic_projection import HarmonicProjection, HarmonicTerms
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
 from dkl.kernels.tiles import RowTiles
+from dkl.protocols.arrays import Array, Rows
 
 # a harmonic of a row takes as long as about 50 operations of a matrix product, most of it moving numbers
 HARMONIC_FLOPS = 50
@@ -21,8 +24,10 @@ OFF_SPHERE = 1e-3
 _TILE_VALUES = 1 << 19
 
 
-def harmonic_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
+def harmonic_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
     """sum_i S[i, k] Y_j(x_i)^power, without amplitudes: float64 of shape (1, m, K)."""
+    # The recurrences give harmonics but for their norms; the factor of each is the same in all rows and is taken at the
+    # end.
     coefficients = _projection(feature_map).terms.coefficients
     total = np.zeros((feature_map.n_frequencies, S.shape[1]))
     for rows, values in harmonic_tiles(X, feature_map, dtype):
@@ -30,7 +35,7 @@ def harmonic_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtyp
     return (total * coefficients[:, None] ** power)[None]
 
 
-def harmonic_maps(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
+def harmonic_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """Y_j(x_i) with amplitudes, of shape (n, m) in C order."""
     amplitudes = (feature_map.amplitudes * _projection(feature_map).terms.coefficients).astype(dtype)
     out = np.empty((X.shape[0], feature_map.n_frequencies), dtype)
@@ -39,12 +44,14 @@ def harmonic_maps(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarra
     return out
 
 
-def harmonic_tiles(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[slice, np.ndarray]]:
+def harmonic_tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[slice, np.ndarray]]:
     """The harmonics of one tile of rows after the other, without coefficients: arrays (m, rows), overwritten."""
     projection = _projection(feature_map)
     terms = projection.terms
     step = _tile_rows(terms)
     tiles = RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=step)
+    # One piece of memory for the table of factors and the harmonics made of them: it is written over for each tile, so
+    # that it stays in the cache.
     room = np.empty((terms.n_rows + terms.n_nodes) * tiles.step, dtype)
     for rows, tile in tiles:
         columns, radii = on_sphere(np, tile, projection, first=rows.start)
@@ -55,7 +62,7 @@ def harmonic_tiles(X: Any, feature_map: FeatureMap, dtype: np.dtype) -> Iterator
         yield rows, nodes[: projection.n_frequencies]
 
 
-def on_sphere(xp: Any, rows: Any, projection: HarmonicProjection, *, first: int = 0) -> tuple[Any, Any]:
+def on_sphere(xp: ModuleType, rows: Array, projection: HarmonicProjection, *, first: int = 0) -> tuple[Any, Any]:
     """Columns of rows divided by their lengths, and the squared lengths of their first 1, ..., d columns: (d, n) each.
 
     Parameters
@@ -72,45 +79,54 @@ def on_sphere(xp: Any, rows: Any, projection: HarmonicProjection, *, first: int 
         For a row that is not on the sphere, or, where rows are to be divided by their lengths, has none.
     """
     columns = xp.asarray(rows, dtype=xp.float64).T
-    radii = _running_squares(xp, columns)
+    if xp is np:
+        # A cumulative sum in one call: for a single row, a loop over the columns would take longer than all else.
+        radii = np.square(columns, order="C")
+        _add_up(radii)
+    else:
+        sums = [columns[0, :] ** 2]
+        for column in range(1, columns.shape[0]):
+            sums.append(sums[-1] + columns[column, :] ** 2)
+        radii = xp.stack(sums)
     square = radii[-1, :]
     length = xp.sqrt(square)
     good = (length > 0.0) & xp.isfinite(length) if projection.project else xp.abs(length - 1.0) <= OFF_SPHERE
     if not bool(xp.all(good)):
         place = int(xp.argmin(xp.asarray(good, dtype=xp.int8)))
-        raise ValueError(_off_sphere(first + place, float(length[place]), project=projection.project))
+        row, found = first + place, float(length[place])
+        if projection.project:
+            raise ValueError(
+                f"row {row} has length {found:g}, so that it has no direction to be projected to; leave such rows out"
+            )
+        raise ValueError(
+            f"row {row} has length {found:.6g}; spherical harmonics take rows on the unit sphere (length 1 within "
+            f"{OFF_SPHERE}). Divide rows by their lengths, or ask for it: SphericalHarmonics(..., project=True). A "
+            "scaling other than None or 'unit' takes rows off the sphere"
+        )
     return columns / length, radii / square
 
 
-def _running_squares(xp: Any, columns: Any) -> Any:
-    """The sums of the squares of the first 1, ..., d columns: (d, n)."""
-    if xp is np:
-        # as below, in one call: of a single row, the loop would take longer than all else
-        squares = np.square(columns, order="C")
-        _add_up(squares)
-        return squares
-    sums = [columns[0, :] ** 2]
-    for column in range(1, columns.shape[0]):
-        sums.append(sums[-1] + columns[column, :] ** 2)
-    return xp.stack(sums)
-
-
-def _off_sphere(row: int, length: float, *, project: bool) -> str:
-    if project:
-        return f"row {row} has length {length:g}, so that it has no direction to be projected to; leave such rows out"
-    return (
-        f"row {row} has length {length:.6g}; spherical harmonics take rows on the unit sphere (length 1 within "
-        f"{OFF_SPHERE}). Divide rows by their lengths, or ask for it: SphericalHarmonics(..., project=True). A scaling "
-        "other than None or 'unit' takes rows off the sphere"
-    )
-
-
-def harmonic_values(xp: Any, rows: Any, feature_map: FeatureMap, dtype: Any) -> Any:
+def harmonic_values(xp: ModuleType, rows: Array, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
     """Y_j(x_i) of scaled rows in the operations of any array namespace, without amplitudes: of shape (n, m)."""
     projection = _projection(feature_map)
     terms = projection.terms
     columns, radii = on_sphere(xp, xp.asarray(rows, dtype=xp.float64), projection)
-    table = xp.stack(_table_rows(xp, columns, radii, terms))
+    # First the table of factors: 1, the waves of the azimuth, and for each chain its polynomials in one column.
+    first, second = columns[0, :], columns[1, :]
+    one, zero = xp.ones_like(first), xp.zeros_like(first)
+    factors_of_rows, cosine, sine = [one], one, zero
+    for _ in range(terms.azimuth):
+        cosine, sine = first * cosine - second * sine, first * sine + second * cosine
+        factors_of_rows += [cosine, sine]
+    for k, order, count, _ in terms.chains.tolist():
+        # p_n from p_(n-1) and p_(n-2): t p_n = a_(n+1) p_(n+1) + a_n p_(n-1), times powers of the radius.
+        before, now = zero, one
+        for n in range(1, count + 1):
+            down, up = _coupling(n - 1, order + 0.5 * (k - 1)), _coupling(n, order + 0.5 * (k - 1))
+            before, now = now, (columns[k, :] * now - down * radii[k, :] * before) / up
+            factors_of_rows.append(now)
+    table = xp.stack(factors_of_rows)
+    # Then the harmonics, level by level: each is a factor of the table times a harmonic of the level above.
     rank = np.argsort(terms.order)
     levels = [xp.take(table, xp.asarray(terms.factor[terms.order[: terms.starts[1]]]), axis=0)]
     for start, stop in zip(terms.starts[1:-1], terms.starts[2:], strict=True):
@@ -122,23 +138,8 @@ def harmonic_values(xp: Any, rows: Any, feature_map: FeatureMap, dtype: Any) -> 
     return xp.asarray((values * xp.asarray(terms.coefficients)[:, None]).T, dtype=dtype)
 
 
-def _table_rows(xp: Any, columns: Any, radii: Any, terms: HarmonicTerms) -> list[Any]:
-    first, second = columns[0, :], columns[1, :]
-    one, zero = xp.ones_like(first), xp.zeros_like(first)
-    rows, cosine, sine = [one], one, zero
-    for _ in range(terms.azimuth):
-        cosine, sine = first * cosine - second * sine, first * sine + second * cosine
-        rows += [cosine, sine]
-    for k, order, count, _ in terms.chains.tolist():
-        before, now = zero, one
-        for n in range(1, count + 1):
-            down, up = _coupling(n - 1, order + 0.5 * (k - 1)), _coupling(n, order + 0.5 * (k - 1))
-            before, now = now, (columns[k, :] * now - down * radii[k, :] * before) / up
-            rows.append(now)
-    return rows
-
-
 def _projection(feature_map: FeatureMap) -> HarmonicProjection:
+    """The multi-indices of a map of harmonics; ValueError for another map."""
     projection = feature_map.projection
     if not isinstance(projection, HarmonicProjection):
         raise ValueError(f"a map of harmonics needs their multi-indices, not a {type(projection).__name__}")
@@ -186,7 +187,7 @@ def _fill_table(columns: np.ndarray, radii: np.ndarray, azimuth: int, chains: np
         now[:] = 1
         for n in range(1, count + 1):
             down, up = _coupling_compiled(n - 1, weight), _coupling_compiled(n, weight)
-            _climb(columns[k], radii[k], down, 1.0 / up, before, now)
+            _next_polynomial(columns[k], radii[k], down, 1.0 / up, before, now)
             table[start + n - 1, :] = now
 
 
@@ -200,7 +201,9 @@ def _turn(x: np.ndarray, y: np.ndarray, cosine: np.ndarray, sine: np.ndarray) ->
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _climb(x: np.ndarray, radius: np.ndarray, down: float, scale: float, before: np.ndarray, now: np.ndarray) -> None:
+def _next_polynomial(
+    x: np.ndarray, radius: np.ndarray, down: float, scale: float, before: np.ndarray, now: np.ndarray
+) -> None:
     """One step of the recurrence of orthonormal polynomials, times the powers of the radius."""
     for i in range(len(x)):
         following = (x[i] * now[i] - down * radius[i] * before[i]) * scale
@@ -211,6 +214,7 @@ def _climb(x: np.ndarray, radius: np.ndarray, down: float, scale: float, before:
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _multiply(table: np.ndarray, parent: np.ndarray, factor: np.ndarray, order: np.ndarray, nodes: np.ndarray) -> None:
     """Every node from its factor and its parent."""
+    # A harmonic is the one of lower degree that is left without its last step, times one row of the table.
     for node in order:
         row, above = factor[node], parent[node]
         # loops written out: a call for each pair of short rows would cost as much as the products
@@ -232,6 +236,7 @@ def _add_sums(values: np.ndarray, weights: np.ndarray, power: int, total: np.nda
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
 def _dot(values: np.ndarray, w: np.ndarray) -> float:
+    """w . values, in the order that vector code likes."""
     total = w.dtype.type(0)
     for i in range(len(w)):
         total += w[i] * values[i]
@@ -240,6 +245,7 @@ def _dot(values: np.ndarray, w: np.ndarray) -> float:
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
 def _dot_squares(values: np.ndarray, w: np.ndarray) -> float:
+    """w . values^2, in the order that vector code likes."""
     total = w.dtype.type(0)
     for i in range(len(w)):
         total += w[i] * values[i] * values[i]
@@ -249,6 +255,8 @@ def _dot_squares(values: np.ndarray, w: np.ndarray) -> float:
 @numba.njit(nogil=True, cache=True)
 def _write(values: np.ndarray, amplitudes: np.ndarray, out: np.ndarray) -> None:
     """out[i, j] = amplitudes[j] values[j, i], in squares that stay in the cache."""
+    # The harmonics lie column by column in `values` and row by row in the result: a transposition, which is slow unless
+    # both sides of it stay in the cache.
     side = 16
     for first in range(0, out.shape[1], side):
         last = min(first + side, out.shape[1])

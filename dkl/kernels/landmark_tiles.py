@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numba
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import SharedLandmarkProjection, Similarities
 from dkl.kernels.products import DenseForm, Product
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION, write_cosines, write_waves
 from dkl.kernels.tiles import spans
+from dkl.protocols.arrays import Array, Rows
 
 
-def similarity_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
+def similarity_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
     """sum_i S[i, k] psi_l(x_i)^power with amplitudes: float64 of shape (1, n_L, K)."""
+    # A similarity is a weighted mean of cosines, so sums over rows need the similarities themselves, a tile at a time.
     total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
     similarities = SimilarityProduct(X, feature_map, dtype)
     for rows in spans(X.shape[0], similarities.product.tiles.step):
@@ -27,14 +31,14 @@ def similarity_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dt
 class SimilarityProduct:
     """The similarities of spans of the rows of a block; what the map alone decides is prepared once for all."""
 
-    def __init__(self, X: Any, feature_map: FeatureMap, dtype: np.dtype) -> None:
+    def __init__(self, X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> None:
         waves = wave_map(feature_map)
         self.product = Product(X, waves, dtype)
         self.n_similarities, self.dtype = feature_map.n_frequencies, dtype
         self.parts = list(spans(waves.n_frequencies, self.product.step))
         projection, amplitudes = _projection(feature_map), feature_map.amplitudes
         if isinstance(projection, SharedLandmarkProjection):
-            self.add: Any = _Shared(projection.mixing * amplitudes[:, None], self.parts, dtype)
+            self.add: _Own | _Shared = _Shared(projection.mixing * amplitudes[:, None], self.parts, dtype)
         else:
             self.add = _Own(projection.weights * amplitudes[projection.owners], projection.starts, dtype)
 
@@ -42,6 +46,7 @@ class SimilarityProduct:
         """With amplitudes, of shape (rows, n_L)."""
         out = np.zeros((rows.stop - rows.start, self.n_similarities), self.dtype)
         for part, tile in self.product.tiles.within(rows):
+            # A similarity is a sum over frequencies: each span of them adds its part, and no tile of angles is larger.
             for chosen in self.parts:
                 self.add(self.product(tile, chosen), chosen, out[part])
         return out
@@ -54,6 +59,8 @@ class _Own:
         self.weights, self.starts = weights.astype(dtype), starts
 
     def __call__(self, z: np.ndarray, chosen: slice, values: np.ndarray) -> None:
+        # The landmark that the first frequency of the span belongs to: a span may begin in the middle of a landmark's
+        # own.
         first = int(np.searchsorted(self.starts, chosen.start, side="right")) - 1
         _add_cosines(z, self.weights, self.starts, chosen.start, first, values)
 
@@ -62,6 +69,8 @@ class _Shared:
     """Adds what waves of a part of the shared frequencies make of every similarity."""
 
     def __init__(self, mixing: np.ndarray, parts: list[slice], dtype: np.dtype) -> None:
+        # The mixing matrix has the weights of all cosines first, then those of all sines; a span of frequencies needs
+        # its columns of both halves.
         cosines, sines = np.split(mixing.astype(dtype), 2, axis=1)
         self.forms = {
             part.start: DenseForm(np.concatenate([cosines[:, part], sines[:, part]], axis=1), dtype) for part in parts
@@ -74,7 +83,7 @@ class _Shared:
         values += self.forms[chosen.start](waves, slice(0, values.shape[1]))
 
 
-def similarity_values(xp: Any, z: Any, feature_map: FeatureMap, dtype: Any) -> Any:
+def similarity_values(xp: ModuleType, z: Array, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
     """The similarities (n, n_L) of angles z (n, m), phases included, in the operations of any array namespace."""
     projection = _projection(feature_map)
     amplitudes = xp.asarray(feature_map.amplitudes, dtype=dtype)
@@ -98,6 +107,7 @@ def wave_map(feature_map: FeatureMap) -> FeatureMap:
     """
     projection = _projection(feature_map)
     if isinstance(projection, SharedLandmarkProjection):
+        # Mixing takes cosines and sines without amplitudes: the weights are in the mixing matrix.
         ones = np.ones(projection.frequencies.n_frequencies)
         return FeatureMap("cos-sin", projection.frequencies, ones, scaler=feature_map.scaler)
     return FeatureMap(
@@ -111,6 +121,7 @@ def on_waves(feature_map: FeatureMap, coef: np.ndarray) -> np.ndarray:
 
 
 def _projection(feature_map: FeatureMap) -> Similarities:
+    """The similarities of a map of landmarks; TypeError for another map."""
     if not isinstance(feature_map.projection, Similarities):
         raise TypeError(f"a map of landmarks needs a LandmarkProjection, not {type(feature_map.projection).__name__}")
     return feature_map.projection
@@ -135,6 +146,7 @@ def _add_cosines(
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
 def _sum(values: np.ndarray) -> float:
+    """The sum, in the order that vector code likes."""
     total = values.dtype.type(0)
     for k in range(len(values)):
         total += values[k]

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numba
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels import device
 from dkl.kernels.sincos import ELEMENTWISE, TURN, add_multiple, add_sums
 from dkl.kernels.tiles import RowTiles, checked_dtype, checked_rows, checked_weights, even_step, spans
+from dkl.protocols.arrays import Rows
 
 __all__ = ["left_out_sums"]
 
+# Frequencies of a tile of the product with all columns.
 _FREQUENCIES = 768
 
 
 def left_out_sums(
-    X: Any, s: Any, feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: Any = "float32"
+    X: Rows, s: np.ndarray, feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: DTypeLike = "float32"
 ) -> np.ndarray:
     """sum_i s_i (cos, sin)(w_j.x_i less the terms of a group of columns), for each group.
 
@@ -58,6 +60,8 @@ def left_out_sums(
             by_column = np.ascontiguousarray(tile.T)
             for chosen in spans(m, even_step(m, _FREQUENCIES)):
                 turns = W[chosen] @ by_column
+                # w.x without a group's columns is the whole product less the few terms of the group: far cheaper than a
+                # product of the columns that are left.
                 for columns, sums in zip(groups, total, strict=True):
                     _add_without(turns, by_column[columns], W[chosen, columns], own, sums, chosen.start)
     return total[:, :, 0]

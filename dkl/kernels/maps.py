@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
 from dkl.kernels import device
-from dkl.kernels.activations import activate
+from dkl.kernels.generic import activate
 from dkl.kernels.harmonic_tiles import HARMONIC_FLOPS, harmonic_maps
 from dkl.kernels.landmark_tiles import SimilarityProduct, wave_map
 from dkl.kernels.products import Product
 from dkl.kernels.sincos import write_waves
+from dkl.kernels.step_tiles import STEP_FLOPS, step_maps
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import checked_dtype, checked_rows, refuse_overflow, row_tile, spans
+from dkl.protocols.arrays import Array, Rows
 from dkl.protocols.records import SINCOS_FLOPS
 
 __all__ = ["map_rows", "row_tile"]
@@ -26,7 +29,7 @@ __all__ = ["map_rows", "row_tile"]
 _SHARED_ROWS = 2048
 
 
-def map_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndarray:
+def map_rows(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> np.ndarray:
     """phi(x) of each row, amplitudes included.
 
     Parameters
@@ -51,11 +54,13 @@ def map_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndar
     return mapped(slice(0, np.shape(X)[0]))
 
 
-def map_rows_together(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndarray:
-    """`map_rows` by all idle cores of this process: pieces are whole tiles, so that the bits are the same."""
+def map_rows_together(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> np.ndarray:
+    """`map_rows` by all idle cores of this process, with the same bits: each core takes whole tiles."""
     mapped, n_rows = row_mapper(X, feature_map, dtype), np.shape(X)[0]
     if mapped.step is None:
         return mapped(slice(0, n_rows))
+    # A span is a whole number of tiles: BLAS rounds a product by its shape, so tiles have to be cut where one thread
+    # would.
     out = np.empty((n_rows, feature_map.n_features), checked_dtype(dtype))
     parts = spans(n_rows, -(-_SHARED_ROWS // mapped.step) * mapped.step)
     Crew().map(lambda rows: mapped(rows, out[rows]), parts)
@@ -63,7 +68,7 @@ def map_rows_together(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -
 
 
 def map_spans(
-    X: Any, feature_map: FeatureMap, dtype: Any, step: int, room: np.ndarray | None = None
+    X: Rows, feature_map: FeatureMap, dtype: DTypeLike, step: int, room: np.ndarray | None = None
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Spans of at most `step` rows and their `map_rows`; what the map alone decides is prepared once for all.
 
@@ -93,7 +98,7 @@ class RowMapper:
         return self.mapped(rows, room)
 
 
-def row_mapper(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> RowMapper:
+def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> RowMapper:
     """What the map alone decides is prepared once for all spans, which threads may share."""
     dtype = checked_dtype(dtype)
     if device.is_on_gpu(X):
@@ -104,11 +109,32 @@ def row_mapper(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> RowMa
     if feature_map.activation == "landmarks":
         similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, dtype)
         return RowMapper(lambda rows, room: _kept(similarities(rows), room), similarities.product.tiles.step)
+    if feature_map.activation == "steps":
+        X = checked_rows(X, feature_map)
+        return RowMapper(lambda rows, room: step_maps(X[rows], feature_map, dtype, room))
     product = Product(X, feature_map, dtype)
-    return RowMapper(lambda rows, room: _mapped(product, rows, feature_map, dtype, room), product.tiles.step)
+    amplitudes, paired = feature_map.amplitudes.astype(dtype), feature_map.activation == "cos-sin"
+
+    def mapped(rows: slice, room: np.ndarray | None) -> np.ndarray:
+        n_rows, n_features = rows.stop - rows.start, feature_map.n_features
+        out = np.empty((n_rows, n_features), dtype) if room is None else room[:n_rows]
+        for part, tile in product.tiles.within(rows):
+            if dtype == np.float32:
+                refuse_overflow(tile, rows.start + part.start)
+            for chosen in spans(feature_map.n_frequencies, product.step):
+                z = product(tile, chosen)
+                if feature_map.is_fourier:
+                    # Cosine, sine, amplitude and the place in the result in one go through the angles.
+                    write_waves(z, amplitudes, chosen.start, out[part], paired)
+                else:
+                    (phi,) = activate(np, z, feature_map)
+                    np.multiply(phi, amplitudes[chosen], out=out[part, chosen])
+        return out[:, :n_features]
+
+    return RowMapper(mapped, product.tiles.step)
 
 
-def _kept(mapped: Any, room: np.ndarray | None) -> Any:
+def _kept(mapped: Array, room: np.ndarray | None) -> Array:
     """Mapped rows, in `room` if there is one."""
     if room is None:
         return mapped
@@ -117,32 +143,16 @@ def _kept(mapped: Any, room: np.ndarray | None) -> Any:
     return out
 
 
-def _mapped(
-    product: Product, rows: slice, feature_map: FeatureMap, dtype: np.dtype, room: np.ndarray | None = None
-) -> np.ndarray:
-    """phi of a span of the rows of a product."""
-    n_rows, n_features = rows.stop - rows.start, feature_map.n_features
-    out = np.empty((n_rows, n_features), dtype) if room is None else room[:n_rows]
-    amplitudes, paired = feature_map.amplitudes.astype(dtype), feature_map.activation == "cos-sin"
-    for part, tile in product.tiles.within(rows):
-        if dtype == np.float32:
-            refuse_overflow(tile, rows.start + part.start)
-        for chosen in spans(feature_map.n_frequencies, product.step):
-            z = product(tile, chosen)
-            if feature_map.is_fourier:
-                write_waves(z, amplitudes, chosen.start, out[part], paired)
-            else:
-                (phi,) = activate(np, z, feature_map)
-                np.multiply(phi, amplitudes[chosen], out=out[part, chosen])
-    return out[:, :n_features]
-
-
 def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
     """Of mapping one row of so many columns."""
     if feature_map.activation == "harmonics":
+        # Harmonics come from recurrences: their cost hardly depends on the number of columns.
         return HARMONIC_FLOPS * feature_map.n_features
+    if feature_map.activation == "steps":
+        return STEP_FLOPS * feature_map.n_features
     if feature_map.activation == "landmarks":
         waves = wave_map(feature_map)
+        # Frequencies that all landmarks share are mixed by a product with one row of weights a landmark.
         mixing = 2.0 * waves.n_features * feature_map.n_features if waves.activation == "cos-sin" else 0.0
         return mapping_flops(columns, waves) + mixing
     projection = feature_map.projection

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numba
 import numpy as np
 from scipy import sparse
 
 from dkl.kernels.device import rows_on
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
+# Numbers of a tile: its temporaries in float64, three times the tile, stay in the second-level cache.
 _TILE_VALUES = 1 << 18
 
 
@@ -41,7 +43,7 @@ class Moments:
     norm: float
 
 
-def column_sums(X: Any, weights: np.ndarray, scaled: np.ndarray | None = None) -> dict[str, np.ndarray]:
+def column_sums(X: Rows, weights: np.ndarray, scaled: np.ndarray | None = None) -> dict[str, np.ndarray]:
     """The sums and extremes of the columns of some rows, from which `moments_of` makes moments.
 
     Squares are split at the mean of the rows, into `within` (differences from it) and `between` (its own square), so
@@ -64,11 +66,14 @@ def column_sums(X: Any, weights: np.ndarray, scaled: np.ndarray | None = None) -
     if sparse.issparse(X):
         return _sparse_sums(X, weights, scaled)
     tile = max(1, _TILE_VALUES // X.shape[1])
-    pieces = [
+    tiles = [
         _dense_sums(X[start : start + tile], weights[start : start + tile], scaled)
         for start in range(0, X.shape[0], tile)
     ]
-    return {name: _COMBINE[name](np.stack([piece[name] for piece in pieces])) for name in pieces[0]}
+    stacked = {name: np.stack([sums[name] for sums in tiles]) for name in tiles[0]}
+    return {
+        name: parts.sum(axis=0) if _COMBINE[name] == "add" else parts.max(axis=0) for name, parts in stacked.items()
+    }
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -77,7 +82,8 @@ def moments_of(sums: Mapping[str, np.ndarray]) -> Moments:
     weight = float(sums["weight"])
     mean = sums["sums"] / weight
     between = sums["between"] - weight * np.square(mean)
-    # what cancels to the rounding of the squares is no difference between blocks
+    # sum_b W_b m_b^2 - W m^2 is how far the means m_b of the parts lie apart. Both terms are large where the mean is,
+    # and what their difference leaves below the rounding of the squares is no difference between the parts.
     noise = 16.0 * np.finfo(np.float64).eps * sums["between"]
     variance = (sums["within"] + np.where(between > noise, between, 0.0)) / weight
     return Moments(weight, mean, variance, -sums["depth"], sums["high"], float(sums["norm"]))
@@ -95,31 +101,26 @@ def dense_sums(X: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return total
 
 
-def _add(pieces: np.ndarray) -> np.ndarray:
-    return pieces.sum(axis=0)
-
-
-def _larger(pieces: np.ndarray) -> np.ndarray:
-    return pieces.max(axis=0)
-
-
-_COMBINE = {
-    "weight": _add,
-    "sums": _add,
-    "within": _add,
-    "between": _add,
-    "high": _larger,
-    "depth": _larger,
-    "norm": _larger,
+# How each of the sums of two parts of the rows makes that of both.
+_COMBINE: dict[str, Literal["add", "max"]] = {
+    "weight": "add",
+    "sums": "add",
+    "within": "add",
+    "between": "add",
+    "high": "max",
+    "depth": "max",
+    "norm": "max",
 }
 
 
 def _empty(width: int) -> dict[str, tuple[tuple[int, ...], float]]:
+    """The shape of each sum, and its value for no rows at all: the extremes of nothing are minus infinity."""
     shapes = {name: () if name in ("weight", "norm") else (width,) for name in _COMBINE}
     return {name: (shape, -np.inf if name in ("high", "depth") else 0.0) for name, shape in shapes.items()}
 
 
 def _dense_sums(X: np.ndarray, weights: np.ndarray, scaled: np.ndarray | None) -> dict[str, np.ndarray]:
+    """`column_sums` of a tile of dense rows."""
     rows = np.asarray(X, dtype=np.float64)
     weight = weights.sum()
     sums = (rows * weights[:, None]).sum(axis=0)
@@ -137,12 +138,15 @@ def _dense_sums(X: np.ndarray, weights: np.ndarray, scaled: np.ndarray | None) -
 
 
 def _sparse_sums(X: sparse.csr_array, weights: np.ndarray, scaled: np.ndarray | None) -> dict[str, np.ndarray]:
+    """`column_sums` of sparse rows, from their stored entries alone."""
     rows = X.astype(np.float64)
     columns, width = rows.indices, rows.shape[1]
     entry_weights = np.repeat(weights, np.diff(rows.indptr))
     weight = weights.sum()
     sums = np.bincount(columns, entry_weights * rows.data, minlength=width)
     mean = sums / weight
+    # Entries that are not stored are zeros, a distance of |mean| from it: of each column, the weight of the rows
+    # without an entry is the whole weight less that of the stored ones.
     stored = np.bincount(columns, entry_weights, minlength=width)
     stored_squares = np.bincount(columns, entry_weights * np.square(rows.data - mean[columns]), minlength=width)
     counted = rows if scaled is None else rows[:, np.flatnonzero(scaled)]
@@ -159,7 +163,8 @@ def _sparse_sums(X: sparse.csr_array, weights: np.ndarray, scaled: np.ndarray | 
     }
 
 
-# of values whose squares overflow, "minmax" needs no squares; what does need them refuses the scaler that comes of them
+# Squares of large values may overflow without harm: "minmax" has no use for them, and scalings that have one refuse the
+# infinite deviation that comes of them.
 @np.errstate(over="ignore", invalid="ignore")
 def block_moments(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`column_sums` of one block, on the host."""
@@ -168,19 +173,18 @@ def block_moments(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
 
 def moments_record(n_columns: int, scaled: np.ndarray | None = None) -> BlockSum:
     """The record of the pass."""
-    accumulators = {
-        name: Accumulator(shape, combine="add" if _COMBINE[name] is _add else "max")
-        for name, (shape, _) in _empty(n_columns).items()
-    }
+
+    def cost(rows: int, columns: int) -> Cost:
+        # Temporaries of one tile, and the seven sums of each tile before they are combined.
+        tile = 4 * 8 * max(_TILE_VALUES, columns)
+        sums_of_tiles = 7 * 8 * columns * (2 + rows * columns // _TILE_VALUES)
+        return Cost(flops=8.0 * rows * columns, scratch_bytes=tile + sums_of_tiles)
+
+    accumulators = {name: Accumulator(shape, combine=_COMBINE[name]) for name, (shape, _) in _empty(n_columns).items()}
     return BlockSum(
         name="moments",
         function=block_moments,
         accumulators=accumulators,
         operands={} if scaled is None else {"scaled": scaled},
-        cost=_moments_cost,
+        cost=cost,
     )
-
-
-def _moments_cost(rows: int, columns: int) -> Cost:
-    tile = 4 * 8 * max(_TILE_VALUES, columns)
-    return Cost(flops=8.0 * rows * columns, scratch_bytes=tile + 7 * 8 * columns * (2 + rows * columns // _TILE_VALUES))

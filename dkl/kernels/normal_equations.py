@@ -12,13 +12,16 @@ from scipy.linalg import blas
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import map_spans
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 
 NewtonLoss = Literal["squared_hinge", "squared_error"]
 
-# bytes of mapped rows at once; rows with curvature are few, and their products want as many of them as possible
+# Bytes of mapped rows at once. Rows with curvature are few, and their products want as many of them as possible; the
+# rows of a tile lie between the two bounds.
 _TILE_BYTES = 1 << 24
 _LEAST_ROWS, _MOST_ROWS = 1024, 8192
+# Rows of a tile of the design matrix, whose last column is one.
 _DESIGN_ROWS = 1024
 
 
@@ -75,14 +78,14 @@ class NewtonOptions:
     exact: bool = True
 
 
-def design_tiles(X: Any, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
+def design_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
     """Row tiles of the design matrix: mapped rows with a last column of ones. Each is written over the one before."""
     room = np.ones((min(_DESIGN_ROWS, X.shape[0]), feature_map.n_features + 1), dtype)
     for rows, _ in map_spans(X, feature_map, dtype, _DESIGN_ROWS, room):
         yield rows, room[: rows.stop - rows.start]
 
 
-def mapped_tiles(X: Any, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
+def mapped_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
     """Row tiles of mapped rows, of the size that products of columns want. Each is written over the one before."""
     step = newton_tile(feature_map.n_features, dtype)
     room = np.empty((min(step, X.shape[0]), feature_map.n_features), dtype)
@@ -109,7 +112,7 @@ def loss_sums(
     targets : ndarray of shape (n, g)
     weight : ndarray of shape (n,) or (n, g)
         Of each row, or of each row for each model; rows of weight 0 have no curvature.
-    trial : Trial
+    trial : TrialSteps
     options : NewtonOptions
 
     Returns
@@ -120,14 +123,16 @@ def loss_sums(
         1 where a row has curvature at the first step, less 1 where it had some before, with `change`.
     """
     wide = phi.astype(np.float64) if options.exact else phi
+    # Scores are linear in the step: those at every step of a line search come from two products with the mapped rows.
     start, move = (
         wide @ models[:, :-1].T.astype(wide.dtype) + models[:, -1] for models in (trial.coefficients, trial.directions)
     )
     weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, targets.shape)
-    losses, pull, curvature = np.zeros(trial.steps.shape), np.empty(targets.shape), np.empty(targets.shape, np.int8)
+    losses, descent, curvature = np.zeros(trial.steps.shape), np.empty(targets.shape), np.empty(targets.shape, np.int8)
     flags = options.loss == "squared_hinge", options.change
-    _line_losses(start, move, targets, weight, trial.steps, flags, (losses, pull, curvature))
-    gradient = np.concatenate([pull.T.astype(wide.dtype) @ wide, pull.sum(axis=0)[:, None]], axis=1)
+    _line_losses(start, move, targets, weight, trial.steps, flags, (losses, descent, curvature))
+    # The gradient is sum_i s_i L'(y_i, f_i) (phi_i, 1); `descent` has minus the slopes.
+    gradient = np.concatenate([descent.T.astype(wide.dtype) @ wide, descent.sum(axis=0)[:, None]], axis=1)
     return losses, -gradient, curvature
 
 
@@ -142,7 +147,7 @@ def _line_losses(
     out: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> None:
     """Add the losses at scores ``start + step * move``; write minus the slopes, and the curvatures, at the first."""
-    losses, pull, curvature = out
+    losses, descent, curvature = out
     hinge, change = flags
     for i in range(targets.shape[0]):
         for k in range(targets.shape[1]):
@@ -152,7 +157,9 @@ def _line_losses(
                 slack = max(0.0, 1.0 - y * score) if hinge else y - score
                 losses[k, t] += w * slack * slack if hinge else 0.5 * w * slack * slack
                 if t == 0:
-                    pull[i, k] = 2.0 * w * slack * y if hinge else w * slack
+                    descent[i, k] = 2.0 * w * slack * y if hinge else w * slack
+                    # A row of the squared hinge has curvature where its slack is positive; every row of the squared
+                    # error has.
                     before = change and w > 0.0 and (y * start[i, k] < 1.0 or not hinge)
                     curvature[i, k] = np.int8(w > 0.0 and (slack > 0.0 or not hinge)) - np.int8(before)
 
@@ -187,12 +194,15 @@ def add_hessian(phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], o
     """
     start, stop = columns
     m = phi.shape[1]
+    # All columns at once: a symmetric product costs half of a general one. Of a panel, only the rows down to its last
+    # column are formed.
     if start == 0 and stop > m:
         _add_packed(signed_products(phi, weight), start, out)
     elif start < m:
         weighted = phi if np.all(weight == 1.0) else phi * weight.astype(phi.dtype)[:, None]
         _add_packed(weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)], start, out)
     if stop > m:
+        # The column of the intercept: sums of the features, and last the sum of the weights.
         border = weight.astype(phi.dtype) @ phi
         out[-m - 1 : -1] += border
         out[-1] += weight.sum()
@@ -202,13 +212,15 @@ def signed_products(phi: np.ndarray, weight: np.ndarray, *, upper: bool = False)
     """The lower or the upper triangle of phi^T diag(weight) phi: half the work of a product of two matrices."""
     rank_k = blas.ssyrk if phi.dtype == np.float32 else blas.dsyrk
     products = np.zeros((phi.shape[1],) * 2, phi.dtype, order="F")
+    # BLAS multiplies with the transpose of one matrix only, so weights go in as square roots: those below zero, of rows
+    # that lost their curvature, are subtracted by a product of their own.
     for sign in (1.0, -1.0):
         rows = np.flatnonzero(sign * weight > 0.0)
         if len(rows):
             size = sign * weight[rows]
-            chosen = phi if len(rows) == len(phi) else phi[rows]
-            chosen = chosen if np.all(size == 1.0) else chosen * np.sqrt(size).astype(phi.dtype)[:, None]
-            products = rank_k(sign, chosen.T, beta=1.0, c=products, overwrite_c=1, lower=upper)
+            signed = phi if len(rows) == len(phi) else phi[rows]
+            signed = signed if np.all(size == 1.0) else signed * np.sqrt(size).astype(phi.dtype)[:, None]
+            products = rank_k(sign, signed.T, beta=1.0, c=products, overwrite_c=1, lower=upper)
     return products.T
 
 
@@ -224,7 +236,7 @@ def _add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
 
 
 def newton_sums(
-    X: Any, targets: np.ndarray, weight: np.ndarray, feature_map: FeatureMap, trial: TrialSteps, options: NewtonOptions
+    X: Rows, targets: np.ndarray, weight: np.ndarray, feature_map: FeatureMap, trial: TrialSteps, options: NewtonOptions
 ) -> dict[str, np.ndarray]:
     """The sums of a Newton pass over rows X: "loss" and "gradient" (if asked for) and "hessian" (likewise).
 
@@ -234,7 +246,7 @@ def newton_sums(
     targets : ndarray of shape (n, g)
     weight : ndarray of shape (n,) or (n, g)
     feature_map : FeatureMap
-    trial : Trial
+    trial : TrialSteps
     options : NewtonOptions
 
     Returns
@@ -250,29 +262,20 @@ def newton_sums(
     if options.columns is not None:
         sums["hessian"] = np.zeros((len(options.hessian_of), packed_size(*options.columns)))
     for rows, phi in mapped_tiles(X, feature_map, options.dtype):
-        _add_tile(phi, targets[rows], weight[rows], trial, options, sums)
+        tile_weight = weight[rows]
+        losses, gradient, curvature = loss_sums(phi, targets[rows], tile_weight, trial, options)
+        if options.first_order:
+            sums["loss"] += losses
+            sums["gradient"] += gradient
+        if options.columns is None:
+            continue
+        for model, out in zip(options.hessian_of, sums["hessian"], strict=True):
+            # The Hessian is a sum over the rows with curvature alone, near the optimum a small part of all rows.
+            curved = np.flatnonzero(curvature[:, model])
+            own = (tile_weight if weight.ndim == 1 else tile_weight[:, model])[curved] * curvature[curved, model]
+            if len(curved):
+                add_hessian(phi if len(curved) == len(phi) else phi[curved], own, options.columns, out)
     return sums
-
-
-def _add_tile(
-    phi: np.ndarray,
-    targets: np.ndarray,
-    weight: np.ndarray,
-    trial: TrialSteps,
-    options: NewtonOptions,
-    sums: dict[str, np.ndarray],
-) -> None:
-    losses, gradient, curvature = loss_sums(phi, targets, weight, trial, options)
-    if options.first_order:
-        sums["loss"] += losses
-        sums["gradient"] += gradient
-    if options.columns is None:
-        return
-    for model, out in zip(options.hessian_of, sums["hessian"], strict=True):
-        rows = np.flatnonzero(curvature[:, model])
-        own = (weight if weight.ndim == 1 else weight[:, model])[rows] * curvature[rows, model]
-        if len(rows):
-            add_hessian(phi if len(rows) == len(phi) else phi[rows], own, options.columns, out)
 
 
 def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -284,6 +287,7 @@ def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     sampled = getattr(targets.folds, "samples", False)
     seen = targets.seen(block.row_id if sampled else block.held_with)
     if seen is not None:
+        # Rows that no model sees are left out before they are mapped.
         some = np.flatnonzero(seen.any(axis=1))
         block, seen = (block, seen) if len(some) == block.n_rows else (block.rows(some), seen[some])
     values, weight = targets(block)

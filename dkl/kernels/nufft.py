@@ -6,24 +6,24 @@ import importlib
 import importlib.util
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
 from dkl.kernels.sums import feature_sums
 from dkl.kernels.tiles import checked_weights
+from dkl.protocols.arrays import Rows
 
 __all__ = ["grid_sums", "scattered_sums", "variation_sums"]
 
 MOST_COLUMNS = 3
-# error of a transform relative to sum |s| (measured: below 6e-5), and how much finer than the frequencies its grid is:
-# twice is faster where that grid is small
+# The error of a transform relative to sum |s| (measured: below 6e-5), and how much finer than the frequencies the grid
+# is on which it works, by the number of columns: twice is faster where that grid is small.
 ACCURACY = 1e-4
 _FINER = {1: 2.0, 2: 2.0, 3: 1.25}
-# points of the fine grid of a transform to scattered frequencies, beyond which sums are formed directly
+# Points of the fine grid of a transform to scattered frequencies beyond which sums are formed directly, and how many
+# more of them than the extents ask for the spreading of each row takes in each direction.
 _MOST_FINE = 1 << 22
 _KERNEL_WIDTH = 8
 
@@ -64,7 +64,7 @@ def why_no_nufft() -> str | None:
     return None
 
 
-def grid_sums(X: Any, S: Any, grid: FrequencyGrid) -> np.ndarray:
+def grid_sums(X: Rows, S: np.ndarray, grid: FrequencyGrid) -> np.ndarray:
     """sum_i S[i, k] (cos, sin)(w.x_i) at all frequencies of a grid, at a cost that hardly grows with their number.
 
     Parameters
@@ -85,16 +85,18 @@ def grid_sums(X: Any, S: Any, grid: FrequencyGrid) -> np.ndarray:
     multiples of spacing * x, so rows far out only wrap around.
     """
     X, S = _dense(X), checked_weights(S, X.shape[0])
+    # Frequencies are whole multiples of the spacing, so angles count modulo a turn, and small ones keep their digits.
     angles = np.remainder(X * grid.spacing + np.pi, 2.0 * np.pi) - np.pi
     modes = tuple(2 * reach + 1 for reach in grid.reach)
     if len(X) == 0:
         return np.zeros((2, grid.size, S.shape[1]))
     found = _call(1, angles, S, modes if len(modes) > 1 else modes[0])
+    # A transform gives all signs of k_0; of each pair +-w the grid keeps the one with k_0 >= 0.
     found = found.reshape(S.shape[1], *modes)[:, grid.reach[0] :].reshape(S.shape[1], -1)
     return np.stack([found.real.T, found.imag.T]).astype(np.float64)
 
 
-def scattered_sums(X: Any, S: Any, W: np.ndarray, center: np.ndarray) -> np.ndarray:
+def scattered_sums(X: Rows, S: np.ndarray, W: np.ndarray, center: np.ndarray) -> np.ndarray:
     """sum_i S[i, k] (cos, sin)(w.x_i) at any frequencies: a transform of type 3, or direct sums where rows lie far out.
 
     Parameters
@@ -112,13 +114,18 @@ def scattered_sums(X: Any, S: Any, W: np.ndarray, center: np.ndarray) -> np.ndar
     """
     X, S = _dense(X), checked_weights(S, X.shape[0])
     apart = X - center
-    if len(X) == 0 or _fine_points(apart, W) > _MOST_FINE:
+    # A transform of type 3 works on a grid whose size follows the product of the extents of rows and frequencies.
+    finer = _FINER[W.shape[1]]
+    extents = np.abs(apart).max(axis=0, initial=0.0) * (W.max(axis=0) - W.min(axis=0)) / 2.0
+    fine_points = float(np.prod(finer * (2.0 / np.pi * extents * finer + _KERNEL_WIDTH)))
+    if len(X) == 0 or fine_points > _MOST_FINE:
         return feature_sums(X, S, FeatureMap("cos-sin", DenseProjection(W), np.ones(len(W))))
+    # exp(i w.x) = exp(i w.(x - c)) exp(i w.c): the middle c of the rows comes back in as one turn of each sum.
     found = _call(3, apart, S, W).reshape(S.shape[1], -1) * np.exp(1j * (W @ center))
     return np.stack([found.real.T, found.imag.T]).astype(np.float64)
 
 
-def variation_sums(X: Any, S: Any, half: np.ndarray, center: np.ndarray) -> np.ndarray:
+def variation_sums(X: Rows, S: np.ndarray, half: np.ndarray, center: np.ndarray) -> np.ndarray:
     """sum_i |S[i, k]| |delta.(x_i - c)| for the corners delta = (+-half_j) of a cell, one of each pair +-delta.
 
     The largest bounds how far |sum_i S[i, k] exp(i w.x_i)| is from its value at the middle of the cell anywhere in it:
@@ -135,31 +142,29 @@ def variation_sums(X: Any, S: Any, half: np.ndarray, center: np.ndarray) -> np.n
     ndarray of shape (2^(d-1), K), float64
     """
     X, S = _dense(X), checked_weights(S, X.shape[0])
+    # A convex function on a cell is largest at a corner; delta and -delta give the same value.
     corners = np.array([(1.0, *signs) for signs in product((1.0, -1.0), repeat=X.shape[1] - 1)]) * half
     return np.abs((X - center) @ corners.T).T @ np.abs(S)
 
 
-def _dense(X: Any) -> np.ndarray:
+def _dense(X: Rows) -> np.ndarray:
     """Rows of few columns, written out in float64."""
     if X.shape[1] > MOST_COLUMNS:
         raise ValueError(
             f"non-uniform fast transforms are for rows of at most {MOST_COLUMNS} columns; these have {X.shape[1]}"
         )
-    return np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=np.float64)
+    return np.asarray(X if isinstance(X, np.ndarray) else X.toarray(), dtype=np.float64)
 
 
-def _call(kind: int, points: np.ndarray, S: np.ndarray, wanted: Any) -> np.ndarray:
-    """A transform of all weight columns at once."""
+def _call(kind: int, points: np.ndarray, S: np.ndarray, wanted: tuple[int, ...] | int | np.ndarray) -> np.ndarray:
+    """A transform of all weight columns at once: to a grid of `wanted` modes (type 1), or to frequencies (type 3)."""
     finufft = importlib.import_module("finufft")
     transform = getattr(finufft, f"nufft{points.shape[1]}d{kind}")
-    targets = (wanted,) if kind == 1 else tuple(np.ascontiguousarray(w, np.float32) for w in wanted.T)
+    if isinstance(wanted, np.ndarray):
+        targets: tuple[object, ...] = tuple(np.ascontiguousarray(w, np.float32) for w in wanted.T)
+    else:
+        targets = (wanted,)
     columns = [np.ascontiguousarray(x, np.float32) for x in points.T]
     weights = np.ascontiguousarray(S.T, np.complex64)
     options = {"eps": ACCURACY, "isign": 1, "nthreads": 1, "upsampfac": _FINER[points.shape[1]]}
     return transform(*columns, weights, *targets, **options)
-
-
-def _fine_points(apart: np.ndarray, W: np.ndarray) -> float:
-    """Points of the grid that a transform of type 3 works on: they follow the extents of rows and frequencies."""
-    extents = np.abs(apart).max(axis=0) * (W.max(axis=0) - W.min(axis=0)) / 2.0
-    return float(np.prod(_FINER[W.shape[1]] * (2.0 / np.pi * extents * _FINER[W.shape[1]] + _KERNEL_WIDTH)))

@@ -14,6 +14,7 @@ from dkl.kernels.few_entries import FewEntries, has_few_entries
 from dkl.kernels.hadamard import HadamardPlan, structured_sums
 from dkl.kernels.sincos import ELEMENTWISE, TURN, add_multiple, add_sums, cos_sin_rows, weighted_sum_of_two
 from dkl.kernels.tiles import RowTiles, even_step, spans
+from dkl.protocols.arrays import Rows
 
 # Frequencies of a tile of a dense product; columns up to which the product is part of the kernel; rows at once in the
 # sparse kernel, and frequencies of its tile.
@@ -25,7 +26,7 @@ _SPARSE_FREQUENCIES = 512
 AddTile = Callable[[Any, np.ndarray, np.ndarray], None]
 
 
-def pair_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, multiple: float = 1.0) -> np.ndarray:
+def pair_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, multiple: float = 1.0) -> np.ndarray:
     """sum_i S[i, k] exp(i multiple (w_j.x_i + b_j)): its real and its imaginary part, float64 of shape (2, m, K).
 
     Phases, and the centre that sparse rows are not rid of, turn the sums at the end rather than each row's angle.
@@ -34,49 +35,54 @@ def pair_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *
     structured = isinstance(projection, StructuredProjection)
     tiles = RowTiles(X, feature_map, dtype, factor=multiple * TURN, dense=structured)
     total = np.zeros((2, S.shape[1], feature_map.n_frequencies))
-    add_tile = _kernel(feature_map, dtype, sparse=tiles.sparse and not tiles.written_out)
+    keeps_sparse = tiles.sparse and not tiles.written_out
+    add_tile: AddTile  # adds the sums of a tile of rows with weights (K, n) to total (2, K, m)
+    if isinstance(projection, StructuredProjection):
+        plan = HadamardPlan(projection, dtype).arrays
+
+        def add_tile(tile: np.ndarray, weights: np.ndarray, total: np.ndarray) -> None:
+            structured_sums(tile, weights, plan, total)
+
+    elif isinstance(projection, SparseProjection) and has_few_entries(projection).any():
+        add_tile = _FewAndRest(projection, dtype, sparse=keeps_sparse)
+    else:
+        add_tile = _matrix_kernel(projection.dense().astype(dtype, copy=False), sparse=keeps_sparse)
     # a row beyond the range of float32 is infinite and its angles undefined, which `cos_sin` makes finite
     with np.errstate(over="ignore", invalid="ignore"):
         for rows, tile in tiles:
             add_tile(tile, np.ascontiguousarray(S[rows].T, dtype=dtype), total)
-    return _turned(total, _angles(feature_map, tiles, multiple)).transpose(0, 2, 1)
-
-
-def _angles(feature_map: FeatureMap, tiles: RowTiles, multiple: float) -> np.ndarray | None:
-    """What was left out of each row's angle, radians of shape (m,)."""
+    # What was left out of each row's angle: the phase b_j, and w_j times the centre of sparse rows.
     angles = None if feature_map.phases is None else multiple * feature_map.phases
-    if tiles.constant is None:
-        return angles
-    shift = 2.0 * np.pi * (formed(feature_map.projection) @ tiles.constant)
-    return -shift if angles is None else angles - shift
-
-
-def _turned(total: np.ndarray, angles: np.ndarray | None) -> np.ndarray:
-    if angles is None:
-        return total
-    c, s = np.cos(angles), np.sin(angles)
-    return np.stack([c * total[0] - s * total[1], s * total[0] + c * total[1]])
-
-
-def _kernel(feature_map: FeatureMap, dtype: np.dtype, *, sparse: bool) -> AddTile:
-    projection = feature_map.projection
-    if isinstance(projection, StructuredProjection):
-        plan = HadamardPlan(projection, dtype).arrays
-        return lambda tile, weights, total: structured_sums(tile, weights, plan, total)
-    if isinstance(projection, SparseProjection) and has_few_entries(projection).any():
-        return _FewAndRest(projection, dtype, sparse=sparse)
-    return _matrix_kernel(projection.dense().astype(dtype, copy=False), sparse=sparse)
+    if tiles.constant is not None:
+        shift = 2.0 * np.pi * (formed(projection) @ tiles.constant)
+        angles = -shift if angles is None else angles - shift
+    if angles is not None:
+        # sum s exp(i (z + b)) = exp(i b) sum s exp(i z), written out in cosines and sines.
+        c, s = np.cos(angles), np.sin(angles)
+        total = np.stack([c * total[0] - s * total[1], s * total[0] + c * total[1]])
+    return total.transpose(0, 2, 1)
 
 
 def _matrix_kernel(W: np.ndarray, *, sparse: bool) -> AddTile:
+    """What adds a tile's sums for a matrix W (m, d), in turns: three kernels, by the kind of rows and their width."""
     if sparse:
         transposed = np.ascontiguousarray(W.T)
         return lambda tile, weights, total: add_sparse_sums(
             tile.data, tile.indices, tile.indptr, weights, transposed, total
         )
     if W.shape[1] <= SMALL_COLUMNS:
+        # An odd number of columns gets one of zeros, so that rows of one column run through the loops for two.
         padded = np.ascontiguousarray(np.pad(W, ((0, 0), (0, W.shape[1] % 2))))
-        return lambda tile, weights, total: _add_small(tile, weights, padded, total)
+
+        def add_small(tile: np.ndarray, weights: np.ndarray, total: np.ndarray) -> None:
+            columns = np.zeros((padded.shape[1], len(tile)), tile.dtype)
+            columns[: tile.shape[1]] = tile.T
+            if padded.shape[1] == 2 and len(weights) == 1:
+                _reduce_two(columns, weights, padded, total)
+            else:
+                _reduce_small(columns, weights, padded, total)
+
+        return add_small
     return _DenseProduct(W)
 
 
@@ -90,7 +96,7 @@ class _FewAndRest:
         W = projection.take(self.rest).dense().astype(dtype, copy=False)
         self.add_rest = _matrix_kernel(W, sparse=sparse) if len(self.rest) else None
 
-    def __call__(self, tile: Any, weights: np.ndarray, total: np.ndarray) -> None:
+    def __call__(self, tile: Rows, weights: np.ndarray, total: np.ndarray) -> None:
         self.few.add(tile, weights, total)
         if self.add_rest is not None:
             part = np.zeros((2, len(weights), len(self.rest)))
@@ -117,6 +123,7 @@ class _DenseProduct:
             _reduce(product[: chosen.stop - chosen.start], weights, total, chosen.start)
 
     def _room(self, n_frequencies: int, n_rows: int) -> np.ndarray:
+        # Memory that is fresh for each tile would cost as much time as the reduction of the tile.
         size = n_frequencies * n_rows
         if len(self.buffer) < size:
             self.buffer = np.empty(size, self.W.dtype)
@@ -129,15 +136,6 @@ def _reduce(product: np.ndarray, weights: np.ndarray, total: np.ndarray, first: 
     room = np.empty((2, product.shape[1]), product.dtype)
     for j in range(product.shape[0]):
         add_sums(product[j], weights, room, total, first + j)
-
-
-def _add_small(tile: np.ndarray, weights: np.ndarray, W: np.ndarray, total: np.ndarray) -> None:
-    columns = np.zeros((W.shape[1], len(tile)), tile.dtype)
-    columns[: tile.shape[1]] = tile.T
-    if W.shape[1] == 2 and len(weights) == 1:
-        _reduce_two(columns, weights, W, total)
-    else:
-        _reduce_small(columns, weights, W, total)
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
@@ -175,6 +173,8 @@ def add_sparse_sums(
     sines = np.zeros_like(cosines)
     partial = np.empty((2, weights.shape[0], _SPARSE_FREQUENCIES), data.dtype)
     group_weights = np.empty(_GROUP, data.dtype)
+    # Frequencies in spans and rows in groups of eight: the waves of a group are weighed into the sums together, so that
+    # each sum is loaded and stored once for eight rows.
     for first in range(0, m, _SPARSE_FREQUENCIES):
         width = min(_SPARSE_FREQUENCIES, m - first)
         partial[:] = 0

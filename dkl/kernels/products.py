@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numba
 import numpy as np
+from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
-from dkl.features.projections import ColumnProjection, Projection, SparseProjection, StructuredProjection, formed
+from dkl.features.projections import ColumnProjection, SparseProjection, StructuredProjection, formed
 from dkl.kernels.few_entries import FewEntries, has_few_entries
 from dkl.kernels.hadamard import LANES, HadamardPlan, structured_product
 from dkl.kernels.pair_sums import sparse_row_product
 from dkl.kernels.sincos import ELEMENTWISE
 from dkl.kernels.tiles import RowTiles, even_step, spans
+from dkl.protocols.arrays import Rows
 
 # rows and frequencies of a tile
 PRODUCT_ROWS = 512
@@ -48,18 +49,35 @@ class Product:
         Added to every row: factor * phases, less W times the centre that sparse rows are not rid of.
     """
 
-    def __init__(self, X: Any, feature_map: FeatureMap, dtype: np.dtype, *, factor: float = 1.0) -> None:
+    def __init__(self, X: Rows, feature_map: FeatureMap, dtype: np.dtype, *, factor: float = 1.0) -> None:
         projection = feature_map.projection
         structured = isinstance(projection, StructuredProjection)
         self.tiles = RowTiles(
             X, feature_map, dtype, factor=factor, dense=structured, rows=LANES if structured else PRODUCT_ROWS
         )
-        self.offset = _offset(feature_map, self.tiles, dtype)
-        self._form = _former(projection, dtype, sparse=self.tiles.sparse and not self.tiles.written_out)
+        # Phases, and the centre of sparse rows times W, are the same for all rows: they are added to each product.
+        offset = None if feature_map.phases is None else factor * feature_map.phases
+        if self.tiles.constant is not None:
+            shift = formed(projection) @ self.tiles.constant
+            offset = -shift if offset is None else offset - shift
+        self.offset = None if offset is None else offset.astype(dtype)
+        keeps_sparse = self.tiles.sparse and not self.tiles.written_out
+        self._form: Callable[[Rows, slice], np.ndarray]
+        if isinstance(projection, StructuredProjection):
+            self._form = _Structured(projection, dtype)
+        elif isinstance(projection, ColumnProjection):
+            self._form = _Columns(projection)
+        elif isinstance(projection, SparseProjection) and has_few_entries(projection).any():
+            self._form = _FewAndRest(projection, dtype, keeps_sparse=keeps_sparse)
+        elif keeps_sparse:
+            self._form = _Sparse(projection.dense(), dtype)
+        else:
+            self._form = DenseForm(projection.dense(), dtype)
+        # The transforms of structured frequencies, and the columns that few entries share, are computed once for all.
         whole = isinstance(self._form, _Structured | _FewAndRest)
         self.step = feature_map.n_frequencies if whole else _step(feature_map.n_frequencies)
 
-    def __call__(self, tile: Any, chosen: slice) -> np.ndarray:
+    def __call__(self, tile: Rows, chosen: slice) -> np.ndarray:
         """z of a tile and a span of frequencies, of shape (rows, frequencies), new and in C order."""
         z = self._form(tile, chosen)
         if self.offset is not None:
@@ -67,26 +85,9 @@ class Product:
         return z
 
 
-def _former(projection: Projection, dtype: np.dtype, *, sparse: bool) -> Callable[[Any, slice], np.ndarray]:
-    if isinstance(projection, StructuredProjection):
-        return _Structured(projection, dtype)
-    if isinstance(projection, ColumnProjection):
-        return _Columns(projection)
-    if isinstance(projection, SparseProjection) and has_few_entries(projection).any():
-        return _FewAndRest(projection, dtype, sparse=sparse)
-    return _Sparse(projection.dense(), dtype) if sparse else DenseForm(projection.dense(), dtype)
-
-
 def _step(n_frequencies: int) -> int:
+    """Frequencies of a tile, in even spans: BLAS would compute a sliver at the end with another kernel."""
     return max(1, even_step(n_frequencies, PRODUCT_FREQUENCIES, _EDGE))
-
-
-def _offset(feature_map: FeatureMap, tiles: RowTiles, dtype: np.dtype) -> np.ndarray | None:
-    offset = None if feature_map.phases is None else tiles.factor * feature_map.phases
-    if tiles.constant is not None:
-        shift = formed(feature_map.projection) @ tiles.constant
-        offset = -shift if offset is None else offset - shift
-    return None if offset is None else offset.astype(dtype)
 
 
 class DenseForm:
@@ -105,6 +106,8 @@ class DenseForm:
 
     def __call__(self, tile: np.ndarray, chosen: slice) -> np.ndarray:
         rows, width = len(tile), chosen.stop - chosen.start
+        # Rows that fill up whole edges go through one product; the few that are left go through another with rows of
+        # zeros below them, so that BLAS takes the same kernel for every row.
         even = rows - rows % _ROW_EDGE if rows >= self.least_rows else 0
         W = self.W[chosen.start : chosen.stop if chosen.stop < self.n_frequencies else len(self.W)]
         z = np.empty((rows, len(W)), W.dtype)
@@ -119,15 +122,19 @@ class DenseForm:
 
 
 class _Columns:
+    """The chosen columns of a tile, written out: the forms of coordinates."""
+
     def __init__(self, projection: ColumnProjection) -> None:
         self.columns = projection.columns
 
-    def __call__(self, tile: Any, chosen: slice) -> np.ndarray:
+    def __call__(self, tile: Rows, chosen: slice) -> np.ndarray:
         part = tile[:, self.columns[chosen]]
         return np.ascontiguousarray(part if isinstance(part, np.ndarray) else part.toarray())
 
 
 class _Structured:
+    """Products with structured frequencies, by Walsh-Hadamard transforms; all frequencies at once."""
+
     def __init__(self, projection: StructuredProjection, dtype: np.dtype) -> None:
         self.plan = HadamardPlan(projection, dtype).arrays
         self.n_frequencies = projection.n_frequencies
@@ -141,16 +148,16 @@ class _Structured:
 class _FewAndRest:
     """Frequencies with few entries from these, the others by a product with all columns; all of them at once."""
 
-    def __init__(self, projection: SparseProjection, dtype: np.dtype, *, sparse: bool) -> None:
+    def __init__(self, projection: SparseProjection, dtype: np.dtype, *, keeps_sparse: bool) -> None:
         few = has_few_entries(projection)
         self.n_frequencies = len(few)
         self.few = FewEntries(projection, np.flatnonzero(few), dtype)
         self.rest = np.flatnonzero(~few)
         if len(self.rest):
             W = projection.take(self.rest).dense()
-            self.form_rest = _Sparse(W, dtype) if sparse else DenseForm(W, dtype)
+            self.form_rest: _Sparse | DenseForm = _Sparse(W, dtype) if keeps_sparse else DenseForm(W, dtype)
 
-    def __call__(self, tile: Any, chosen: slice) -> np.ndarray:
+    def __call__(self, tile: Rows, chosen: slice) -> np.ndarray:
         out = np.empty((tile.shape[0], self.n_frequencies), tile.dtype)
         self.few.write(tile, out)
         for part in spans(len(self.rest), _step(len(self.rest))):
@@ -159,10 +166,12 @@ class _FewAndRest:
 
 
 class _Sparse:
+    """Sparse rows times the transpose of a dense matrix."""
+
     def __init__(self, W: np.ndarray, dtype: np.dtype) -> None:
         self.W = np.ascontiguousarray(W.T, dtype=dtype)
 
-    def __call__(self, tile: Any, chosen: slice) -> np.ndarray:
+    def __call__(self, tile: sparse.csr_array, chosen: slice) -> np.ndarray:
         out = np.empty((tile.shape[0], chosen.stop - chosen.start), tile.dtype)
         _sparse_product(tile.data, tile.indices, tile.indptr, self.W, chosen.start, out)
         return out
@@ -172,5 +181,6 @@ class _Sparse:
 def _sparse_product(
     data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, W: np.ndarray, first: int, out: np.ndarray
 ) -> None:
+    """out = sparse rows times columns first .. of W (d, m), row by row."""
     for i in range(len(out)):
         sparse_row_product(data, indices, indptr[i], indptr[i + 1], W, first, out[i])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numba
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy import sparse, special
 
 from dkl.features.scaling import Scaler
+from dkl.protocols.arrays import Rows
 
 __all__ = ["scale_rows"]
 
@@ -17,7 +18,7 @@ __all__ = ["scale_rows"]
 DENSIFY_COLUMNS = 4096
 
 
-def scale_rows(X: Any, scaler: Scaler | None, dtype: Any = "float32") -> Any:
+def scale_rows(X: Rows, scaler: Scaler | None, dtype: DTypeLike = "float32") -> Rows:
     """Rows scaled by `scaler`, computed in float64 and returned in `dtype`.
 
     Parameters
@@ -39,12 +40,22 @@ def scale_rows(X: Any, scaler: Scaler | None, dtype: Any = "float32") -> Any:
         If X has another number of columns than the scaler, or has to be written out and d is above 4,096.
     """
     check_columns(X, scaler)
-    if sparse.issparse(X):
-        return _scale_sparse(sparse.csr_array(X), scaler, np.dtype(dtype))
-    return scale_dense(np.asarray(X), scaler, np.dtype(dtype))
+    dtype = np.dtype(dtype)
+    if not sparse.issparse(X):
+        return scale_dense(np.asarray(X), scaler, dtype)
+    X = sparse.csr_array(X)
+    if scaler is None:
+        return scale_columns(X, None, dtype)
+    if is_written_out(scaler):
+        return scale_dense(write_out(X, "scaling by quantiles"), scaler, dtype)
+    center, factors = linear_part(scaler)
+    # A centre makes something other than 0 of entries that are not stored, so that rows would not stay sparse.
+    if center.any():
+        return scale_dense(write_out(X, f"scaling '{scaler.kind}'"), scaler, dtype)
+    return scale_columns(X, factors, dtype)
 
 
-def check_columns(X: Any, scaler: Scaler | None) -> None:
+def check_columns(X: Rows, scaler: Scaler | None) -> None:
     """Raise ValueError unless rows and scaler have the same columns."""
     if scaler is not None and X.shape[1] != scaler.n_columns:
         raise ValueError(f"rows have {X.shape[1]} columns, but the scaler was fitted on {scaler.n_columns}")
@@ -68,11 +79,15 @@ def scale_dense(X: np.ndarray, scaler: Scaler | None, dtype: np.dtype, *, factor
         if scaler.kind == "quantile":
             rows = np.ascontiguousarray(X, dtype=np.float64)
             out = np.empty(rows.shape, dtype)
-            knots = _knots(scaler)
+            if scaler.knots is None:
+                raise ValueError("a 'quantile' scaler needs knots, the empirical quantiles of each column; it has none")
+            knots = np.ascontiguousarray(scaler.knots.T, dtype=np.float64)
             _quantile_scores(rows, knots, normal_scores(knots.shape[1]), scaler.passthrough, factor, out)
             return out
         center, factors = linear_part(scaler)
         out = np.empty(X.shape, dtype)
+        # The compiled loop takes native numbers of four and eight bytes, and whole ones; others, such as half
+        # precision, are converted first.
         known = X.dtype.isnative and (X.dtype.kind != "f" or X.dtype.itemsize in (4, 8))
         _scale_linearly(X if known else X.astype(np.float64), center, factors * factor, out)
         return out
@@ -113,23 +128,6 @@ def scale_columns(
     return sparse.csr_array((data, indices, X.indptr[start : stop + 1] - first), shape=(stop - start, X.shape[1]))
 
 
-def _scale_sparse(X: sparse.csr_array, scaler: Scaler | None, dtype: np.dtype) -> Any:
-    if scaler is None:
-        return scale_columns(X, None, dtype)
-    if is_written_out(scaler):
-        return scale_dense(write_out(X, "scaling by quantiles"), scaler, dtype)
-    center, factors = linear_part(scaler)
-    if center.any():
-        return scale_dense(write_out(X, f"scaling '{scaler.kind}'"), scaler, dtype)
-    return scale_columns(X, factors, dtype)
-
-
-def _knots(scaler: Scaler) -> np.ndarray:
-    if scaler.knots is None:
-        raise ValueError("a 'quantile' scaler needs knots, the empirical quantiles of each column; it has none")
-    return np.ascontiguousarray(scaler.knots.T, dtype=np.float64)
-
-
 @cache
 def normal_scores(n_knots: int) -> np.ndarray:
     """The standard normal quantile at the level of each of so many knots, clipped at +-3; not to be written to."""
@@ -161,6 +159,7 @@ def _quantile_scores(
 
 @numba.njit(nogil=True, cache=True)
 def _column(X: np.ndarray, j: int, x: np.ndarray) -> None:
+    """Copy column j, whose numbers lie far apart in memory, to x."""
     for i in range(len(x)):
         x[i] = X[i, j]
 
@@ -180,6 +179,7 @@ def _count(knots: np.ndarray, x: np.ndarray, with_tied: bool, count: np.ndarray)
 
 @numba.njit(nogil=True, cache=True)
 def _skip(knots: np.ndarray, x: np.ndarray, half: np.int32, with_tied: bool, count: np.ndarray) -> None:
+    """Skip `half` knots for every number that lies above the last of these: one step of all bisections."""
     # two loops: a choice inside one would keep it from vector code
     if with_tied:
         for i in range(len(x)):
@@ -191,16 +191,18 @@ def _skip(knots: np.ndarray, x: np.ndarray, half: np.int32, with_tied: bool, cou
 
 @numba.njit(nogil=True, cache=True)
 def _any_tied(knots: np.ndarray, x: np.ndarray, below: np.ndarray) -> bool:
-    found, last = False, len(knots) - 1
+    """Whether any number equals a knot: for most columns none does, and the second count can be left out."""
+    any_equal, last = False, len(knots) - 1
     for i in range(len(x)):
-        found |= knots[min(below[i], last)] == x[i]
-    return found
+        any_equal |= knots[min(below[i], last)] == x[i]
+    return any_equal
 
 
 @numba.njit(nogil=True, cache=True)
 def _interpolate(
     x: np.ndarray, knots: np.ndarray, scores: np.ndarray, below: np.ndarray, up_to: np.ndarray, out: np.ndarray
 ) -> None:
+    """The score of each number, given how many knots lie below it and how many up to it."""
     last = len(knots) - 1
     for i in range(len(x)):
         low, high = max(below[i] - 1, 0), min(below[i], last)

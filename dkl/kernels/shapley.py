@@ -44,6 +44,7 @@ def wave_contributions(angles: np.ndarray, psi: np.ndarray, amplitudes: np.ndarr
     """
     out = np.zeros((*angles.shape[:2], amplitudes.shape[1]))
     nodes, weights = np.polynomial.legendre.leggauss(n_nodes)
+    # The Gauss-Legendre rule of [-1, 1], moved to [0, 1].
     rule = (nodes + 1.0) / 2.0, weights / 2.0
     for start in range(0, angles.shape[2], LANES):
         chosen = slice(start, start + LANES)
@@ -75,13 +76,17 @@ def _add(
     for i in range(n):
         total[:] = 0.0
         for g in range(G):
+            # delta_g = p_g - psi_g, by which a wave changes when column g comes in.
             cos_sin_rows(turns[i, g], delta[g, 0], delta[g, 1])
             delta[g] -= psi[g]
         for node in range(len(rule[0])):
             t = rule[0][node]
             for g in range(G):
+                # Factor g at this node, psi_g + t delta_g, and the products of the factors before each column.
                 _between(psi[g].ravel(), delta[g].ravel(), t, factor[g].ravel())
                 _multiply(before[g], factor[g], before[g + 1])
+            # From the last column backwards, the product of the factors after each: before times after is the product
+            # of all others, without a division by factors that may be 0.
             after[G % 2, 0] = rule[1][node]
             after[G % 2, 1] = 0.0
             for g in range(G - 1, -1, -1):
@@ -89,6 +94,7 @@ def _add(
                 _multiply(after[(g + 1) % 2], factor[g], after[g % 2])
         for g in range(G):
             for k in range(out.shape[2]):
+                # The integral over t is the sum over the nodes; delta_g and the amplitudes are the same at all of them.
                 out[i, g, k] += _share(total[g], delta[g], a[k])
 
 
@@ -109,12 +115,14 @@ def _multiply(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _difference(x: np.ndarray, y: np.ndarray, u: np.ndarray, v: np.ndarray, out: np.ndarray) -> None:
+    """out = x y - u v."""
     for j in range(len(out)):
         out[j] = x[j] * y[j] - u[j] * v[j]
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _sum(x: np.ndarray, y: np.ndarray, u: np.ndarray, v: np.ndarray, out: np.ndarray) -> None:
+    """out = x y + u v."""
     for j in range(len(out)):
         out[j] = x[j] * y[j] + u[j] * v[j]
 
@@ -128,12 +136,14 @@ def _add_product(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _add_difference(x: np.ndarray, y: np.ndarray, u: np.ndarray, v: np.ndarray, out: np.ndarray) -> None:
+    """out += x y - u v."""
     for j in range(len(out)):
         out[j] += x[j] * y[j] - u[j] * v[j]
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _add_sum(x: np.ndarray, y: np.ndarray, u: np.ndarray, v: np.ndarray, out: np.ndarray) -> None:
+    """out += x y + u v."""
     for j in range(len(out)):
         out[j] += x[j] * y[j] + u[j] * v[j]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -80,13 +80,17 @@ def cos_sin(z: float) -> tuple[float, float]:
 
 
 @overload(cos_sin, jit_options={"fastmath": ELEMENTWISE})
-def _cos_sin(z: Any) -> Any:
+def _cos_sin(z: float) -> Callable[[float], tuple[object, object]]:
+    """What Numba compiles for `cos_sin` of a number, whose type it passes here; all three must be annotated alike."""
     return _cos_sin32 if z == types.float32 else _cos_sin64
 
 
-def _cos_sin32(z: Any) -> Any:
+def _cos_sin32(z: float) -> tuple[np.floating, np.floating]:
+    """`cos_sin` with the polynomials for float32: every constant is of that type, or the loop would be in float64."""
     half = np.float32(0.5)
+    # r in [-1/2, 1/2] is what is left of the angle beyond whole turns.
     r = z - np.floor(z + half)
+    # NaN compares as false with everything, so that an undefined angle becomes half a turn.
     r = r if r <= half else half
     u = r * r
     c0, c1, c2, c3, c4, c5, c6 = _COS32
@@ -96,7 +100,8 @@ def _cos_sin32(z: Any) -> Any:
     return c, s
 
 
-def _cos_sin64(z: Any) -> Any:
+def _cos_sin64(z: float) -> tuple[float, float]:
+    """`cos_sin` with the longer polynomials for float64, each nested in two halves."""
     r = z - np.floor(z + 0.5)
     r = r if r <= 0.5 else 0.5
     u = r * r
@@ -125,6 +130,7 @@ def add_multiple(x: np.ndarray, factor: float, out: np.ndarray) -> None:
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
 def _weighted_sum(z: np.ndarray, w: np.ndarray) -> tuple[float, float]:
+    """w . (cos, sin)(2 pi z): with one column of weights the waves are never stored."""
     cosines = w.dtype.type(0)
     sines = w.dtype.type(0)
     for i in range(len(w)):
@@ -136,6 +142,7 @@ def _weighted_sum(z: np.ndarray, w: np.ndarray) -> tuple[float, float]:
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
 def _dots(c: np.ndarray, s: np.ndarray, w: np.ndarray) -> tuple[float, float]:
+    """w . (c, s), both products in one loop."""
     cosines = w.dtype.type(0)
     sines = w.dtype.type(0)
     for i in range(len(w)):
@@ -155,6 +162,7 @@ def add_sums(z: np.ndarray, weights: np.ndarray, room: np.ndarray, total: np.nda
         total[0, 0, j] += cosines
         total[1, 0, j] += sines
         return
+    # With several columns of weights the waves are computed once, stored in the first cache, and weighed by each.
     cos_sin_rows(z, room[0], room[1])
     for k in range(weights.shape[0]):
         cosines, sines = _dots(room[0], room[1], weights[k])
@@ -197,6 +205,7 @@ def write_cosines(z: np.ndarray, a: np.ndarray, cosines: np.ndarray) -> None:
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _write_pairs(z: np.ndarray, a: np.ndarray, cosines: np.ndarray, sines: np.ndarray) -> None:
+    """cosines = a cos z, sines = a sin z."""
     turn = z.dtype.type(TURN)
     for j in range(len(z)):
         c, s = cos_sin(turn * z[j])

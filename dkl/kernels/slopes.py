@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import numba
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection, formed
 from dkl.kernels import device
-from dkl.kernels.activations import ramp
+from dkl.kernels.generic import ramp
 from dkl.kernels.products import Product
 from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin
 from dkl.kernels.tiles import checked_dtype, checked_rows, checked_weights, spans
+from dkl.protocols.arrays import Rows
 
 __all__ = ["squared_slopes"]
 
 
-def squared_slopes(X: Any, s: Any, feature_map: FeatureMap, coef: np.ndarray, dtype: Any = "float32") -> np.ndarray:
+def squared_slopes(
+    X: Rows, s: np.ndarray, feature_map: FeatureMap, coef: np.ndarray, dtype: DTypeLike = "float32"
+) -> np.ndarray:
     """sum_i s_i (d f_k / d x_c)^2 at each row, for f_k(x) = coef_k . phi(x), in the scaled columns.
 
     Parameters
@@ -50,10 +54,14 @@ def squared_slopes(X: Any, s: Any, feature_map: FeatureMap, coef: np.ndarray, dt
         return device.squared_slopes(X, s, feature_map, coef, dtype)
     weights = checked_weights(s, checked_rows(X, feature_map).shape[0])[:, 0]
     product = Product(X, feature_map, dtype, factor=TURN if feature_map.is_fourier else 1.0)
-    outer = _outer(feature_map, coef, dtype)
+    # Coefficients times amplitudes, (K, parts, m): of pairs the cosines' first, then the sines'.
+    parts = np.reshape(coef, (len(coef), feature_map.columns_a_frequency, feature_map.n_frequencies))
+    outer = (parts * feature_map.amplitudes).astype(dtype)
     W = formed(feature_map.projection).astype(dtype, copy=False)
     total = np.zeros((feature_map.n_columns, len(coef)))
     for rows, tile in product.tiles:
+        # The gradient of f_k at a row is sum_j (d f_k / d z_j) w_j. It is added up over frequencies before it is
+        # squared.
         gradients = np.zeros((len(coef), rows.stop - rows.start, feature_map.n_columns), dtype)
         for chosen in spans(feature_map.n_frequencies, product.step):
             z = product(tile, chosen)
@@ -80,17 +88,12 @@ def has_slopes(feature_map: FeatureMap) -> bool:
     return feature_map.is_fourier or feature_map.activation == "identity"
 
 
-def _outer(feature_map: FeatureMap, coef: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Coefficients times amplitudes, (K, parts, m)."""
-    parts = np.reshape(coef, (len(coef), feature_map.columns_a_frequency, feature_map.n_frequencies))
-    return (parts * feature_map.amplitudes).astype(dtype)
-
-
-def _slopes(z: np.ndarray, feature_map: FeatureMap, outer: np.ndarray) -> Any:
+def _slopes(z: np.ndarray, feature_map: FeatureMap, outer: np.ndarray) -> Iterable[np.ndarray]:
     """The derivative of each frequency's share of f_k in its linear form, (n, F), one output k after the other."""
     if feature_map.activation == "arc-cosine":
         inner = ramp(np, z, feature_map.order - 1) * feature_map.order
-        return (inner.astype(z.dtype) * one[0] for one in outer)
+        return (inner.astype(z.dtype) * coefficients[0] for coefficients in outer)
+    # Cosines with phases are pairs whose sines have the coefficient 0.
     out = np.empty((len(outer), *z.shape), z.dtype)
     pairs = outer if outer.shape[1] == 2 else np.concatenate([outer, np.zeros_like(outer)], axis=1)
     _wave_slopes(z, pairs, out)
@@ -107,6 +110,7 @@ def _wave_slopes(z: np.ndarray, outer: np.ndarray, out: np.ndarray) -> None:
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _write_slopes(z: np.ndarray, of_cosine: np.ndarray, of_sine: np.ndarray, out: np.ndarray) -> None:
+    """out = of_sine cos z - of_cosine sin z, z in turns."""
     for j in range(len(z)):
         c, s = cos_sin(z[j])
         out[j] = of_sine[j] * c - of_cosine[j] * s

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection
 from dkl.kernels import device
-from dkl.kernels.activations import activate
+from dkl.kernels.generic import activate
 from dkl.kernels.harmonic_tiles import harmonic_sums
 from dkl.kernels.landmark_tiles import similarity_sums
 from dkl.kernels.pair_sums import pair_sums
 from dkl.kernels.products import Product
+from dkl.kernels.step_tiles import step_sums
 from dkl.kernels.tiles import RowTiles, checked_dtype, checked_rows, checked_weights, spans
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 
 __all__ = ["encode_targets", "feature_squares", "feature_sums"]
 
 
-def feature_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndarray:
+def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> np.ndarray:
     """sum_i S[i, k] phi_j(x_i): the one primitive of every method here.
 
     Parameters
@@ -67,18 +68,21 @@ def feature_sums(X: Any, S: Any, feature_map: FeatureMap, dtype: Any = "float32"
     S = checked_weights(S, checked_rows(X, feature_map).shape[0])
     if feature_map.activation == "cos-sin":
         sums = pair_sums(X, S, feature_map, dtype)
+    # A cosine with a phase is the real part of a wave: the imaginary part comes along and is dropped.
     elif feature_map.activation == "cos":
         sums = pair_sums(X, S, feature_map, dtype)[:1]
     elif feature_map.activation == "harmonics":
         sums = harmonic_sums(X, S, feature_map, dtype, power=1)
     elif feature_map.activation == "landmarks":
         return similarity_sums(X, S, feature_map, dtype, power=1)
+    elif feature_map.activation == "steps":
+        return step_sums(X, S, feature_map, dtype, power=1)
     else:
         sums = _power_sums(X, S, feature_map, dtype, power=1)
     return sums * feature_map.amplitudes[:, None]
 
 
-def feature_squares(X: Any, s: Any, feature_map: FeatureMap, dtype: Any = "float32") -> np.ndarray:
+def feature_squares(X: Rows, s: np.ndarray, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> np.ndarray:
     """sum_i s_i phi_j(x_i)^2: the diagonal that a potential includes and an unbiased alignment leaves out.
 
     Parameters
@@ -100,12 +104,15 @@ def feature_squares(X: Any, s: Any, feature_map: FeatureMap, dtype: Any = "float
         return device.feature_squares(X, s, feature_map, dtype)
     S = checked_weights(s, checked_rows(X, feature_map).shape[0])
     if feature_map.is_fourier:
+        # cos^2 z = (1 + cos 2z) / 2 and sin^2 z = (1 - cos 2z) / 2: a sum at twice the angle has both.
         squares = squares_of_pair(S.sum(), pair_sums(X, S, feature_map, dtype, multiple=2.0)[0, :, 0])
         squares = squares[: feature_map.columns_a_frequency]
     elif feature_map.activation == "harmonics":
         squares = harmonic_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     elif feature_map.activation == "landmarks":
         return similarity_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
+    elif feature_map.activation == "steps":
+        return step_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     else:
         squares = _power_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     return squares * feature_map.amplitudes**2
@@ -116,9 +123,10 @@ def squares_of_pair(total: float, doubled: np.ndarray) -> np.ndarray:
     return np.stack([total + doubled, total - doubled]) / 2.0
 
 
-def _power_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
+def _power_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
     """sum_i S[i, k] phi_j(x_i)^power for features with one column a frequency, of shape (1, m, K)."""
     if isinstance(feature_map.projection, ColumnProjection):
+        # Features that are columns: all columns are summed once, however often each of them was drawn.
         return _column_sums(X, S, feature_map, dtype, power)[feature_map.projection.columns][None]
     product = Product(X, feature_map, dtype)
     total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
@@ -130,7 +138,7 @@ def _power_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype,
     return total
 
 
-def _column_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, power: int) -> np.ndarray:
+def _column_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, power: int) -> np.ndarray:
     """Sums of the (scaled) columns or of their squares, of shape (d, K); sparse rows stay sparse."""
     tiles = RowTiles(X, feature_map, dtype)
     first = np.zeros((feature_map.n_columns, S.shape[1]))
@@ -142,6 +150,7 @@ def _column_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype
             second += (tile * tile).T @ weights
     if tiles.constant is None:
         return first if power == 1 else second
+    # Sparse rows were not centred: sum s (x - c) = sum s x - c sum s, and the squares likewise.
     center, weight = tiles.constant[:, None], S.sum(axis=0)
     if power == 1:
         return first - center * weight
@@ -183,5 +192,6 @@ def encode_targets(block: Block, n_classes: int | None, class_weight: np.ndarray
         )
     weights = block.weights if class_weight is None else block.weights * class_weight[codes]
     encoded = np.zeros((block.n_rows, n_classes))
+    # One column a class, so that one product has the sums of all classes.
     encoded[np.arange(block.n_rows), codes] = weights
     return encoded

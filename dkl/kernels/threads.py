@@ -1,5 +1,5 @@
-"""Work of the driver's own process shared by its cores: pieces are cut by the data alone, so the bits do not depend on
-how many cores there are."""
+"""Work of the driver's own process shared by its cores: items are cut by the data alone, so that their bits do not
+depend on how many cores there are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dkl.kernels.blas import one_blas_thread, threads_at_work
 from dkl.process import usable_cores
@@ -22,49 +22,48 @@ class Crew:
     """As many threads as there are cores, for functions that release the interpreter's lock; one BLAS thread each.
 
     The caller is one of them; all crews of a process share the others, and those that tasks of Dask keep busy are not
-    counted on. Each takes the next piece when it is free, so that a thread that wakes late, or is at work elsewhere,
+    counted on. Each takes the next item when it is free, so that a thread that wakes late, or is at work elsewhere,
     holds nobody up.
     """
 
-    def map(self, function: Callable[[T], R], pieces: Iterable[T]) -> list[R]:
-        """`function` of each piece, in their order; an error of one is raised."""
-        pieces = list(pieces)
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """`function` of each item, in their order; an error of one is raised."""
+        items = list(items)
         with one_blas_thread():
-            helpers = min(_idle_cores(), len(pieces) - 1)
-            return [function(piece) for piece in pieces] if helpers < 1 else _shared(function, pieces, helpers)
-
-
-def _idle_cores() -> int:
-    """Cores that no thread of ours works on: none is left over where each runs a task of Dask, or a crew's piece."""
-    return _own_cores() - threads_at_work()
+            # Cores that no thread of ours works on: none is left over where each runs a task of Dask, or another crew.
+            idle = _own_cores() - threads_at_work()
+            helpers = min(idle, len(items) - 1)
+            return [function(item) for item in items] if helpers < 1 else _shared(function, items, helpers)
 
 
 def _own_cores() -> int:
-    """Those of the process; a worker of a cluster shares its machine with others and has as many as it has threads."""
+    """The cores of this process; a worker of a cluster, which shares its machine with others, counts its threads."""
     distributed = sys.modules.get("distributed")
     if distributed is not None:
         try:
             return min(usable_cores(), distributed.get_worker().state.nthreads)
         except ValueError:
+            # Dask's package is loaded, but this process is no worker.
             pass
     return usable_cores()
 
 
-def _shared(function: Callable[[T], R], pieces: Sequence[T], helpers: int) -> list[R]:
-    results: list[Any] = [None] * len(pieces)
-    waiting = deque(range(len(pieces)))
+def _shared(function: Callable[[T], R], items: Sequence[T], helpers: int) -> list[R]:
+    """`function` of each item by this thread and so many helpers."""
+    results: dict[int, R] = {}
+    waiting = deque(range(len(items)))
 
     def work() -> None:
         with one_blas_thread():
             try:
                 while True:
                     try:
-                        place = waiting.popleft()
+                        position = waiting.popleft()
                     except IndexError:
                         return
-                    results[place] = function(pieces[place])
+                    results[position] = function(items[position])
             finally:
-                # all are taken, or one failed and nobody needs the others
+                # All items are taken, or one has failed and nobody needs the others.
                 waiting.clear()
 
     pool = _threads(os.getpid())
@@ -72,15 +71,15 @@ def _shared(function: Callable[[T], R], pieces: Sequence[T], helpers: int) -> li
     try:
         work()
     finally:
-        # whoever has not begun has nothing left to do
+        # A helper that has not begun has nothing left to do; those that have are waited for, also after an error here.
         begun = [helper for helper in helping if not helper.cancel()]
         wait(begun)
     for helper in begun:
         helper.result()
-    return results
+    return [results[position] for position in range(len(items))]
 
 
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
-    """Those of this process: a forked one has none of its parent's."""
+    """The threads of this process; a forked process has none of its parent's, and makes its own."""
     return ThreadPoolExecutor(max(1, usable_cores() - 1), thread_name_prefix="dkl")

@@ -6,19 +6,22 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels import scale
+from dkl.protocols.arrays import Rows
 
-# bytes of mapped rows, and of scaled rows, that exist at once
+# Bytes of mapped rows, and of scaled rows, that exist at once. No other number decides how rows are cut: tiles that
+# followed from the memory of a machine would give other last bits on another machine.
 MAPPED_BYTES = 1 << 26
 SCALED_BYTES = 1 << 23
 # rows of a tile of a sum; not a power of two, since the rows of its product would compete for the same cache lines
 SUM_ROWS = 768
 
 
-def row_tile(feature_map: FeatureMap, dtype: Any = "float32") -> int:
+def row_tile(feature_map: FeatureMap, dtype: DTypeLike = "float32") -> int:
     """Rows whose mapped form stays below 64 MiB; follows from dtype and the number of features alone."""
     rows = MAPPED_BYTES // (feature_map.n_features * np.dtype(dtype).itemsize)
     return max(1, min(65_536, rows))
@@ -66,7 +69,7 @@ class RowTiles:
 
     def __init__(
         self,
-        X: Any,
+        X: Rows,
         feature_map: FeatureMap,
         dtype: np.dtype,
         *,
@@ -81,15 +84,17 @@ class RowTiles:
         self.step = cache_tile(rows, feature_map.n_columns, dtype)
         self.sparse = sparse.issparse(self.X)
         self.written_out = self.sparse and (dense or scale.is_written_out(self.scaler))
-        self.constant, self._factors = self._sparse_scaling()
-
-    def _sparse_scaling(self) -> tuple[np.ndarray | None, np.ndarray | None]:
-        if not self.sparse or self.written_out:
-            return None, None
-        if self.scaler is None:
-            return None, None if self.factor == 1.0 else np.full(self.X.shape[1], self.factor)
-        center, factors = scale.linear_part(self.scaler)
-        return (center * factors * self.factor if center.any() else None), factors * self.factor
+        # Sparse rows are multiplied column by column. To subtract the centre would write every zero out, so that it is
+        # kept as a constant, which sums and products account for once.
+        self.constant: np.ndarray | None = None
+        self._factors: np.ndarray | None = None
+        if self.sparse and not self.written_out:
+            if self.scaler is not None:
+                center, factors = scale.linear_part(self.scaler)
+                self.constant = center * factors * factor if center.any() else None
+                self._factors = factors * factor
+            elif factor != 1.0:
+                self._factors = np.full(self.X.shape[1], factor)
 
     def __iter__(self) -> Iterator[tuple[slice, Any]]:
         return self.within(slice(0, self.X.shape[0]))
@@ -103,8 +108,9 @@ class RowTiles:
     def _tile(self, rows: slice) -> Any:
         if self.sparse and not self.written_out:
             return scale.scale_columns(self.X, self._factors, self.dtype, rows)
+        # What needs every column gets dense rows: written out a tile at a time, never as a block.
         part = self.X[rows]
-        if not self.sparse:
+        if isinstance(part, np.ndarray):
             return scale.scale_dense(part, self.scaler, self.dtype, factor=self.factor)
         if scale.is_written_out(self.scaler):
             part = scale.write_out(part, "scaling by quantiles")
@@ -113,25 +119,25 @@ class RowTiles:
         return scale.scale_dense(part, self.scaler, self.dtype, factor=self.factor)
 
 
-def refuse_overflow(tile: Any, first_row: int) -> None:
+def refuse_overflow(tile: Rows, first_row: int) -> None:
     """Raise ValueError where scaling made infinity of a number, of which features are as of any other."""
-    values = tile.data if sparse.issparse(tile) else tile
+    values = tile if isinstance(tile, np.ndarray) else tile.data
     with np.errstate(over="ignore", invalid="ignore"):
         # one sum tells of almost all tiles that nothing is amiss
         if np.isfinite(values.sum(dtype=np.float64)) or not np.isinf(values).any():
             return
-    place = int(np.argmax(np.isinf(values)))
-    if sparse.issparse(tile):
-        row, column = int(np.searchsorted(tile.indptr, place, side="right")) - 1, int(tile.indices[place])
+    first = int(np.argmax(np.isinf(values)))
+    if isinstance(tile, np.ndarray):
+        row, column = divmod(first, tile.shape[1])
     else:
-        row, column = divmod(place, tile.shape[1])
+        row, column = int(np.searchsorted(tile.indptr, first, side="right")) - 1, int(tile.indices[first])
     raise ValueError(
         f"row {first_row + row}, column {column}: scaled, the value is larger than {tile.dtype} holds. Compare the "
         "columns with those of fit, scale them (scaling='standard'), or compute with dtype='float64'"
     )
 
 
-def checked_rows(X: Any, feature_map: FeatureMap) -> Any:
+def checked_rows(X: Rows, feature_map: FeatureMap) -> Rows:
     """X as a real two-dimensional array with the columns of the map; ValueError or TypeError if it is not one."""
     X = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X)
     if X.ndim != 2:
@@ -144,7 +150,7 @@ def checked_rows(X: Any, feature_map: FeatureMap) -> Any:
     return X
 
 
-def checked_dtype(dtype: Any) -> np.dtype:
+def checked_dtype(dtype: DTypeLike) -> np.dtype:
     """float32 or float64, the two kinds of arithmetic."""
     dtype = np.dtype(dtype)
     if dtype not in (np.dtype("float32"), np.dtype("float64")):
@@ -152,7 +158,7 @@ def checked_dtype(dtype: Any) -> np.dtype:
     return dtype
 
 
-def checked_weights(S: Any, n_rows: int) -> np.ndarray:
+def checked_weights(S: np.ndarray, n_rows: int) -> np.ndarray:
     """The weight columns S as float64 of shape (n, K); one column may come as a vector."""
     S = np.asarray(S, dtype=np.float64)
     S = S[:, None] if S.ndim == 1 else S

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
-from dkl.linear.minibatches import HeldOut, RowTargets, piece_rows
+from dkl.linear.minibatches import HeldOut, RowTargets, minibatch_rows
 from dkl.linear.scores import scoring_cost
 from dkl.linear.sgd import SGDState
-from dkl.linear.sums import held_out_loss, shuffled_piece
+from dkl.linear.sums import held_out_loss, shuffled_minibatch
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Fold, Record
 
+# A held-out loss counts as lower only if it falls by more than this share of the lowest so far. Without it, patience
+# would never run out on a loss that creeps down by rounding.
 _TOLERANCE = 1e-4
-# in operations of a matrix product at 100 GFLOP/s: a row costs each model 1.1 microseconds, and 1.6 ns a coefficient
+# What a step costs, in operations of a matrix product at 100 GFLOP/s, so that plans can add it to products: a call of
+# scikit-learn's SGD takes 1.1 microseconds a row and model, and 1.6 nanoseconds a coefficient.
 _ROW_FLOPS, _COEFFICIENT_FLOPS = 1.1e5, 160.0
 
 
@@ -29,7 +32,7 @@ class EpochProblem:
     Parameters
     ----------
     step : callable
-        ``step(state, piece, operands) -> state``, pure: `dkl.linear.sgd.sgd_step` or that of any `partial_fit`.
+        ``step(state, minibatch, operands) -> state``, pure: `dkl.linear.sgd.sgd_step` or that of any `partial_fit`.
     step_operands : mapping
         What `step` needs.
     first : frozen dataclass
@@ -51,7 +54,9 @@ class EpochProblem:
     dtype : {"float32", "float64"}
         Of mapped rows.
     row_flops : float or None
-        Of stepping through one row; None is what scikit-learn's estimators take.
+        What stepping through one row costs; None is what scikit-learn's SGD estimators take.
+    row_bytes : int
+        The bytes of a row where there is no feature map.
     """
 
     step: Callable[[Any, Any, Mapping[str, Any]], Any]
@@ -68,6 +73,7 @@ class EpochProblem:
     stopping: Stopping | None = None
     dtype: str = "float32"
     row_flops: float | None = None
+    row_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ class Stopping:
     patience : int
         Epochs without a lower loss.
     epsilon : float
+        Of "epsilon_insensitive" and "huber".
     """
 
     loss: str
@@ -121,30 +128,31 @@ class EpochState:
 
     @property
     def result(self) -> dict[str, Any]:
-        """The best model where there was a choice, else the last one."""
+        """The best model where held-out rows have judged the epochs, else the last one."""
         return self.best or self.model
 
 
 class EpochDriver:
-    """Epochs of `sgd_step` over the shuffled blocks; with patience, each is followed by a look at the held-out rows."""
+    """Epochs over the shuffled blocks; with early stopping, a pass over the held-out rows follows each of them."""
 
     def init(self, problem: EpochProblem) -> EpochState:
         """Before the first epoch."""
-        return EpochState(_fields(problem.first))
+        return EpochState(fields_of(problem.first))
 
     def request(self, problem: EpochProblem, state: EpochState) -> Sequence[Record] | None:
-        """The next epoch or the next look, or None."""
+        """The next epoch or the next look at the held-out rows; None when the epochs or the patience are used up."""
         if state.ended:
             return None
         if _looks_next(problem, state):
-            return [_look(problem, state)]
-        return None if state.epoch >= problem.epochs or _is_stale(problem, state) else [_epoch(problem, state)]
+            return [_held_out_look(problem, state)]
+        is_stale = problem.stopping is not None and state.stale >= problem.stopping.patience
+        return None if state.epoch >= problem.epochs or is_stale else [_epoch(problem, state)]
 
     def step(self, problem: EpochProblem, state: EpochState, results: Sequence[Any]) -> EpochState:
         """After an epoch: its model. After a look: its loss, and the best model."""
         (result,) = results
         if not _looks_next(problem, state):
-            return replace(state, model=_fields(result), epoch=state.epoch + 1)
+            return replace(state, model=fields_of(result), epoch=state.epoch + 1)
         loss = float(result["loss"][0] / max(float(result["weight"][0]), np.finfo(float).tiny))
         better = loss < min(state.losses, default=np.inf) or state.best is None
         return replace(state, losses=(*state.losses, loss), best=state.model if better else state.best)
@@ -158,7 +166,7 @@ class EpochDriver:
         state = self.init(problem)
         passes: list[tuple[Sequence[Record], int]] = [([_epoch(problem, state)], problem.epochs)]
         if problem.stopping is not None:
-            passes.append(([_look(problem, state)], problem.epochs))
+            passes.append(([_held_out_look(problem, state)], problem.epochs))
         return passes
 
 
@@ -170,51 +178,134 @@ def epochs_message(problem: EpochProblem, state: EpochState) -> str:
     return f"{state.ended} {done}" if state.ended else f"the held-out loss no longer falls {done}"
 
 
-def uncentred(state: Any, center: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+class Averaged(Protocol):
+    """The state of stochastic steps whose model is an average of iterates."""
+
+    @property
+    def average_coef(self) -> np.ndarray:
+        """Of shape (K, m), for centred rows."""
+        ...
+
+    @property
+    def average_intercept(self) -> np.ndarray:
+        """Of shape (K,), for centred rows."""
+        ...
+
+
+def uncentred(state: Averaged, center: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Coefficients and intercepts for rows as they are mapped: ``w.(phi - c) + b = w.phi + (b - w.c)``."""
     return state.average_coef, state.average_intercept - state.average_coef @ center.astype(np.float64)
 
 
 def centred(coef: np.ndarray, intercept: np.ndarray, center: np.ndarray, *, dtype: str, clock: float) -> SGDState:
-    """The state from which to fit on, given a model of rows as they are mapped."""
+    """The state from which to go on fitting centred rows, given a model of rows as they are mapped."""
     moved = intercept + coef @ center.astype(np.float64)
     return SGDState(coef.astype(dtype), moved.astype(dtype), coef.astype(np.float64), moved, clock)
 
 
+def fields_of(state: Any) -> dict[str, Any]:
+    """The fields of a state that is a dataclass, by name; `dataclasses.asdict` would copy its arrays."""
+    return {part.name: getattr(state, part.name) for part in fields(state)}
+
+
+def held_out_record(
+    feature_map: FeatureMap,
+    coef: np.ndarray,
+    intercept: np.ndarray,
+    *,
+    held_out: HeldOut,
+    targets: RowTargets,
+    dtype: str,
+    loss: str,
+    epsilon: float,
+) -> BlockSum:
+    """The record of a pass that sums the loss of a model over the held-out rows.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+    coef : ndarray of shape (K, m)
+    intercept : ndarray of shape (K,)
+    held_out : HeldOut
+    targets : RowTargets
+    dtype : {"float32", "float64"}
+    loss : str
+    epsilon : float
+    """
+    operands = {
+        "feature_map": feature_map,
+        "coef": coef,
+        "intercept": intercept,
+        "held_out": held_out,
+        "targets": targets,
+        "dtype": dtype,
+        "loss": loss,
+        "epsilon": epsilon,
+    }
+    cost = partial(scoring_cost, feature_map=feature_map, n_models=len(coef), share=held_out.share, dtype=dtype)
+    accumulators = {"loss": Accumulator((1,)), "weight": Accumulator((1,))}
+    return BlockSum("held-out loss", held_out_loss, accumulators, operands, cost=cost)
+
+
 def _looks_next(problem: EpochProblem, state: EpochState) -> bool:
+    """Whether the epoch that was done last still has to be judged on the held-out rows."""
     return problem.stopping is not None and len(state.losses) < state.epoch
 
 
-def _is_stale(problem: EpochProblem, state: EpochState) -> bool:
-    return problem.stopping is not None and state.stale >= problem.stopping.patience
+def _held_out_look(problem: EpochProblem, state: EpochState) -> BlockSum:
+    """The record that judges the averaged model of the last epoch on the held-out rows.
 
-
-def _fields(state: Any) -> dict[str, Any]:
-    # not asdict, which would copy the arrays
-    return {one.name: getattr(state, one.name) for one in fields(state)}
+    Raises
+    ------
+    ValueError
+        Without a feature map and a centre, since the scores are those of a model of mapped, centred rows.
+    """
+    if problem.stopping is None or problem.center is None or problem.feature_map is None:
+        raise ValueError("early stopping needs a model of mapped, centred rows")
+    coef, intercept = uncentred(type(problem.first)(**state.model), problem.center)
+    return held_out_record(
+        problem.feature_map,
+        coef,
+        intercept,
+        held_out=problem.held_out,
+        targets=problem.targets,
+        dtype=problem.dtype,
+        loss=problem.stopping.loss,
+        epsilon=problem.stopping.epsilon,
+    )
 
 
 def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
+    """One epoch: every block once in an order drawn for it, each cut into minibatches of shuffled rows."""
     feature_map = problem.feature_map
-    features = 0 if feature_map is None else feature_map.n_features
-    tile = piece_rows(feature_map, problem.dtype)
-    mapped = tile * features * np.dtype(problem.dtype).itemsize
+    rows_each = minibatch_rows(feature_map, problem.dtype, problem.row_bytes)
+    row_bytes = problem.row_bytes
+    if feature_map is not None:
+        row_bytes = feature_map.n_features * np.dtype(problem.dtype).itemsize
+    minibatch_bytes = rows_each * row_bytes
+
     order = np.arange(problem.n_blocks)
     if problem.shuffle_blocks:
+        # drawn from seed and epoch alone, so that a fit that resumes goes through the same order
         order = np.random.default_rng([problem.seed, state.epoch]).permutation(problem.n_blocks)
 
-    row_flops = _step_flops(state) if problem.row_flops is None else problem.row_flops
+    row_flops = problem.row_flops
+    if row_flops is None:
+        coef = state.model.get("coef")
+        n_models, n_features = (1, 0) if coef is None else coef.shape
+        row_flops = n_models * (_ROW_FLOPS + _COEFFICIENT_FLOPS * n_features)
 
     def cost(rows: int, columns: int) -> Cost:
+        # mapping runs on all cores, the steps one after the other; the rows are there twice while they are shuffled
         mapping = 0.0 if feature_map is None else mapping_flops(columns, feature_map)
-        return Cost(rows * mapping, 2 * mapped, rows * row_flops)
+        return Cost(rows * mapping, 2 * minibatch_bytes, rows * row_flops)
 
     return Fold(
         name=f"epoch {state.epoch + 1}",
         initial=type(problem.first)(**state.model),
         step=problem.step,
-        prepare=shuffled_piece,
-        pieces=lambda rows: -(-rows // tile),
+        prepare=shuffled_minibatch,
+        pieces=lambda rows: -(-rows // rows_each),
         operands={
             **problem.step_operands,
             "feature_map": feature_map,
@@ -222,44 +313,12 @@ def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
             "targets": problem.targets,
             "held_out": problem.held_out,
             "dtype": problem.dtype,
+            "minibatch_rows": rows_each,
             "seed": problem.seed,
             "epoch": state.epoch,
         },
         order=order,
-        piece_bytes=mapped,
+        piece_bytes=minibatch_bytes,
         state_bytes=sum(getattr(value, "nbytes", 8) for value in state.model.values()),
         cost=cost,
     )
-
-
-def _look(problem: EpochProblem, state: EpochState) -> BlockSum:
-    stopping, center, feature_map = problem.stopping, problem.center, problem.feature_map
-    if stopping is None or center is None or feature_map is None:
-        raise ValueError("early stopping needs a model of mapped, centred rows")
-    coef, intercept = uncentred(type(problem.first)(**state.model), center)
-    operands = {
-        "feature_map": feature_map,
-        "coef": coef,
-        "intercept": intercept,
-        "held_out": problem.held_out,
-        "targets": problem.targets,
-        "dtype": problem.dtype,
-        "loss": stopping.loss,
-        "epsilon": stopping.epsilon,
-    }
-    cost = partial(
-        scoring_cost,
-        feature_map=feature_map,
-        n_models=len(coef),
-        share=problem.held_out.share,
-        dtype=problem.dtype,
-    )
-    accumulators = {"loss": Accumulator((1,)), "weight": Accumulator((1,))}
-    return BlockSum("held-out loss", held_out_loss, accumulators, operands, cost=cost)
-
-
-def _step_flops(state: EpochState) -> float:
-    """Of stepping through one row."""
-    coef = state.model.get("coef")
-    n_models, n_features = (1, 0) if coef is None else coef.shape
-    return n_models * (_ROW_FLOPS + _COEFFICIENT_FLOPS * n_features)

@@ -1,106 +1,177 @@
-"""BlockIncremental: dask-ml's Incremental with its chain of tasks replaced by a fold over the blocks.
+"""BlockIncremental: any scikit-learn estimator with `partial_fit`, fitted block by block in bounded memory.
 
-dask-ml's own chain reads ahead without a bound, applies a block twice when a task is retried, and starts over when a
-worker dies. A fold's steps are pure and its reading is bounded. Import this module late: dask-ml takes seconds.
+It has the interface of `dask_ml.wrappers.Incremental`, whose chain of tasks reads ahead without a bound, applies a
+block twice when a task is retried, and starts over when a worker dies. Here the blocks are folded: steps are pure
+functions of a state, and reading is bounded. Import this module late, since importing dask-ml takes seconds.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from numbers import Integral
+from typing import Any, Self
 
+import dask
 import dask.array as da
+import dask_ml.metrics
 import numpy as np
-from dask_ml._utils import copy_learned_attributes
 from dask_ml.wrappers import Incremental
-from sklearn.base import is_classifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
-from sklearn.utils import check_random_state
+from scipy import sparse
+from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils import Tags, check_random_state, get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
 
+from dkl.data.checks import as_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.data.frames import encoded_by, is_frame
 from dkl.data.labels import TaskChoice
+from dkl.data.sources.lazy import as_dask_array
 from dkl.events import Subscriber, ignore
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.device import rows_on
+from dkl.kernels.device import Device, rows_on
 from dkl.kernels.maps import map_rows
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState
-from dkl.linear.minibatches import Piece, RowTargets
+from dkl.linear.minibatches import Minibatch, RowTargets
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.loop import run_driver
+from dkl.progress import resolve_progress
 from dkl.protocols.source import BlockSource
 
 
 @dataclass(frozen=True, eq=False)
 class EstimatorState:
-    """Any estimator with `partial_fit`, under way."""
+    """An estimator with `partial_fit`, under way."""
 
-    estimator: Any
+    estimator: BaseEstimator
 
 
-def estimator_step(state: EstimatorState, piece: Piece, operands: Mapping[str, Any]) -> EstimatorState:
-    """The state after `partial_fit` of a copy on a piece.
+def estimator_step(state: EstimatorState, minibatch: Minibatch, operands: Mapping[str, Any]) -> EstimatorState:
+    """The state after `partial_fit` of a copy on a minibatch; `state` stays as it is, so that a retry is harmless.
 
     Operands: "fit_options" (further keywords of `partial_fit`).
     """
-    estimator = copy.deepcopy(state.estimator)
-    weight = {} if piece.weight is None else {"sample_weight": piece.weight}
-    estimator.partial_fit(rows_on(piece.phi, "cpu"), piece.y, **weight, **operands["fit_options"])
+    estimator: Any = copy.deepcopy(state.estimator)
+    weight = {} if minibatch.weight is None else {"sample_weight": minibatch.weight}
+    y = None if minibatch.y.shape[1:] == (0,) else minibatch.y
+    estimator.partial_fit(rows_on(minibatch.phi, "cpu"), y, **weight, **operands["fit_options"])
     return EstimatorState(estimator)
 
 
-class BlockIncremental(Incremental):
-    """Fit any estimator that has `partial_fit` on the blocks of a Dask array or a Dataset, in bounded memory.
+@dataclass(frozen=True, eq=False)
+class _BlockAnswer:
+    """A method of a fitted estimator on the rows of one block, mapped first where there is a feature map.
 
-    The interface is that of `dask_ml.wrappers.Incremental`; what differs is how blocks reach the estimator: mapped and
-    shuffled in parallel a few ahead, stepped through one after the other on copies, so that retries are harmless.
+    It takes one BLAS thread: Dask asks for many blocks at once, each on a core of its own.
+    """
+
+    estimator: BaseEstimator
+    feature_map: FeatureMap | None
+    method: str
+
+    def __call__(self, rows: Any) -> np.ndarray | sparse.sparray:
+        with one_blas_thread():
+            mapped = rows if self.feature_map is None else map_rows(as_rows(rows), self.feature_map)
+            return getattr(self.estimator, self.method)(mapped)
+
+
+def _estimator_has(method: str) -> Callable[[BlockIncremental], bool]:
+    """A check for `available_if`: BlockIncremental has those methods alone that its estimator has."""
+    return lambda model: hasattr(getattr(model, "estimator_", model.estimator), method)
+
+
+class BlockIncremental(Incremental):
+    """Fit any estimator that has `partial_fit` on the blocks of a Dataset or of Dask arrays, in bounded memory.
+
+    The interface is that of `dask_ml.wrappers.Incremental`. What differs is how rows reach the estimator: blocks come
+    in an order drawn for each epoch, are cut into minibatches of at most 4,096 shuffled rows (and mapped, where there
+    is a feature map) in parallel, a few ahead, and the estimator steps through these one after the other. The result
+    is the same to the bit on one thread, several processes or a cluster, and after the death of a worker.
+    `KernelClassifier` and `KernelRegressor` fit their stochastic linear models by it.
 
     Parameters
     ----------
-    estimator, scoring, shuffle_blocks, random_state, assume_equal_chunks, predict_meta, predict_proba_meta, \
-transform_meta
-        As in dask-ml.
+    estimator : estimator
+        With `partial_fit`: `SGDClassifier`, `MultinomialNB`, `MiniBatchKMeans`, `IncrementalPCA` or one of your own.
+    scoring : str, callable or None
+        What `score` measures, as in dask-ml; None is accuracy for classifiers and R^2 for regressors.
+    shuffle_blocks : bool
+        Whether each epoch draws an order of the blocks. The rows of a block are shuffled always.
+    random_state : int, RandomState or None
+        Of the orders of blocks and rows; the estimator has a `random_state` of its own.
+    assume_equal_chunks : bool
+        Taken for the sake of dask-ml's interface; chunks of X and y that differ are aligned always.
+    predict_meta, predict_proba_meta, transform_meta : ndarray or None
+        What the lazy answers look like: the dtype, the dimensions and for two of them the number of columns. None asks
+        the estimator for the answer to a row of zeros.
     feature_map : FeatureMap or None
-        Maps rows before the estimator sees them, in `fit` and in `predict`.
+        Maps rows before the estimator sees them, in `fit` and in `predict`: the `feature_map_` of a learner.
     epochs : int
-        Times that all rows are gone through.
+        How often `fit` goes through all rows.
     memory_limit : int, str or None
-        Bytes that one process may hold.
+        Bytes that one process may use; what cannot be kept is refused before any row is read.
+    progress : bool, callable or None
+        As of the learners.
 
     Attributes
     ----------
     estimator_ : fitted estimator
-        On mapped rows where there is a feature map.
+        On mapped rows where there is a feature map. Its fitted attributes are those of the BlockIncremental too.
+    n_features_in_ : int
+        Columns of the rows, before they are mapped.
+    encoding_ : TableEncoding or None
+        How columns were made of a data frame, which `predict` does again.
+    stats_ : list of PassStats
+        What each epoch read and took.
+
+    See Also
+    --------
+    KernelClassifier : Learns the features, too, and averages the iterates of its linear model.
 
     Examples
     --------
-    >>> import dask.array as da, numpy as np
+    >>> import dask.array as da
+    >>> import numpy as np
     >>> from sklearn.linear_model import SGDClassifier
-    >>> from dkl.linear.incremental import BlockIncremental
-    >>> X = da.from_array(np.random.default_rng(0).normal(size=(200, 3)), chunks=(50, 3))
-    >>> model = BlockIncremental(SGDClassifier(random_state=0), epochs=2).fit(X, X[:, 0] > 0)
-    >>> model.predict(X).shape
-    (200,)
+    >>> import dkl
+    >>> X = da.from_array(np.random.default_rng(0).normal(size=(2000, 3)), chunks=(500, 3))
+    >>> y = (X[:, 0] > X[:, 1]).astype(int)
+    >>> model = dkl.BlockIncremental(SGDClassifier(random_state=0), epochs=3, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.95)
+    True
+    >>> model.predict(X).shape, model.classes_.tolist()
+    ((2000,), [0, 1])
+
+    Rows of a store, clustered:
+
+    >>> from sklearn.cluster import MiniBatchKMeans
+    >>> rows = dkl.create_dataset("memory://clusters.zarr", X.compute())
+    >>> clusters = dkl.BlockIncremental(MiniBatchKMeans(4, random_state=0), random_state=0).fit(rows)
+    >>> clusters.cluster_centers_.shape
+    (4, 3)
     """
 
     def __init__(
         self,
-        estimator: Any = None,
-        scoring: Any = None,
+        estimator: BaseEstimator | None = None,
+        scoring: str | Callable[..., float] | None = None,
         shuffle_blocks: bool = True,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
         assume_equal_chunks: bool = True,
         *,
-        predict_meta: Any = None,
-        predict_proba_meta: Any = None,
-        transform_meta: Any = None,
+        predict_meta: np.ndarray | None = None,
+        predict_proba_meta: np.ndarray | None = None,
+        transform_meta: np.ndarray | None = None,
         feature_map: FeatureMap | None = None,
         epochs: int = 1,
         memory_limit: int | str | None = None,
+        progress: bool | Subscriber | None = None,
     ) -> None:
         super().__init__(
             estimator=estimator,
@@ -115,25 +186,124 @@ transform_meta
         self.feature_map = feature_map
         self.epochs = epochs
         self.memory_limit = memory_limit
+        self.progress = progress
 
-    @property
-    def _postfit_estimator(self) -> Any:
-        estimator = super()._postfit_estimator
-        if self.feature_map is not None:
-            mapping = FunctionTransformer(map_rows, kw_args={"feature_map": self.feature_map}, accept_sparse=True)
-            estimator = make_pipeline(mapping, estimator)
-        return _in_one_blas_thread(estimator)
+    def fit(self, X: object, y: object = None, **fit_options: Any) -> Self:
+        """Fit a clone of the estimator to all rows, for `epochs` epochs.
 
-    def decision_function(self, X: Any) -> Any:
-        """Decision values of shape (n,) or (n, K); lazy for a Dask array."""
-        model = self._postfit_estimator
-        if not isinstance(X, da.Array):
-            return model.decision_function(X)
-        one = model.decision_function(np.zeros((1, X.shape[1]), X.dtype))
-        if one.ndim == 1:
-            return da.map_blocks(model.decision_function, X, drop_axis=1, dtype=one.dtype, meta=one[:0])
-        chunks = (X.chunks[0], (one.shape[1],))
-        return da.map_blocks(model.decision_function, X, chunks=chunks, dtype=one.dtype, meta=one[:0])
+        Parameters
+        ----------
+        X : Dataset, dask.array.Array, data frame, array or scipy sparse matrix of shape (n, d)
+        y : array of shape (n,) or None
+            Labels or targets; those of a Dataset are its own. Clusterings and transformers need none.
+        **fit_options
+            `sample_weight` of shape (n,), `classes`, all labels there may be (else those found in y), and whatever else
+            the estimator's `partial_fit` takes.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a parameter, the rows or the options do not suit the estimator; before any step.
+        MemoryLimitError
+            If the blocks in flight would not fit into `memory_limit`.
+        """
+        self._check_parameters()
+        return self._fit_from(clone(self.estimator), X, y, fit_options)
+
+    def partial_fit(self, X: object, y: object = None, **fit_options: Any) -> Self:
+        """Go on from `estimator_` with further rows, or begin where nothing is fitted; parameters as of `fit`."""
+        self._check_parameters()
+        begun = getattr(self, "estimator_", None)
+        return self._fit_from(clone(self.estimator) if begun is None else begun, X, y, fit_options)
+
+    @available_if(_estimator_has("predict"))
+    def predict(self, X: object) -> Any:
+        """The estimator's predictions, (n,) or (n, t).
+
+        Parameters
+        ----------
+        X : Dataset, dask.array.Array, data frame, array or scipy sparse matrix of shape (n, d)
+
+        Returns
+        -------
+        ndarray, or a lazy dask.array.Array for Dask collections and Datasets
+        """
+        return self._answer("predict", X, self.predict_meta)
+
+    @available_if(_estimator_has("predict_proba"))
+    def predict_proba(self, X: object) -> Any:
+        """Probabilities of shape (n, K), in the order of `classes_`; lazy as `predict` is."""
+        return self._answer("predict_proba", X, self.predict_proba_meta)
+
+    @available_if(_estimator_has("predict_log_proba"))
+    def predict_log_proba(self, X: object) -> Any:
+        """Logarithms of the probabilities, of shape (n, K); lazy as `predict` is."""
+        return self._answer("predict_log_proba", X, self.predict_proba_meta)
+
+    @available_if(_estimator_has("decision_function"))
+    def decision_function(self, X: object) -> Any:
+        """Decision values of shape (n,) or (n, K); lazy as `predict` is."""
+        return self._answer("decision_function", X, None)
+
+    @available_if(_estimator_has("transform"))
+    def transform(self, X: object) -> Any:
+        """The transformed rows, of shape (n, m); lazy as `predict` is."""
+        return self._answer("transform", X, self.transform_meta)
+
+    def score(self, X: object, y: object = None, compute: bool = True) -> Any:
+        """How well the rows are predicted, by `scoring`: accuracy of classifiers and R^2 of regressors by default.
+
+        Parameters
+        ----------
+        X : Dataset, dask.array.Array, data frame, array or scipy sparse matrix of shape (n, d)
+        y : array of shape (n,) or None
+            Labels or targets; those of a Dataset are its own.
+        compute : bool
+            Whether the score of Dask arrays is computed now.
+
+        Raises
+        ------
+        ValueError
+            Without targets, or with targets beside a Dataset.
+        TypeError
+            If the estimator has a score of its own, which takes rows in memory, and these are none.
+        """
+        check_is_fitted(self, "estimator_")
+        if isinstance(X, Dataset):
+            if y is not None:
+                raise ValueError("y was given beside a Dataset, whose own targets are used; pass the Dataset alone")
+            X, y = X.X, X.y
+        has_targets = is_classifier(self.estimator_) or is_regressor(self.estimator_)
+        if has_targets and y is None:
+            raise ValueError(f"score compares the predictions of {self.estimator_!r} with y, which is None; pass y")
+        if self.scoring is not None:
+            return super().score(X, y, compute)
+        if not has_targets:
+            if dask.is_dask_collection(X):
+                raise TypeError(
+                    f"{type(self.estimator_).__name__} has a score of its own, which takes rows in memory; set "
+                    "scoring=, or pass some of the rows as an array"
+                )
+            return _BlockAnswer(self.estimator_, self.feature_map, "score")(self._encoded(X))
+        predicted = self.predict(X)
+        lazy = dask.is_dask_collection(predicted) or dask.is_dask_collection(y)
+        if not lazy:
+            return float((accuracy_score if is_classifier(self.estimator_) else r2_score)(y, predicted))
+        y = as_dask_array(y, "y") if dask.is_dask_collection(y) else da.from_array(np.asarray(y), chunks=-1)
+        y = y.rechunk((predicted.chunks[0], *y.chunks[1:]))
+        if is_classifier(self.estimator_):
+            return dask_ml.metrics.accuracy_score(y, predicted, compute=compute)
+        # dask-ml's r2_score fails on the arrays of today's Dask
+        error = ((y - predicted) ** 2).sum(axis=0)
+        deviation = ((y - y.mean(axis=0)) ** 2).sum(axis=0)
+        explained = 1.0 - error / da.where(deviation > 0.0, deviation, 1.0)
+        # of a constant target all is explained or nothing, as in scikit-learn
+        score = da.where(deviation > 0.0, explained, error == 0.0).mean()
+        return float(score.compute()) if compute else score
 
     def fit_epochs(
         self,
@@ -143,7 +313,7 @@ transform_meta
         publish: Subscriber = ignore,
         checkpoint: Checkpoint | None = None,
         fingerprint: str = "",
-        device: Any = "cpu",
+        device: Device = "cpu",
         model: Callable[[EpochState], Any] | None = None,
     ) -> EpochState:
         """The state at the end of all epochs; `stats_` says what each pass over the rows did.
@@ -168,53 +338,119 @@ transform_meta
         )
         return state
 
-    def _fit_for_estimator(self, estimator: Any, X: Any, y: Any, **fit_options: Any) -> BlockIncremental:
-        dataset, fit_options = _rows_and_options(estimator, X, y, fit_options)
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        if self.estimator is not None:
+            inner = get_tags(self.estimator)
+            tags.estimator_type, tags.target_tags = inner.estimator_type, inner.target_tags
+            tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
+            tags.transformer_tags, tags.input_tags = inner.transformer_tags, inner.input_tags
+        return tags
+
+    def _check_parameters(self) -> None:
+        """Raise an error that names the parameter, before any row is looked at."""
+        if isinstance(self.estimator, type) or not hasattr(self.estimator, "partial_fit"):
+            raise TypeError(
+                "The 'estimator' parameter of BlockIncremental must be an estimator with partial_fit, such as "
+                f"SGDClassifier(), which learns block by block. Got {self.estimator!r} instead"
+            )
+        if not isinstance(self.epochs, Integral) or isinstance(self.epochs, bool) or self.epochs < 1:
+            raise ValueError(
+                f"The 'epochs' parameter of BlockIncremental must be an int >= 1. Got {self.epochs!r} instead"
+            )
+        if self.feature_map is not None and not isinstance(self.feature_map, FeatureMap):
+            raise TypeError(
+                "The 'feature_map' parameter of BlockIncremental must be a FeatureMap, such as the feature_map_ of a "
+                f"fitted learner, or None. Got {self.feature_map!r} instead"
+            )
+
+    def _fit_from(self, estimator: Any, X: object, y: object, fit_options: dict[str, Any]) -> Self:
+        """Go through all rows with a copy of an estimator that is new or has been fitted already."""
+        dataset, options = self._rows_and_options(estimator, X, y, fit_options)
+        source = dataset.source
         problem = EpochProblem(
             step=estimator_step,
-            step_operands={"fit_options": fit_options},
+            step_operands={"fit_options": options},
             first=EstimatorState(estimator),
             feature_map=self.feature_map,
             targets=RowTargets(dataset.classes),
-            n_blocks=dataset.source.n_blocks,
-            epochs=self.epochs,
+            n_blocks=source.n_blocks,
+            epochs=int(self.epochs),
             seed=int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max)),
             shuffle_blocks=self.shuffle_blocks,
+            row_bytes=-(-source.block_nbytes // max(int(np.max(source.block_rows)), 1)),
         )
-        state = self.fit_epochs(problem, dataset.source)
+        state = self.fit_epochs(problem, source, publish=resolve_progress(self.progress))
         self.estimator_ = state.model["estimator"]
-        copy_learned_attributes(self.estimator_, self)
+        # as dask-ml does, fitted attributes are found on the wrapper, too
+        learned = {name: value for name, value in vars(self.estimator_).items() if name.endswith("_")}
+        vars(self).update(learned, n_features_in_=dataset.n_columns, encoding_=dataset.encoding)
         return self
 
+    def _rows_and_options(
+        self, estimator: Any, X: object, y: object, fit_options: dict[str, Any]
+    ) -> tuple[Dataset, dict[str, Any]]:
+        """The rows as a Dataset, and what `partial_fit` is told beside them: all classes, always."""
+        name, taken = type(estimator).__name__, inspect.signature(estimator.partial_fit).parameters
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+        options = dict(fit_options)
+        weight, classes = options.pop("sample_weight", None), options.pop("classes", None)
+        known = getattr(estimator, "classes_", None)
+        task: TaskChoice = "auto"
+        if is_classifier(estimator) or is_regressor(estimator):
+            task = "classification" if is_classifier(estimator) else "regression"
+        classes = known if classes is None else classes
+        dataset = as_dataset(X, y, weight, task=task, classes=classes)
+        if task != "auto" and dataset.task is None:
+            raise ValueError(f"{name} learns from targets, and y is None; pass y, or a Dataset that has a target")
+        if dataset.source.has_weight and not (takes_all or "sample_weight" in taken):
+            raise ValueError(
+                f"these rows have weights, and {name}.partial_fit takes no sample_weight; leave the weights out"
+            )
+        expected = dataset.n_columns if self.feature_map is None else self.feature_map.n_columns
+        if estimator is getattr(self, "estimator_", None):
+            expected = self.n_features_in_
+        if dataset.n_columns != expected:
+            raise ValueError(
+                f"X has {dataset.n_columns} features, but BlockIncremental is expecting {expected} features as input"
+            )
+        if classes is not None and dataset.classes is not None:
+            strange = np.setdiff1d(dataset.classes, np.asarray(classes))
+            if len(strange):
+                raise ValueError(
+                    f"{dataset!r} has the label {strange[0].item()!r}, which is not among the classes "
+                    f"{np.asarray(classes).tolist()}; name all labels by classes= in the first fit"
+                )
+        if is_classifier(estimator) and (takes_all or "classes" in taken):
+            options["classes"] = dataset.classes if classes is None else np.asarray(classes)
+        unknown = [] if takes_all else sorted(set(options) - set(taken))
+        if unknown:
+            raise TypeError(f"{name}.partial_fit takes no {unknown[0]!r}; it takes {sorted(taken)}")
+        return dataset, options
 
-@dataclass(frozen=True, eq=False)
-class _Held:
-    """A method of an estimator, with one BLAS thread while it runs."""
+    def _encoded(self, X: object) -> Any:
+        """Rows to be answered, as those of `fit` were: a data frame by its encoding, a Dataset by its Dask array."""
+        if isinstance(X, Dataset):
+            return X.X
+        if is_frame(X) and getattr(self, "encoding_", None) is not None:
+            return encoded_by(self.encoding_, X)
+        return as_dask_array(X, "X") if dask.is_dask_collection(X) else X
 
-    method: Callable[..., Any]
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        with one_blas_thread():
-            return self.method(*args, **named)
-
-
-def _in_one_blas_thread(estimator: Any) -> Any:
-    """A copy whose answers take one BLAS thread: dask-ml asks for them in many tasks at once."""
-    held = copy.copy(estimator)
-    for name in ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform"):
-        if hasattr(estimator, name):
-            setattr(held, name, _Held(getattr(estimator, name)))
-    return held
-
-
-def _rows_and_options(estimator: Any, X: Any, y: Any, fit_options: dict[str, Any]) -> tuple[Dataset, dict[str, Any]]:
-    """The rows as a Dataset, and what `partial_fit` is told beside them: all classes, always."""
-    options = dict(fit_options)
-    classes, weight = options.pop("classes", None), options.pop("sample_weight", None)
-    task: TaskChoice = "classification" if is_classifier(estimator) else "regression"
-    if classes is None and hasattr(estimator, "classes_"):
-        classes = estimator.classes_
-    dataset = as_dataset(X, y, weight, task="auto" if isinstance(X, Dataset) else task, classes=classes)
-    if dataset.classes is not None:
-        options["classes"] = dataset.classes
-    return dataset, options
+    def _answer(self, method: str, X: object, meta: np.ndarray | None) -> Any:
+        """What the estimator answers to the rows: now for rows in memory, block by block for those of Dask."""
+        check_is_fitted(self, "estimator_")
+        rows, answer = self._encoded(X), _BlockAnswer(self.estimator_, self.feature_map, method)
+        if len(np.shape(rows)) == 2 and np.shape(rows)[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {np.shape(rows)[1]} features, but BlockIncremental is expecting {self.n_features_in_} features "
+                "as input"
+            )
+        if not isinstance(rows, da.Array):
+            return answer(rows)
+        rows = rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows
+        # one row of zeros says which dtype and how many columns the answers have, before any block is computed
+        example = answer(np.zeros((1, rows.shape[1]), rows.dtype)) if meta is None else meta
+        if example.ndim == 1:
+            return da.map_blocks(answer, rows, drop_axis=1, dtype=example.dtype, meta=example[:0])
+        chunks = (rows.chunks[0], (example.shape[1],))
+        return da.map_blocks(answer, rows, chunks=chunks, dtype=example.dtype, meta=example[:0])

@@ -1,4 +1,4 @@
-"""What a stochastic step sees: tiles of mapped rows in a shuffled order, made in parallel ahead of the steps."""
+"""What a stochastic step sees: minibatches of mapped rows in a shuffled order, made in parallel ahead of the steps."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from dkl.kernels.maps import row_tile
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import places
 
-# below the 64 MiB that a tile may have: several are alive at once, and a step is only as fine as its tile
+# A minibatch stays well below the 64 MiB that a tile may have: several are alive at once, made ahead of the steps, and
+# an estimator that takes a whole minibatch as one step moves more finely with small ones.
 _TILE_ROWS = 4096
+_RAW_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """A tile of mapped rows.
+class Minibatch:
+    """Mapped rows with their targets and weights.
 
     Parameters
     ----------
     phi : ndarray or CuPy array of shape (n, m)
         Mapped rows (the rows themselves where there is no feature map), less the centre; on the device that mapped
-        them. Another process gets them on its own, and on the host where it has no GPU.
+        them. Another process gets them on its own device, and on the host where it has no GPU.
     y : ndarray of shape (n,) or (n, t)
-        Labels or targets.
+        Labels or targets; of shape (n, 0) where the rows have none.
     weight : ndarray of shape (n,) or None
     """
 
@@ -36,7 +38,7 @@ class Piece:
     y: np.ndarray
     weight: np.ndarray | None
 
-    def __reduce__(self) -> tuple[Callable[..., Piece], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Minibatch], tuple[Any, ...]]:
         return _arrived, (is_on_gpu(self.phi), rows_on(self.phi, "cpu"), self.y, self.weight)
 
 
@@ -84,17 +86,19 @@ class RowTargets:
     classes: np.ndarray | None = None
     class_weight: np.ndarray | None = None
     weight_scale: float = 1.0
-    center: Any = 0.0
-    scale: Any = 1.0
+    center: float | np.ndarray = 0.0
+    scale: float | np.ndarray = 1.0
 
     def weights(self, block: Block) -> np.ndarray | None:
-        """Weights of mean 1, or None where all of them are."""
+        """Weights of mean 1, or None where all of them are 1."""
         if self.class_weight is not None:
             return block.weights * self.class_weight[block.y] * self.weight_scale
         return None if block.weight is None else block.weight * self.weight_scale
 
     def targets(self, block: Block) -> np.ndarray:
-        """Labels, or standardised targets."""
+        """Labels (n,), standardised targets (n,) or (n, t), or (n, 0) where the rows have no target."""
+        if block.y is None:
+            return np.empty((block.n_rows, 0))
         return self.classes[block.y] if self.classes is not None else (block.y - self.center) / self.scale
 
     def signed(self, block: Block) -> np.ndarray:
@@ -110,11 +114,22 @@ def signs(codes: np.ndarray, n_classes: int) -> np.ndarray:
     return np.where(codes[:, None] == models, 1.0, -1.0)
 
 
-def _arrived(from_gpu: bool, phi: Any, y: np.ndarray, weight: np.ndarray | None) -> Piece:
-    """The piece in the process that it was sent to."""
-    return Piece(rows_on(phi, "gpu") if from_gpu and why_no_gpu() is None else phi, y, weight)
+def minibatch_rows(feature_map: FeatureMap | None, dtype: str, row_bytes: int = 0) -> int:
+    """The rows of a minibatch; they follow from dtype and features alone, so that the bits never depend on the memory.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap or None
+    dtype : {"float32", "float64"}
+        Of mapped rows.
+    row_bytes : int
+        The bytes of a row that is not mapped.
+    """
+    if feature_map is None:
+        return max(1, min(_TILE_ROWS, _RAW_BYTES // max(row_bytes, 1)))
+    return min(_TILE_ROWS, row_tile(feature_map, dtype))
 
 
-def piece_rows(feature_map: FeatureMap | None, dtype: str) -> int:
-    """Rows of a piece; follows from dtype and the number of features alone."""
-    return _TILE_ROWS if feature_map is None else min(_TILE_ROWS, row_tile(feature_map, dtype))
+def _arrived(from_gpu: bool, phi: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> Minibatch:
+    """The minibatch in the process that it was sent to: back on a GPU where it came from one and there is one."""
+    return Minibatch(rows_on(phi, "gpu") if from_gpu and why_no_gpu() is None else phi, y, weight)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from dask.delayed import Delayed
 from scipy import sparse
 
 from dkl.protocols.block import Block
-from dkl.protocols.source import BlockReader, BlockSource
+from dkl.protocols.source import BlockReader, BlockSource, WrappedSource
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class MixedReader:
         return _joined(parts, ticket.index)
 
 
-class MixedSource:
+class MixedSource(WrappedSource[BlockSource]):
     """The rows of `base`, each once, in blocks that hold a part of `groups` blocks spread evenly over it.
 
     With sorted labels every mixed block has nearly the classes' own shares. Each pass reads `groups` times as much.
@@ -67,15 +68,25 @@ class MixedSource:
     """
 
     def __init__(self, base: BlockSource, groups: int, seed: int = 0) -> None:
-        self.base, self.groups, self.seed = base, groups, seed
+        super().__init__(base)
+        self.groups, self.seed = groups, seed
         self._filled = np.flatnonzero(base.block_rows)
-        self.n_blocks = len(self._filled)
-        self.n_columns, self.dtype, self.is_sparse = base.n_columns, base.dtype, base.is_sparse
-        self.block_nbytes = base.block_nbytes
-        self.stored_nbytes = base.stored_nbytes * groups
-        self.has_weight, self.place = base.has_weight, base.place
-        self.fingerprint = f"{base.fingerprint} mixed {groups} {seed}"
-        self.block_rows = np.array([self._size(index) for index in range(self.n_blocks)], np.int64)
+
+    @property
+    def n_blocks(self) -> int:
+        return len(self._filled)
+
+    @cached_property
+    def block_rows(self) -> np.ndarray:
+        return np.array([self._size(index) for index in range(self.n_blocks)], np.int64)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return f"{self.base.fingerprint} mixed {self.groups} {self.seed}"
+
+    @property
+    def stored_nbytes(self) -> int:
+        return self.base.stored_nbytes * self.groups
 
     @property
     def read_nbytes(self) -> int:

@@ -18,7 +18,7 @@ from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.penalty_choice import Candidates, PenaltyChoice, penalty_candidates
-from dkl.linear.subsample_start import rough_problem
+from dkl.linear.subsample_start import subsample_problem
 from dkl.linear.summary import TargetMoments, summarise_targets
 from dkl.linear.target_statistics import target_record
 from dkl.passes.checkpoint import Checkpoint
@@ -65,7 +65,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             stands = problem.choice is None and choice.start.shape[1] == task.width
             start = choice.start if stands else _start(problem, summary)
             task = replace(_refitted(replace(task, start=start)), alpha=choice.alpha)
-            task = _begun(task, rough_problem(task, summary.n_rows, problem.seed), source, run)
+            task = _begun(task, subsample_problem(task, summary.n_rows, problem.seed), source, run)
 
         def fit(state: NewtonState) -> LinearFit:
             model, steps = _linear_model(problem, task, state, summary), int(state.counts.max())
@@ -102,8 +102,8 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     judged = candidates.judged(driver.init(candidates.problem))
     passes += [*driver.plan(candidates.problem), ([judged], 1)]
     refit = _refitted(task)
-    rough = rough_problem(refit, n_rows, problem.seed)
-    return [*passes, *([] if rough is None else driver.plan(rough)), *driver.plan(refit)]
+    subsample = subsample_problem(refit, n_rows, problem.seed)
+    return [*passes, *([] if subsample is None else driver.plan(subsample)), *driver.plan(refit)]
 
 
 def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
@@ -120,11 +120,11 @@ def _refitted(task: NewtonProblem) -> NewtonProblem:
     return replace(task, decrement=_DECREMENT_OF_SEVERAL if several else _DECREMENT, max_steps=_REFIT_STEPS)
 
 
-def _begun(task: NewtonProblem, rough: NewtonProblem | None, source: BlockSource, run: Run) -> NewtonProblem:
+def _begun(task: NewtonProblem, subsample: NewtonProblem | None, source: BlockSource, run: Run) -> NewtonProblem:
     """The problem with the start that steps on a share of the rows lead to."""
-    if rough is None:
+    if subsample is None:
         return task
-    return replace(task, start=_run(rough, source, run, "rough").solution(rough))
+    return replace(task, start=_run(subsample, source, run, "rough").solution(subsample))
 
 
 def newton_target_record(problem: LinearProblem) -> Record:

@@ -344,10 +344,10 @@ class _NewtonCost:
 
 def _assemble(state: NewtonState, models: np.ndarray, results: Sequence[Any]) -> np.ndarray:
     """The packed Hessians (h, size) of a pass from their panels, or those that never change."""
-    pieces = [result["hessian"] for result in results if "hessian" in result]
-    if state.hessian is not None and not pieces:
+    panels = [result["hessian"] for result in results if "hessian" in result]
+    if state.hessian is not None and not panels:
         return state.hessian
-    hessians = np.concatenate(pieces, axis=1)
+    hessians = np.concatenate(panels, axis=1)
     if state.hessian is not None and state.held is not None and _changes(state, models):
         hessians += state.hessian[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
     return hessians

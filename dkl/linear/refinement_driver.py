@@ -17,11 +17,11 @@ from dkl.linear.refinement_sums import (
     REFINED_LOSSES,
     Expansion,
     RefinedLoss,
-    RefinePiece,
+    ScaledMinibatch,
     adam_update,
     expansion_gradient,
-    refine_piece,
     refined_rows,
+    refinement_minibatch,
 )
 from dkl.linear.scores import scoring_cost
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Fold, Record
@@ -179,21 +179,21 @@ class RefineDriver:
         return [*looks, ([_epoch(problem, state)], epochs)]
 
 
-def adam_step(state: AdamState, piece: RefinePiece, operands: Mapping[str, Any]) -> AdamState:
-    """The state after the batches of a piece; `state` stays as it is.
+def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[str, Any]) -> AdamState:
+    """The state after the batches of a minibatch; `state` stays as it is.
 
     Operands: "feature_map", "rates" (P,), "shape" (K, n_features), "loss", "alpha", "batch_rows".
     """
     feature_map, rates = operands["feature_map"], operands["rates"]
     values, first, second, average = (one.copy() for one in (state.values, state.first, state.second, state.average))
     steps = state.steps
-    for start in range(0, piece.rows.n_rows, operands["batch_rows"]):
-        batch = slice(start, min(start + operands["batch_rows"], piece.rows.n_rows))
-        weight = None if piece.weight is None else piece.weight[batch]
+    for start in range(0, minibatch.rows.n_rows, operands["batch_rows"]):
+        batch = slice(start, min(start + operands["batch_rows"], minibatch.rows.n_rows))
+        weight = None if minibatch.weight is None else minibatch.weight[batch]
         expansion = _split(values, operands["shape"], feature_map)
         _, gradient = expansion_gradient(
-            piece.rows.rows(batch),
-            piece.targets[batch],
+            minibatch.rows.rows(batch),
+            minibatch.targets[batch],
             weight,
             feature_map,
             expansion,
@@ -255,7 +255,7 @@ def _epoch(problem: RefineProblem, state: EpochState) -> Fold:
         name=f"refining, epoch {state.epoch + 1}",
         initial=AdamState(**state.model),
         step=adam_step,
-        prepare=refine_piece,
+        prepare=refinement_minibatch,
         pieces=lambda rows: -(-rows // size),
         operands={
             "feature_map": feature_map,

@@ -31,7 +31,7 @@ _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
 # frequencies of which W, and the gradient in all its columns, exist at once
 _FREQUENCIES = 512
 
-_PIECE_BYTES, _PIECE_ROWS = 1 << 24, 4096
+_MINIBATCH_BYTES, _MINIBATCH_ROWS = 1 << 24, 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,7 +259,7 @@ def _adam(
 
 
 @dataclass(frozen=True, eq=False)
-class RefinePiece:
+class ScaledMinibatch:
     """Rows of a block in an order drawn for the epoch, with their targets (n, K) and weights."""
 
     rows: ScaledRows
@@ -267,8 +267,8 @@ class RefinePiece:
     weight: np.ndarray | None
 
 
-def refine_piece(block: Block, operands: Mapping[str, Any], number: int) -> RefinePiece | None:
-    """Scaled rows, piece `number` of those of a block that are not held out, in the epoch's order.
+def refinement_minibatch(block: Block, operands: Mapping[str, Any], number: int) -> ScaledMinibatch | None:
+    """Scaled rows, minibatch `number` of those of a block that are not held out, in the epoch's order.
 
     Operands: "feature_map", "targets", "held_out", "seed", "epoch", "dtype".
     """
@@ -280,9 +280,9 @@ def refine_piece(block: Block, operands: Mapping[str, Any], number: int) -> Refi
         return None
     part, targets = block.rows(chosen), operands["targets"]
     rows = scaled_rows(part.X, operands["feature_map"], operands["dtype"])
-    return RefinePiece(rows, targets.signed(part).astype(operands["dtype"]), targets.weights(part))
+    return ScaledMinibatch(rows, targets.signed(part).astype(operands["dtype"]), targets.weights(part))
 
 
 def refined_rows(feature_map: FeatureMap, dtype: str) -> int:
-    """Rows of a piece; follows from dtype and the number of columns alone."""
-    return max(1, min(_PIECE_ROWS, _PIECE_BYTES // (feature_map.n_columns * np.dtype(dtype).itemsize)))
+    """Rows of a minibatch; follows from dtype and the number of columns alone."""
+    return max(1, min(_MINIBATCH_ROWS, _MINIBATCH_BYTES // (feature_map.n_columns * np.dtype(dtype).itemsize)))

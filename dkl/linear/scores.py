@@ -12,7 +12,7 @@ from dkl.kernels.device import on_host
 from dkl.kernels.maps import mapping_flops, row_mapper
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
-from dkl.linear.minibatches import piece_rows
+from dkl.linear.minibatches import minibatch_rows
 from dkl.protocols.records import Cost
 
 # what is behind coefficients that are no numbers
@@ -35,14 +35,14 @@ _CACHED_BYTES = 1 << 20
 def cached_rows(feature_map: FeatureMap, dtype: str) -> int:
     """Rows, in whole tiles, whose features stay in the cache: scored in such spans they cost little more than a map."""
     room = _CACHED_BYTES // (feature_map.n_features * np.dtype(dtype).itemsize)
-    return max(_TILE, min(piece_rows(feature_map, dtype), room // _TILE * _TILE))
+    return max(_TILE, min(minibatch_rows(feature_map, dtype), room // _TILE * _TILE))
 
 
 def scoring_cost(
     rows: int, columns: int, *, feature_map: FeatureMap, n_models: int, share: float, dtype: str = "float32"
 ) -> Cost:
     """Of `decision_values` of a share of the rows."""
-    tile = min(piece_rows(feature_map, dtype), rows)
+    tile = min(minibatch_rows(feature_map, dtype), rows)
     a_row = mapping_flops(columns, feature_map) + 2.0 * n_models * feature_map.n_features
     return Cost(share * rows * a_row, tile * feature_map.n_features * np.dtype(dtype).itemsize)
 
@@ -69,7 +69,7 @@ def decision_values(
     dtype : {"float32", "float64"}
         Of the features and products.
     span : int or None
-        Rows that are mapped at once, whole tiles such as `cached_rows`, which change no bit; None is a piece.
+        Rows that are mapped at once, whole tiles such as `cached_rows`, which change no bit; None is a minibatch.
     together : bool
         Whether idle cores of this process help, which changes no bit either: not in tasks, which share the cores.
 
@@ -81,7 +81,7 @@ def decision_values(
     weights = np.zeros((coef.shape[1], len(coef) + -len(coef) % _EDGE), dtype)
     unit = _units(coef)
     weights[:, : len(coef)] = (coef / unit[:, None]).T
-    step = piece_rows(feature_map, dtype) if span is None else span
+    step = minibatch_rows(feature_map, dtype) if span is None else span
     mapped = row_mapper(X, feature_map, dtype)
 
     def score(rows: slice) -> None:

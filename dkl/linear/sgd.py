@@ -12,7 +12,7 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dkl.kernels.tiles import spans
 from dkl.linear.array_sgd import is_foreign, take_steps
-from dkl.linear.minibatches import Piece
+from dkl.linear.minibatches import Minibatch
 from dkl.solvers.losses import loss_of
 
 CLASSIFICATION_LOSSES = ("hinge", "squared_hinge", "log_loss", "modified_huber")
@@ -135,10 +135,10 @@ def batch_rows(n_rows: float) -> int:
     return _SMALL_BATCH if n_rows <= _FEW_ROWS else _LARGE_BATCH
 
 
-def sgd_step(state: SGDState, piece: Piece, operands: Mapping[str, Any]) -> SGDState:
-    """The state after `partial_fit` on the rows of a piece, batch by batch; `state` stays as it is.
+def sgd_step(state: SGDState, minibatch: Minibatch, operands: Mapping[str, Any]) -> SGDState:
+    """The state after `partial_fit` on the rows of a minibatch, batch by batch; `state` stays as it is.
 
-    Pieces on a GPU are stepped through there, a launch a batch.
+    Minibatches on a GPU are stepped through there, a launch a batch.
 
     Operands: "estimator" (unfitted, see `default_estimator`), "classes" (or None), "batch_rows".
     """
@@ -149,12 +149,12 @@ def sgd_step(state: SGDState, piece: Piece, operands: Mapping[str, Any]) -> SGDS
     known = {} if classes is None else {"classes": classes}
     coef, intercept = state.average_coef.copy(), state.average_intercept.copy()
     batches = state.batches
-    for rows in spans(len(piece.y), operands["batch_rows"]):
-        weight = None if piece.weight is None else piece.weight[rows]
-        if is_foreign(piece.phi):
-            take_steps(model, piece.phi[rows, :], piece.y[rows], weight)
+    for rows in spans(len(minibatch.y), operands["batch_rows"]):
+        weight = None if minibatch.weight is None else minibatch.weight[rows]
+        if is_foreign(minibatch.phi):
+            take_steps(model, minibatch.phi[rows, :], minibatch.y[rows], weight)
         else:
-            model.partial_fit(piece.phi[rows], piece.y[rows], sample_weight=weight, **known)
+            model.partial_fit(minibatch.phi[rows], minibatch.y[rows], sample_weight=weight, **known)
         batches += 1
         share = (1.0 + _AVERAGING) / (batches + _AVERAGING)
         coef += share * (np.atleast_2d(model.coef_) - coef)
@@ -164,7 +164,7 @@ def sgd_step(state: SGDState, piece: Piece, operands: Mapping[str, Any]) -> SGDS
         intercept=np.asarray(model.intercept_, dtype=state.intercept.dtype),
         average_coef=coef,
         average_intercept=intercept,
-        clock=state.clock + len(piece.y),
+        clock=state.clock + len(minibatch.y),
         batches=batches,
     )
 

@@ -33,7 +33,7 @@ class Share:
         return np.where(self.taken.mask(row_id), -1, -2)
 
 
-def rough_problem(task: NewtonProblem, n_rows: float, seed: int) -> NewtonProblem | None:
+def subsample_problem(task: NewtonProblem, n_rows: float, seed: int) -> NewtonProblem | None:
     """The problem on 20 rows a feature, which ends near the optimum of all rows; None where these are not many more.
 
     Parameters

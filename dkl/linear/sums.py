@@ -13,7 +13,7 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import column_sums
 from dkl.kernels.normal_equations import mapped_tiles
 from dkl.kernels.sums import encode_targets
-from dkl.linear.minibatches import Piece, piece_rows
+from dkl.linear.minibatches import Minibatch
 from dkl.linear.scores import decision_values
 from dkl.linear.temperature import MULTIPLIERS
 from dkl.protocols.block import Block
@@ -37,24 +37,25 @@ def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     return {**column_sums(values, weights), **counts}
 
 
-def shuffled_piece(block: Block, operands: Mapping[str, Any], number: int) -> Piece | None:
-    """Tile `number` of the rows of a block that are not held out, in an order drawn for this block and epoch.
+def shuffled_minibatch(block: Block, operands: Mapping[str, Any], number: int) -> Minibatch | None:
+    """Minibatch `number` of the rows of a block that are not held out, in an order drawn for this block and epoch.
 
-    Operands: "feature_map" (or None), "center" (or None), "dtype", "seed", "epoch", "held_out", "targets"; "device",
-    from the pass.
+    Operands: "feature_map" (or None), "center" (or None), "dtype", "minibatch_rows", "seed", "epoch", "held_out",
+    "targets"; "device", from the pass.
     """
     feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
     kept = np.flatnonzero(~operands["held_out"].mask(block.held_with))
+    # every minibatch of the block draws the same order anew: they are made in parallel, and none waits for another
     order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
-    rows = piece_rows(feature_map, operands["dtype"])
-    chosen = order[number * rows : (number + 1) * rows]
-    if len(chosen) == 0:
+    size = operands["minibatch_rows"]
+    drawn = order[number * size : (number + 1) * size]
+    if len(drawn) == 0:
         return None
-    tile = place(block.rows(chosen), operands.get("device", "cpu"))
-    phi = tile.X if feature_map is None else map_rows(tile.X, feature_map, operands["dtype"])
+    rows = place(block.rows(drawn), operands.get("device", "cpu"))
+    phi = rows.X if feature_map is None else map_rows(rows.X, feature_map, operands["dtype"])
     if center is not None:
         phi -= array_module(phi).asarray(center)
-    return Piece(phi, targets.targets(tile), targets.weights(tile))
+    return Minibatch(phi, targets.targets(rows), targets.weights(rows))
 
 
 def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -176,7 +176,9 @@ class _Judge:
         # the heaviest penalty that does about as well says how much freedom is needed
         enough = max(at for at in range(len(squares)) if not _is_clear(squares[at] - squares[best]))
         score = self._score(found.predictions[best], squares[best])
-        return TriedKernel(scaling, kernel, factor, sigma, squares[best], score, float(found.freedom[enough]))
+        return TriedKernel(
+            scaling, kernel, factor, sigma, squares[best], score, float(found.degrees_of_freedom[enough])
+        )
 
     def _score(self, predictions: np.ndarray, squares: np.ndarray) -> float:
         if self._classes is None:

@@ -19,6 +19,7 @@ from sklearn.utils._param_validation import (
 )
 
 from dkl.features.families import FiniteFamily, Gaussian
+from dkl.methods.density.loss_table import TUNED_LOSSES
 from dkl.passes.memory import allowed_bytes
 from dkl.registry import learner_keys
 
@@ -71,7 +72,7 @@ ALIGNMENT: Constraints = {
 JOINT: Constraints = {
     **{name: ALIGNMENT[name] for name in ("n_candidates", "n_features", "rho", "k")},
     "C": [_POSITIVE],
-    "loss": [StrOptions({"hinge", "squared_hinge", "squared_error"}), None],
+    "loss": [StrOptions(set(TUNED_LOSSES)), None],
     "tol": [_POSITIVE],
     "max_passes": [_count(1)],
     "max_working": [_count(1), None],
@@ -124,6 +125,17 @@ MARGIN: Constraints = {
     "dynamics": [StrOptions({"no-regret", "excessive-gap"})],
     "refine": [_count(0)],
     "warm_start": ["boolean"],
+}
+
+STEPS: Constraints = {
+    **{name: constraint for name, constraint in COMMON.items() if name not in ("family", "scaling")},
+    "depth": [Interval(Integral, 1, 3, closed="both")],
+    "bins": [Interval(Integral, 2, 255, closed="both")],
+    "loss": [StrOptions({"log_loss", "squared_error"}), None],
+    "features_per_round": [_count(1), None],
+    "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
+    **{name: MARGIN[name] for name in ("validation_fraction",)},
+    "patience": [_count(1)],
 }
 
 PEAKS: Constraints = {
@@ -191,18 +203,23 @@ TUNED: Constraints = {
 
 TUNED_CLASSIFIER: Constraints = {
     **TUNED,
-    "loss": [StrOptions({"hinge", "squared_hinge", "squared_error"})],
+    "loss": [StrOptions(set(TUNED_LOSSES))],
     "warm_start": ["boolean"],
     "class_weight": COMMON["class_weight"],
 }
 
-TUNED_REGRESSOR: Constraints = {**TUNED, "loss": [StrOptions({"squared_error"})]}
+# losses of a margin are for labels
+TUNED_REGRESSOR: Constraints = {
+    **TUNED,
+    "loss": [StrOptions({name for name, row in TUNED_LOSSES.items() if row.takes_one_pass})],
+}
 
 
 def check_parameters(estimator: Any) -> None:
     """Raise an error that names the parameter, its value and what is expected, before any row is read."""
     check_constraints(estimator)
-    family_of(estimator).validate()
+    if "family" in estimator.get_params(deep=False):
+        family_of(estimator).validate()
 
 
 def check_constraints(estimator: Any) -> None:

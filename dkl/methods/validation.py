@@ -292,5 +292,5 @@ def first_targets(dataset: Dataset) -> np.ndarray | None:
     """The mean of the regression targets of the first block that has rows, (t,); None for classes. X is not read."""
     if dataset.task != "regression":
         return None
-    first = next(block for block in dataset.source.light_blocks() if block.n_rows)
+    first = next(block for block in dataset.source.blocks_without_x() if block.n_rows)
     return np.atleast_1d(np.mean(np.asarray(first.y), axis=0, dtype=np.float64))

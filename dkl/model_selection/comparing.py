@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from numbers import Integral
-from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
@@ -14,6 +13,7 @@ from sklearn.base import BaseEstimator, clone
 from dkl.data.dataset import Dataset
 from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.telling import kind_of_split
+from dkl.features.families import Family
 from dkl.features.scaling import ScalingKind
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.machines.machine import KernelMachine
@@ -28,35 +28,39 @@ from dkl.model_selection.evaluation import judged, reads_blocks
 from dkl.model_selection.folds import RowFolds, ValidationFold, fold_views
 from dkl.model_selection.running import InTurn, Outcomes, TrialFit
 from dkl.model_selection.search_loop import Journal
-from dkl.model_selection.trials import Record
-from dkl.model_selection.tuning import quiet, rows_to_search
-from dkl.progress import resolve_progress
+from dkl.model_selection.trial_record import Record
+from dkl.model_selection.tuning import SeedChoice, quiet, rows_to_search
+from dkl.progress import Choice, resolve_progress
+from dkl.protocols.estimators import Estimator
 from dkl.registry import LEARNERS, learner_classes
 from dkl.version import __version__
 
+# Each size is four times the one before: on a logarithmic axis the curves have evenly spaced points.
 SIZES = (50, 200, 800)
+# The parameter that says how wide the mapped rows become, in the order in which it is looked for: a machine passes it
+# to its features, and of landmarks each one is a column.
 _SIZE_NAMES = ("features__n_features", "features__n_landmarks", "n_features")
 
 
 def compare(
-    X: Any,
-    y: Any = None,
+    X: object,
+    y: object = None,
     *,
-    groups: Any = None,
-    times: Any = None,
-    learners: Sequence[str] | Mapping[str, Any] | None = None,
+    groups: object = None,
+    times: object = None,
+    learners: Sequence[str] | Mapping[str, Estimator] | None = None,
     n_features: Sequence[int] = SIZES,
-    family: Any = None,
+    family: Family | None = None,
     scaling: ScalingKind | None = "standard",
-    machine: Any = None,
+    machine: KernelMachine | None = None,
     test: Dataset | None = None,
     folds: int | float = 0.2,
-    sample_weight: Any = None,
+    sample_weight: object = None,
     device: str | None = None,
-    memory_limit: Any = None,
-    random_state: Any = None,
-    checkpoint: Any = None,
-    progress: Any = None,
+    memory_limit: int | str | None = None,
+    random_state: SeedChoice = None,
+    checkpoint: str | None = None,
+    progress: Choice = None,
 ) -> Comparison:
     """Fit every learner at every size on the same rows and score it on others: which one to take?
 
@@ -92,7 +96,7 @@ def compare(
     device : {"auto", "cpu", "gpu", "mixed"} or None
     memory_limit : int, str or None
         Of each fit; None leaves learners their own.
-    random_state : int, RandomState or None
+    random_state : int, SeedChoice or None
         Of the folds, and of the learners where their own is None.
     checkpoint : str or None
         Folder or URL where every score is kept: a comparison that was broken off goes on.
@@ -128,6 +132,8 @@ def compare(
     entries = entries_of(learners, max(sizes), dataset.task, family, scaling)
     compared = ComparedRows(dataset, test, folds, machine, {"device": device, "memory_limit": memory_limit})
     compared.check()
+    # The fingerprint reads the rows' checksums, so it is formed only where a checkpoint has to know its own comparison
+    # again.
     fingerprint = "" if checkpoint is None else compared.fingerprint(entries, sizes, random_state)
     seed = stored_seed(random_state, checkpoint, fingerprint)
     contestants = compared.contestants(entries, sizes, seed)
@@ -135,13 +141,15 @@ def compare(
     record = Record.of(views, stage_checkpoint(checkpoint, "scores"), fingerprint)
     journal = Journal(record, EachAlone(contestants, views), resolve_progress(progress), len(contestants))
     with journal.under_way():
+        # Contestants take the place of a search's trials: each is an estimator of its own, so its trial changes no
+        # parameters.
         journal.judge({number: {} for number in range(len(contestants))}, float("inf"))
     return Comparison(
         rows=f"{dataset.n_rows:,} rows x {dataset.n_columns:,} columns",
         split=kind_of_split(dataset) if test is None else "the rows given as test",
         measure="accuracy" if dataset.task == "classification" else "R^2",
         n_test=float(record.weights.sum()),
-        results=tuple(one.result(record, n) for n, one in enumerate(contestants) if not record.missing(n)),
+        results=tuple(entry.result(record, n) for n, entry in enumerate(contestants) if not record.missing(n)),
         message=f"{journal.request} after {len(record.done)} of {len(contestants)} fits" if journal.ended else "",
     )
 
@@ -159,10 +167,11 @@ class Contestant:
 
     learner: str
     n_features: int | None
-    model: Any
+    model: Estimator
 
     def result(self, record: Record, number: int) -> Compared:
         """What the record holds of it."""
+        # Every fold was fitted once: what is compared is the time of one fit.
         seconds = record.seconds(number) / record.n_folds
         deviation = float(np.std(record.scores(number)))
         return Compared(
@@ -186,8 +195,10 @@ class EachAlone:
     def run(self, jobs: Sequence[TrialFit], deadline: float) -> Outcomes:
         """See `Runner`."""
         for job in jobs[:1]:
-            # the first fit of a process loads compiled code, which is no learner's own time: it is made once more
+            # The first fit of a process loads compiled code, which is no learner's own time. It is made once and
+            # forgotten, and then measured.
             judged(self.contestants[job.trial].model, {}, self.folds[job.fold], None)
+        # Jobs come in the order of their trials, so that each group holds all folds of one contestant.
         for trial, own in groupby(jobs, key=lambda job: job.trial):
             yield from InTurn(self.contestants[trial].model, self.folds, None).run(list(own), deadline)
 
@@ -208,8 +219,8 @@ class ComparedRows:
     dataset: Dataset
     test: Dataset | None
     folds: int | float
-    machine: Any
-    limits: Mapping[str, Any]
+    machine: KernelMachine | None
+    limits: Mapping[str, object]
 
     def check(self) -> None:
         """Refuse what has no meaning.
@@ -231,33 +242,42 @@ class ComparedRows:
             return [ValidationFold(self.dataset, self.test)]
         return fold_views(self.dataset, RowFolds.of(self.folds, seed))
 
-    def contestants(self, entries: Mapping[str, Any], sizes: Sequence[int], seed: int) -> list[Contestant]:
-        """All that is fitted, the small sizes first."""
+    def contestants(self, entries: Mapping[str, Estimator], sizes: Sequence[int], seed: int) -> list[Contestant]:
+        """All that is fitted, the small sizes first: one that is ended early has small fits of every learner."""
         models = {name: self._limited(quiet(self._model(entry), seed)) for name, entry in entries.items()}
-        sized = {name: named for name, model in models.items() if (named := _size_name(model)) is not None}
+        # Estimators without such a parameter (boosted trees, say) are fitted once, as they are.
+        sized: dict[str, str] = {}
+        for name, model in models.items():
+            known = model.get_params(deep=True)
+            parameter = next((parameter for parameter in _SIZE_NAMES if parameter in known), None)
+            if parameter is not None:
+                sized[name] = parameter
         alone = [Contestant(name, None, model) for name, model in models.items() if name not in sized]
         grown = [
-            Contestant(name, size, clone(models[name]).set_params(**{named: size}))
+            Contestant(name, size, clone(models[name]).set_params(**{parameter: size}))
             for size in sizes
-            for name, named in sized.items()
+            for name, parameter in sized.items()
         ]
         return [*alone, *grown]
 
-    def fingerprint(self, entries: Mapping[str, Any], sizes: Sequence[int], random_state: Any) -> str:
+    def fingerprint(self, entries: Mapping[str, Estimator], sizes: Sequence[int], random_state: SeedChoice) -> str:
         """Of all that the scores follow from."""
         models = [(name, what_counts(self._model(entry))) for name, entry in entries.items()]
         rows = (self.dataset.fingerprint, self.folds if self.test is None else self.test.fingerprint)
+        # A generator has no value to compare: the seed that was drawn from it lies in the checkpoint itself.
         seed = random_state if isinstance(random_state, Integral) else None
         return digest_of(models, tuple(sizes), rows, seed, __version__)
 
-    def _limited(self, model: Any) -> Any:
-        """With the device and the memory limit, in models of dkl."""
+    def _limited(self, model: Estimator) -> Estimator:
+        """The model with the device and the memory limit of the comparison, where it is one of dkl."""
         known = model.get_params(deep=True) if reads_blocks(model) else {}
+        # Nested parts (`features__memory_limit`) have limits of their own, and all of them get the one of the
+        # comparison.
         limits = {name: self.limits.get(name.rpartition("__")[2]) for name in known}
         return model.set_params(**{name: value for name, value in limits.items() if value is not None})
 
-    def _model(self, entry: Any) -> Any:
-        """A machine on the features of `entry`, or `entry` where it predicts itself."""
+    def _model(self, entry: Estimator) -> Estimator:
+        """A machine on the features of `entry`, or `entry` itself where it already predicts, as tuned machines do."""
         if not isinstance(entry, FeatureLearner) or isinstance(entry, TunedLearner):
             return entry
         return clone(self.machine or exact_machine(self.dataset.task)).set_params(features=entry)
@@ -270,12 +290,12 @@ def exact_machine(task: str | None) -> KernelMachine:
 
 
 def entries_of(
-    learners: Sequence[str] | Mapping[str, Any] | None,
+    learners: Sequence[str] | Mapping[str, Estimator] | None,
     largest: int,
     task: str | None,
-    family: Any,
+    family: Family | None,
     scaling: ScalingKind | None,
-) -> dict[str, Any]:
+) -> dict[str, Estimator]:
     """The estimators that are compared, by name.
 
     Parameters
@@ -304,7 +324,26 @@ def entries_of(
     wrong = [name for name in names if name not in known]
     if wrong or not names or isinstance(learners, str):
         raise ValueError(f"learners is {learners!r}; expected some of {list(known)}, those for {task}, or estimators")
-    return {name: _entry(known[name], largest, family, scaling) for name in names}
+    compared_candidates = {entry.name: entry.compared_candidates for entry in LEARNERS}
+    entries: dict[str, Estimator] = {}
+    for name in names:
+        learner = known[name]()
+        # Steps have neither a scale nor a family: their thresholds mean the same in any units.
+        parameters = learner.get_params(deep=False)
+        if "scaling" in parameters:
+            learner.set_params(scaling=scaling)
+        if family is not None and "family" in parameters:
+            learner.set_params(family=family)
+        # One pool serves all sizes, as large as `dkl fit` draws it for the largest one: otherwise a small size would
+        # also choose from fewer candidates, and the curves would show two effects at once.
+        candidates = compared_candidates.get(type(learner).__name__)
+        if candidates is not None:
+            learner.set_params(n_candidates=candidates * largest)
+        if isinstance(learner, JointFeatures):
+            # A looser gap halves the passes, and the scores are the same within their standard errors.
+            learner.set_params(tol=0.01)
+        entries[name] = learner
+    return entries
 
 
 def learners_for(task: str | None) -> dict[str, type[FeatureLearner]]:
@@ -326,23 +365,3 @@ def checked_sizes(n_features: Sequence[int]) -> tuple[int, ...]:
     if not sizes or not all(isinstance(size, int) and size >= 1 for size in sizes):
         raise ValueError(f"n_features is {n_features!r}; expected whole numbers of at least 1, such as (50, 200, 800)")
     return tuple(sorted(set(sizes)))
-
-
-def _entry(learner: type[FeatureLearner], largest: int, family: Any, scaling: ScalingKind | None) -> Any:
-    entry = learner(scaling=scaling)
-    if family is not None:
-        entry.set_params(family=family)
-    # one pool for all sizes, as `dkl fit` draws it
-    candidates = {known.name: known.compared_candidates for known in LEARNERS}.get(learner.__name__)
-    if candidates is not None:
-        entry.set_params(n_candidates=candidates * largest)
-    if learner is JointFeatures:
-        # half the passes, and scores that are the same within their error
-        entry.set_params(tol=0.01)
-    return entry
-
-
-def _size_name(model: Any) -> str | None:
-    """The parameter that says how many columns the features have; None for a model without one."""
-    known = model.get_params(deep=True)
-    return next((name for name in _SIZE_NAMES if name in known), None)

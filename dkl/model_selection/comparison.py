@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dkl.plots.comparison import ComparisonDisplay
+from dkl.plots.score_curves import ComparisonDisplay
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -82,24 +85,24 @@ class Comparison:
     split: str = ""
 
     def __post_init__(self) -> None:
-        if not any(np.isfinite(one.score) for one in self.results):
+        if not any(np.isfinite(result.score) for result in self.results):
             raise RuntimeError(f"no learner has a score: all fits failed; the first said: {self.results[0].error}")
 
     @property
     def n_features(self) -> tuple[int, ...]:
         """The sizes, ascending."""
-        return tuple(sorted({one.n_features for one in self.results if one.n_features is not None}))
+        return tuple(sorted({result.n_features for result in self.results if result.n_features is not None}))
 
     @property
     def learners(self) -> tuple[str, ...]:
         """Their names, in the order in which they were given."""
-        return tuple(dict.fromkeys(one.learner for one in self.results))
+        return tuple(dict.fromkeys(result.learner for result in self.results))
 
     @property
     def best(self) -> Compared:
         """The result with the largest score; of equal ones the fastest."""
-        scored = [one for one in self.results if np.isfinite(one.score)]
-        return max(scored, key=lambda one: (one.score, -one.seconds))
+        scored = [result for result in self.results if np.isfinite(result.score)]
+        return max(scored, key=lambda result: (result.score, -result.seconds))
 
     @property
     def standard_error(self) -> float:
@@ -107,9 +110,12 @@ class Comparison:
 
         sqrt(p (1 - p) / n) of an accuracy p, 2 r (1 - r^2) / sqrt(n) of R^2 = r^2.
         """
+        # An accuracy p is the mean of n Bernoulli variables. A correlation r has the standard error (1 - r^2) / sqrt(n)
+        # (Fisher 1915), and R^2 = r^2 changes by 2 r for each unit of r (the delta method).
         score = self.best.score
         if self.measure == "accuracy":
             return float(np.sqrt(score * (1.0 - score) / self.n_test))
+        # A model worse than the mean has a negative R^2, to which no correlation belongs: r counts as 0 there.
         return float(2.0 * np.sqrt(max(score, 0.0)) * (1.0 - score) / np.sqrt(self.n_test))
 
     @property
@@ -126,7 +132,7 @@ class Comparison:
             None is `level`, within a standard error of the best.
         """
         least = self.level if level is None else level
-        return tuple(one for one in self.results if one.score >= least)
+        return tuple(result for result in self.results if result.score >= least)
 
     def seconds_to(self, learner: str, level: float | None = None) -> float:
         """The least seconds in which a learner reached a score; infinite where it did not.
@@ -137,17 +143,18 @@ class Comparison:
         level : float or None
             As of `reaching`.
         """
-        return min((one.seconds for one in self.reaching(level) if one.learner == learner), default=float("inf"))
+        reaching = [result.seconds for result in self.reaching(level) if result.learner == learner]
+        return min(reaching, default=float("inf"))
 
     @property
     def fewest_features(self) -> Compared:
         """Of those as good as the best the one with the fewest features; of equal ones the fastest."""
-        return min(self.reaching(), key=lambda one: (one.n_features or float("inf"), one.seconds))
+        return min(self.reaching(), key=lambda result: (result.n_features or float("inf"), result.seconds))
 
     @property
     def fastest(self) -> Compared:
         """Of those as good as the best the one that was fitted in the least time."""
-        return min(self.reaching(), key=lambda one: one.seconds)
+        return min(self.reaching(), key=lambda result: result.seconds)
 
     @property
     def advice(self) -> str:
@@ -162,7 +169,7 @@ class Comparison:
         """All results as a data frame, one row each."""
         import pandas as pd
 
-        return pd.DataFrame([asdict(one) for one in self.results])
+        return pd.DataFrame([asdict(result) for result in self.results])
 
     def scores(self, learner: str) -> list[float]:
         """Of one learner, one a size; NaN where there is none."""
@@ -178,6 +185,7 @@ class Comparison:
         baseline : str
             The learner that is drawn as the line to beat.
         """
+        # A learner whose fits all failed has no line; its errors are said below the table.
         drawn = [name for name in self.learners if np.isfinite(self.scores(name)).any()]
         panel = "score against size"
         return ComparisonDisplay(
@@ -191,13 +199,14 @@ class Comparison:
             seconds={panel: {name: self._by_size(name, "seconds") for name in drawn}},
         )
 
-    def plot(self, ax: Any = None) -> ComparisonDisplay:
+    def plot(self, ax: Axes | Sequence[Axes] | None = None) -> ComparisonDisplay:
         """Draw `display`; see `dkl.plots.ComparisonDisplay`."""
         return self.display().plot(ax)
 
     def cells(self) -> list[list[str]]:
         """A table as texts: the heads, then a row a learner, with the seconds to a score as good as the best."""
         alone = ["as it is"] if self._alone() else []
+        # None stands for the column of estimators without a size.
         sizes = [*self.n_features, None] if alone else [*self.n_features]
         head = ["learner", *(f"{size:,}" for size in self.n_features), *alone, "seconds to the best"]
         return [head, *(self._row(learner, sizes) for learner in self.learners)]
@@ -226,18 +235,20 @@ class Comparison:
     @property
     def errors(self) -> list[str]:
         """Of the fits that failed, one line each."""
-        return [f"{one.learner}: {one.error}" for one in self.results if one.error]
+        return [f"{result.learner}: {result.error}" for result in self.results if result.error]
 
     def _alone(self) -> dict[str, float]:
         """The scores of estimators without a size."""
-        return {one.learner: one.score for one in self.results if one.n_features is None}
+        return {result.learner: result.score for result in self.results if result.n_features is None}
 
     def _by_size(self, learner: str, name: str, sizes: Sequence[int | None] | None = None) -> list[float]:
-        known = {one.n_features: getattr(one, name) for one in self.results if one.learner == learner}
+        """One attribute of a learner's results, a number a size; NaN where it was not fitted at that size."""
+        known = {result.n_features: getattr(result, name) for result in self.results if result.learner == learner}
         return [known.get(size, float("nan")) for size in (self.n_features if sizes is None else sizes)]
 
 
 def _frame(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    """The texts as a data frame, which lays them out for a terminal and for a notebook."""
     import pandas as pd
 
     return pd.DataFrame(rows, columns=list(head))

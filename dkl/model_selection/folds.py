@@ -13,6 +13,7 @@ from dkl.data.together.rows import held_rows
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import fold_numbers
 
+# Folds and the rows that a machine holds out are chosen by the same hash, so they need different seeds:
 # a model that holds rows out with the same seed must not hold out a whole fold
 _FOLD_SALT = 0x464F_4C44
 
@@ -132,18 +133,18 @@ def fold_views(dataset: Dataset, folds: RowFolds) -> list[ValidationFold]:
     dataset = held_rows(dataset)
     folds = folds.along(dataset)
     counts = _counts(dataset, folds)
-    return [_fold(dataset, folds, number, counts) for number in range(folds.count)]
-
-
-def _fold(dataset: Dataset, folds: RowFolds, number: int, counts: np.ndarray) -> ValidationFold:
-    others = folds.outside(number)
-    test = _view(dataset, FoldRows(folds, number, True), counts[:, number], f"fold {number}")
-    # summed, not subtracted from the whole: weights keep their digits
-    train = _view(dataset, FoldRows(folds, number, False), counts[:, others].sum(axis=1), f"all but fold {number}")
-    return ValidationFold(train, test)
+    views = []
+    for number in range(folds.count):
+        test = _view(dataset, FoldRows(folds, number, True), counts[:, number], f"fold {number}")
+        # The counts of the others are added, not subtracted from the whole: so weights keep all of their digits.
+        others = counts[:, folds.outside(number)].sum(axis=1)
+        train = _view(dataset, FoldRows(folds, number, False), others, f"all but fold {number}")
+        views.append(ValidationFold(train, test))
+    return views
 
 
 def _view(dataset: Dataset, rule: FoldRows, counts: np.ndarray, name: str) -> Dataset:
+    """The rows of a rule as a Dataset that knows how many there are, from counts (n_blocks, 2 + K)."""
     n_classes = dataset.schema.n_classes
     known = RowCounts(counts[:, 0].astype(np.int64), counts[:, 1], counts[:, 2:] if n_classes else None)
     if known.n_rows == 0:
@@ -158,12 +159,15 @@ def _view(dataset: Dataset, rule: FoldRows, counts: np.ndarray, name: str) -> Da
 def _counts(dataset: Dataset, folds: RowFolds) -> np.ndarray:
     """(n_blocks, count + 1, 2 + K): rows, total weight, weight of each class; the last of rows in no fold."""
     n_classes = dataset.schema.n_classes
-    blocks = dataset.source.light_blocks()
-    table = [[_figures(block, folds, number, n_classes) for number in range(folds.count + 1)] for block in blocks]
+    blocks = dataset.source.blocks_without_x()
+    # One pass over the targets, weights and row ids serves all folds; X, which is large, is not read for it.
+    table: list[list[list[float]]] = []
+    for block in blocks:
+        fold_of_row = folds(block.held_with)
+        of_block = []
+        for number in range(folds.count + 1):
+            rows = block.rows(fold_of_row == number)
+            of_classes = [] if n_classes is None else class_weights(rows, n_classes).tolist()
+            of_block.append([rows.n_rows, rows.weights.sum(), *of_classes])
+        table.append(of_block)
     return np.array(table).reshape(dataset.source.n_blocks, folds.count + 1, -1)
-
-
-def _figures(block: Block, folds: RowFolds, number: int, n_classes: int | None) -> list[float]:
-    rows = block.rows(folds(block.held_with) == number)
-    of_classes = [] if n_classes is None else class_weights(rows, n_classes).tolist()
-    return [rows.n_rows, rows.weights.sum(), *of_classes]

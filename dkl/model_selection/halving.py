@@ -13,6 +13,7 @@ import numpy as np
 from dkl.model_selection.proposals import Proposer
 from dkl.model_selection.search_loop import Budget, Journal
 
+# eta of the paper: two thirds of the trials end with each rung.
 _FACTOR = 3
 
 
@@ -27,7 +28,7 @@ class Ladder:
     amounts : tuple of int
         Of each rung, ascending.
     factor : float
-        One in so many trials climbs to the next rung.
+        One in so many trials is promoted to the next rung.
     """
 
     name: str
@@ -35,11 +36,11 @@ class Ladder:
     factor: float
 
     def survivors(self, count: int) -> int:
-        """How many of `count` trials climb."""
+        """How many of `count` trials are promoted."""
         return max(1, int(count / self.factor))
 
 
-def ladder_of(given: Any) -> Ladder:
+def ladder_of(given: object) -> Ladder:
     """The rungs that ``halving=(name, least, most)`` or ``(name, least, most, factor)`` asks for.
 
     Raises
@@ -59,6 +60,7 @@ def ladder_of(given: Any) -> Ladder:
     if not (isinstance(factor, Real) and float(factor) > 1.0):
         raise ValueError(f"halving has the factor {factor!r}; expected a number above 1")
     amounts, step = [int(least)], float(factor)
+    # Rounded up, so that each rung has at least one unit more; the last one has exactly what was asked for.
     while (following := math.ceil(amounts[-1] * step)) < int(most):
         amounts.append(following)
     return Ladder(name, (*amounts, int(most)), step)
@@ -70,9 +72,9 @@ def search_by_halving(
     """Judge the trials rung by rung.
 
     A rung begins when all of the one below is judged, and ranks it by score, of equals the first: the same trials
-    climb however many workers there are, and wherever the search is taken up again. Each rung fits anew with more of
-    the resource, so that a trial's score is that of a plain fit; with a factor of 3 this costs half as much again as
-    going on would.
+    are promoted however many workers there are, and wherever the search is taken up again. Each rung fits anew with
+    more of the resource, so that a trial's score is that of a plain fit; with a factor of 3 this costs half as much
+    again as going on would.
 
     Parameters
     ----------
@@ -92,12 +94,15 @@ def search_by_halving(
     Jamieson & Talwalkar 2016, "Non-stochastic best arm identification and hyperparameter optimization".
     """
     empty = np.empty((0, proposer.space.width))
+    # No score is known yet, so the first rung is the Latin hypercube of the proposer.
     points = proposer.propose(empty, np.empty(0), proposer.n_initial)
     running = [proposer.space.decode(point) for point in points]
     trials: dict[int, dict[str, Any]] = {}
     for amount in ladder.amounts:
-        rung = {len(trials) + place: {**chosen, ladder.name: amount} for place, chosen in enumerate(running)}
+        # A promoted trial is a new one with a number of its own, since it is fitted anew: the record keeps both scores.
+        rung = {len(trials) + place: {**values, ladder.name: amount} for place, values in enumerate(running)}
         trials |= rung
+        # A rung that was not judged whole cannot be ranked: who is promoted would depend on the order of the workers.
         if not journal.judge(rung, budget.deadline):
             break
         best = ranked([journal.record.score(trial) for trial in rung])[: ladder.survivors(len(rung))]
@@ -109,5 +114,6 @@ def search_by_halving(
 
 def ranked(scores: Sequence[float]) -> list[int]:
     """The places of the scores from the best on; those that failed are left out."""
+    # NaN is sorted to the end, and a stable sort leaves the first of equal scores in front.
     order = np.argsort(-np.asarray(scores, dtype=float), kind="stable")
     return [int(place) for place in order if np.isfinite(scores[place])]

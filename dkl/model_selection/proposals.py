@@ -1,4 +1,4 @@
-"""What to try next: a Gaussian process on the scores so far and an upper confidence bound, or plain random points."""
+"""What to try next: a Gaussian process on the scores so far and its upper confidence bound, or random points."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from dkl.model_selection.space import Space
 
 Acquisition = Literal["ucb", "random"]
 
-# points that an acquisition is evaluated at before the best of them are climbed from
+# The acquisition is evaluated at so many random points, and a gradient ascent starts from the best few of them.
 _CANDIDATES = 4_000
-_CLIMBS = 2
+_ASCENTS = 2
+# Starts of the fit of the process's length scales beside the default one: its likelihood has more than one maximum.
 _RESTARTS = 1
-# scores lower than the median by more than so many times what the best is above it say no more than that
+# A score that is below the median by more than so many times what the best is above it counts as no worse than that.
 _SPREAD = 3.0
 
 
@@ -74,25 +75,32 @@ class Proposer:
         -------
         ndarray of shape (count, width)
         """
-        first, chosen = len(points), [*points]
+        first, taken = len(points), [*points]
         bound = self._bound(points, scores) if self.acquisition == "ucb" and first else None
         for number in range(first, first + count):
-            point = self._point(number, np.reshape(chosen, (len(chosen), self.space.width)), bound)
+            point = self._point(number, np.reshape(taken, (len(taken), self.space.width)), bound)
             if point is None:
                 break
-            chosen.append(point)
-        return np.reshape(chosen[first:], (len(chosen) - first, self.space.width))
+            taken.append(point)
+        return np.reshape(taken[first:], (len(taken) - first, self.space.width))
 
     def _bound(self, points: np.ndarray, scores: np.ndarray) -> _Bound | None:
-        known = _levelled(scores)
-        if known is None or len(points) < min(self.n_initial, 2):
+        """The bound of a process on the scores so far; None while they are too few for one."""
+        known = scores[np.isfinite(scores)]
+        if len(known) == 0 or len(points) < min(self.n_initial, 2):
             return None
+        # A failed trial counts as the worst that is known. A very bad score is raised to a level below the median:
+        # a process that has to fit such depths takes all differences among the good trials for noise.
+        lowest = np.median(known) - _SPREAD * max(known.max() - np.median(known), np.finfo(float).tiny)
+        levels = np.maximum(np.where(np.isfinite(scores), scores, -np.inf), max(lowest, known.min()))
+        # The prior of the process has mean 0 and variance 1.
+        levels = (levels - levels.mean()) / (levels.std() or 1.0)
         with one_blas_thread():
-            return _Bound.fitted(self.space, points, known, self._random(len(points), "process"), self.kappa)
+            return _Bound.fitted(self.space, points, levels, self._random(len(points), "process"), self.kappa)
 
     def _point(self, number: int, taken: np.ndarray, bound: _Bound | None) -> np.ndarray | None:
         """Trial `number`: none of those that are taken, None where all are."""
-        seen = {point.tobytes() for point in taken}
+        tried = {point.tobytes() for point in taken}
         if number < self.n_initial:
             point = self.space.rounded(self._design()[number])[0]
         elif bound is None:
@@ -100,13 +108,14 @@ class Proposer:
         else:
             with one_blas_thread():
                 point = bound.believing(taken).best(self._random(number, "acquisition"))
-        return point if point.tobytes() not in seen else self._untried(number, seen, taken, bound)
+        return point if point.tobytes() not in tried else self._untried(number, tried, taken, bound)
 
-    def _untried(self, number: int, seen: set[bytes], taken: np.ndarray, bound: _Bound | None) -> np.ndarray | None:
-        if len(seen) >= self.space.size:
+    def _untried(self, number: int, tried: set[bytes], taken: np.ndarray, bound: _Bound | None) -> np.ndarray | None:
+        """A point that stands for other values than all trials so far: the best of many random ones by the bound."""
+        if len(tried) >= self.space.size:
             return None
         points = self.space.rounded(self._random(number, "untried").random_sample((_CANDIDATES, self.space.width)))
-        free = np.array([point.tobytes() not in seen for point in points])
+        free = np.array([point.tobytes() not in tried for point in points])
         if not free.any():
             return None
         if bound is None:
@@ -116,28 +125,21 @@ class Proposer:
 
     def _design(self) -> np.ndarray:
         """A Latin hypercube of `n_initial` points."""
+        # Every dimension is cut into as many slices as there are points, and each slice holds one of them: the first
+        # trials cover the range of each parameter evenly, however many parameters there are.
         rng = stream(self.seed, "initial trials")
         slices = np.stack([rng.permutation(self.n_initial) for _ in range(max(self.space.width, 1))], axis=1)
         return (slices[:, : self.space.width] + rng.random((self.n_initial, self.space.width))) / self.n_initial
 
     def _random(self, number: int, purpose: str) -> RandomState:
-        # the optimiser and scikit-learn's processes take this older kind of generator
+        # The optimiser and scikit-learn's processes take this older kind of generator. Each trial has a stream of its
+        # own, so that a search which is taken up again draws the same numbers.
         return RandomState(int(stream(self.seed, f"{purpose} of trial {number}").integers(2**32)))
-
-
-def _levelled(scores: np.ndarray) -> np.ndarray | None:
-    """Scores of mean 0 and deviation 1, without the failed and without depths that would hide all differences above."""
-    known = scores[np.isfinite(scores)]
-    if len(known) == 0:
-        return None
-    lowest = np.median(known) - _SPREAD * max(known.max() - np.median(known), np.finfo(float).tiny)
-    levels = np.maximum(np.where(np.isfinite(scores), scores, -np.inf), max(lowest, known.min()))
-    return (levels - levels.mean()) / (levels.std() or 1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class _Bound:
-    """The upper confidence bound of a fitted process."""
+    """The upper confidence bound mu(x) + kappa sigma(x) of a Gaussian process that was fitted to the scores so far."""
 
     space: Space
     process: Any
@@ -151,12 +153,15 @@ class _Bound:
         from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import Matern, WhiteKernel
 
+        # Scores change smoothly, not analytically, with most parameters: a Matern kernel of two derivatives. Each
+        # dimension has a length of its own, and the noise of the folds is fitted too.
         smooth = Matern(np.ones(space.width), length_scale_bounds=(0.05, 20.0), nu=2.5)
-        # values that mean the same (a whole number, a choice) are one point to the process
+        # Points that stand for the same values (of a whole number, of a choice) are one point to the process.
         kernel = wrap_kernel(smooth, space.rounded) + WhiteKernel(1e-2, (1e-6, 1.0))
         process = GaussianProcessRegressor(kernel, n_restarts_optimizer=_RESTARTS, random_state=random)
         with warnings.catch_warnings():
-            # a length at its bound says that a dimension hardly matters, or matters everywhere
+            # scikit-learn warns of a length at its bound, which only says that a dimension hardly matters, or matters
+            # everywhere.
             warnings.simplefilter("ignore")
             process.fit(points, levels)
         return cls(space, process, points, levels, kappa)
@@ -168,23 +173,26 @@ class _Bound:
         pending = taken[len(self.points) :]
         if len(pending) == 0:
             return self
+        # GP-BUCB (Desautels et al. 2014): a score equal to the mean leaves the mean as it is, and lowers the deviation
+        # around the pending points, so that a batch spreads out. The lengths are not fitted to such scores.
         levels = np.concatenate([self.levels, self.process.predict(pending)])
         process = GaussianProcessRegressor(self.process.kernel_, optimizer=None).fit(taken, levels)
         return replace(self, process=process)
 
     def of(self, points: np.ndarray) -> np.ndarray:
+        """The bound at points (n, width), of shape (n,)."""
         mean, deviation = self.process.predict(points, return_std=True)
         return mean + self.kappa * deviation
 
     def best(self, random: RandomState) -> np.ndarray:
-        """The point with the largest bound, as far as random points and climbs from the best of them say."""
+        """The point with the largest bound, as far as random points and ascents from the best of them say."""
         from bayes_opt.acquisition import UpperConfidenceBound
         from bayes_opt.target_space import TargetSpace
 
         cube = TargetSpace(None, {f"{place:03d}": (0.0, 1.0) for place in range(self.space.width)})
-        # it proposes nothing without a point, though the process has been fitted to all
+        # The library proposes nothing for a space without a point, though the process has been fitted to all of them.
         cube.register(self.points[0], self.levels[0])
-        chosen = UpperConfidenceBound(self.kappa).suggest(
-            self.process, cube, n_random=_CANDIDATES, n_smart=_CLIMBS, fit_gp=False, random_state=random
+        highest = UpperConfidenceBound(self.kappa).suggest(
+            self.process, cube, n_random=_CANDIDATES, n_smart=_ASCENTS, fit_gp=False, random_state=random
         )
-        return self.space.rounded(chosen)[0]
+        return self.space.rounded(highest)[0]

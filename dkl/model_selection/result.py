@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dkl.model_selection.space import Space
-from dkl.model_selection.trials import Record, table
+from dkl.model_selection.trial_record import Record, table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(eq=False)
@@ -43,19 +47,23 @@ class Tuning:
     message: str
     best_model_: Any = field(default=None)
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | Sequence[Axes] | None = None) -> Any:
         """Draw the trials: the score of each, and against every parameter; see `dkl.plots.TrialsDisplay`."""
         from dkl.plots.trials import TrialsDisplay
 
         return TrialsDisplay.from_tuning(self).plot(ax)
 
     def __repr__(self) -> str:
-        best = ", ".join(f"{name}={_shown(value)}" for name, value in self.best_params_.items())
+        shown = {
+            name: f"{value:.6g}" if isinstance(value, float) else repr(value)
+            for name, value in self.best_params_.items()
+        }
+        best = ", ".join(f"{name}={value}" for name, value in shown.items())
         return f"Tuning: {self.message}; best score {self.best_score_:.6g} in trial {self.best_index_} with {best}"
 
     def _repr_html_(self) -> str:
         ordered = self.trials.sort_values("score", ascending=False, kind="stable", na_position="last")
-        return f"<p>{_escaped(repr(self))}</p>{ordered.to_html(max_rows=12, float_format='{:.5g}'.format)}"
+        return f"<p>{escape(repr(self))}</p>{ordered.to_html(max_rows=12, float_format='{:.5g}'.format)}"
 
 
 def tuning_of(
@@ -87,15 +95,17 @@ def tuning_of(
     RuntimeError
         If no trial has a score.
     """
-    done = {trial: dict(chosen) for trial, chosen in parameters.items() if not record.missing(trial)}
+    done = {trial: dict(values) for trial, values in parameters.items() if not record.missing(trial)}
     scored = {trial: score for trial in done if np.isfinite(score := record.score(trial))}
     if not scored:
         errors = [error for trial in done if (error := record.error(trial))]
         cause = f"all of {len(done)} failed; the first said: {errors[0]}" if errors else "none ended before the timeout"
         raise RuntimeError(f"no trial has a score: {cause}")
+    # Scores with different amounts of a resource (epochs) do not compare: the best trial is one of the highest rung
+    # that any trial has reached.
     most = None if resource is None else max(done[trial][resource] for trial in scored)
-    last = [trial for trial in scored if resource is None or done[trial][resource] == most]
-    best = max(last, key=lambda trial: (scored[trial], -trial))
+    final = [trial for trial in scored if resource is None or done[trial][resource] == most]
+    best = max(final, key=lambda trial: (scored[trial], -trial))
     failed = len(done) - len(scored)
     message = f"{len(done)} trials of {record.n_folds} fold{'s' if record.n_folds > 1 else ''} of {split}"
     return Tuning(
@@ -107,11 +117,3 @@ def tuning_of(
         space=space,
         message=(f"{ended} after " if ended else "") + message + (f", {failed} failed" if failed else ""),
     )
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else repr(value)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

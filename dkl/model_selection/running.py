@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import dask
 
@@ -17,6 +17,10 @@ from dkl.kernels.threads import usable_cores
 from dkl.model_selection.evaluation import Outcome, Scoring, judged
 from dkl.model_selection.folds import ValidationFold
 from dkl.passes.backends import current_client
+from dkl.protocols.estimators import Estimator
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 LOG = logging.getLogger("dkl")
 
@@ -51,7 +55,7 @@ class Runner(Protocol):
 class InTurn:
     """One fit after another; each of its passes is spread over all workers or threads."""
 
-    model: Any
+    model: Estimator
     folds: Sequence[ValidationFold]
     scoring: Scoring
 
@@ -65,6 +69,7 @@ class InTurn:
                 if job.trial in failed:
                     continue
                 outcome = judged(self.model, job.parameters, self.folds[job.fold], self.scoring)
+                # A trial that fails on one fold has no score, so its other folds are not fitted.
                 failed |= {job.trial} if outcome.error else set()
                 yield job, outcome
 
@@ -73,46 +78,45 @@ class InTurn:
 class SideBySide:
     """As many fits at once as there are cores, the passes of each in its own thread."""
 
-    model: Any
+    model: Estimator
     folds: Sequence[ValidationFold]
     scoring: Scoring
     most: int
 
     def run(self, jobs: Sequence[TrialFit], deadline: float) -> Outcomes:
         """See `Runner`."""
+        # One thread computes each pass, since the fits beside it have the other cores.
         workers = ThreadPoolExecutor(min(self.most, usable_cores()), "dkl-search")
         with advice_held_back(), dask.config.set(scheduler="synchronous"), workers as pool:
             futures = {pool.submit(self._judged, job, deadline): job for job in jobs}
             try:
-                for future in _as_they_end(futures):
-                    if (outcome := future.result()) is not None:
-                        yield futures[future], outcome
+                under_way = set(futures)
+                while under_way:
+                    ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                    # A fit that was broken off raises here. Of those that ended together it comes last, so that the
+                    # outcomes of the others are kept.
+                    for future in sorted(ended, key=lambda future: future.exception() is not None):
+                        if (outcome := future.result()) is not None:
+                            yield futures[future], outcome
             finally:
                 for future in futures:
                     future.cancel()
 
     def _judged(self, job: TrialFit, deadline: float) -> Outcome | None:
+        """The outcome of one fit; None where the time was up before it began."""
         if time.monotonic() > deadline:
             return None
         return judged(self.model, job.parameters, self.folds[job.fold], self.scoring)
-
-
-def _as_they_end(futures: Any) -> Iterator[Any]:
-    """Those that were broken off come last of the ones that ended together: the others' outcomes are kept."""
-    left = set(futures)
-    while left:
-        ended, left = wait(left, return_when=FIRST_COMPLETED)
-        yield from sorted(ended, key=lambda future: future.exception() is not None)
 
 
 @dataclass(frozen=True, eq=False)
 class OnWorkers:
     """Each fit whole in one task of the cluster: a task that a dead worker takes along is run again elsewhere."""
 
-    model: Any
+    model: Estimator
     folds: Sequence[ValidationFold]
     scoring: Scoring
-    client: Any
+    client: Client
 
     def run(self, jobs: Sequence[TrialFit], deadline: float) -> Outcomes:
         """See `Runner`."""
@@ -120,7 +124,7 @@ class OnWorkers:
 
         folds = self.client.scatter(list(self.folds), broadcast=True, hash=False)
         futures = {
-            self.client.submit(_judged_on_worker, self.model, folds, self.scoring, job, pure=False): job for job in jobs
+            self.client.submit(_judged_on_worker, folds, job, self.model, self.scoring, pure=False): job for job in jobs
         }
         try:
             limit = None if deadline == float("inf") else max(deadline - time.monotonic(), 0.0)
@@ -137,7 +141,8 @@ class OnWorkers:
             self.client.cancel(list(futures), force=True)
 
 
-def _judged_on_worker(model: Any, folds: Sequence[ValidationFold], scoring: Scoring, job: TrialFit) -> Outcome:
+def _judged_on_worker(folds: Sequence[ValidationFold], job: TrialFit, model: Estimator, scoring: Scoring) -> Outcome:
+    """The task of one fit: its passes run in the task's own thread, since waiting for other tasks could block it."""
     with dask.config.set(scheduler="synchronous"):
         return judged(model, job.parameters, folds[job.fold], scoring)
 
@@ -159,17 +164,14 @@ def advice_held_back() -> Iterator[None]:
         LOG.removeFilter(is_no_advice)
 
 
-def runner_for(model: Any, folds: Sequence[ValidationFold], scoring: Scoring, parallel: int) -> Runner:
+def runner_for(model: Estimator, folds: Sequence[ValidationFold], scoring: Scoring, parallel: int) -> Runner:
     """Where the fits run best: whole on workers, if several are wanted at once and the rows can travel there."""
     if parallel == 1:
         return InTurn(model, folds, scoring)
     client = current_client()
     if client is None:
         return SideBySide(model, folds, scoring, parallel * len(folds))
-    return InTurn(model, folds, scoring) if _is_graph(folds[0]) else OnWorkers(model, folds, scoring, client)
-
-
-def _is_graph(fold: ValidationFold) -> bool:
-    """Whether rows are still to be computed by a Dask graph, which a task of the cluster cannot do."""
-    source = fold.train.source
-    return not source.stored_nbytes and dask.is_dask_collection(source.ticket(0))
+    source = folds[0].train.source
+    # Rows that are still to be computed by a Dask graph stay with the client: a task of the cluster cannot run a graph.
+    is_graph = not source.stored_nbytes and dask.is_dask_collection(source.ticket(0))
+    return InTurn(model, folds, scoring) if is_graph else OnWorkers(model, folds, scoring, client)

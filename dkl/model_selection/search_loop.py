@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from dkl.events import Event, Kind, StopRequested, Subscriber
 from dkl.model_selection.proposals import Proposer
 from dkl.model_selection.running import Runner, TrialFit
-from dkl.model_selection.trials import Record
+from dkl.model_selection.trial_record import Record
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,15 @@ class Journal:
         """Fit what is still missing of these trials; False where there should be no more, or the time was up before."""
         self._begun |= trials.keys()
         jobs = [
-            TrialFit(trial, fold, chosen) for trial, chosen in trials.items() for fold in self.record.missing(trial)
+            TrialFit(trial, fold, values) for trial, values in trials.items() for fold in self.record.missing(trial)
         ]
-        told: set[int] = set()
+        announced: set[int] = set()
+        # Closing the generator cancels the fits that are still under way when a subscriber ends the search.
         with closing(self.runner.run(jobs, deadline)) as outcomes:
             for job, outcome in outcomes:
                 self.record.keep(job.trial, job.fold, outcome)
-                if job.trial not in told and not self.record.missing(job.trial):
-                    told.add(job.trial)
+                if job.trial not in announced and not self.record.missing(job.trial):
+                    announced.add(job.trial)
                     self.tell("advanced", job.trial)
                     if self.ended:
                         break
@@ -103,10 +104,12 @@ class Journal:
         if trial is not None:
             detail = {"score": record.score(trial), "error": record.error(trial)}
         done = record.done
+        # Every event carries the best score so far, so that a progress bar needs no memory of its own.
         best = max((score for number in done if np.isfinite(score := record.score(number))), default=None)
         try:
             self.publish(Event(kind, "trials", len(done), self.total, detail={**detail, "best": best}))
         except StopRequested as request:
+            # The request is only noted here: there may be no score yet, and `judge` ends the trials once there is one.
             self.request = str(request) or "a subscriber ended the trials"
 
 
@@ -139,17 +142,16 @@ def search(proposer: Proposer, journal: Journal, budget: Budget, *, parallel: in
     while not budget.spent(len(points)):
         first, count = len(points), budget.room(len(points), parallel)
         known = np.array([record.score(trial) for trial in range(first)])
+        # The proposals follow from the numbers and the scores of the trials before this batch, never from which worker
+        # was the first to answer.
         points.extend(proposer.propose(np.reshape(points, (first, space.width)), known, count))
         batch = {trial: space.decode(points[trial]) for trial in range(first, len(points))}
         if not journal.judge(batch, budget.deadline) or len(batch) < count:
             break
-        _refuse_hopeless(record, range(len(points)), proposer.n_initial)
+        errors = [record.error(trial) for trial in range(len(points))]
+        # Where every one of the first trials fails, the model or the rows are at fault and not the parameters.
+        if len(errors) >= proposer.n_initial and all(errors):
+            raise RuntimeError(
+                f"the first {len(errors)} trials all failed, so the search was given up; the first said: {errors[0]}"
+            )
     return {trial: space.decode(point) for trial, point in enumerate(points)}
-
-
-def _refuse_hopeless(record: Record, trials: Sequence[int], enough: int) -> None:
-    errors = [record.error(trial) for trial in trials]
-    if len(errors) >= enough and all(errors):
-        raise RuntimeError(
-            f"the first {len(errors)} trials all failed, so the search was given up; the first said: {errors[0]}"
-        )

@@ -45,18 +45,21 @@ class Interval:
         return self._to_scale(self._from_scale(coordinates)) if self.whole else coordinates
 
     def _from_scale(self, places: np.ndarray) -> np.ndarray:
+        """The values at places in [0, 1]."""
         low, high = self._ends
         values = low + np.asarray(places) * (high - low)
         values = np.exp(values) if self.log else values
-        # whole numbers have equal shares of the range, the first and the last one included
+        # Rounding with ends that lie half a unit further out gives each whole number an equal share of the range.
         return np.clip(np.floor(values + 0.5) if self.whole else values, self.low, self.high)
 
     def _to_scale(self, values: np.ndarray) -> np.ndarray:
+        """The places in [0, 1] of values."""
         low, high = self._ends
         return np.clip(((np.log(values) if self.log else values) - low) / (high - low), 0.0, 1.0)
 
     @property
     def _ends(self) -> tuple[float, float]:
+        """What the places 0 and 1 stand for, on the scale itself."""
         margin = 0.5 if self.whole else 0.0
         low, high = self.low - margin, self.high + margin
         return (math.log(low), math.log(high)) if self.log else (low, high)
@@ -89,6 +92,7 @@ class Choice:
 
     def rounded(self, coordinates: np.ndarray) -> np.ndarray:
         """The places (n, width) of the values at the places (n, width)."""
+        # One-hot corners of the cube: any two values are equally far apart, since a choice has no order.
         return np.eye(self.width)[np.argmax(coordinates, axis=1)] if self.width else coordinates
 
 
@@ -135,6 +139,7 @@ class Space:
         return np.concatenate(parts, axis=1) if parts else points
 
     def _parts(self, points: np.ndarray, first: bool = False) -> list[tuple[str, Dimension, np.ndarray]]:
+        """Each dimension with its own coordinates of the points, of the first point alone if so wanted."""
         edges = np.cumsum([0, *(dimension.width for dimension in self.dimensions.values())])
         places = zip(self.dimensions.items(), edges[:-1], edges[1:], strict=True)
         rows = points[0] if first else points
@@ -164,14 +169,17 @@ def space_of(given: Mapping[str, Any] | Space) -> Space:
     return Space({str(name): _dimension(str(name), value) for name, value in given.items()})
 
 
-def _dimension(name: str, given: Any) -> Dimension:
+def _dimension(name: str, given: object) -> Dimension:
+    """The range or choice that one value of the dict describes; the name is for the error."""
     if isinstance(given, Interval | Choice):
         return given
     if isinstance(given, list):
         if not given:
             raise ValueError(f"space[{name!r}] is an empty list; expected the values to choose from")
         return Choice(tuple(given))
-    if isinstance(given, tuple) and len(given) in (2, 3) and all(_is_number(end) for end in given[:2]):
+    # True and False are whole numbers to Python, and no range to anybody.
+    ends = given[:2] if isinstance(given, tuple) and len(given) in (2, 3) else ()
+    if isinstance(given, tuple) and ends and all(isinstance(end, Real) and not isinstance(end, bool) for end in ends):
         return _interval(name, *given)
     raise ValueError(
         f"space[{name!r}] is {given!r}; expected a range (low, high), (low, high, scale) with scale one of "
@@ -179,7 +187,14 @@ def _dimension(name: str, given: Any) -> Dimension:
     )
 
 
-def _interval(name: str, low: Any, high: Any, scale: str | None = None) -> Interval:
+def _interval(name: str, low: float, high: float, scale: str | None = None) -> Interval:
+    """The range from low to high on a scale: that of whole numbers by itself where both ends are whole.
+
+    Raises
+    ------
+    ValueError
+        If the scale is unknown, or the ends do not suit it.
+    """
     if scale is None:
         scale = "int" if isinstance(low, Integral) and isinstance(high, Integral) else "linear"
     if scale not in _SCALES:
@@ -192,7 +207,3 @@ def _interval(name: str, low: Any, high: Any, scale: str | None = None) -> Inter
     if whole and not (float(low).is_integer() and float(high).is_integer()):
         raise ValueError(f"space[{name!r}] goes from {low!r} to {high!r}; the scale {scale!r} needs whole numbers")
     return Interval(float(low), float(high), log, whole)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)

@@ -23,7 +23,7 @@ from dkl.methods.parameters import check_parameters, drawn_seed
 from dkl.methods.posterior.learner import PosteriorFeatures
 from dkl.methods.potentials import PotentialProblem, joined_sums, potential_record
 from dkl.methods.sums import sums_by_fold
-from dkl.methods.validation import first_targets, rows_to_fit
+from dkl.methods.validation import first_targets, rows_to_fit, without_splits
 from dkl.model_selection.folds import RowFolds, fold_views
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
@@ -31,13 +31,16 @@ from dkl.progress import resolve_progress
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Record, RowSample
 
-# what acts on the values of the pass alone
+# The parameters that act on the values of the pass alone, so that a fit with other ones reads no row.
 FREE = {
     AlignedFeatures: ("rho", "k", "n_features", "estimator"),
     PosteriorFeatures: ("beta", "n_features", "estimator"),
 }
+# Of these the ones that only choose among weighed candidates: weighing, which takes longest, need not be done again.
 _CHOOSING = frozenset({"n_features", "estimator"})
-# pairs of rows that say how large a kernel is
+Swept = AlignedFeatures | PosteriorFeatures
+
+# So many pairs of rows say how large a kernel is; so many of them are mapped at a time, which bounds the memory.
 _PAIRS = 512
 _MAPPED_PAIRS = 32
 
@@ -77,14 +80,14 @@ class Sweep:
 
 
 def sweep(
-    learner: AlignedFeatures | PosteriorFeatures,
-    X: Any,
-    y: Any = None,
+    learner: Swept,
+    X: object,
+    y: object = None,
     *,
     values: Mapping[str, Sequence[Any]],
     folds: int | float = 5,
-    sample_weight: Any = None,
-    random_state: Any = None,
+    sample_weight: object = None,
+    random_state: int | np.random.RandomState | None = None,
 ) -> Sweep:
     """Compare all combinations of values that act on the sums of one pass alone, by what they promise for other rows.
 
@@ -133,24 +136,28 @@ def sweep(
     >>> len(found.table), found.best_params_["n_features"]
     (6, 100)
     """
-    combinations = _combinations(learner, values)
+    combinations = _combinations(type(learner), values)
     seed = drawn_seed(random_state)
     learner = clone(learner)
     if learner.random_state is None:
         learner.set_params(random_state=seed)
     dataset = rows_to_fit(learner, BesideFeatures(X), y, sample_weight, supervised=True)
-    dataset = Dataset(dataset.source, dataset.schema, store=dataset.store, name=dataset.name)
-    parts = RowFolds.of(folds, seed)
-    parts = parts.along(dataset)
+    dataset = without_splits(dataset)
+    parts = RowFolds.of(folds, seed).along(dataset)
+    # The views refuse folds without rows; the pass below finds the sums of all folds by itself.
     fold_views(dataset, parts)
-    for chosen in combinations:
-        _check(learner, chosen)
+    for combination in combinations:
+        candidate = copy.copy(learner).set_params(**combination)
+        check_parameters(candidate)
+        candidate._check_rest()
     fitted = learner.fit(dataset)
     judge = Judge.of(fitted, dataset, parts)
     started = time.perf_counter()
+    # The products are small, so that threads would take longer to start than to compute.
     with one_blas_thread():
-        scores = np.array([judge.alignments(fitted, chosen) for chosen in combinations])
+        scores = np.array([judge.alignments(fitted, combination) for combination in combinations])
     seconds = time.perf_counter() - started
+    # The mean over folds counts each by the weight of its rows, as in `dkl.tune`.
     means = scores @ judge.weights / judge.weights.sum()
     best = int(np.argmax(means))
     return Sweep(
@@ -162,33 +169,36 @@ def sweep(
     )
 
 
-def _combinations(learner: Any, values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    free = next((names for kind, names in FREE.items() if isinstance(learner, kind)), None)
+def _combinations(learner_class: type, values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of the values, those that weigh alike one after the other.
+
+    Raises
+    ------
+    ValueError
+        If the class cannot be swept, or a parameter needs a pass of its own.
+    """
+    free = next((names for kind, names in FREE.items() if issubclass(learner_class, kind)), None)
     if free is None:
         raise ValueError(
-            f"learner is {learner!r}; a sweep is for AlignedFeatures and PosteriorFeatures, whose choice acts on the "
-            "sums of one pass; use dkl.tune for others"
+            f"learner is of class {learner_class.__name__}; a sweep is for AlignedFeatures and PosteriorFeatures, "
+            "whose choice acts on the sums of one pass; use dkl.tune for others"
         )
     if not isinstance(values, Mapping) or not values or not all(len(given) for given in values.values()):
         raise ValueError(f"values is {values!r}; expected lists of values, such as {{{free[0]!r}: [0.1, 1.0]}}")
     for name in values:
         if name not in free:
             raise ValueError(
-                f"values names {name!r}, and of {type(learner).__name__} only {', '.join(free)} need no further pass; "
+                f"values names {name!r}, and of {learner_class.__name__} only {', '.join(free)} need no further pass; "
                 "use dkl.tune for others"
             )
-    # what only chooses changes fastest: combinations that weigh alike follow each other
+    # The parameters that only choose change fastest, so that combinations which weigh alike follow each other and share
+    # their weights.
     names = sorted(values, key=lambda name: name in _CHOOSING)
-    return [dict(zip(names, chosen, strict=True)) for chosen in product(*(values[name] for name in names))]
-
-
-def _check(learner: Any, chosen: Mapping[str, Any]) -> None:
-    other = copy.copy(learner).set_params(**chosen)
-    check_parameters(other)
-    other._check_rest()
+    return [dict(zip(names, given, strict=True)) for given in product(*(values[name] for name in names))]
 
 
 def _table(combinations: list[dict[str, Any]], means: np.ndarray, scores: np.ndarray) -> Any:
+    """A data frame of the combinations with the mean and the deviation of their held-out alignments."""
     import pandas as pd
 
     return pd.DataFrame({"alignment": means, "deviation": scores.std(axis=1)}).join(pd.DataFrame(combinations))
@@ -225,7 +235,7 @@ class Judge:
     last: dict[Any, list[np.ndarray]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, fitted: Any, dataset: Dataset, folds: RowFolds) -> Judge:
+    def of(cls, fitted: Swept, dataset: Dataset, folds: RowFolds) -> Judge:
         """Run the pass by fold.
 
         Parameters
@@ -240,21 +250,20 @@ class Judge:
             pivot=first_targets(dataset),
         )
         records: list[Record] = [fold_record(problem, folds), RowSample("pairs", 2 * _PAIRS, folds.seed)]
-        found = run_pass(
+        by_fold, rows = run_pass(
             dataset.source,
             records,
             publish=resolve_progress(fitted.progress),
             memory_limit=fitted.memory_limit,
             device=computing_device(fitted.device),
-        )
-        by_fold, rows = found.results
+        ).results
         inside = [{name: sums[f] for name, sums in by_fold.items()} for f in range(folds.count + 1)]
         return cls.of_sums(fitted, problem, inside, rows, folds.outside)
 
     @classmethod
     def of_sums(
         cls,
-        fitted: Any,
+        fitted: Swept,
         problem: PotentialProblem,
         inside: list[dict[str, np.ndarray]],
         rows: Block,
@@ -264,37 +273,46 @@ class Judge:
         n_folds = len(inside) - 1
         driver, values, totals, between, weights = fitted._driver, [], [], [], []
         for f in range(n_folds):
+            # The sums outside a fold are added, not subtracted from the whole: a difference of large sums would lose
+            # digits.
             others = [inside[g] for g in outside_of(f)]
             outside = {name: np.sum([sums[name] for sums in others], axis=0) for name in inside[f]}
             state = driver.step(problem, driver.init(problem), [outside])
-            values.append(state.values)
+            values.append(np.asarray(state.values))
             totals.append(state.total)
             weights.append(_weight(problem, inside[f]))
-            between.append(_between(problem, inside[f], outside))
-        means = _mean_features(problem, inside)
+            between.append(np.sum(_centred(problem, inside[f]) * _centred(problem, outside), axis=(0, 2)))
+        # The mean of the features over all rows, (parts, D). For classes the sums are by class; for numbers the last
+        # target is a column of ones.
+        features = [_features(problem, sums) for sums in inside]
+        summed = [of_fold[:, :, -1] if problem.n_classes is None else of_fold.sum(axis=2) for of_fold in features]
+        means = np.sum(summed, axis=0) / sum(_weight(problem, sums) for sums in inside)
         pairs = centred_pairs(rows, problem.candidates, means, dtype=problem.dtype)
         return cls(values, totals, between, pairs, _target_size(problem, rows), np.array(weights))
 
-    def alignments(self, fitted: Any, chosen: Mapping[str, Any]) -> np.ndarray:
+    def alignments(self, fitted: Swept, chosen: Mapping[str, Any]) -> np.ndarray:
         """The held-out alignment of the features that a learner with these parameters would choose, (F,)."""
         learner = copy.copy(fitted)
-        # the names are known to be parameters and the values to be right: set_params would take as long as the rest
-        vars(learner).update(chosen)
-        found = []
+        # All names and values have been checked, and `set_params` would take as long as the rest.
+        learner.__dict__.update(chosen)
+        of_folds = []
         for weights, between in zip(self._weighed(learner, chosen), self.between, strict=True):
             choice = learner.chosen(weights)
+            # The learned kernel is k = sum_j q_j k_j with q_j the square of the amplitude of candidate j. Its centred
+            # alignment with the targets between two sets of rows is sum_j q_j between_j, over the size of k and that of
+            # the targets' kernel (Cortes, Mohri & Rostamizadeh 2012, definition 4).
             shares = choice.amplitudes**2
             kernel = shares.astype(np.float32) @ self.pairs[choice.index]
             length = float(np.sqrt(np.mean(np.square(kernel, dtype=np.float64))))
-            found.append(float(shares @ between[choice.index]) / max(length * self.size, np.finfo(float).tiny))
-        return np.array(found)
+            of_folds.append(float(shares @ between[choice.index]) / max(length * self.size, np.finfo(float).tiny))
+        return np.array(of_folds)
 
-    def _weighed(self, learner: Any, chosen: Mapping[str, Any]) -> list[np.ndarray]:
+    def _weighed(self, learner: Swept, chosen: Mapping[str, Any]) -> list[np.ndarray]:
         """The weights of the candidates without each fold; those of the last call, if they are the same."""
         key = tuple((name, value) for name, value in chosen.items() if name not in _CHOOSING)
         if key not in self.last:
             self.last.clear()
-            self.last[key] = [learner.weighed(*one) for one in zip(self.values, self.totals, strict=True)]
+            self.last[key] = [learner.weighed(v, n) for v, n in zip(self.values, self.totals, strict=True)]
         return self.last[key]
 
 
@@ -302,7 +320,7 @@ def fold_record(problem: PotentialProblem, folds: RowFolds) -> BlockSum:
     """The record of the potentials' sums, of each fold apart and of the rows that no fold holds."""
     whole = potential_record(problem)
     accumulators = {
-        name: Accumulator((folds.count + 1, *one.shape), one.dtype) for name, one in whole.accumulators.items()
+        name: Accumulator((folds.count + 1, *of_all.shape), of_all.dtype) for name, of_all in whole.accumulators.items()
     }
     operands = {**whole.operands, "folds": folds}
     return BlockSum("potentials by fold", sums_by_fold, accumulators, operands, cost=whole.cost)
@@ -322,51 +340,40 @@ def centred_pairs(rows: Block, candidates: FeatureMap, means: np.ndarray, *, dty
     dtype : {"float32", "float64"}
     """
     parts, size = means.shape
-    found = np.empty((size, rows.n_rows // 2), np.float32)
-    for start in range(0, found.shape[1], _MAPPED_PAIRS):
-        stop = min(start + _MAPPED_PAIRS, found.shape[1])
+    kernels = np.empty((size, rows.n_rows // 2), np.float32)
+    for start in range(0, kernels.shape[1], _MAPPED_PAIRS):
+        stop = min(start + _MAPPED_PAIRS, kernels.shape[1])
         phi = np.asarray(map_rows(rows.X[2 * start : 2 * stop], candidates, dtype)).reshape(-1, parts, size) - means
-        found[:, start:stop] = np.einsum("pmd,pmd->dp", phi[0::2], phi[1::2])
-    return found
+        kernels[:, start:stop] = np.einsum("pmd,pmd->dp", phi[0::2], phi[1::2])
+    return kernels
 
 
 def _features(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The sums of each candidate's features times each target, (parts, D, K)."""
     return joined_sums("features", problem.n_targets, problem, sums)
 
 
 def _weight(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> float:
+    """The weight of the rows that were summed: of all classes, or the sum of the column of ones."""
     targets = sums["targets"]
     return float(targets[-1] if problem.n_classes is None else targets.sum())
 
 
 def _centred(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
     """Sums of the features times targets without their mean, a unit of weight: (parts, D, K)."""
+    # sum_i phi(x_i) (y_i - mean) = sum_i phi(x_i) y_i - mean sum_i phi(x_i). Indicators of classes in place of -1 and
+    # +1 have half the distance between them, which the factor sqrt(2) makes up for in the product of two such sums.
     features, targets, weight = _features(problem, sums), sums["targets"], _weight(problem, sums)
     if problem.n_classes is None:
         return (features[:, :, :-1] - features[:, :, -1:] * (targets[:-1] / weight)) / weight
     return np.sqrt(2.0) * (features - features.sum(axis=2, keepdims=True) * (targets / weight)) / weight
 
 
-def _between(
-    problem: PotentialProblem, inside: Mapping[str, np.ndarray], outside: Mapping[str, np.ndarray]
-) -> np.ndarray:
-    return np.sum(_centred(problem, inside) * _centred(problem, outside), axis=(0, 2))
-
-
-def _mean_features(problem: PotentialProblem, folds: list[dict[str, np.ndarray]]) -> np.ndarray:
-    """(parts, D), over all rows."""
-    weight = sum(_weight(problem, sums) for sums in folds)
-    each = [_features(problem, sums) for sums in folds]
-    if problem.n_classes is None:
-        return np.sum([one[:, :, -1] for one in each], axis=0) / weight
-    return np.sum([one.sum(axis=2) for one in each], axis=0) / weight
-
-
 def _target_size(problem: PotentialProblem, rows: Block) -> float:
     """The root mean square, over pairs of rows, of the targets' centred kernel."""
     targets = encode_targets(rows, problem.n_classes, problem.class_weight)
     targets = targets if problem.n_classes is not None else targets[:, :-1]
-    # drawn by their weights: in the sample each row counts once
+    # Rows were drawn by their weights, so that in the sample each of them counts once.
     targets = targets / rows.weights[:, None]
     targets = targets - targets.mean(axis=0)
     factor = 1.0 if problem.n_classes is None else 2.0

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -14,27 +14,26 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.target_statistics import target_scale
-from dkl.methods.density.fit import meta_spectrum_of, penalty_of
 from dkl.methods.density.learner import TunedRegressor
 from dkl.methods.density.pass_records import FoldSums
-from dkl.methods.density.penalty import DensityPenalty, MetaSpectrum
+from dkl.methods.density.penalty import MetaSpectrum
 from dkl.methods.density.row_summary import Squared, SquaredRows
 from dkl.methods.density.squared import cross_validate
 from dkl.methods.parameters import check_parameters, drawn_seed
-from dkl.model_selection.evaluation import Outcome, Scoring, with_parameters
+from dkl.model_selection.evaluation import Outcome, with_parameters
 from dkl.model_selection.folds import RowFolds
 from dkl.model_selection.running import Outcomes, TrialFit
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
 
-# what does not change the features, so that it needs no further pass
+# These parameters act on the sums of a pass: they change neither the frequencies nor the rows, so no trial reads rows.
 WITHOUT_PASS = frozenset(
     {"lam", "Lam", "gamma", "length_scale", "meta_kernel", "density_floor", "center", "shared_density"}
 )
 _SCORES = (None, "r2", "neg_mean_squared_error")
 
 
-def needs_no_pass(model: Any, names: Iterable[str], scoring: Scoring, n_folds: int) -> bool:
+def needs_no_pass(model: object, names: Iterable[str], scoring: str | None, n_folds: int) -> TypeGuard[TunedRegressor]:
     """Whether all trials can be judged on sums that one pass finds.
 
     Parameters
@@ -42,7 +41,7 @@ def needs_no_pass(model: Any, names: Iterable[str], scoring: Scoring, n_folds: i
     model : estimator
     names : iterable of str
         Of the parameters that are searched.
-    scoring : str, callable or None
+    scoring : str or None
     n_folds : int
     """
     return (
@@ -51,7 +50,7 @@ def needs_no_pass(model: Any, names: Iterable[str], scoring: Scoring, n_folds: i
         and model.max_rows is None
         and n_folds > 1
         and WITHOUT_PASS.issuperset(names)
-        and (scoring in _SCORES if not callable(scoring) else False)
+        and scoring in _SCORES
     )
 
 
@@ -84,7 +83,7 @@ class OnSums:
     scoring: str | None
 
     @classmethod
-    def of(cls, model: TunedRegressor, dataset: Dataset, folds: RowFolds, scoring: Any) -> OnSums:
+    def of(cls, model: TunedRegressor, dataset: Dataset, folds: RowFolds, scoring: str | None) -> OnSums:
         """Run the pass.
 
         Parameters
@@ -94,6 +93,8 @@ class OnSums:
         folds : RowFolds
         scoring : str or None
         """
+        # The steps of `TunedLearner.fit` up to its first pass over the features: check, seed, scale, draw the
+        # frequencies.
         learner = with_parameters(model, {"checkpoint": None})
         check_parameters(learner)
         learner._check_rest()
@@ -102,16 +103,17 @@ class OnSums:
         reference = learner._reference(learner.family_, dataset.n_columns, seed=learner.seed_)
         n_targets = dataset.schema.n_targets or 1
         scale = target_scale(dataset.source, n_targets)
+        # Standardised targets make lam mean the same whatever their unit is; scores are scaled back by `_scores`.
         targets = NewtonTargets(np.arange(n_targets), None, center=scale.center, scale=scale.scale)
         wanted = FoldSums(replace(reference, scaler=scaler), targets, folds, n_folds=folds.count, n_rows=dataset.n_rows)
-        found = run_pass(
+        pass_over_rows = run_pass(
             dataset.source,
             wanted.records(),
             memory_limit=model.memory_limit,
             device=computing_device(model.device),
         )
-        sums = wanted.collect(found.results)
-        variances = np.array([_variances(one) for one in sums])
+        sums = wanted.collect(pass_over_rows.results)
+        variances = np.array([_variances(of_fold) for of_fold in sums])
         return cls(learner, reference, sums, variances, scale.scale, scoring)
 
     def run(self, jobs: Sequence[TrialFit], deadline: float) -> Outcomes:
@@ -121,16 +123,24 @@ class OnSums:
             if time.monotonic() > deadline:
                 return
             of_trial = list(group)
+            # One solve gives the errors on all folds, so the folds of a trial share it and its time.
             outcomes = self._judged(of_trial[0].parameters, spectra)
             yield from ((job, outcomes[job.fold]) for job in of_trial)
 
     def _judged(self, parameters: Mapping[str, Any], spectra: dict[str, MetaSpectrum]) -> list[Outcome]:
+        """The outcomes of a trial, one a fold; `spectra` holds the last eigendecomposition."""
         started = time.perf_counter()
         try:
             model = with_parameters(self.model, parameters)
             model.family_ = self.model.family_
             check_parameters(model)
-            penalty = self._penalty(model, spectra)
+            # Trials that share the meta-kernel and its length share the eigendecomposition of its matrix over all
+            # pairs of frequencies. One of them is kept at a time, since it takes D^2 numbers.
+            key = repr((model.meta_kernel, model.length_scale))
+            if key not in spectra:
+                spectra.clear()
+                spectra[key] = model._meta_spectrum(self.reference)
+            penalty = model._penalty(spectra[key])
             errors = cross_validate(self.sums, penalty, model.lam, shared=model.shared_density).errors
             scores = self._scores(errors)
         except Exception as error:
@@ -138,19 +148,11 @@ class OnSums:
         seconds = (time.perf_counter() - started) / len(self.sums)
         return [Outcome(float(score), seconds) for score in scores]
 
-    def _penalty(self, model: TunedRegressor, spectra: dict[str, MetaSpectrum]) -> DensityPenalty:
-        """Trials that share a length share its eigendecomposition."""
-        key = repr((model.meta_kernel, model.length_scale))
-        if key not in spectra:
-            # one matrix of all pairs of frequencies at a time
-            spectra.clear()
-            spectra[key] = meta_spectrum_of(model, self.reference)
-        return penalty_of(model, spectra[key])
-
     def _scores(self, errors: np.ndarray) -> np.ndarray:
+        """The score of each fold, (F,), from the mean squared errors (F, K) of standardised targets."""
         if self.scoring == "neg_mean_squared_error":
             return -(errors * self.scales**2).mean(axis=1)
-        # of a constant target all is explained or nothing, as in scikit-learn
+        # R^2 of a constant target is 1 without an error and 0 with one, as in scikit-learn.
         unexplained = np.divide(errors, self.variances, out=(errors > 0.0).astype(float), where=self.variances > 0.0)
         return np.mean(1.0 - unexplained, axis=1)
 
@@ -158,6 +160,9 @@ class OnSums:
 def _variances(rows: Squared) -> np.ndarray:
     """The weighted variance of each target, (K,)."""
     if isinstance(rows, SquaredRows):
+        # The rows themselves were kept, where there are fewer of them than features.
         mean = rows.weights @ rows.targets / rows.weight
         return rows.weights @ (rows.targets - mean) ** 2 / rows.weight
+    # E[y^2] - E[y]^2: the last column of the cross products belongs to the intercept, so it holds the sums of the
+    # targets.
     return np.maximum(rows.squares / rows.weight - (rows.cross[:, -1] / rows.weight) ** 2, 0.0)

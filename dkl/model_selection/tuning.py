@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, Self
 
+import numpy as np
 from sklearn.base import clone, is_classifier, is_regressor
 
 from dkl.data.coerce import as_dataset
@@ -25,16 +26,19 @@ from dkl.model_selection.result import Tuning, tuning_of
 from dkl.model_selection.running import Runner, runner_for
 from dkl.model_selection.search_loop import Budget, Journal, search
 from dkl.model_selection.space import Space, space_of
-from dkl.model_selection.trials import Record
+from dkl.model_selection.trial_record import Record
 from dkl.model_selection.tuned_trials import OnSums, needs_no_pass
-from dkl.progress import resolve_progress
+from dkl.progress import Choice, resolve_progress
+from dkl.protocols.estimators import Estimator
 from dkl.version import __version__
+
+SeedChoice = int | np.random.RandomState | None
 
 
 def tune(
-    model: Any,
-    X: Any,
-    y: Any = None,
+    model: Estimator,
+    X: object,
+    y: object = None,
     *,
     groups: Any = None,
     times: Any = None,
@@ -48,11 +52,11 @@ def tune(
     n_initial: int = 5,
     parallel: int = 1,
     halving: tuple[Any, ...] | None = None,
-    sample_weight: Any = None,
+    sample_weight: object = None,
     refit: bool = True,
-    random_state: Any = None,
-    checkpoint: Any = None,
-    progress: Any = None,
+    random_state: SeedChoice = None,
+    checkpoint: str | None = None,
+    progress: Choice = None,
 ) -> Tuning:
     """Search for the hyper-parameters of a model by Bayesian optimisation of its cross-validated score.
 
@@ -141,7 +145,7 @@ def tune(
     >>> bool(tuning.best_score_ > 0.9), len(tuning.trials)
     (True, 8)
     """
-    search_for = Search(
+    settings = Search(
         space=space,
         n_trials=n_trials,
         timeout=timeout,
@@ -156,13 +160,15 @@ def tune(
         checkpoint=checkpoint,
         progress=progress,
     )
-    search_for.check(model)
+    # All that can be wrong with the arguments is said before a row is read.
+    settings.check(model)
     started = time.monotonic()
+    # Whole numbers may be classes or amounts: what the model is decides, where the rows do not say.
     task: TaskChoice = "classification" if is_classifier(model) else "regression" if is_regressor(model) else "auto"
     dataset = rows_to_search("tune", BesideFeatures(X, groups, times), y, sample_weight, task)
-    search_for = search_for.seeded(model, dataset)
-    model = quiet(model, search_for.random_state)
-    tuning = search_for.run(model, dataset, started)
+    settings = settings.seeded(model, dataset)
+    model = quiet(model, settings.seed)
+    tuning = settings.run(model, dataset, started)
     if refit:
         tuning.best_model_ = fitted_to(with_parameters(model, tuning.best_params_), dataset)
     return tuning
@@ -170,7 +176,7 @@ def tune(
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """How a search is done; the fields are the parameters of `tune`."""
+    """How a search is done: the parameters of `tune`, and the seed and the fingerprint that `seeded` finds."""
 
     space: Mapping[str, Any]
     n_trials: int | None
@@ -182,9 +188,10 @@ class Search:
     n_initial: int
     parallel: int
     halving: tuple[Any, ...] | None
-    random_state: Any
-    checkpoint: Any
-    progress: Any
+    random_state: SeedChoice
+    checkpoint: str | None
+    progress: Choice
+    seed: int = 0
     fingerprint: str = ""
 
     @property
@@ -192,7 +199,7 @@ class Search:
         """The rungs of a search by halving."""
         return None if self.halving is None else ladder_of(self.halving)
 
-    def check(self, model: Any) -> None:
+    def check(self, model: Estimator) -> None:
         """Refuse what has no meaning.
 
         Raises
@@ -217,27 +224,37 @@ class Search:
         if not (isinstance(self.kappa, Real) and self.kappa >= 0):
             raise ValueError(f"kappa is {self.kappa!r}; expected a number of at least 0")
 
-    def seeded(self, model: Any, dataset: Dataset) -> Self:
-        """With the seed, that of the checkpoint where there is one, and the fingerprint of the run."""
+    def seeded(self, model: Estimator, dataset: Dataset) -> Self:
+        """The search with its seed, that of the checkpoint where there is one, and with the fingerprint of the run."""
         fingerprint = "" if self.checkpoint is None else self._fingerprint(model, dataset)
         seed = stored_seed(self.random_state, self.checkpoint, fingerprint)
-        return replace(self, random_state=seed, fingerprint=fingerprint)
+        return replace(self, seed=seed, fingerprint=fingerprint)
 
-    def _fingerprint(self, model: Any, dataset: Dataset) -> str:
-        """Of all that the trials follow from; a larger budget goes on with the same ones."""
+    def _fingerprint(self, model: Estimator, dataset: Dataset) -> str:
+        """The digest of all that the trials follow from: what a checkpoint has to agree with."""
+        # The numbers of trials and seconds are left out: a larger budget goes on with the same trials. With halving
+        # the first rung has as many trials as are asked for, so there the number belongs to it.
         settings = (space_of(self.space), self.folds, self.acquisition, self.kappa, self.n_initial, self.parallel)
         begun = None if self.halving is None else (self.halving, self.n_trials)
         seed = self.random_state if isinstance(self.random_state, Integral) else None
-        scoring = _name_of(self.scoring)
+        scoring = self.scoring
+        if callable(scoring):
+            scoring = getattr(scoring, "__qualname__", type(scoring).__name__)
         return digest_of(what_counts(model), settings, begun, scoring, seed, dataset.fingerprint, __version__)
 
-    def run(self, model: Any, dataset: Dataset, started: float) -> Tuning:
-        """The search itself."""
+    def run(self, model: Estimator, dataset: Dataset, started: float) -> Tuning:
+        """The search itself, from its seed on, until `timeout` seconds after the time `started`."""
         ladder, space = self.ladder, space_of(self.space)
         n_initial = self.n_initial if ladder is None else int(self.n_trials or 0)
-        proposer = Proposer(space, self.random_state, n_initial, self.acquisition, float(self.kappa))
+        proposer = Proposer(space, self.seed, n_initial, self.acquisition, float(self.kappa))
         budget = Budget(self.n_trials, float("inf") if self.timeout is None else started + self.timeout)
-        journal = self._journal(model, dataset)
+        folds = RowFolds.of(self.folds, self.seed)
+        views = fold_views(dataset, folds)
+        record = Record.of(views, stage_checkpoint(self.checkpoint, "trials"), self.fingerprint)
+        runner = self._runner(model, dataset, folds, views)
+        # The number of fits of halving is not known beforehand: failed trials shorten the rungs.
+        total = (self.n_trials or 0) if ladder is None else 0
+        journal = Journal(record, runner, resolve_progress(self.progress), total)
         with journal.under_way():
             if ladder is None:
                 parameters = search(proposer, journal, budget, parallel=self.parallel)
@@ -249,22 +266,17 @@ class Search:
             journal.record, parameters, space, split=kind_of_split(dataset), resource=resource, ended=ended
         )
 
-    def _journal(self, model: Any, dataset: Dataset) -> Journal:
-        folds = RowFolds.of(self.folds, self.random_state)
-        views = fold_views(dataset, folds)
-        record = Record.of(views, stage_checkpoint(self.checkpoint, "trials"), self.fingerprint)
-        total = (self.n_trials or 0) if self.halving is None else 0
-        return Journal(record, self._runner(model, dataset, folds, views), resolve_progress(self.progress), total)
-
-    def _runner(self, model: Any, dataset: Dataset, folds: RowFolds, views: Sequence[ValidationFold]) -> Runner:
-        names = space_of(self.space).dimensions
-        forward = dataset.schema.held_by == "time"
-        if self.halving is None and not forward and needs_no_pass(model, names, self.scoring, len(views)):
-            return OnSums.of(model, dataset, folds, self.scoring)
+    def _runner(self, model: Estimator, dataset: Dataset, folds: RowFolds, views: Sequence[ValidationFold]) -> Runner:
+        """Where the fits run: on the sums of one pass where the space allows it, else fit by fit."""
+        names, scoring = space_of(self.space).dimensions, self.scoring
+        # Sums by fold serve models of all other folds; by time a fold is judged by models of the older ones alone.
+        searches_alone = self.halving is None and dataset.schema.held_by != "time"
+        if searches_alone and not callable(scoring) and needs_no_pass(model, names, scoring, len(views)):
+            return OnSums.of(model, dataset, folds, scoring)
         return runner_for(model, views, self.scoring, self.parallel)
 
 
-def check_names(model: Any, space: Space, ladder: Ladder | None, scoring: Scoring) -> None:
+def check_names(model: Estimator, space: Space, ladder: Ladder | None, scoring: Scoring) -> None:
     """Refuse a space of parameters that the model does not have.
 
     Raises
@@ -281,7 +293,7 @@ def check_names(model: Any, space: Space, ladder: Ladder | None, scoring: Scorin
         )
     known = model.get_params(deep=True)
     for name in (*space.dimensions, *(() if ladder is None else (ladder.name,))):
-        # a nested name may belong to what another part of the space puts there
+        # `features__n_features` may belong to an estimator that another part of the space puts in for `features`.
         if name not in known and name.rpartition("__")[0] not in space.dimensions:
             hint = ""
             if "__" in name and isinstance(known.get(name.partition("__")[0]), str):
@@ -296,7 +308,7 @@ def check_names(model: Any, space: Space, ladder: Ladder | None, scoring: Scorin
 
 
 def rows_to_search(
-    asking: str, beside: BesideFeatures, y: Any, sample_weight: Any, task: TaskChoice, *, warns: bool = True
+    asking: str, beside: BesideFeatures, y: object, sample_weight: object, task: TaskChoice, *, warns: bool = True
 ) -> Dataset:
     """The rows as one Dataset with a target, for the function `asking`.
 
@@ -313,7 +325,7 @@ def rows_to_search(
     return dataset
 
 
-def quiet(model: Any, seed: int) -> Any:
+def quiet(model: Estimator, seed: int) -> Estimator:
     """A copy that tells of no progress, keeps no checkpoint of its own, and draws from the seed of the search."""
     given = clone(model).get_params(deep=True)
     changed: dict[str, Any] = {}
@@ -324,8 +336,3 @@ def quiet(model: Any, seed: int) -> Any:
         elif kind in ("progress", "checkpoint") and reads_blocks(model):
             changed[name] = False if kind == "progress" else None
     return clone(model).set_params(**changed)
-
-
-def _name_of(scoring: Scoring) -> str | None:
-    """What a scoring is called in a fingerprint."""
-    return getattr(scoring, "__qualname__", type(scoring).__name__) if callable(scoring) else scoring

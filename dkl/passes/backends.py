@@ -13,21 +13,29 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import dask
 
 from dkl.errors import ClusterError
-from dkl.passes.dispatch import POLL_S, Backend, TaskLost
+from dkl.passes.dispatch import Backend
+from dkl.passes.lost_workers import POLL_S, TaskLost
 from dkl.passes.reading import LOADER
 from dkl.passes.tasks import StopFlag
 from dkl.passes.transport import Packed, Shared, packed, shared, shared_file, unpacking
 from dkl.process import usable_cores
 
+if TYPE_CHECKING:
+    from distributed import Client
+    from distributed import Future as ClusterFuture
+
+# A cluster without workers for so long will get none: dask.config "dkl.no-workers-timeout".
 NO_WORKERS_TIMEOUT_S = 30.0
+# The scheduler is asked for its workers so often, and given so long to answer.
 LOOK_EVERY_S = 1.0
 ANSWER_S = 5.0
+# What is smaller travels with every task; the way by a worker's memory costs more than that.
 SMALL_BYTES = 1 << 16
 MOST_SENDS = 6
 STOP_WITHIN_S = 1.5
@@ -61,13 +69,13 @@ class ThreadBackend:
     def slots(self) -> list[str]:
         return ["threads"] * self._n_threads
 
-    def share(self, value: Any) -> Any:
+    def share(self, value: object) -> object:
         return value
 
-    def is_lost(self, handle: Any) -> bool:
+    def is_lost(self, handle: object) -> bool:
         return False
 
-    def send_rows(self, value: Any) -> Any:
+    def send_rows(self, value: object) -> object:
         return value
 
     def process_bytes(self) -> int | None:
@@ -76,6 +84,7 @@ class ThreadBackend:
     def submit(
         self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
     ) -> Future:
+        # All threads are alike, and take their tasks in the order in which they come: there is nothing to prefer.
         future = self._pool.submit(unpacking, function, *args)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
@@ -98,6 +107,7 @@ class ThreadBackend:
     def close(self) -> None:
         """End the pass: what runs stops at its next block; nobody waits longer than a person at a keyboard would."""
         self.stop.set()
+        # A task looks at the stop flag between two blocks; one in the middle of a long block is left to end by itself.
         unfinished = wait_for(set(self._running), timeout=STOP_WITHIN_S).not_done
         self._pool.shutdown(wait=not unfinished, cancel_futures=True)
         LOADER.forget_pending()
@@ -122,19 +132,20 @@ class ProcessBackend:
         self._pool = self._new_pool()
 
     def _new_pool(self) -> ProcessPoolExecutor:
+        # Not by fork, unless the user says so: threads of BLAS and of Numba do not survive it.
         context = multiprocessing.get_context(dask.config.get("multiprocessing.context", "spawn"))
         return ProcessPoolExecutor(self._n_processes, mp_context=context)
 
     def slots(self) -> list[str]:
         return [f"process {index}" for index in range(self._n_processes)]
 
-    def share(self, value: Any) -> Shared:
+    def share(self, value: object) -> Shared:
         return shared_file(value, self._folder.name)
 
-    def is_lost(self, handle: Any) -> bool:
+    def is_lost(self, handle: object) -> bool:
         return False
 
-    def send_rows(self, value: Any) -> Any:
+    def send_rows(self, value: object) -> object:
         return value
 
     def process_bytes(self) -> int | None:
@@ -147,6 +158,7 @@ class ProcessBackend:
         try:
             return self._pool.submit(run_packed, call)
         except BrokenExecutor:
+            # A process that died has broken the pool for good: all its tasks are lost, and what follows needs another.
             self._pool = self._new_pool()
             return self._pool.submit(run_packed, call)
 
@@ -168,7 +180,9 @@ class ProcessBackend:
             task.cancel()
 
     def close(self) -> None:
+        # A task that is under way is not waited for: nobody wants its result, and a block may take long.
         self._pool.shutdown(wait=False, cancel_futures=True)
+        # The pool has no public way to end processes that are at work.
         for process in list((self._pool._processes or {}).values()):
             process.terminate()
         self._folder.cleanup()
@@ -180,22 +194,27 @@ class ClusterBackend:
     is_cluster = True
     is_inline = False
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Client) -> None:
         if client.asynchronous:
             raise ValueError("a pass needs a client made without asynchronous=True, or none (threads)")
         self.stop = StopFlag()
         self._client = client
         self._address = client.scheduler.address
         self._timeout = float(dask.config.get("dkl.no-workers-timeout", NO_WORKERS_TIMEOUT_S))
+        # The threads of each worker by its address, as the scheduler said when it was asked last.
         self._threads: dict[str, int] = {}
         self._slots: list[str] = []
         self._looked = -LOOK_EVERY_S
-        self._seen_workers = time.monotonic()
+        # When there was a worker last.
+        self._had_workers = time.monotonic()
         self._numbers = itertools.count()
         self._token = uuid.uuid4().hex
+        # Of each task by its key: the workers that were there when it was submitted, or the one that it is pinned to.
         self._submitted_to: dict[str, frozenset[str]] = {}
-        self._made: WeakSet[Any] = WeakSet()
-        self._coming: dict[Any, Future] = {}
+        # Every future that a caller may still hold, so that `close` can cancel what an error has left behind.
+        self._futures: WeakSet[ClusterFuture] = WeakSet()
+        # Results on their way from a worker to this process.
+        self._coming: dict[ClusterFuture, Future] = {}
 
     def slots(self) -> list[str]:
         """One entry a worker thread, thread by thread across the workers, so that consecutive tasks spread.
@@ -210,38 +229,40 @@ class ClusterBackend:
     def _await_workers(self) -> None:
         """Until there are some; meanwhile a task asks for them: a cluster that adapts to its tasks grows with these."""
         with self._reached():
+            # An adaptive cluster starts workers when tasks wait. The task does nothing; its result is asked for by
+            # nobody.
             asking = self._remembered(self._client.submit(int, key=f"awaiting workers-{self._token}", pure=False))
         while not self._threads:
             self.look_after(())
             time.sleep(0.05)
         asking.release()
 
-    def share(self, value: Any) -> Any:
+    def share(self, value: object) -> Shared | ClusterFuture:
         """Small objects go along as arguments; large ones to a worker, and from there to those whose tasks want them.
 
         Not by `scatter(broadcast=True)`: that never returns when a worker dies meanwhile (the scheduler goes on trying
         to reach it, and keeps everybody else from replicating). What dies with its last worker is shared again.
         """
-        made = shared(value)
-        if made.nbytes <= SMALL_BYTES:
-            return made
-        return self._scattered(made)
+        as_bytes = shared(value)
+        return as_bytes if as_bytes.nbytes <= SMALL_BYTES else self._scattered(as_bytes)
 
-    def _scattered(self, value: Any) -> Any:
+    def _scattered(self, value: object) -> ClusterFuture:
         """`value` on a worker; on another, should that one die while it is sent there."""
         for _ in range(MOST_SENDS):
             try:
                 with self._reached():
                     return self._remembered(self._client.scatter(value, hash=False))
             except OSError as error:
+                # The worker that was to take the value died on the way: the next attempt goes to one that is there by
+                # then.
                 broken = error
                 self.look_after(())
         raise ClusterError(f"{MOST_SENDS} times a worker was lost while operands were sent to it; {REMEDY}") from broken
 
-    def is_lost(self, handle: Any) -> bool:
+    def is_lost(self, handle: object) -> bool:
         return getattr(handle, "status", "finished") in ("lost", "cancelled", "error")
 
-    def send_rows(self, value: Any) -> Any:
+    def send_rows(self, value: object) -> ClusterFuture:
         if not dask.is_dask_collection(value):
             return self._scattered(value)
         with self._reached():
@@ -249,12 +270,14 @@ class ClusterBackend:
 
     def process_bytes(self) -> int | None:
         with self._reached():
+            # Every worker gets tasks, so that the smallest of them decides; workers without a limit do not count.
             workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
         return min((worker["memory_limit"] for worker in workers if worker["memory_limit"]), default=None)
 
     def submit(
         self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
-    ) -> Any:
+    ) -> ClusterFuture:
+        # Dask's dashboard groups tasks by the name before the key's hash; no key is ever used twice.
         key = f"{name}-{self._token}{next(self._numbers):08x}"
         where: dict[str, Any] = {"workers": [slot], "allow_other_workers": True} if slot in self._threads else {}
         self._submitted_to[key] = frozenset(self._threads)
@@ -266,8 +289,8 @@ class ClusterBackend:
                 self._client.submit(unpacking, function, *args, key=key, pure=False, priority=priority, **where)
             )
 
-    def _remembered(self, future: Any) -> Any:
-        self._made.add(future)
+    def _remembered(self, future: ClusterFuture) -> ClusterFuture:
+        self._futures.add(future)
         return future
 
     @contextmanager
@@ -276,33 +299,39 @@ class ClusterBackend:
         try:
             yield
         except (RuntimeError, OSError) as error:
+            # The client still has its scheduler: the error is one of the work, and keeps its type.
             if self._client.status == "running":
                 raise
             raise ClusterError(f"the scheduler {self._address} no longer answers; {REMEDY}") from error
 
-    def bring(self, task: Any, here: Callable[[], None]) -> None:
+    def bring(self, task: ClusterFuture, here: Callable[[], None]) -> None:
         self._coming_to_driver(task).add_done_callback(lambda _: here())
 
-    def _coming_to_driver(self, task: Any) -> Future:
+    def _coming_to_driver(self, task: ClusterFuture) -> Future:
         """Not `task.result(timeout=...)`, which forgets what has arrived and asks for it anew."""
+        loop: Any = self._client.loop
+        # One transfer a task, however often it is asked for.
         if task not in self._coming:
             with self._reached():
-                self._coming[task] = asyncio.run_coroutine_threadsafe(task._result(), self._client.loop.asyncio_loop)
+                self._coming[task] = asyncio.run_coroutine_threadsafe(task._result(), loop.asyncio_loop)
         return self._coming[task]
 
-    def result(self, task: Any) -> Any:
+    def result(self, task: ClusterFuture) -> Any:
+        """The result of a task; `dkl.passes.lost_workers` says what becomes of `TaskLost`."""
         from distributed import KilledWorker
 
         coming = self._coming_to_driver(task)
         try:
             while not wait_for((coming,), POLL_S).done:
-                # the worker that held it died, and what would compute it again waits for workers that have left
+                # The worker that held it died, and what would compute it again waits for workers that have left.
                 if task.status != "finished" and self.look_after((task,)):
                     raise TaskLost("the worker that held it died")
             return coming.result()
         except (KilledWorker, CancelledError) as error:
+            # Dask tried again by itself and gave up (KilledWorker), or forgot the task with its worker.
             raise TaskLost(str(error)) from error
         except OSError as error:
+            # A task that ended with an OSError of its own (a store that cannot be read) is not lost, but wrong.
             if task.status == "error":
                 raise
             raise TaskLost(f"the connection broke: {error}") from error
@@ -310,9 +339,9 @@ class ClusterBackend:
             coming.cancel()
             del self._coming[task]
 
-    def look_after(self, tasks: Collection[Any]) -> Sequence[Any]:
+    def look_after(self, tasks: Collection[ClusterFuture]) -> Sequence[ClusterFuture]:
         self._look()
-        without = time.monotonic() - self._seen_workers
+        without = time.monotonic() - self._had_workers
         if without > self._timeout and self._client.status == "connecting":
             raise ClusterError(f"the scheduler {self._address} no longer answers; {REMEDY}")
         if without > self._timeout:
@@ -322,9 +351,12 @@ class ClusterBackend:
             )
         # The scheduler sets a task that prefers a worker aside while there is no worker at all, and does not take it up
         # again when others come. Whoever was there when the task was submitted has gone: so may it.
-        return [task for task in tasks if self._threads and not self._submitted_to[task.key] & self._threads.keys()]
+        return [
+            task for task in tasks if self._threads and not self._submitted_to[str(task.key)] & self._threads.keys()
+        ]
 
     def _look(self) -> None:
+        """Ask the scheduler for its workers, unless that was done a moment ago; no answer leaves all as it was."""
         now = time.monotonic()
         if now - self._looked < LOOK_EVERY_S:
             return
@@ -339,14 +371,16 @@ class ClusterBackend:
                     return  # no answer for now
                 raise
         if threads:
-            self._seen_workers = now
+            self._had_workers = now
         if threads and threads != self._threads:
-            rounds = range(max(threads.values()))
-            self._slots = [name for turn in rounds for name in sorted(threads) if turn < threads[name]]
+            # the first thread of every worker, then the second of those that have one, and so on
+            numbers = range(max(threads.values()))
+            self._slots = [name for number in numbers for name in sorted(threads) if number < threads[name]]
         self._threads = threads
 
-    def cancel(self, tasks: Iterable[Any]) -> None:
+    def cancel(self, tasks: Iterable[ClusterFuture]) -> None:
         live = list(tasks)
+        # A result on its way is not waited for any more.
         for task in self._coming.keys() & set(live):
             self._coming.pop(task).cancel()
         if live and self._client.status == "running":
@@ -354,14 +388,14 @@ class ClusterBackend:
 
     def close(self) -> None:
         """Cancel what is left, wherever an error found it: a traceback holds futures while somebody looks at it."""
-        self.cancel(self._made)
+        self.cancel(self._futures)
 
 
-def current_client() -> Any | None:
+def current_client() -> Client | None:
     """The `distributed` client that Dask would use here, or None. Never imports distributed by itself."""
     distributed = sys.modules.get("distributed")
-    chosen: Hashable = dask.config.get("scheduler", None)
-    if distributed is None or chosen not in (None, "dask.distributed", "distributed"):
+    scheduler: Hashable = dask.config.get("scheduler", None)
+    if distributed is None or scheduler not in (None, "dask.distributed", "distributed"):
         return None
     try:
         distributed.get_worker()

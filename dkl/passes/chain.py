@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from dkl.errors import ClusterError
 from dkl.kernels.blas import one_blas_thread
 from dkl.passes.cutting import MAP_NAME, Cut, Made, make_piece, stepped
-from dkl.passes.dispatch import MOST_LOSSES, TaskLost, wait_done
+from dkl.passes.lost_workers import Task, TaskLost, counted_loss, wait_done
 from dkl.passes.memory import PIECES_A_THREAD
 from dkl.passes.session import Session
 from dkl.passes.transport import Carried, unpacked
 from dkl.passes.work import ReadCounts, Ticket, Work
 
+# Steps between two states that come to the driver: what a lost chain has to do again at most. A state may be large (the
+# weights of a model and their averages), so that each of them costs a journey.
 KEEP_EVERY = 32
+# Pieces that lie with the worker that steps before their turn: the one at work and the next.
 AT_HAND = 2
 
 
@@ -35,11 +37,11 @@ class Link:
 
     cut: Cut
     worker: str
-    made: Any
-    step: Any = None
+    made: Task
+    step: Task | None = None
 
     @property
-    def tasks(self) -> list[Any]:
+    def tasks(self) -> list[Task]:
         return [task for task in (self.made, self.step) if task is not None]
 
 
@@ -53,7 +55,7 @@ def at_hand(made: Made) -> Carried:
     return Carried(made)
 
 
-def step_through(work: Work, before: Any, cut: Cut, made: Made) -> Carried:
+def step_through(work: Work, before: object, cut: Cut, made: Made) -> Carried:
     """One step; `before` is the progress that the step before ended with, or a state to begin from."""
     state, reading = (before.state, before.reading) if isinstance(before, Progress) else (before, ReadCounts())
     with one_blas_thread():
@@ -70,16 +72,19 @@ class Chain:
     to the driver, and a lost chain starts again from there, on the workers that are there by then.
     """
 
-    def __init__(self, session: Session, initial: Any, cuts: Sequence[Cut]) -> None:
+    def __init__(self, session: Session, initial: object, cuts: Sequence[Cut]) -> None:
         self._session = session
         self._backend = session.backend
         self._cuts = cuts
-        self._kept = (0, initial)
+        # Pieces stepped through up to the state that the driver holds, and that state.
+        self._kept: tuple[int, Any] = (0, initial)
+        # Pieces whose blocks were counted: a lost chain steps through some of them again.
         self._reported = 0
         self._losses = 0
         self._begin()
 
     def run(self) -> Any:
+        """The state after the last piece."""
         try:
             while self._kept[0] < len(self._cuts):
                 self._map_ahead()
@@ -96,17 +101,22 @@ class Chain:
         """Nothing is under way; what is to come starts from the state that was kept."""
         self._links: deque[Link] = deque()
         self._taken = self._kept[0]
-        self._state: Any = None
+        # The task of the newest step; None where the next one begins from the state of the driver.
+        self._state: Task | None = None
+        # Whether the steps wait for pieces: then the worker that steps makes some, too.
         self._starved = True
         self._ticket: tuple[int, Ticket | None] = (-1, None)
         self._known: list[str] = []
+        # Of each worker: how many further pieces it may hold before they are stepped through.
         self._room: dict[str, int] = {}
         self._welcome()
+        # The worker that steps, and keeps the state, is the first by its address: any would do, as long as all agree.
         self._home = min(self._room)
 
     def _welcome(self) -> None:
         """Workers that are new get their share of pieces."""
         slots = self._backend.slots()
+        # A backend hands out the same list until its workers change.
         if slots is self._known:
             return
         self._known, most = slots, self._session.limits.tasks
@@ -130,11 +140,14 @@ class Chain:
 
         The worker that steps has a thread less for pieces while pieces are there before their steps.
         """
+        # Room is what a worker may still make ahead. The one that steps makes fewer pieces, since it has a thread less
+        # for them.
         room = dict(self._room)
         if len(room) > 1 and not self._starved:
             room[self._home] -= PIECES_A_THREAD
         if self._links and room[self._links[-1].worker] > 0:
             return self._links[-1].worker
+        # Among equals not the worker that steps: it has work enough.
         best = max(room, key=lambda worker: (room[worker], worker != self._home))
         return best if room[best] > 0 else None
 
@@ -153,11 +166,14 @@ class Chain:
             if link.step is None:
                 if link.worker != self._home:
                     link.made = self._submit(MAP_NAME, at_hand, link.made)
+                # The step takes the state from the step before it, where it lies; only a segment's first one is sent
+                # its state.
                 before = self._backend.share(self._kept[1]) if self._state is None else self._state
                 arguments = (self._session.shared_work(), before, link.cut, link.made)
                 self._state = link.step = self._submit(self._session.name, step_through, *arguments)
 
-    def _submit(self, name: str, function: Any, *args: Any) -> Any:
+    def _submit(self, name: str, function: Callable, *args: Any) -> Task:
+        """A task on the worker that keeps the state, before all pieces that it makes itself."""
         return self._backend.submit(name, function, *args, slot=self._home, urgent=True, pinned=True)
 
     @property
@@ -165,35 +181,33 @@ class Chain:
         return min(self._kept[0] + KEEP_EVERY, len(self._cuts))
 
     def _take_oldest(self) -> None:
+        """Wait for the step of the oldest piece, and take its state to the driver where a segment ends."""
         link, reading = self._links[0], ReadCounts()
-        self._wait(link.step)
+        needed = [task for one in self._links for task in one.tasks]
+        wait_done(link.step, lambda: self._backend.look_after(needed))
+        if self._backend.is_lost(link.step):
+            # raises what went wrong, `TaskLost` where that was a worker's death
+            self._backend.result(link.step)
         if self._taken + 1 == self._segment_end:
             progress = unpacked(self._backend.result(link.step))
             self._kept, self._state = (self._taken + 1, progress.state), None
             self._losses = 0
             reading = replace(progress.reading, blocks=0, rows=0)
         if link.cut.is_last and self._taken >= self._reported:
-            # at once, so that somebody who watches sees every block; what was read comes with the state
+            # At once, so that somebody who watches sees every block; what was read comes with the state.
             self._reported = self._taken + 1
             reading += ReadCounts(1, int(self._session.source.block_rows[link.cut.block]))
         if reading != ReadCounts():
             self._session.advance(reading)
         self._links.popleft()
         self._taken += 1
+        # A piece that was stepped through makes room for another one with the worker that made it.
         self._room[link.worker] += 1
         self._starved = not self._links or not self._links[0].made.done()
 
-    def _wait(self, task: Any) -> None:
-        wait_done(self._backend, task, [one for link in self._links for one in link.tasks])
-        if self._backend.is_lost(task):
-            self._backend.result(task)
-
-    def _restart(self, error: TaskLost) -> None:
-        self._losses += 1
-        if self._losses > MOST_LOSSES:
-            raise ClusterError(
-                f"{self._session.name!r} was lost {self._losses} times with its workers: {error}"
-            ) from error
+    def _restart(self, why: TaskLost) -> None:
+        """Begin anew at the state that the driver holds: the same pieces follow in the same order, to the same bits."""
+        self._losses = counted_loss(repr(self._session.name), self._losses, why)
         self._session.losses += 1
         self._cancel()
         self._begin()

@@ -17,8 +17,9 @@ import fsspec
 import google_crc32c
 import numpy as np
 
+from dkl.data.store.commit import flush
 from dkl.data.store.location import Location
-from dkl.data.store.outputs import store_around, what_is_at
+from dkl.data.store.overwriting import STORES, store_around, what_is_at
 from dkl.errors import StoreError
 
 FORMAT = 1
@@ -48,15 +49,16 @@ class Checkpoint:
 
     def __init__(self, store: str | Path, **storage_options: Any) -> None:
         self.store = str(store)
+        # The file system would refuse it with less to go by, and after the first pass.
         if "\0" in self.store:
             raise ValueError(f"checkpoint={self.store!r} holds a NUL character, which no path may have; take it out")
         self._files, self._folder = fsspec.core.url_to_fs(self.store, **storage_options)
         self._is_local = isinstance(self._files, fsspec.implementations.local.LocalFileSystem)
-        # the number of the state that this run has read or written last; None before it has looked
-        self._seen: int | None = None
+        # The number of the state that this run has read or written last; None before it has looked.
+        self._last: int | None = None
 
     def save(
-        self, arrays: Mapping[str, np.ndarray], values: Any = None, *, fingerprint: str = "", rounds: int = 0
+        self, arrays: Mapping[str, np.ndarray], values: object = None, *, fingerprint: str = "", rounds: int = 0
     ) -> None:
         """Write a state beside the last one, whole: a kill at any moment leaves one of the two.
 
@@ -76,15 +78,18 @@ class Checkpoint:
         OSError
             If it cannot be written, with the path and the bytes; the last state stays.
         """
-        found = self._newest()
-        if found is not None:
-            self._check_owner(found[1], fingerprint)
-        if self._seen is not None and self._seen != _sequence(found):
+        newest = self._newest()
+        if newest is not None:
+            self._check_owner(newest[1], fingerprint)
+        # Two fits with the same data and parameters have one fingerprint; their numbers give them away.
+        if self._last is not None and self._last != _sequence(newest):
             raise StoreError(
                 f"another fit is using the checkpoint {self.store!r} at this moment and has saved its state there; let "
                 "it end, or give each fit a place of its own"
             )
-        slot, sequence = (0, 0) if found is None else (1 - found[0], found[1]["sequence"] + 1)
+        # The slot that does not hold the newest state is overwritten; whichever is whole and newest counts.
+        slot, sequence = (0, 0) if newest is None else (1 - newest[0], newest[1]["sequence"] + 1)
+        # The newest of two slots is the one with the higher number; clocks of several machines would not tell.
         header = {
             "format": FORMAT,
             "sequence": sequence,
@@ -93,7 +98,7 @@ class Checkpoint:
             "values": values,
         }
         self._write(self._path(slot), _packed(header, arrays))
-        self._seen = sequence
+        self._last = sequence
 
     def load(self, fingerprint: str = "") -> SavedState | None:
         """The last state that was saved whole, or None.
@@ -103,17 +108,17 @@ class Checkpoint:
         StoreError
             If it belongs to another run (data, parameters or version differ) or to a newer format.
         """
-        found = self._newest()
-        self._seen = _sequence(found)
-        if found is None:
+        newest = self._newest()
+        self._last = _sequence(newest)
+        if newest is None:
             return None
-        _, header, arrays = found
+        _, header, arrays = newest
         self._check_owner(header, fingerprint)
         return SavedState(arrays, header["values"], header["rounds"])
 
     def clear(self) -> None:
         """Remove both slots."""
-        self._seen = None
+        self._last = None
         for slot in (0, 1):
             if self._files.exists(self._path(slot)):
                 self._files.rm_file(self._path(slot))
@@ -129,8 +134,9 @@ class Checkpoint:
         return posixpath.join(self._folder, f"state-{slot}.dkl")
 
     def _newest(self) -> tuple[int, dict[str, Any], dict[str, np.ndarray]] | None:
+        """The slot of the newest state that is whole, its header and its arrays."""
         slots = [(slot, *content) for slot in (0, 1) if (content := self._read(self._path(slot))) is not None]
-        return max(slots, key=lambda found: found[1]["sequence"], default=None)
+        return max(slots, key=lambda slot: slot[1]["sequence"], default=None)
 
     def _read(self, path: str) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
         """The content of a slot, or None where it is absent or was not written to its end."""
@@ -145,6 +151,7 @@ class Checkpoint:
         return _unpacked(content, self.store)
 
     def _write(self, path: str, content: bytes) -> None:
+        """Write a slot whole; a failure of the file system is said with the reason and what is left."""
         try:
             self._write_whole(path, content)
         except OSError as error:
@@ -155,6 +162,8 @@ class Checkpoint:
             raise OSError(error.errno, message, path) from error
 
     def _write_whole(self, path: str, content: bytes) -> None:
+        # Object stores show an object when it was sent whole. A local file is renamed to its place once it is on the
+        # disk, and the folder is flushed, too: without that a power cut may undo the rename.
         if not self._is_local:
             self._files.pipe_file(path, content)
             return
@@ -169,7 +178,7 @@ class Checkpoint:
         finally:
             if os.path.exists(unfinished):
                 os.remove(unfinished)
-        _sync_folder(self._folder)
+        flush(self._folder)
 
 
 def check_place(store: str | Path) -> None:
@@ -183,14 +192,14 @@ def check_place(store: str | Path) -> None:
         There is a dataset or a model, or the folder would lie inside one.
     """
     location = Location.of(store)
-    found = what_is_at(location)
-    if found in ("file", "empty file", "device"):
+    there = what_is_at(location)
+    if there in ("file", "empty file", "device"):
         raise NotADirectoryError(
             f"the checkpoint {location.place} is a file; a checkpoint is a folder: choose another path"
         )
-    if found in ("dataset", "model", "unfinished store"):
+    if there in STORES or there == "unfinished store":
         raise StoreError(
-            f"the checkpoint {location.place} is a {found}; states have a folder of their own: choose another path"
+            f"the checkpoint {location.place} is a {there}; states have a folder of their own: choose another path"
         )
     holder = store_around(location)
     if holder is not None:
@@ -199,19 +208,13 @@ def check_place(store: str | Path) -> None:
         )
 
 
-def _sequence(found: tuple[int, dict[str, Any], Any] | None) -> int:
-    return -1 if found is None else int(found[1]["sequence"])
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _sequence(newest: tuple[int, dict[str, Any], dict[str, np.ndarray]] | None) -> int:
+    """The number of a state; -1 where there is none."""
+    return -1 if newest is None else int(newest[1]["sequence"])
 
 
 def _packed(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Magic bytes, a checksum, and an npz archive of the arrays, with the header as JSON text in one more array."""
     body = io.BytesIO()
     names = list(arrays)
     text = np.frombuffer(json.dumps({**header, "names": names}).encode(), dtype=np.uint8)
@@ -223,12 +226,13 @@ def _packed(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> byte
 
 
 def _unpacked(content: bytes, store: str) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+    """Header and arrays of what `_packed` made; None where it was not written to its end."""
     start = len(MAGIC) + 4
     body = content[start:]
     if not content.startswith(MAGIC) or google_crc32c.value(body).to_bytes(4, "big") != content[len(MAGIC) : start]:
         return None
-    with np.load(io.BytesIO(body), allow_pickle=False) as held:
-        header = json.loads(held[HEADER].tobytes())
+    with np.load(io.BytesIO(body), allow_pickle=False) as archive:
+        header = json.loads(archive[HEADER].tobytes())
         if header["format"] > FORMAT:
             raise StoreError(f"the checkpoint {store!r} has format {header['format']}; this dkl reads up to {FORMAT}")
-        return header, {name: held[f"a{place}"] for place, name in enumerate(header["names"])}
+        return header, {name: archive[f"a{place}"] for place, name in enumerate(header["names"])}

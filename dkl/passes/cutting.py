@@ -39,6 +39,7 @@ class Made:
 def cuts(fold: Fold, source: BlockSource, order: Iterable[int]) -> Iterator[Cut]:
     """All pieces in the order of the fold; a block that has no rows has no pieces."""
     for block in order:
+        # How many pieces there are must be known before a block is read: the order of the steps is fixed by it.
         rows = int(source.block_rows[block])
         of = fold.pieces(rows) if rows else 0
         yield from (Cut(int(block), number, of) for number in range(of))
@@ -50,14 +51,15 @@ def make_piece(work: Work, ticket: Ticket, number: int, stop: StopFlag) -> Made:
     fold = fold_of(work)
     with working(work):
         block, reading = LOADER.share(work, ticket)
+        # The block and its rows are counted by its first piece alone; every piece counts the bytes that it read.
         if number:
             reading = replace(reading, blocks=0, rows=0)
         with located(f"block {block.index} of {work.place}"):
             return Made(fold.prepare(block, {**fold.operands, "device": work.device}, number), reading)
 
 
-def stepped(work: Work, state: Any, cut: Cut, made: Made) -> Any:
-    """The state after a piece."""
+def stepped(work: Work, state: object, cut: Cut, made: Made) -> Any:
+    """The state after a piece; a block may turn out to have fewer pieces than were announced."""
     if made.piece is None:
         return state
     fold = fold_of(work)

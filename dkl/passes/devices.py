@@ -5,25 +5,27 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import dask
 
 from dkl.kernels.device import Device, resolve_device, why_no_gpu
 from dkl.passes.backends import ClusterBackend, current_client
 
+if TYPE_CHECKING:
+    from distributed import Client
+
 LOG = logging.getLogger("dkl")
 LOOK_NAME = "look for a GPU"
-# the first import of CuPy on a node whose files lie on a cold network disk was seen to take most of a minute
+# The first import of CuPy on a node whose files lie on a cold network disk was seen to take most of a minute.
 ANSWER_TIMEOUT_S = 120.0
 _POLL_S = 0.5
 _TOO_LATE = "did not answer within {:g} s (dask.config 'dkl.device-timeout')"
-# what each worker answered; one that comes back to its address is on the same machine
+# What each worker answered; one that comes back to its address is on the same machine.
 _known: dict[str, str | None] = {}
-_last_said = ""
+_last_logged = ""
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,9 @@ def choose_device(device: str) -> DeviceChoice:
     """
     client = current_client()
     if client is None or device not in ("auto", "gpu", "mixed"):
-        found = resolve_device(device)
-        lacks = why_no_gpu() if device in ("auto", "mixed") and found == "cpu" else None
-        return _said(DeviceChoice(found, f"device={device!r}" + (f", and {lacks}" if lacks else "")))
+        here = resolve_device(device)
+        lacks = why_no_gpu() if device in ("auto", "mixed") and here == "cpu" else None
+        return _logged(DeviceChoice(here, f"device={device!r}" + (f", and {lacks}" if lacks else "")))
     answers, silent = _answers(client)
     without = {name: reason for name, reason in answers.items() if reason is not None}
     if device == "gpu" and without:
@@ -83,30 +85,27 @@ def choose_device(device: str) -> DeviceChoice:
             f"device='gpu', but {len(without)} of {len(answers)} workers cannot use one: on {worker} {reason}; use "
             "device='mixed' to let each worker take what it has, or 'cpu'"
         )
-    return _said(_choice_of_cluster(device, answers, without, silent))
-
-
-def _choice_of_cluster(
-    device: str, answers: Mapping[str, str | None], without: Mapping[str, str], silent: Sequence[str]
-) -> DeviceChoice:
     n_workers = len(answers) + len(silent)
     lacking = {**without, **dict.fromkeys(silent, _TOO_LATE.format(_timeout()))}
     if device == "gpu" or (answers and not lacking):
-        return DeviceChoice("gpu", f"device={device!r}, and no worker of {n_workers} has said that it has no GPU")
+        why = f"device={device!r}, and no worker of {n_workers} has said that it has no GPU"
+        return _logged(DeviceChoice("gpu", why))
     if not lacking:
-        return DeviceChoice("cpu", f"device={device!r}, and there is no worker to ask")
+        return _logged(DeviceChoice("cpu", f"device={device!r}, and there is no worker to ask"))
     worker, reason = next(iter(lacking.items()))
     cannot = f"{len(lacking)} cannot use a GPU or are silent: {worker} {reason}"
-    why = f"device={device!r}, and of {n_workers} workers {cannot}"
-    # a worker that was silent takes its GPU, if it has one, once it gets a block
-    return DeviceChoice("mixed" if device == "mixed" and (silent or len(without) < len(answers)) else "cpu", why)
+    # A worker that was silent takes its GPU, if it has one, once it gets a block.
+    is_mixed = device == "mixed" and (silent or len(without) < len(answers))
+    return _logged(
+        DeviceChoice("mixed" if is_mixed else "cpu", f"device={device!r}, and of {n_workers} workers {cannot}")
+    )
 
 
-def _said(choice: DeviceChoice) -> DeviceChoice:
-    """Logged where it is not what was said before: a fit asks for each of its stages."""
-    global _last_said
-    if str(choice) != _last_said:
-        _last_said = str(choice)
+def _logged(choice: DeviceChoice) -> DeviceChoice:
+    """The choice, which is logged unless it was the last to be: a fit asks for each of its stages."""
+    global _last_logged
+    if str(choice) != _last_logged:
+        _last_logged = str(choice)
         LOG.info("blocks are computed on the %s", choice)
     return choice
 
@@ -119,23 +118,32 @@ def check_device(device: str) -> None:
 
 def driving_device(device: str) -> Device:
     """What `device` comes to for work of this process itself: beside a cluster it need not have a GPU."""
+    # The driver of a cluster may be a laptop without a GPU: then its own small work goes to its CPU.
     return resolve_device("auto" if device != "cpu" and current_client() is not None else device)
 
 
-def _answers(client: Any) -> tuple[dict[str, str | None], list[str]]:
+def _answers(client: Client) -> tuple[dict[str, str | None], list[str]]:
     """Why no GPU can be used, of each worker that answers in time, and the workers that do not.
 
     One that leaves meanwhile is waited for no longer.
     """
+    from distributed import wait
+
     backend = ClusterBackend(client)
-    # keys are never used twice: one that was cancelled, since its worker still loaded modules, would be so again
+    # Keys are never used twice: one that was cancelled, since its worker still loaded modules, would be so again.
     asked = {
         worker: client.submit(why_no_gpu, key=f"{LOOK_NAME}-{uuid.uuid4().hex}", workers=[worker], priority=100)
         for worker in sorted(set(backend.slots()) - _known.keys())
     }
     deadline = time.monotonic() + _timeout()
-    while (waiting := _unanswered(asked, backend)) and time.monotonic() < deadline:
-        _wait_a_little([asked[worker] for worker in waiting])
+    while True:
+        present = set(backend.slots())
+        waiting = [worker for worker, task in asked.items() if task.status == "pending" and worker in present]
+        if not waiting or time.monotonic() >= deadline:
+            break
+        with suppress(TimeoutError):
+            wait([asked[worker] for worker in waiting], timeout=_POLL_S)
+    # What workers have does not change while they live, so that each is asked once a process.
     _known.update({worker: task.result() for worker, task in asked.items() if task.status == "finished"})
     client.cancel([task for task in asked.values() if task.status != "finished"])
     if waiting:
@@ -144,18 +152,6 @@ def _answers(client: Any) -> tuple[dict[str, str | None], list[str]]:
             *(len(waiting), _timeout(), ", ".join(waiting)),
         )
     return {worker: _known[worker] for worker in sorted(set(backend.slots())) if worker in _known}, waiting
-
-
-def _unanswered(asked: dict[str, Any], backend: ClusterBackend) -> list[str]:
-    present = set(backend.slots())
-    return [worker for worker, task in asked.items() if task.status == "pending" and worker in present]
-
-
-def _wait_a_little(tasks: list[Any]) -> None:
-    from distributed import wait
-
-    with suppress(TimeoutError):
-        wait(tasks, timeout=_POLL_S)
 
 
 def _timeout() -> float:

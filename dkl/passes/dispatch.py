@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from dkl.errors import ClusterError
+from dkl.passes.lost_workers import POLL_S, Task, TaskLost, counted_loss
 from dkl.passes.tasks import StopFlag
-
-MOST_LOSSES = 5
-POLL_S = 0.2
-
-
-class TaskLost(RuntimeError):
-    """A task ended without a result through no fault of its own: it can be submitted again."""
 
 
 class Backend(Protocol):
@@ -32,15 +24,15 @@ class Backend(Protocol):
         """One entry a task that can run at once: the name of its process. Not to be changed."""
         ...
 
-    def share(self, value: Any) -> Any:
+    def share(self, value: object) -> Any:
         """`value`, as the argument of many tasks."""
         ...
 
-    def is_lost(self, handle: Any) -> bool:
+    def is_lost(self, handle: object) -> bool:
         """Whether what `share` returned can no longer be used."""
         ...
 
-    def send_rows(self, value: Any) -> Any:
+    def send_rows(self, value: object) -> Any:
         """The rows of a block in memory (or the graph that makes them) as the argument of one task."""
         ...
 
@@ -50,19 +42,19 @@ class Backend(Protocol):
 
     def submit(
         self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
-    ) -> Any:
+    ) -> Task:
         """Start a task: best in the process `slot`, nowhere else with `pinned`; before others with `urgent`."""
         ...
 
-    def bring(self, task: Any, here: Callable[[], None]) -> None:
+    def bring(self, task: Task, here: Callable[[], None]) -> None:
         """Call `here` when the result of a finished task can be had without waiting for it."""
         ...
 
-    def result(self, task: Any) -> Any:
+    def result(self, task: Task) -> Any:
         """The result of a finished task; raises its error, or `TaskLost`."""
         ...
 
-    def look_after(self, tasks: Collection[Any]) -> Sequence[Any]:
+    def look_after(self, tasks: Collection[Task]) -> Sequence[Task]:
         """Those of the live `tasks` that will never end. Called while nothing happens.
 
         Raises
@@ -72,7 +64,7 @@ class Backend(Protocol):
         """
         ...
 
-    def cancel(self, tasks: Iterable[Any]) -> None: ...
+    def cancel(self, tasks: Iterable[Task]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -83,7 +75,7 @@ class Job:
 
     label: str
     subject: Any
-    submit: Callable[[int], Any]
+    submit: Callable[[int], Task]
 
 
 class Dispatcher:
@@ -96,11 +88,15 @@ class Dispatcher:
         self._backend = backend
         self._window = window
         self._at_once = at_once
-        self._news: queue.SimpleQueue[tuple[Any, bool]] = queue.SimpleQueue()
-        self._ended: deque[Any] = deque()
-        self._coming: set[Any] = set()
-        self._live: dict[Any, tuple[Job, int]] = {}
-        self._held = 0
+        # Every change of a task's state is put here by whatever thread learns of it: (task, its result is here).
+        self._news: queue.SimpleQueue[tuple[Task, bool]] = queue.SimpleQueue()
+        # Tasks that have ended and whose results were not asked for yet; those whose results are on their way.
+        self._ended: deque[Task] = deque()
+        self._coming: set[Task] = set()
+        # Each job under way, and how often it was lost before.
+        self._live: dict[Task, tuple[Job, int]] = {}
+        # Results that `in_order` holds back until those before them are there: they take memory as live jobs do.
+        self._held_back = 0
         self.losses = 0
 
     def as_completed(self, jobs: Iterator[Job]) -> Iterator[tuple[Job, Any]]:
@@ -113,7 +109,7 @@ class Dispatcher:
                     result = self._backend.result(task)
                 except TaskLost as error:
                     del self._live[task]
-                    self._again(job, losses + 1, error)
+                    self._start_again(job, losses, error)
                     continue
                 del self._live[task], task
                 yield job, result
@@ -134,13 +130,14 @@ class Dispatcher:
         for job, result in self.as_completed(noted()):
             ready[job] = result
             while order and order[0] in ready:
-                self._held = len(ready) - 1
+                self._held_back = len(ready) - 1
                 first = order.popleft()
                 yield first, ready.pop(first)
-            self._held = len(ready)
+            self._held_back = len(ready)
 
     def _fill(self, jobs: Iterator[Job]) -> bool:
-        while len(self._live) + self._held < self._window() and (job := next(jobs, None)) is not None:
+        """Start jobs until the window is full; whether any is under way."""
+        while len(self._live) + self._held_back < self._window() and (job := next(jobs, None)) is not None:
             self._start(job, 0)
         return bool(self._live)
 
@@ -149,50 +146,34 @@ class Dispatcher:
         self._live[task] = (job, losses)
         task.add_done_callback(lambda ended: self._news.put((ended, False)))
 
-    def _again(self, job: Job, losses: int, error: TaskLost) -> None:
-        if losses > MOST_LOSSES:
-            raise ClusterError(
-                f"{job.label} was lost {losses} times with the workers that ran it ({error}); their logs say why: "
-                "most often too little memory for a block (see dkl.plan) or a crash in native code"
-            ) from error
+    def _start_again(self, job: Job, losses: int, why: TaskLost) -> None:
+        """Submit a lost job once more. It computes the same from the same rows, so no bit of any sum depends on it."""
+        losses = counted_loss(job.label, losses, why)
         self.losses += 1
         self._start(job, losses)
 
-    def _move(self, task: Any) -> None:
-        """Submit a task again that waits for workers which will not come back."""
-        job, losses = self._live.pop(task)
-        self._coming.discard(task)
-        self._backend.cancel([task])
-        self._again(job, losses + 1, TaskLost("all workers that knew of it have gone"))
-
-    def _next_done(self) -> Any:
+    def _next_done(self) -> Task:
+        """The next task whose result is here, or failed to come; lost ones are started again meanwhile."""
         while True:
-            self._bring()
+            while self._ended and len(self._coming) < self._at_once:
+                task = self._ended.popleft()
+                if task in self._live:
+                    self._coming.add(task)
+                    self._backend.bring(task, partial(self._news.put, (task, True)))
             try:
                 task, is_here = self._news.get(timeout=POLL_S)
             except queue.Empty:
+                # Nothing happened for a while: there may be tasks that wait for workers which will not come back.
                 for stranded in self._backend.look_after(list(self._live)):
-                    self._move(stranded)
+                    job, losses = self._live.pop(stranded)
+                    self._coming.discard(stranded)
+                    self._backend.cancel([stranded])
+                    self._start_again(job, losses, TaskLost("all workers that knew of it have gone"))
                 continue
             if is_here:
                 self._coming.discard(task)
+            # News of a task that was cancelled meanwhile concern nobody.
             if task in self._live and is_here:
                 return task
             if task in self._live:
                 self._ended.append(task)
-
-    def _bring(self) -> None:
-        while self._ended and len(self._coming) < self._at_once:
-            task = self._ended.popleft()
-            if task in self._live:
-                self._coming.add(task)
-                self._backend.bring(task, partial(self._news.put, (task, True)))
-
-
-def wait_done(backend: Backend, task: Any, needed: Collection[Any]) -> None:
-    """Until `task` has ended, one way or another; lost as soon as one of the `needed` tasks can never end."""
-    ended = threading.Event()
-    task.add_done_callback(lambda _: ended.set())
-    while not ended.wait(POLL_S):
-        if backend.look_after(needed):
-            raise TaskLost("a worker that it needs has gone")

@@ -7,25 +7,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dkl.data.sources.without_x import LightSource
+import numpy as np
+
+from dkl.data.sources.without_x import SourceWithoutX
 from dkl.events import Subscriber, ignore
 from dkl.kernels.device import Device
 from dkl.passes.dispatch import Job
 from dkl.passes.folding import run_fold
+from dkl.passes.lost_workers import Task
 from dkl.passes.memory import pass_name, result_bytes
 from dkl.passes.reductions import narrowed, reduction
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.session import PassStats, Session, open_session
-from dkl.passes.tasks import Partial, apply_to_block, merge_partials, sum_span
-from dkl.passes.tree_sum import Node, TreeSum, count_nodes, root, span_level, spans
+from dkl.passes.tasks import apply_to_block, merge_partials, sum_blocks
+from dkl.passes.tree_sum import Node, TreeSum, count_nodes, nodes_of_level, root, task_level
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Fold, Record, RowSample
 from dkl.protocols.source import BlockSource
 
+# Results of a node above this size are merged by the workers; so many of them then come to the driver.
 DRIVER_BYTES = 1 << 20
 MOST_LARGE_NODES = 16
-# some ten seconds of a core
+# A task of so many operations takes some ten seconds of a core.
 LONG_TASK_FLOPS = 1e12
+# Long tasks are cut until each thread of a cluster has so many: the last ones then end at about the same time.
 TASKS_A_SLOT = 4
 
 
@@ -87,9 +92,21 @@ def run_pass(
         If the workers or the scheduler are lost and do not come back.
     """
     records = tuple(records)
-    _check_records(records, columns)
+    if not records:
+        raise ValueError("a pass needs at least one record")
+    if len(records) > 1 and any(isinstance(record, Fold) for record in records):
+        raise ValueError("a fold is a pass of its own: it goes through the blocks in order, sums in any order")
+    writes = {
+        name: dtype for record in records if isinstance(record, BlockSum) for name, dtype in record.writes.items()
+    }
+    for record in records:
+        uses_columns = not isinstance(record, Fold) and (
+            record.reads or (isinstance(record, BlockSum) and record.writes)
+        )
+        if columns is None and uses_columns:
+            raise ValueError(f"{record.name!r} reads or writes row columns: pass columns=RowColumns.create(...)")
     if all(isinstance(record, BlockSum) and not record.needs_x for record in records):
-        source = LightSource(source)
+        source = SourceWithoutX(source)
 
     def passed(records: tuple[Record, ...]) -> tuple[tuple[Any, ...], PassStats]:
         with open_session(
@@ -102,25 +119,25 @@ def run_pass(
             columns=columns,
         ) as session:
             if isinstance(records[0], Fold):
-                found: tuple[Any, ...] = (run_fold(session, records[0]),)
+                results: tuple[Any, ...] = (run_fold(session, records[0]),)
             else:
-                found = _run_sums(session, columns)
-        return found, session.stats()
+                if columns is not None and writes:
+                    columns.prepare(writes)
+                results = _run_sums(session)
+        return results, session.stats()
 
+    # Of a sample only rows that are sure to be needed leave their blocks; see `dkl.protocols.sampling.sure_key`.
     fewer = tuple(narrowed(record, source) for record in records)
     results, stats = passed(fewer)
-    if _is_short(fewer, results, source):
-        results, stats = passed(records)
-    return PassResult(results, stats, _committed(records, columns))
-
-
-def _is_short(records: tuple[Record, ...], results: tuple[Any, ...], source: BlockSource) -> bool:
-    """Whether rows were left aside that a sample lacks: once in 1e15 passes, or where row ids are not unique."""
+    # Rows were left aside that a sample lacks: once in 1e15 passes, or where row ids are not unique.
     n_rows = int(source.block_rows.sum())
-    return any(
-        isinstance(record, RowSample) and record.below < math.inf and found.n_rows < min(record.k, n_rows)
-        for record, found in zip(records, results, strict=True)
+    is_short = any(
+        isinstance(record, RowSample) and record.below < math.inf and sample.n_rows < min(record.k, n_rows)
+        for record, sample in zip(fewer, results, strict=True)
     )
+    if is_short:
+        results, stats = passed(records)
+    return PassResult(results, stats, columns.commit() if columns is not None and writes else columns)
 
 
 def map_blocks(
@@ -151,130 +168,100 @@ def map_blocks(
     ------
     (index, output) : (int, object)
     """
+    # As a block sum without sums: what the function returns for each block goes to the caller instead.
     record = BlockSum(name, function, {}, operands)
     with open_session(name, source, (record,), publish=publish, memory_limit=memory_limit, device=device) as session:
-        nodes = [node for node in spans(source.n_blocks, 0) if source.block_rows[node.index]]
+
+        def jobs() -> Iterator[Job]:
+            filled = (int(index) for index in np.flatnonzero(source.block_rows))
+            for position, index in enumerate(filled):
+
+                def submit(losses: int, index: int = index, slot: str = session.slot(position)) -> Task:
+                    arguments = (session.shared_work(), session.ticket(index), session.backend.stop)
+                    return session.backend.submit(session.name, apply_to_block, *arguments, slot=slot)
+
+                yield Job(f"block {index} of {source.place}", index, submit)
+
         dispatcher = session.dispatcher()
-        for job, (output, reading) in dispatcher.in_order(_block_jobs(session, nodes)):
+        for job, (output, reading) in dispatcher.in_order(jobs()):
             session.losses = dispatcher.losses
             session.advance(reading)
-            yield job.subject.index, output
+            yield job.subject, output
 
 
-def _block_jobs(session: Session, nodes: Sequence[Node]) -> Iterator[Job]:
-    for position, node in enumerate(nodes):
-
-        def submit(losses: int, node: Node = node, slot: str = session.slot(position)) -> Any:
-            work = session.shared_work()
-            ticket = session.ticket(node.index)
-            return session.backend.submit(session.name, apply_to_block, work, ticket, session.backend.stop, slot=slot)
-
-        yield Job(f"block {node.index} of {session.source.place}", node, submit)
-
-
-def _check_records(records: tuple[Record, ...], columns: RowColumns | None) -> None:
-    if not records:
-        raise ValueError("a pass needs at least one record")
-    if len(records) > 1 and any(isinstance(record, Fold) for record in records):
-        raise ValueError("a fold is a pass of its own: it goes through the blocks in order, sums in any order")
-    for record in records:
-        if columns is None and not isinstance(record, Fold) and (record.reads or _written((record,))):
-            raise ValueError(f"{record.name!r} reads or writes row columns: pass columns=RowColumns.create(...)")
-
-
-def _written(records: tuple[Record, ...]) -> dict[str, str]:
-    writes: dict[str, str] = {}
-    for record in records:
-        writes.update(record.writes if isinstance(record, BlockSum) else {})
-    return writes
-
-
-def _committed(records: tuple[Record, ...], columns: RowColumns | None) -> RowColumns | None:
-    return columns.commit() if columns is not None and _written(records) else columns
-
-
-def _run_sums(session: Session, columns: RowColumns | None) -> tuple[Any, ...]:
-    records = session.work.records
-    if columns is not None and _written(tuple(records)):
-        columns.prepare(_written(tuple(records)))
-    made = [reduction(record) for record in records]  # type: ignore[arg-type]
+def _run_sums(session: Session) -> tuple[Any, ...]:
+    """The results of block sums and samples: tasks add up the blocks of a node, the driver adds up the nodes."""
+    reductions = [reduction(record) for record in session.work.records]  # type: ignore[arg-type]
     n_blocks = session.source.n_blocks
     tree = TreeSum(lambda left, right: merge_partials(session.work, left, right), n_blocks, root(n_blocks))
-    span = _span_level(session)
-    job_level = _job_level(session, span)
-    task_level = min(job_level, 0 if session.tickets_travel else span)
-    dispatcher = session.dispatcher(1 << (job_level - task_level), _node_bytes(session, job_level))
-    for job, partial in dispatcher.as_completed(_sum_jobs(session, job_level, task_level)):
+    job_level, read_level = _levels(session)
+    tasks = list(nodes_of_level(n_blocks, read_level))
+
+    def jobs() -> Iterator[Job]:
+        for top in nodes_of_level(n_blocks, job_level):
+
+            def submit(losses: int, top: Node = top) -> Task:
+                return _submit_node(session, top, tasks, careful=losses > 0)
+
+            blocks = top.blocks(n_blocks)
+            label = f"block {blocks.start}" if len(blocks) == 1 else f"blocks {blocks.start} to {blocks.stop - 1}"
+            yield Job(f"{label} of {session.source.place}", top, submit)
+
+    # A job is so many tasks, each of which holds a block: fewer jobs are in flight where a job has many.
+    dispatcher = session.dispatcher(1 << (job_level - read_level), _node_bytes(session, job_level))
+    for job, partial in dispatcher.as_completed(jobs()):
         session.losses = dispatcher.losses
         session.advance(partial.reading)
-        tree.add(job.subject, Partial(partial.values, partial.reading))
-    values = None if tree.total is None else tree.total.values
-    return tuple(one.finish(None if values is None else values[place]) for place, one in enumerate(made))
+        tree.add(job.subject, partial)
+    total = None if tree.total is None else tree.total.values
+    return tuple(each.finish(None if total is None else total[place]) for place, each in enumerate(reductions))
 
 
-def _span_level(session: Session) -> int:
-    """The level of what one task sums.
+def _levels(session: Session) -> tuple[int, int]:
+    """The level of the nodes that come to the driver, and of those that one task reads and adds up.
 
-    Lower on a cluster so large that most of it would wait long for the last tasks; short ones cost the driver more than
-    that. No bit depends on it: whoever adds up a node, it is the sum of the same two.
+    No bit depends on either: whoever adds up a node, it is the sum of the same two.
     """
-    source = session.source
-    level = span_level(source.n_blocks)
-    wanted = TASKS_A_SLOT * len(session.slots) if session.backend.is_cluster else 0
+    source, backend = session.source, session.backend
+    level = task_level(source.n_blocks)
+    # Tasks are shorter on a cluster so large that most of it would wait long for the last of them; short ones cost the
+    # driver more than that where the cluster is small.
+    wanted = TASKS_A_SLOT * len(session.slots) if backend.is_cluster else 0
     rows = int(source.block_rows.max(initial=0))
-    costs = [one.cost(rows, source.n_columns) for one in session.work.records if isinstance(one, BlockSum)]
-    flops = sum(cost.flops for cost in costs)
+    sums = [record for record in session.work.records if isinstance(record, BlockSum)]
+    flops = sum(record.cost(rows, source.n_columns).flops for record in sums)
     while level and count_nodes(source.n_blocks, level) < wanted and flops * (1 << level) > LONG_TASK_FLOPS:
         level -= 1
-    return level
-
-
-def _job_level(session: Session, level: int) -> int:
-    """The level of the nodes that come to the driver.
-
-    One span each while they are small. On a cluster, results above 1 MiB are merged by the workers, so that the
-    driver sees 16 of them a pass, and the loss of a worker costs a sixteenth at most.
-    """
-    if session.backend.is_cluster and _node_bytes(session, level) > DRIVER_BYTES:
-        level = max(level, root(session.source.n_blocks).level - (MOST_LARGE_NODES.bit_length() - 1))
-    return level
+    # Results above 1 MiB are merged by the workers of a cluster, so that the driver sees 16 of them a pass, and the
+    # loss of a worker costs a sixteenth at most.
+    job_level = level
+    if backend.is_cluster and _node_bytes(session, level) > DRIVER_BYTES:
+        job_level = max(level, root(source.n_blocks).level - (MOST_LARGE_NODES.bit_length() - 1))
+    # Rows that travel with their task go one block at a time, since a task is sent whole.
+    return job_level, min(job_level, 0 if session.tickets_travel else level)
 
 
 def _node_bytes(session: Session, level: int) -> int:
+    """Bytes of the results of all records for one node."""
     return sum(result_bytes(session.source, record, level) for record in session.work.records)
 
 
-def _sum_jobs(session: Session, job_level: int, task_level: int) -> Iterator[Job]:
-    n_blocks = session.source.n_blocks
-    tasks = list(spans(n_blocks, task_level))
-    for top in spans(n_blocks, job_level):
+def _submit_node(session: Session, top: Node, tasks: Sequence[Node], *, careful: bool) -> Task:
+    """Submit the tasks that make up the node `top`, and those that merge them on the workers; the last is returned.
 
-        def submit(losses: int, top: Node = top) -> Any:
-            return _submit_node(session, top, tasks, careful=losses > 0)
-
-        yield Job(f"{_label(top.blocks(n_blocks))} of {session.source.place}", top, submit)
-
-
-def _label(blocks: range) -> str:
-    return f"block {blocks.start}" if len(blocks) == 1 else f"blocks {blocks.start} to {blocks.stop - 1}"
-
-
-def _submit_node(session: Session, top: Node, tasks: Sequence[Node], *, careful: bool) -> Any:
-    """One task a span below `top`, and tasks that merge them on the workers; the last of these is returned.
-
-    With `careful` (after a loss) nothing is read ahead: it may be another span's block that killed the worker.
+    With `careful` (after a loss) nothing is read ahead: it may be another task's block that killed the worker.
     """
     n_blocks = session.source.n_blocks
     backend = session.backend
     work = session.shared_work()
 
-    def merge(left: Any, right: Any) -> Any:
+    def merge(left: Task, right: Task) -> Task:
         return backend.submit(session.name, merge_partials, work, left, right, urgent=True)
 
-    tree = TreeSum(merge, n_blocks, top)
+    # The very tree in which a process adds up arrays: here its values are tasks, and merging submits another task.
+    tree: TreeSum[Task] = TreeSum(merge, n_blocks, top)
     for node in top.descendants(tasks[0].level, n_blocks):
-        slot = session.slot(node.index)
         following = None if careful else session.following(tasks, node.index)
         arguments = (work, node, session.tickets(node), following, backend.stop)
-        tree.add(node, backend.submit(session.name, sum_span, *arguments, slot=slot))
+        tree.add(node, backend.submit(session.name, sum_blocks, *arguments, slot=session.slot(node.index)))
     return tree.total

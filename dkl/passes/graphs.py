@@ -16,15 +16,16 @@ from dkl.protocols.source import BlockSource
 LARGEST_GRAPH_BYTES = 1 << 16
 
 
-def culled(ticket: Any) -> Any:
+def culled(ticket: Delayed) -> Delayed:
     """The ticket with the tasks that its block needs; `dask.optimize` would look at those of all other blocks too."""
-    graph, found, wanted = ticket.__dask_graph__(), {}, [ticket.key]
+    graph, needed, wanted = ticket.__dask_graph__(), {}, [ticket.key]
     while wanted:
         key = wanted.pop()
-        if key not in found and key in graph:
-            found[key] = graph[key]
+        # What is no key of the graph is a value, or a future of the scheduler.
+        if key not in needed and key in graph:
+            needed[key] = graph[key]
             wanted += get_dependencies(graph, key)
-    return Delayed(ticket.key, found)
+    return Delayed(ticket.key, needed)
 
 
 def stand_alone(source: BlockSource) -> bool:
@@ -35,6 +36,7 @@ def stand_alone(source: BlockSource) -> bool:
     """
     from distributed import futures_of
 
+    # Neighbours show whether blocks share a chunk, the two ends whether all of them share a task.
     blocks = np.flatnonzero(source.block_rows)
     middle = len(blocks) // 2
     looked_at = {int(index) for index in (*blocks[:2], *blocks[middle : middle + 2], *blocks[-1:])}
@@ -42,9 +44,12 @@ def stand_alone(source: BlockSource) -> bool:
     graphs = [dict(ticket.__dask_graph__()) for ticket in tickets]
     if futures_of(tickets):
         return False
+    # Values (arrays cut out of one in memory) are in several graphs and cost nothing; only tasks would be computed
+    # anew.
     tasks = Counter(key for graph in graphs for key, node in graph.items() if istask(node))
     if any(count > 1 for count in tasks.values()) or not all(map(_is_whole, graphs)):
         return False
+    # A graph that holds rows as values would send them through the scheduler.
     return all(len(cloudpickle.dumps(ticket)) <= LARGEST_GRAPH_BYTES for ticket in tickets)
 
 

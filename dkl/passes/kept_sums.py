@@ -6,18 +6,22 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from dkl.passes.checkpoint import Checkpoint
 from dkl.protocols.block import Block
+from dkl.protocols.driver import Driver
 from dkl.protocols.records import BlockSum, Cost, Record
-from dkl.protocols.source import BlockReader, BlockSource
+from dkl.protocols.source import BlockReader, BlockSource, WrappedSource
 
+# Under this name a record travels to the block function among its operands, and a block's identity among its columns.
 _KEPT = "kept sums"
-# a sum is there as it is read, checked and unpacked, or as it is packed and written
+# A sum is there as it is read, checked and unpacked, or as it is packed and written.
 _COPIES = 3
+P = TypeVar("P")
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class KeptSums:
 
     def read(self, identity: str) -> Mapping[str, np.ndarray] | None:
         """The sums of a block, or None where none were written to their end."""
+        # A checkpoint's own file format: whole or absent, and checked by its digest.
         saved = self._place(identity).load()
         return None if saved is None else saved.arrays
 
@@ -65,13 +70,14 @@ class KeptReader:
 
     def load(self, ticket: KeptTicket) -> Block:
         """The rows under their identity, or one row of no columns with the sums."""
-        found = self.sums.read(ticket.identity)
-        if found is None:
+        kept = self.sums.read(ticket.identity)
+        if kept is None:
             return replace(self.base.load(ticket.base), columns={_KEPT: np.array(ticket.identity)})
-        return Block(ticket.number, np.empty((1, 0)), None, None, np.zeros(1, np.int64), found)
+        # A block without rows would be passed over, so this one has one; no function but the one below sees it.
+        return Block(ticket.number, np.empty((1, 0)), None, None, np.zeros(1, np.int64), kept)
 
 
-class KeptSource:
+class KeptSource(WrappedSource[BlockSource]):
     """A source whose blocks are read only where their sums are not kept; the attributes are those of `BlockSource`.
 
     Parameters
@@ -84,13 +90,17 @@ class KeptSource:
     """
 
     def __init__(self, base: BlockSource, sums: KeptSums, sums_nbytes: int) -> None:
-        self.base, self.sums = base, sums
-        self.n_blocks, self.block_rows, self.n_columns = base.n_blocks, base.block_rows, base.n_columns
-        self.dtype, self.is_sparse, self.has_weight = base.dtype, base.is_sparse, base.has_weight
-        self.place = base.place
-        self.block_nbytes = max(base.block_nbytes, sums_nbytes)
-        self.read_nbytes = max(base.read_nbytes, _COPIES * sums_nbytes)
-        self.stored_nbytes = base.stored_nbytes
+        super().__init__(base)
+        self.sums, self._sums_nbytes = sums, sums_nbytes
+
+    @property
+    def block_nbytes(self) -> int:
+        # A block is either its rows or the sums over them, never both.
+        return max(self.base.block_nbytes, self._sums_nbytes)
+
+    @property
+    def read_nbytes(self) -> int:
+        return max(self.base.read_nbytes, _COPIES * self._sums_nbytes)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -101,12 +111,13 @@ class KeptSource:
 
     def ticket(self, index: int) -> KeptTicket:
         of_base: Any = self.base
+        # The text may be long (it holds the digests of all arrays); a path of a file system may not.
         identity = hashlib.sha256(of_base.block_identity(index).encode()).hexdigest()[:32]
         return KeptTicket(self.base.ticket(index), index, identity)
 
 
 @dataclass(frozen=True, eq=False)
-class KeepingDriver:
+class KeepingDriver(Generic[P, S]):
     """A driver of block sums, the sums of each block being kept; they add up in the tree of any pass.
 
     Parameters
@@ -115,26 +126,30 @@ class KeepingDriver:
     sums : KeptSums
     """
 
-    driver: Any
+    driver: Driver[P, S]
     sums: KeptSums
 
-    def init(self, problem: Any) -> Any:
+    def init(self, problem: P) -> S:
         return self.driver.init(problem)
 
-    def request(self, problem: Any, state: Any) -> Sequence[BlockSum] | None:
+    def request(self, problem: P, state: S) -> Sequence[BlockSum] | None:
         records = self.driver.request(problem, state)
-        return records and tuple(kept_record(record, self.sums) for record in records)
+        return None if records is None else self._keeping(records)
 
-    def step(self, problem: Any, state: Any, results: Any) -> Any:
+    def step(self, problem: P, state: S, results: Sequence[Any]) -> S:
         return self.driver.step(problem, state, results)
 
-    def plan(self, problem: Any) -> list[tuple[Sequence[BlockSum], int]]:
-        planned = self.driver.plan(problem)
-        return [(tuple(kept_record(record, self.sums) for record in records), times) for records, times in planned]
+    def plan(self, problem: P) -> list[tuple[Sequence[BlockSum], int]]:
+        return [(self._keeping(records), times) for records, times in self.driver.plan(problem)]
+
+    def _keeping(self, records: Sequence[Record]) -> tuple[BlockSum, ...]:
+        """The records, of which each is a block sum: samples and folds have no sums that could be kept."""
+        return tuple(kept_record(record, self.sums) for record in records)  # type: ignore[arg-type]
 
 
 def source_of(base: BlockSource, records: Sequence[Record]) -> BlockSource:
     """What a pass for these records reads: of records whose sums are kept, blocks or what was summed over them."""
+    # A pass has one such record: the sums of a block are kept under its identity alone.
     kept = [record.operands[_KEPT] for record in records if isinstance(record, BlockSum) and _KEPT in record.operands]
     return KeptSource(base, kept[0][1], kept[0][0].result_bytes) if kept else base
 
@@ -146,16 +161,19 @@ def kept_record(record: BlockSum, sums: KeptSums) -> BlockSum:
 
 
 def _sums_of_block(block: Block, operands: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
+    """The sums of a block: those that `KeptReader` found, or those of its rows, which are kept from now on."""
     if _KEPT not in block.columns:
         return block.columns
     record, sums = operands[_KEPT]
-    found = record.function(replace(block, columns={}), operands)
+    returned = record.function(replace(block, columns={}), operands)
     accumulators: Mapping[str, Any] = record.accumulators
-    kept = {name: np.asarray(found[name], accumulators[name].dtype, order="C") for name in accumulators}
+    # In the dtype and order of a pass, so that a sum which is read back has the bits of one that was computed.
+    kept = {name: np.asarray(returned[name], accumulators[name].dtype, order="C") for name in accumulators}
     sums.write(str(block.columns[_KEPT]), kept)
     return kept
 
 
 def _cost(rows: int, columns: int, *, record: BlockSum) -> Cost:
+    """The cost of the record by itself, and the copies of its sums on their way from and to where they are kept."""
     cost: Cost = record.cost(rows, columns)
     return replace(cost, scratch_bytes=cost.scratch_bytes + _COPIES * record.result_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dkl.events import Event, Kind, StopRequested, Subscriber, ignore
 from dkl.kernels.device import Device
@@ -17,10 +17,13 @@ from dkl.passes.states import decode_state, encode_state
 from dkl.protocols.driver import Driver
 from dkl.protocols.source import BlockSource
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 P = TypeVar("P")
-# beside the state's own fields in a checkpoint; no field's name has a space
+S = TypeVar("S", bound="DataclassInstance")
+# Stands beside the state's own fields in a checkpoint; no field's name has a space.
 _VERSION = "row columns"
-S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class ColumnStore:
 
     def create(self, source: BlockSource) -> RowColumns:
         """New columns, in the place of those of a run that was killed before its first checkpoint."""
+        # Written over: without a checkpoint there is no state that the old columns could belong to.
         made = RowColumns.create(self.store, source, self.columns, overwrite=True, start=self.start)
         return replace(made, keeps_last=True)
 
@@ -76,7 +80,7 @@ def run_driver(
         What the driver's functions take first.
     source : BlockSource
     publish : callable
-        Told of every round (name "rounds", the driver's figures as detail) and of the passes within.
+        Told of every round (name "rounds", the driver's metrics as detail) and of the passes within.
     checkpoint : Checkpoint or None
         Where the state is kept after each round. A run that was broken off resumes with the same bits, a finished one
         returns at once.
@@ -97,9 +101,18 @@ def run_driver(
     stats : list of PassStats
         One a pass that this call ran.
     """
-    state, rounds, kept = _start(driver, problem, checkpoint, fingerprint, (columns, source))
+    state, rounds = driver.init(problem), 0
+    saved = None if checkpoint is None else checkpoint.load(fingerprint)
+    if saved is None:
+        row_columns = None if columns is None else columns.create(source)
+    else:
+        values = dict(saved.values)
+        version = values.pop(_VERSION, None)
+        row_columns = None if columns is None or version is None else columns.open(source, version)
+        state, rounds = decode_state(type(state), saved.arrays, values), saved.rounds
     stats: list[PassStats] = []
     started = time.perf_counter()
+    # What a driver may have beside its four functions (see `dkl.protocols.driver`).
     metrics: Any = getattr(driver, "metrics", lambda problem, state: {})
     stopped: Any = getattr(driver, "stopped", lambda problem, state, why: None)
 
@@ -107,25 +120,37 @@ def run_driver(
         heard(Event(kind, "rounds", rounds, seconds=time.perf_counter() - started, detail=detail, model=model))
 
     def so_far() -> Any:
+        """The model that the state at hand makes, for subscribers that ask for it; None while there is none."""
         ended = stopped(problem, state, "a look at the model so far")
         return None if ended is None or model is None else model(ended)
 
+    def save() -> None:
+        if checkpoint is not None:
+            arrays, values = encode_state(state)
+            if row_columns is not None:
+                # After a kill between the commit of the columns and this save, the state before goes with the columns
+                # before, which stay until then (`keeps_last`).
+                values = {**values, _VERSION: row_columns.version}
+            checkpoint.save(arrays, values, fingerprint=fingerprint, rounds=rounds)
+
+    # Subscribers hear of the end of the rounds also when one of them fails.
     finished, heard = False, _Heard(publish)
     tell("started", {})
     try:
+        # The whole of a method: ask for records, read the rows once for them, step.
         while records := driver.request(problem, state):
-            result = run_pass(source, records, publish=heard, memory_limit=memory_limit, device=device, columns=kept)
-            state, kept = driver.step(problem, state, result.results), result.columns
+            result = run_pass(
+                source, records, publish=heard, memory_limit=memory_limit, device=device, columns=row_columns
+            )
+            state, row_columns = driver.step(problem, state, result.results), result.columns
             rounds += 1
             stats.append(result.stats)
-            if checkpoint is not None:
-                _save(checkpoint, state, kept, fingerprint=fingerprint, rounds=rounds)
+            save()
             tell("advanced", metrics(problem, state), so_far)
             ended = stopped(problem, state, heard.request) if heard.request else None
             if ended is not None:
                 state = ended
-                if checkpoint is not None:
-                    _save(checkpoint, state, kept, fingerprint=fingerprint, rounds=rounds)
+                save()
                 break
         finished = True
     finally:
@@ -151,27 +176,3 @@ class _Heard:
             self._publish(event)
         except StopRequested as request:
             self.request = str(request) or "a subscriber ended the rounds"
-
-
-def _save(checkpoint: Checkpoint, state: Any, kept: RowColumns | None, *, fingerprint: str, rounds: int) -> None:
-    arrays, values = encode_state(state)
-    if kept is not None:
-        values = {**values, _VERSION: kept.version}
-    checkpoint.save(arrays, values, fingerprint=fingerprint, rounds=rounds)
-
-
-def _start(
-    driver: Driver[P, S],
-    problem: P,
-    checkpoint: Checkpoint | None,
-    fingerprint: str,
-    place: tuple[ColumnStore | None, BlockSource],
-) -> tuple[S, int, RowColumns | None]:
-    state, (columns, source) = driver.init(problem), place
-    saved = None if checkpoint is None else checkpoint.load(fingerprint)
-    if saved is None:
-        return state, 0, None if columns is None else columns.create(source)
-    values = dict(saved.values)
-    version = values.pop(_VERSION, None)
-    kept = None if columns is None or version is None else columns.open(source, version)
-    return decode_state(type(state), saved.arrays, values), saved.rounds, kept

@@ -1,4 +1,4 @@
-"""What a pass holds in one process, added up before the first task; the limits that keep it below what is allowed."""
+"""The memory that a pass takes in one process, added up before the first task, and limits that keep it in bounds."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from dask.utils import format_bytes, parse_bytes
 from dkl.errors import MemoryLimitError
 from dkl.passes.reading import OBJECT_BYTES
 from dkl.passes.reductions import narrowed
-from dkl.passes.tree_sum import root, span_level
+from dkl.passes.tree_sum import root, task_level
 from dkl.passes.work import Limits
 from dkl.process import usable_cores
 from dkl.protocols.records import BlockSum, Fold, Record, RowSample
 from dkl.protocols.source import BlockSource
 
 LARGEST_ACCUMULATOR = 64 << 20
+# Of what a process may take, so much at most holds blocks for the next pass.
 CACHE_SHARE = 0.25
-# without a setting a worker with much memory still holds "a few blocks": what a block costs to read again is small
+# Without a setting a worker with much memory still holds "a few blocks": what a block costs to read again is small.
 LARGEST_DEFAULT_CACHE = 512 << 20
 ROW_OBJECT_BYTES = 24
-# arrays come and go in sizes that differ, between blocks that stay in the cache: a process was seen to hold 1.24 times
-# what its arrays and objects hold
+# Arrays come and go in sizes that differ, between blocks that stay in the cache: a process was seen to hold 1.24 times
+# what its arrays and objects hold.
 ALLOCATOR_GAPS = 0.15
+# Pieces of a fold that a thread of a cluster makes before they are stepped through.
 PIECES_A_THREAD = 3
 
 
@@ -87,7 +89,7 @@ def project(
     memory_limit : int, str or None
         As in `dkl.passes.engine.run_pass`.
     in_driver : bool
-        Whether the process also merges the sums of spans (threads), or only makes them (a worker of a cluster).
+        Whether the process also merges the sums of tasks (threads), or only makes them (a worker of a cluster).
 
     Raises
     ------
@@ -95,15 +97,17 @@ def project(
         If the pass cannot be kept below the limit.
     """
     threads = n_threads or int(dask.config.get("num_workers", None) or usable_cores())
+    # No process is asked for its limit here: a plan is made before there are workers.
     allowed = allowed_bytes(memory_limit, None)
     cached = source.stored_nbytes > 0
     return fit_limits(source, records, n_threads=threads, allowed=allowed, cached=cached, in_driver=in_driver)
 
 
-def held_bytes(
+def memory_within(
     source: BlockSource, records: Sequence[Record], limits: Limits, *, in_driver: bool, allowed: int
 ) -> MemoryProjection:
     """The sum for given limits, each item an upper bound."""
+    # The largest block counts: any task may get it.
     rows = int(source.block_rows.max(initial=0))
     costs = [record.cost(rows, source.n_columns) for record in records if not isinstance(record, RowSample)]
     scratch = max((cost.scratch_bytes for cost in costs), default=0)
@@ -113,14 +117,14 @@ def held_bytes(
         "temporaries of reading": (limits.tasks + limits.ahead) * source.read_nbytes,
         "scratch of block functions": limits.tasks * scratch,
         "operands": sum(operand_bytes(record) for record in records),
-        **_results(source, records, limits, in_driver),
+        **_result_items(source, records, limits, in_driver),
     }
     items["cache of blocks"] = min(limits.cache_bytes, whole_bytes(source))
     items["gaps that the allocator leaves"] = math.floor(ALLOCATOR_GAPS * sum(items.values()))
     return MemoryProjection(items, allowed, limits)
 
 
-def _results(source: BlockSource, records: Sequence[Record], limits: Limits, in_driver: bool) -> dict[str, int]:
+def _result_items(source: BlockSource, records: Sequence[Record], limits: Limits, in_driver: bool) -> dict[str, int]:
     """In a tree one node a level waits for its sibling, beside the one that arrives and what both merge into."""
     if isinstance(records[0], Fold):
         fold = records[0]
@@ -130,8 +134,8 @@ def _results(source: BlockSource, records: Sequence[Record], limits: Limits, in_
             f"mapped pieces ({pieces})": pieces * fold.piece_bytes,
             "states of the fold": 3 * fold.state_bytes,
         }
-    low, top = span_level(source.n_blocks), root(source.n_blocks).level
-    items = {"sums of spans": limits.tasks * sum(_tree_bytes(source, record, 0, low) for record in records)}
+    low, top = task_level(source.n_blocks), root(source.n_blocks).level
+    items = {"sums of tasks": limits.tasks * sum(_tree_bytes(source, record, 0, low) for record in records)}
     if in_driver:
         waiting = 2 * limits.tasks * sum(result_bytes(source, record, low) for record in records)
         items["sums of the tree"] = waiting + sum(_tree_bytes(source, record, low, top) for record in records)
@@ -139,8 +143,9 @@ def _results(source: BlockSource, records: Sequence[Record], limits: Limits, in_
 
 
 def _tree_bytes(source: BlockSource, record: Record, low: int, top: int) -> int:
+    """Bytes of one record's values in a tree from the nodes of one level up to those of another."""
     levels = sum(result_bytes(source, record, level) for level in range(low, top + 1))
-    # two samples merge by way of all their rows below each other; sums go into a new sum
+    # Two samples merge by way of all their rows below each other; two sums go into a new one.
     merging = 3 if isinstance(record, RowSample) else 1
     return levels + (1 + merging) * result_bytes(source, record, top)
 
@@ -153,9 +158,12 @@ def result_bytes(source: BlockSource, record: Record, level: int) -> int:
         longest = int(source.block_rows.max(initial=0))
         row = source.block_nbytes / max(longest, 1) + ROW_OBJECT_BYTES
         reached = min(longest << level, int(source.block_rows.sum()))
-        sample: Any = narrowed(record, source)
-        # those below a key are binomial in number
-        early = -math.expm1(-sample.below) * reached
+        # Of rows without weights only those below a key leave their block. The keys are exponential, so that a share
+        # 1 - exp(-key) of the rows is below it; their number is binomial, and this is a bound that holds but for one
+        # time in 1e15 (see `dkl.protocols.sampling.sure_key`).
+        sample = narrowed(record, source)
+        below = sample.below if isinstance(sample, RowSample) else math.inf
+        early = -math.expm1(-below) * reached
         return math.ceil(row * min(record.most_rows, reached, early + 12.0 * math.sqrt(early) + 72.0))
     return record.state_bytes
 
@@ -164,6 +172,7 @@ def operand_bytes(record: Record) -> int:
     """Bytes of a record's operands, arrays counted without being copied."""
     if isinstance(record, RowSample):
         return 0
+    # Protocol 5 hands arrays over as buffers, which are counted and not copied.
     buffers: list[Any] = []
     head = cloudpickle.dumps(dict(record.operands), protocol=5, buffer_callback=buffers.append)
     return len(head) + sum(buffer.raw().nbytes for buffer in buffers)
@@ -192,14 +201,16 @@ def fit_limits(
     check_accumulators(records)
     cache = cache_bytes(allowed) if cached else 0
     choices = [(tasks, waiting) for tasks in range(n_threads, 0, -1) for waiting in ((tasks, 0) if ahead else (0,))]
+    # The last of them is one block at a time and none ahead: its sum goes into the message where nothing fits.
     for tasks, waiting in choices:
-        bare = held_bytes(source, records, Limits(tasks, waiting, 0), in_driver=in_driver, allowed=allowed)
+        bare = memory_within(source, records, Limits(tasks, waiting, 0), in_driver=in_driver, allowed=allowed)
         if bare.fits:
             if not cache:
                 return bare
+            # What is left goes to the cache, less the gaps that the allocator leaves between its blocks.
             room = math.floor((allowed - bare.total) / (1.0 + ALLOCATOR_GAPS))
             limits = Limits(tasks, waiting, min(cache, room))
-            return held_bytes(source, records, limits, in_driver=in_driver, allowed=allowed)
+            return memory_within(source, records, limits, in_driver=in_driver, allowed=allowed)
     raise MemoryLimitError(
         f"the pass {pass_name(records)!r} over {source.place} needs {format_bytes(bare.total)} with one block at a "
         f"time and may take {format_bytes(allowed)}. Allow more, or cut the data into smaller blocks, or ask for fewer "
@@ -222,14 +233,15 @@ def check_accumulators(records: Sequence[Record]) -> None:
 def whole_bytes(source: BlockSource) -> int:
     """Bytes of all blocks, decoded, with the objects around them."""
     longest = int(source.block_rows.max(initial=0))
+    # As if all blocks were as dense as the largest one.
     rows = math.ceil(source.block_nbytes * (int(np.sum(source.block_rows)) / longest)) if longest else 0
     return rows + int(np.count_nonzero(source.block_rows)) * OBJECT_BYTES
 
 
 def cache_bytes(allowed: int) -> int:
     """`dask.config` "dkl.cache-bytes", else a quarter of what is allowed and at most 512 MiB."""
-    chosen = dask.config.get("dkl.cache-bytes", None)
-    return min(int(allowed * CACHE_SHARE), LARGEST_DEFAULT_CACHE) if chosen is None else parse_bytes(chosen)
+    setting = dask.config.get("dkl.cache-bytes", None)
+    return min(int(allowed * CACHE_SHARE), LARGEST_DEFAULT_CACHE) if setting is None else parse_bytes(setting)
 
 
 def allowed_bytes(memory_limit: int | str | None, process_limit: int | None) -> int:
@@ -237,7 +249,7 @@ def allowed_bytes(memory_limit: int | str | None, process_limit: int | None) -> 
     if memory_limit is None:
         return process_limit or psutil.virtual_memory().available
     try:
-        # of a text without digits dask makes one byte
+        # `parse_bytes` takes a text without digits for one of that unit, and an empty text for a single byte.
         plain = memory_limit if isinstance(memory_limit, str) and memory_limit.strip() else int(memory_limit)
         limit = parse_bytes(plain)
     except (TypeError, ValueError) as error:
@@ -256,6 +268,7 @@ def pass_name(records: Sequence[Record]) -> str:
 
 def peak_bytes() -> int:
     """The most that this process ever held, from its own start on."""
+    # On Linux `ru_maxrss` may begin with the peak of the process that started this one; VmHWM is of this one alone.
     status = Path("/proc/self/status")
     if status.exists():
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))

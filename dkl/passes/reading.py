@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import dask
 from scipy import sparse
@@ -21,9 +20,12 @@ from dkl.protocols.block import Block
 
 Key = tuple[str, int]
 
+# A read that failed is tried again after 0.1, 0.2 and 0.4 s: stores behind a network fail now and then.
 READ_ATTEMPTS = 4
 FIRST_PAUSE_S = 0.1
+# These will not go away by waiting.
 LASTING = (FileNotFoundError, PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)
+# Of the Python objects around the arrays of a block, about.
 OBJECT_BYTES = 4096
 
 
@@ -64,6 +66,7 @@ class BlockCache:
         if kept is None:
             return None
         kept.used = self._pass
+        # The order is that of the last use: the first entry is the one used longest ago.
         self._kept.move_to_end(key)
         return kept.block
 
@@ -75,6 +78,7 @@ class BlockCache:
         nbytes = block_bytes(block)
         if key in self._kept or nbytes > capacity:
             return
+        # Blocks that the last two passes did not use give way; those that they used stay, and the new one is not kept.
         while self.nbytes + nbytes > capacity and self._oldest_is_stale(key[0]):
             self._drop_oldest()
         if self.nbytes + nbytes <= capacity:
@@ -100,9 +104,12 @@ class BlockLoader:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cache = BlockCache()
+        # Reads ahead, under way or finished and not fetched yet.
         self._pending: OrderedDict[Key, Future] = OrderedDict()
         self._readers: ThreadPoolExecutor | None = None
+        # The token of the pass at work, and the blocks that its tasks have asked for here.
         self._begun: tuple[str, set[int]] = ("", set())
+        # Blocks that several tasks take pieces of, with the read that the first of them does for all.
         self._shared: OrderedDict[int, Future] = OrderedDict()
 
     def fetch(self, work: Work, ticket: Ticket) -> tuple[Block, ReadCounts]:
@@ -115,7 +122,9 @@ class BlockLoader:
             pending = self._pending.pop(key, None)
         if block is not None:
             return block, ReadCounts(1, block.n_rows, cache_hits=1)
+        # Outside of the lock: a read may take seconds, and other threads have blocks of their own.
         block, retries = _read(work, ticket) if pending is None else pending.result()
+        # Rows in memory come with their ticket in every pass; a copy in the cache would be one too many.
         if work.is_read:
             with self._lock:
                 self._cache.put(key, block, work.limits.cache_bytes)
@@ -128,6 +137,7 @@ class BlockLoader:
         """
         with self._lock:
             self._begun_in(work)
+            # Whoever comes first reads; the others wait for the same future.
             is_first = ticket.number not in self._shared
             read = self._shared.setdefault(ticket.number, Future())
             self._shared.move_to_end(ticket.number)
@@ -137,6 +147,7 @@ class BlockLoader:
             try:
                 read.set_result(self.fetch(work, ticket))
             except BaseException as error:
+                # The others wait for this read: whatever ended it ends their wait, too.
                 read.set_exception(error)
         block, reading = read.result()
         return block, reading if is_first else ReadCounts(1, block.n_rows)
@@ -157,6 +168,7 @@ class BlockLoader:
 
     def _begun_in(self, work: Work) -> set[int]:
         """The blocks that tasks of this pass have asked for here: too late to read them ahead."""
+        # The first task of a new pass in this process: what the last one shared is of no use to it.
         if self._begun[0] != work.token:
             self._begun = (work.token, set())
             self._shared.clear()
@@ -164,7 +176,7 @@ class BlockLoader:
         return self._begun[1]
 
     def _make_room(self, most: int) -> bool:
-        """Whether one more read may wait. A finished one that nobody fetched (its span ran elsewhere) gives way."""
+        """Whether one more read may wait. A finished one that nobody fetched (its task ran elsewhere) gives way."""
         if len(self._pending) >= most:
             stale = next((key for key, future in self._pending.items() if future.done()), None)
             if stale is None:
@@ -175,6 +187,7 @@ class BlockLoader:
     def forget_pending(self) -> None:
         """Drop what was read ahead and not used: a pass has ended or failed."""
         with self._lock:
+            # Futures are cancelled outside of the lock: their callbacks may take it.
             pending = list(self._pending.values())
             self._pending.clear()
             self._shared.clear()
@@ -189,7 +202,7 @@ class BlockLoader:
 
 
 LOADER = BlockLoader()
-# what threads of the parent were reading never comes in its child
+# What threads of the parent were reading never comes in its child.
 after_fork(LOADER.__init__)  # type: ignore[misc]
 
 
@@ -208,20 +221,21 @@ def blocks_of(
 
 def _read(work: Work, ticket: Ticket) -> tuple[Block, int]:
     """The block and how often reading it had to be repeated: a store over a network fails now and then."""
+
+    def load() -> Block:
+        value = unpacked(ticket.value)
+        if dask.is_dask_collection(value):
+            # The task already runs in a thread of its own; the graph of one block needs no pool beside it.
+            value = dask.get(value.__dask_graph__(), value.key)
+        return aligned(work.reader.load(value))
+
     with located(f"block {ticket.number} of {work.place}"):
         for attempt in range(READ_ATTEMPTS - 1):
             try:
-                return _load(work, ticket.value), attempt
+                return load(), attempt
             except LASTING:
                 raise
             except OSError:
                 time.sleep(FIRST_PAUSE_S * 2**attempt)
-        return _load(work, ticket.value), READ_ATTEMPTS - 1
-
-
-def _load(work: Work, value: Any) -> Block:
-    value = unpacked(value)
-    if dask.is_dask_collection(value):
-        # The task already runs in a thread of its own; the graph of one block needs no pool beside it.
-        value = dask.get(value.__dask_graph__(), value.key)
-    return aligned(work.reader.load(value))
+        # the last attempt raises what it meets
+        return load(), READ_ATTEMPTS - 1

@@ -24,6 +24,7 @@ _TOKEN_KEY = "dkl-token"
 @lru_cache(maxsize=64)
 def _opened(store: str, token: str, path: str) -> Any:
     """An array of the columns with this token: opened once a process, however many blocks are read and written."""
+    # Opening looks at the store several times, which over a network takes longer than to read a column of a block.
     array = zarr.open_group(store, mode="r+").get(path)
     if array is None:
         raise KeyError(f"no row column {path!r} (version/name) in {store!r}")
@@ -78,8 +79,10 @@ class RowColumns:
         group = zarr.open_group(store, mode="w" if overwrite else "a")
         if VERSION_KEY in group.attrs:
             raise FileExistsError(f"{store!r} holds row columns already; open them with RowColumns.open or delete it")
+        # The token keeps this process from reading arrays that it opened when other columns lay in the same store.
         token = uuid.uuid4().hex
         made = cls(str(store), tuple(int(rows) for rows in source.block_rows), token=token)
+        # The attributes come last: without them the columns are not there for `open`, however far this came.
         for name, (dtype, shape) in columns.items():
             array = made._create_array(group, 0, name, dtype, shape)
             for index in range(source.n_blocks):
@@ -117,6 +120,7 @@ class RowColumns:
     def prepare(self, writes: Mapping[str, str]) -> None:
         """Make the arrays of the next version, before the first task writes to them; all other versions go."""
         group = zarr.open_group(self.store, mode="a")
+        # Among them what a run that was killed had begun to write.
         for name in list(group.group_keys()):
             if name != str(self.version):
                 self._drop(group, int(name))
@@ -141,6 +145,7 @@ class RowColumns:
 
     def write(self, name: str, index: int, values: np.ndarray) -> None:
         """One column of one block, into the next version; writing the same again is harmless."""
+        # A block function that returns a value too many or too few would shift all rows after it.
         expected = self.block_rows[index]
         if len(values) != expected:
             raise ValueError(f"the row column {name!r} has {len(values)} rows for block {index}; expected {expected}")
@@ -152,13 +157,6 @@ class RowColumns:
         The old version goes, unless `keeps_last`.
         """
         group = zarr.open_group(self.store, mode="a")
-        self._carry_over(group)
-        group.attrs[VERSION_KEY] = self.version + 1
-        if not self.keeps_last:
-            self._drop(group, self.version)
-        return replace(self, version=self.version + 1)
-
-    def _carry_over(self, group: zarr.Group) -> None:
         old: Any = group.get(str(self.version))
         new: Any = group.require_group(str(self.version + 1))
         for name, array in old.arrays() if old is not None else ():
@@ -166,15 +164,22 @@ class RowColumns:
                 self._create_array(group, self.version + 1, name, array.dtype.str, array.shape[2:])
                 for index in range(len(self.block_rows)):
                     new[name][index] = array[index]
+        # The number that the group notes is what makes the version the current one: it changes when all is there.
+        group.attrs[VERSION_KEY] = self.version + 1
+        if not self.keeps_last:
+            self._drop(group, self.version)
+        return replace(self, version=self.version + 1)
 
     def _create_array(self, group: zarr.Group, version: int, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
+        # One chunk a block: all chunks are as long as the longest block, and shorter blocks leave the end of theirs
+        # unused.
         longest = max(self.block_rows, default=0)
         return group.create_array(
             f"{version}/{name}",
             shape=(len(self.block_rows), longest, *shape),
             chunks=(1, max(longest, 1), *shape),
             dtype=dtype,
-            # a chunk that is lost must not read as values: NaN says so where the dtype has one
+            # A chunk that is lost must not read as values: NaN says so where the dtype has one.
             fill_value=np.nan if np.dtype(dtype).kind == "f" else 0,
             config={"write_empty_chunks": True},
             compressors=[ZstdCodec(level=1), Crc32cCodec()],

@@ -13,13 +13,13 @@ from typing import Any, Literal
 import dask
 import numpy as np
 
-from dkl.events import Event, StopRequested, Subscriber
+from dkl.events import Event, Kind, StopRequested, Subscriber
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device
 from dkl.passes.backends import choose_backend, current_client
 from dkl.passes.dispatch import Backend, Dispatcher
 from dkl.passes.graphs import culled, stand_alone
-from dkl.passes.hung_workers import watched
+from dkl.passes.hung_workers import hung_workers_restarted
 from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import Carried
@@ -28,6 +28,7 @@ from dkl.passes.work import Limits, ReadCounts, Ticket, Work
 from dkl.protocols.records import Record
 from dkl.protocols.source import BlockSource
 
+# Results that come to the driver side by side: up to so many bytes of them, and up to so many.
 RESULTS_AT_ONCE_BYTES = 16 << 20
 MOST_RESULTS_AT_ONCE = 64
 
@@ -86,6 +87,7 @@ class Session:
 
     def plan(self, records: Sequence[Record], memory_limit: int | str | None) -> None:
         """Fix how much a process holds, or refuse."""
+        # The worker with the most threads holds the most blocks at once.
         n_threads = max(Counter(self.slots).values())
         allowed = allowed_bytes(memory_limit, self.backend.process_bytes())
         self.projection = fit_limits(
@@ -116,6 +118,7 @@ class Session:
         """Where rows come from; graphs that a cluster had better compute as a whole count as rows in memory."""
         if self.source.stored_nbytes:
             return "store"
+        # All blocks of a source come in one way, so that one of them tells.
         first = next(iter(np.flatnonzero(self._block_rows)), None)
         if first is None or not dask.is_dask_collection(self.source.ticket(int(first))):
             return "memory"
@@ -123,25 +126,29 @@ class Session:
 
     def dispatcher(self, tasks_a_job: int = 1, result_bytes: int = RESULTS_AT_ONCE_BYTES) -> Dispatcher:
         """For jobs of so many tasks, of which each holds a block: enough in flight that no slot waits, and no more."""
+        # Results of a gigabyte come one by one, small ones side by side.
         at_once = min(max(RESULTS_AT_ONCE_BYTES // max(result_bytes, 1), 1), MOST_RESULTS_AT_ONCE)
         return Dispatcher(self.backend, lambda: max(2, -(-2 * len(self.slots) // tasks_a_job)), at_once)
 
     def slot(self, position: int) -> str:
         """The process that the task at `position` prefers: the same in every pass, so that its cache is hit."""
+        # The number of the node decides, not who is free: in the next pass the same process has the same blocks in its
+        # cache.
         slots = self.slots
         return slots[position % len(slots)]
 
     def tickets(self, node: Node) -> Any:
         """The blocks of a node that have rows, as an argument of its task."""
         blocks = node.blocks(self.source.n_blocks)
-        chosen = blocks.start + np.flatnonzero(self._block_rows[blocks.start : blocks.stop])
-        tickets = [self.ticket(int(index)) for index in chosen]
-        # Dask looks for futures in every ticket of a list that it sees: half the cost of submitting a long span
+        filled = blocks.start + np.flatnonzero(self._block_rows[blocks.start : blocks.stop])
+        tickets = [self.ticket(int(index)) for index in filled]
+        # Dask looks for futures in every ticket of a list that it sees: half the cost of submitting a long task.
         return tickets if self.tickets_travel else Carried(tickets)
 
     def ticket(self, index: int) -> Ticket:
         value = self.source.ticket(index)
         if dask.is_dask_collection(value):
+            # Without the tasks of all other blocks, which its graph holds, too.
             value = culled(value)
         if self.tickets_travel:
             value = self.backend.send_rows(value)
@@ -149,6 +156,7 @@ class Session:
 
     def following(self, nodes: Sequence[Node], position: int) -> Ticket | None:
         """The first block of the task that this task's process is likely to start next."""
+        # Tasks go round the slots: this process is likely to get the task that comes a round later.
         later = position + len(self.slots)
         if not self.is_read or later >= len(nodes) or self.limits.ahead == 0:
             return None
@@ -169,9 +177,11 @@ class Session:
         self._tell("advanced", rows=reading.rows, bytes=reading.bytes, detail=detail)
 
     def tell_started(self) -> None:
+        """Tell the subscribers that the pass begins."""
         self._tell("started")
 
     def tell_finished(self, failed: bool) -> None:
+        """Tell the subscribers that the pass has ended, and what it read."""
         read = {
             "bytes": self.reading.bytes,
             "cache_hits": self.reading.cache_hits,
@@ -179,9 +189,9 @@ class Session:
         }
         self._tell("finished", detail={"failed": True} if failed else read)
 
-    def _tell(self, kind: Any, **fields: Any) -> None:
+    def _tell(self, kind: Kind, **fields: Any) -> None:
         total = int(np.count_nonzero(self._block_rows))
-        # who wants to end rounds asks again when one has advanced: a single pass has none
+        # Who wants to end rounds asks again when one has advanced: a single pass has none to end.
         with suppress(StopRequested):
             self._publish(Event(kind, self.name, self.reading.blocks, total, seconds=self.seconds, **fields))
 
@@ -234,7 +244,9 @@ def open_session(
         )
         session.tell_started()
         try:
-            with one_blas_thread(), watched(current_client()) if backend.is_cluster else nullcontext():
+            client = current_client() if backend.is_cluster else None
+            # One BLAS thread here too: what the driver merges must round as a worker's sums do.
+            with one_blas_thread(), nullcontext() if client is None else hung_workers_restarted(client):
                 yield session
             failed = False
         finally:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 S = TypeVar("S")
 
 Encoded = tuple[dict[str, np.ndarray], Any]
 
 
-def encode_state(state: Any) -> Encoded:
+def encode_state(state: DataclassInstance) -> Encoded:
     """The arrays of a frozen dataclass by name, and the rest of it as JSON.
 
     Fields may hold arrays, numbers, strings, None, and tuples, lists and dicts (with string keys) of these.
@@ -33,7 +36,12 @@ def decode_state(cls: type[S], arrays: Mapping[str, np.ndarray], values: Mapping
     return cls(**{name: _decode(value, arrays) for name, value in values.items()})
 
 
-def _encode(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+def _encode(value: object, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    """A value as JSON; its arrays go to `arrays` under the path of names that leads to them, which takes their place.
+
+    JSON knows neither tuples nor numbers of NumPy: these, like everything with parts, become an object whose one key
+    says what it was.
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.ndarray):
@@ -45,21 +53,23 @@ def _encode(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
         return {"number": _encode(np.asarray(value), path, arrays)}
     if isinstance(value, tuple | list):
         kind = "tuple" if isinstance(value, tuple) else "list"
-        return {kind: [_encode(one, f"{path}.{place}", arrays) for place, one in enumerate(value)]}
+        return {kind: [_encode(item, f"{path}.{place}", arrays) for place, item in enumerate(value)]}
     if isinstance(value, Mapping):
-        return {"dict": {str(name): _encode(one, f"{path}.{name}", arrays) for name, one in value.items()}}
+        return {"dict": {str(name): _encode(item, f"{path}.{name}", arrays) for name, item in value.items()}}
     raise TypeError(f"the state's {path!r} is a {type(value).__name__}; a checkpoint holds arrays, numbers and strings")
 
 
-def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def _decode(value: object, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The inverse of `_encode`."""
     if not isinstance(value, dict):
         return value
-    ((kind, held),) = value.items()
+    ((kind, content),) = value.items()
     if kind == "array":
-        return arrays[held]
+        return arrays[content]
     if kind == "number":
-        return _decode(held, arrays)[()]
+        # an array of no dimension, indexed by nothing, is its one number
+        return _decode(content, arrays)[()]
     if kind == "dict":
-        return {name: _decode(one, arrays) for name, one in held.items()}
-    items = [_decode(one, arrays) for one in held]
+        return {name: _decode(item, arrays) for name, item in content.items()}
+    items = [_decode(item, arrays) for item in content]
     return tuple(items) if kind == "tuple" else items

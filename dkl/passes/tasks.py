@@ -1,12 +1,13 @@
-"""The functions that run in workers (processes of a cluster, threads of this one): sum a span, map a block."""
+"""The functions that run in workers (processes of a cluster, threads of this one): add up blocks, map a block."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from dkl.errors import located
 from dkl.kernels.blas import one_blas_thread
@@ -17,6 +18,9 @@ from dkl.passes.tree_sum import Node, TreeSum
 from dkl.passes.work import ReadCounts, Ticket, Work
 from dkl.process import after_fork
 from dkl.protocols.block import Block
+
+Values: TypeAlias = tuple[Any, ...]
+"""One value a record of the pass: named arrays of a block sum, a Block of a sample."""
 
 
 class PassStopped(RuntimeError):
@@ -44,7 +48,7 @@ class StopFlag:
 class Partial:
     """The sums of one node: a value a record (None where there were no rows) and what reading them came to."""
 
-    values: tuple[Any, ...] | None
+    values: Values | None
     reading: ReadCounts
 
 
@@ -58,6 +62,7 @@ class Gate:
     @contextmanager
     def entered(self, most: int) -> Iterator[None]:
         with self._changed:
+            # The limit comes with each task, since passes differ in how many blocks they may hold.
             self._changed.wait_for(lambda: self._inside < most)
             self._inside += 1
         try:
@@ -69,65 +74,62 @@ class Gate:
 
 
 GATE = Gate()
-# tasks inside are the parent's
+# The tasks inside are those of the parent: none of them goes on, or leaves the gate, in a process that it forked.
 after_fork(GATE.__init__)  # type: ignore[misc]
 
 
 @contextmanager
 def working(work: Work) -> Iterator[None]:
     """What holds while a task is on its blocks: one BLAS thread, and no more tasks at once than the pass allows."""
+    # BLAS with several threads sums in another order, so that one thread is a matter of bits; tasks fill the cores.
     with GATE.entered(work.limits.tasks), one_blas_thread():
         yield
 
 
-def sum_span(work: Work, node: Node, tickets: Sequence[Ticket], following: Ticket | None, stop: StopFlag) -> Partial:
+def sum_blocks(work: Work, node: Node, tickets: Sequence[Ticket], following: Ticket | None, stop: StopFlag) -> Partial:
     """All records of the pass over the blocks of `node`, added up in the node's own tree.
 
     `following` is the block that this process is likely to need next; it is read while the last one is worked on.
     """
-    made = [reduction(record) for record in work.records]  # type: ignore[arg-type]
-    trees = TreeSum(_merge_values(made), work.n_blocks, node)
+    reductions = [reduction(record) for record in work.records]  # type: ignore[arg-type]
+
+    def values_of(block: Block) -> Values | None:
+        """One value a record, or None for a block that a filter left without rows."""
+        if block.n_rows == 0:
+            return None
+        with located(f"block {block.index} of {work.place}"):
+            there = block if all(each.on_host for each in reductions) else placed(block, work.device)
+            return tuple(each.of_block(block if each.on_host else there, work.columns) for each in reductions)
+
+    tree = TreeSum(partial(_merged, reductions), work.n_blocks, node)
+    numbers = node.blocks(work.n_blocks)
+    # Blocks without rows have no ticket; the tree is told of them all the same, since it waits for every sibling.
+    missing = numbers.start
     reading = ReadCounts()
-    index = node.blocks(work.n_blocks).start
     with working(work):
-        for block, one in blocks_of(work, tickets, following):
+        for block, of_block in blocks_of(work, tickets, following):
             stop.check()
-            reading += one
-            _add_absent(trees, index, block.index)
-            trees.add(Node(0, block.index), _values(work, made, block))
-            index = block.index + 1
-    _add_absent(trees, index, node.blocks(work.n_blocks).stop)
-    return Partial(trees.total, reading)
+            reading += of_block
+            for index in range(missing, block.index):
+                tree.add(Node(0, index), None)
+            tree.add(Node(0, block.index), values_of(block))
+            missing = block.index + 1
+    for index in range(missing, numbers.stop):
+        tree.add(Node(0, index), None)
+    return Partial(tree.total, reading)
 
 
-def _add_absent(trees: TreeSum, start: int, stop: int) -> None:
-    for index in range(start, stop):
-        trees.add(Node(0, index), None)
-
-
-def _values(work: Work, made: Sequence[Reduction], block: Block) -> tuple[Any, ...] | None:
-    """One value a record, or None for a block that a filter left without rows."""
-    if block.n_rows == 0:
-        return None
-    with located(f"block {block.index} of {work.place}"):
-        there = block if all(one.on_host for one in made) else placed(block, work.device)
-        return tuple(one.of_block(block if one.on_host else there, work.columns) for one in made)
-
-
-def _merge_values(made: Sequence[Reduction]) -> Callable[[tuple, tuple], tuple]:
-    def merge(left: tuple, right: tuple) -> tuple:
-        return tuple(one.merge(a, b) for one, a, b in zip(made, left, right, strict=True))
-
-    return merge
+def _merged(reductions: Sequence[Reduction], left: Values, right: Values) -> Values:
+    return tuple(each.merge(a, b) for each, a, b in zip(reductions, left, right, strict=True))
 
 
 def merge_partials(work: Work, left: Partial, right: Partial) -> Partial:
     """Two siblings of the tree become their parent."""
-    made = [reduction(record) for record in work.records]  # type: ignore[arg-type]
     reading = left.reading + right.reading
     if left.values is None or right.values is None:
         return Partial(right.values if left.values is None else left.values, reading)
-    return Partial(_merge_values(made)(left.values, right.values), reading)
+    reductions = [reduction(record) for record in work.records]  # type: ignore[arg-type]
+    return Partial(_merged(reductions, left.values, right.values), reading)
 
 
 def apply_to_block(work: Work, ticket: Ticket, stop: StopFlag) -> Any:

@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import cloudpickle
 import numpy as np
@@ -20,6 +20,10 @@ from scipy import sparse
 from dkl.process import after_fork
 from dkl.protocols.block import Block
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+# What this process unpacked last of what many tasks share, with its token.
 _lock = threading.Lock()
 _last: tuple[str, Any] = ("", None)
 
@@ -77,35 +81,39 @@ class Carried:
     def load(self) -> Any:
         return self.value
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Callable, tuple]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable, tuple]:
         buffers: list[pickle.PickleBuffer] = []
+        # Arrays leave as buffers beside the pickle, which Dask sends without copying them.
         head = cloudpickle.dumps(self.value, protocol=5, buffer_callback=buffers.append)
-        # before protocol 5 a pickle holds no buffers
-        return _arrived, (head, *(buffers if protocol >= 5 else map(bytes, buffers)))
+        # Before protocol 5 a pickle holds no buffers.
+        return _arrived, (head, *(buffers if int(protocol) >= 5 else map(bytes, buffers)))
 
 
-def _arrived(head: bytes, *buffers: Any) -> Carried:
+def _arrived(head: bytes, *buffers: Buffer) -> Carried:
+    """The object where it was sent: each array in memory of its own, which the allocator has aligned."""
     return Carried(pickle.loads(head, buffers=[bytearray(buffer) for buffer in buffers]))
 
 
 @after_fork
 def _open_lock() -> None:
+    """A lock that another thread of the parent held would never be let go of in its child."""
     global _lock
     _lock = threading.Lock()
 
 
-def packed(value: Any) -> Packed:
+def packed(value: object) -> Packed:
     """The value as bytes that travel with one task."""
     return Packed(cloudpickle.dumps(value))
 
 
-def shared(value: Any) -> Shared:
+def shared(value: object) -> Shared:
     """The value as bytes that many tasks of a process unpack once."""
     return Shared(uuid.uuid4().hex, cloudpickle.dumps(value))
 
 
-def shared_file(value: Any, folder: str) -> Shared:
+def shared_file(value: object, folder: str) -> Shared:
     """The value in a file of `folder` that many tasks of a process read once."""
+    # Every value has a file of its own, which is never written twice: whoever reads it reads it whole.
     token = uuid.uuid4().hex
     path = f"{folder}/{token}"
     with open(path, "wb") as file:
@@ -118,7 +126,7 @@ def unpacking(function: Callable, *args: Any) -> Any:
     return function(*map(unpacked, args))
 
 
-def unpacked(value: Any) -> Any:
+def unpacked(value: object) -> Any:
     """What was packed, shared or carried; anything else as it is."""
     return value.load() if isinstance(value, Packed | Shared | Carried) else value
 
@@ -128,6 +136,7 @@ def aligned(block: Block) -> Block:
     X = block.X
     rows = [X.data, X.indices, X.indptr] if isinstance(X, sparse.csr_array) else [X]
     arrays = [array for array in (*rows, block.y, block.weight, block.row_id, block.held) if array is not None]
+    # What was read from a store or made here is aligned, and costs this look alone.
     if all(array.flags.aligned for array in arrays):
         return block
     X = X.copy() if isinstance(X, sparse.csr_array) else _realigned(X)

@@ -26,6 +26,7 @@ class Limits:
         Blocks kept for the next pass.
     """
 
+    # Limits change how much is in flight, never what is computed: no bit depends on them.
     tasks: int = 1
     ahead: int = 1
     cache_bytes: int = 0
@@ -88,6 +89,7 @@ class ReadCounts:
     retries: int = 0
 
     def __add__(self, other: ReadCounts) -> ReadCounts:
+        # Counts of two tasks, or of two siblings of the tree, add up field by field.
         return ReadCounts(
             self.blocks + other.blocks,
             self.rows + other.rows,

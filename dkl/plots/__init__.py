@@ -1,12 +1,12 @@
 """Pictures: data in attributes, drawn by `.plot(ax=None)`; matplotlib is imported when one is drawn."""
 
-from dkl.plots.comparison import ComparisonDisplay
-from dkl.plots.effects import EffectsDisplay
+from dkl.plots.effect_curves import EffectsDisplay
 from dkl.plots.explanations import ContributionsDisplay, DependenceDisplay, ImportanceDisplay
 from dkl.plots.history import HistoryDisplay
 from dkl.plots.kernel import KernelDisplay
-from dkl.plots.landscape import LandscapeDisplay
 from dkl.plots.plane import DecisionDisplay, WeightedRowsDisplay
+from dkl.plots.potential_map import LandscapeDisplay
+from dkl.plots.score_curves import ComparisonDisplay
 from dkl.plots.sphere import SphereDisplay
 from dkl.plots.trials import TrialsDisplay
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dkl.explain.dependence import Axis
+from dkl.explain.column_groups import Axis
 from dkl.plots.figure import CLASS_COLOURS, diverging, quiet
 from dkl.plots.fitted_rows import near_rows
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def places_of(axis: Axis) -> np.ndarray:
@@ -17,7 +20,7 @@ def places_of(axis: Axis) -> np.ndarray:
     return np.arange(len(axis.labels)) if axis.numbers is None else axis.numbers
 
 
-def draw_curves(ax: Any, axis: Axis, values: np.ndarray, labels: Sequence[str]) -> None:
+def draw_curves(ax: Axes, axis: Axis, values: np.ndarray, labels: Sequence[str]) -> None:
     """Values (g, K) along a number as curves, at each category as dots."""
     places, is_number = places_of(axis), axis.numbers is not None
     for k in range(values.shape[1]):
@@ -32,7 +35,7 @@ def draw_curves(ax: Any, axis: Axis, values: np.ndarray, labels: Sequence[str]) 
     quiet(ax)
 
 
-def draw_pair(ax: Any, axes: Sequence[Axis], values: np.ndarray) -> None:
+def draw_pair(ax: Axes, axes: Sequence[Axis], values: np.ndarray) -> None:
     """Values (g1, g2) over two columns: a map of two numbers, else a curve for each value of a category."""
     first, second = axes
     if first.numbers is not None and second.numbers is not None:
@@ -41,30 +44,32 @@ def draw_pair(ax: Any, axes: Sequence[Axis], values: np.ndarray) -> None:
         ax.set(xlabel=first.name, ylabel=second.name)
         return
     if first.numbers is None and second.numbers is not None:
-        # a number goes along
+        # The number goes along the axis, and the category has a curve for each of its values.
         values, first, second = values.T, second, first
     draw_curves(ax, first, values, tuple(f"{second.name} = {label}" for label in second.labels))
     draw_rug(ax, first)
     ax.legend(frameon=False, fontsize="small")
 
 
-def draw_rug(ax: Any, axis: Axis) -> None:
+def draw_rug(ax: Axes, axis: Axis) -> None:
     """Some of the rows as ticks at the foot; none for a category."""
     if axis.numbers is not None:
+        # A few hundred rows show where they lie as well as all of them, and the file of the picture stays small.
         ticks = axis.rows[:600, axis.varying[0]]
         ax.plot(ticks, np.zeros(len(ticks)), "|", color="0.5", transform=ax.get_xaxis_transform(), markersize=6)
 
 
-def draw_map(ax: Any, grid: tuple[np.ndarray, ...], values: np.ndarray, rows: np.ndarray) -> None:
+def draw_map(ax: Axes, grid: tuple[np.ndarray, ...], values: np.ndarray, rows: np.ndarray) -> None:
     """Values (g2, g1) over two columns in colours around 0, the rows (n, 2) as dots; veiled where there are none."""
     first, second = grid
     near = near_rows(np.stack(np.meshgrid(first, second), axis=-1), rows)
-    # what the model says where there are no rows decides no colours
+    # Far from all rows a model may say anything: only values near rows decide the range of the colours.
     limit = max(float(np.abs(values[near > 0.5]).max(initial=0.0)), 1e-12)
     drawn = ax.contourf(
         first, second, values, levels=np.linspace(-limit, limit, 17), cmap=diverging(0.72), extend="both"
     )
     drawn.set_edgecolor("face")
+    # A white layer, opaque where there are no rows, fades the part of the picture that is a guess.
     veil = np.ones((*near.shape, 4))
     veil[..., 3] = 1.0 - near
     extent = (first[0], first[-1], second[0], second[-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -13,6 +13,10 @@ from dkl.explain.dependence import PartialDependence, partial_dependence
 from dkl.explain.importance import Importance, importance
 from dkl.plots.along import draw_curves, draw_pair, draw_rug
 from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+from dkl.protocols.estimators import FittedModel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +48,7 @@ class ImportanceDisplay(Display):
     _size = (4.8, 4.0)
 
     @classmethod
-    def from_estimator(cls, model: Any, X: Any, *, most: int = 20, **options: Any) -> Self:
+    def from_estimator(cls, model: FittedModel, X: object, *, most: int = 20, **options: Any) -> Self:
         """Measure and draw: `options` are those of `dkl.explain.importance`."""
         return cls(importance(model, X, **options), most)
 
@@ -53,7 +57,7 @@ class ImportanceDisplay(Display):
         """The columns that have a bar."""
         return [self.importance.names[g] for g in self.importance.order[: self.most]]
 
-    def _draw(self, axes: Sequence[Any]) -> None:
+    def _draw(self, axes: Sequence[Axes]) -> None:
         (ax,) = axes
         order = self.importance.order[: self.most]
         ax.barh(self.shown, self.importance.strengths[order], color=CLASS_COLOURS[0], height=0.7)
@@ -92,29 +96,33 @@ class DependenceDisplay(Display):
     interaction: bool = False
 
     @classmethod
-    def from_estimator(cls, model: Any, X: Any, columns: Any, **options: Any) -> Self:
+    def from_estimator(cls, model: FittedModel, X: object, columns: Any, **options: Any) -> Self:
         """Compute and draw: `columns` and `options` are those of `dkl.explain.partial_dependence`."""
-        found = partial_dependence(model, X, columns, **options)
-        return cls(found if isinstance(found, list) else [found])
+        dependence = partial_dependence(model, X, columns, **options)
+        return cls(dependence if isinstance(dependence, list) else [dependence])
 
     @property
     def _n_panels(self) -> int:
         return len(self.dependences)
 
-    def _new_axes(self) -> list[Any]:
+    def _new_axes(self) -> list[Axes]:
         return panels(self._n_panels, size=(3.5, 3.0))
 
-    def _draw(self, axes: Sequence[Any]) -> None:
-        for ax, one in zip(axes, self.dependences, strict=True):
-            if len(one.axes) == 2:
-                joint = one.interaction if self.interaction and one.interaction is not None else one.values - one.mean
-                draw_pair(ax, one.axes, joint[..., self.output])
+    def _draw(self, axes: Sequence[Axes]) -> None:
+        for ax, dependence in zip(axes, self.dependences, strict=True):
+            if len(dependence.axes) == 2:
+                # Colours of a map are around 0: what the pair does together, or how far it is from the mean.
+                joint = dependence.values - dependence.mean
+                if self.interaction and dependence.interaction is not None:
+                    joint = dependence.interaction
+                draw_pair(ax, dependence.axes, joint[..., self.output])
                 continue
-            draw_curves(ax, one.axes[0], one.values, one.outputs)
-            draw_rug(ax, one.axes[0])
-            for mean in one.mean if len(one.mean) == 1 else ():
+            draw_curves(ax, dependence.axes[0], dependence.values, dependence.outputs)
+            draw_rug(ax, dependence.axes[0])
+            # Several outputs would have a line each at other heights, which nobody could tell apart.
+            for mean in dependence.mean if len(dependence.mean) == 1 else ():
                 ax.axhline(mean, color="0.6", linewidth=0.8)
-            if one.outputs:
+            if dependence.outputs:
                 ax.legend(frameon=False, fontsize="small")
 
 
@@ -143,7 +151,9 @@ class ContributionsDisplay(Display):
     _size = (5.4, 4.0)
 
     @classmethod
-    def from_estimator(cls, model: Any, rows: Any, background: Any, *, row: int = 0, **options: Any) -> Self:
+    def from_estimator(
+        cls, model: FittedModel, rows: object, background: object, *, row: int = 0, **options: Any
+    ) -> Self:
         """Compute and draw: `options` are those of `dkl.explain.contributions`."""
         return cls(contributions(model, rows, background, **options), row)
 
@@ -156,11 +166,11 @@ class ContributionsDisplay(Display):
         rest = order[self.most :]
         return [*shown, (f"{len(rest)} others", float(own[rest].sum()))] if len(rest) else shown
 
-    def _draw(self, axes: Sequence[Any]) -> None:
+    def _draw(self, axes: Sequence[Axes]) -> None:
         (ax,) = axes
         labels, values = zip(*self.steps, strict=True)
         base = float(self.contributions.base[self.output])
-        # from the bottom, where the mean stands, to the prediction on top
+        # The steps add up from the bottom, where the mean prediction stands, to the prediction on top.
         ends = base + np.cumsum(values[::-1])[::-1]
         places = np.arange(len(values))
         colours = [CLASS_COLOURS[1] if value > 0 else CLASS_COLOURS[0] for value in values]
@@ -177,7 +187,7 @@ class ContributionsDisplay(Display):
         ax.axvline(base, color="0.6", linewidth=0.8)
         ax.set_yticks(places, labels)
         ax.invert_yaxis()
-        # a bar's foot would be the edge of the picture
+        # matplotlib would otherwise put the foot of a bar at the edge of the picture.
         ax.use_sticky_edges = False
         ax.margins(x=0.15)
         ax.set_xlabel(f"mean {base:.4g}, prediction {float(ends[0]):.4g}")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from dkl.data.store.outputs import written_whole
 
-# two classes far apart for every kind of eye, then those that join them (Okabe & Ito 2008)
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe & Ito 2008: colours that people with any kind of colour vision can tell apart; the first two are farthest apart.
 CLASS_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#000000")
 RESOLUTION = 240
 
@@ -37,6 +40,7 @@ def diverging(span: float = 1.0) -> Any:
 
     dark_first, dark_second = "#00507d", "#983f00"
     stops = [dark_first, CLASS_COLOURS[0], "#8fc1e0", "#ffffff", "#f2b48c", CLASS_COLOURS[1], dark_second]
+    # White in the middle is 0; the classes' own colours stand at a third of the way to the ends, which are darker.
     colours = LinearSegmentedColormap.from_list("dkl", stops)
     return ListedColormap(colours(np.linspace(0.5 - 0.5 * span, 0.5 + 0.5 * span, 256)))
 
@@ -53,10 +57,10 @@ class Display:
     """
 
     figure_: Any
-    axes_: list[Any]
+    axes_: list[Axes]
     _size = (4.4, 4.2)
 
-    def plot(self, ax: Any = None) -> Self:
+    def plot(self, ax: Axes | Sequence[Axes] | None = None) -> Self:
         """Draw into `ax`, or into a new figure.
 
         Parameters
@@ -75,10 +79,11 @@ class Display:
         ValueError
             If there are not as many Axes as panels.
         """
-        axes = self._new_axes() if ax is None else list(np.ravel(ax))
+        axes: list[Axes] = self._new_axes() if ax is None else list(np.ravel(np.asarray(ax, dtype=object)))
         if len(axes) != self._n_panels:
             raise ValueError(f"ax holds {len(axes)} Axes, and {type(self).__name__} draws {self._n_panels} panels")
         self._draw(axes)
+        # Displays are frozen, since their numbers are a result; what `plot` leaves is not part of it.
         object.__setattr__(self, "axes_", axes)
         object.__setattr__(self, "figure_", axes[0].figure)
         return self
@@ -95,14 +100,15 @@ class Display:
     def _n_panels(self) -> int:
         return 1
 
-    def _new_axes(self) -> list[Any]:
+    def _new_axes(self) -> list[Axes]:
         return panels(self._n_panels, size=self._size)
 
-    def _draw(self, axes: Sequence[Any]) -> None:
+    def _draw(self, axes: Sequence[Axes]) -> None:
+        """Draw the panels; a subclass says how."""
         raise TypeError(f"{type(self).__name__} does not say how it is drawn")
 
 
-def panels(number: int, *, size: tuple[float, float], columns: int = 4, sharey: bool = False) -> list[Any]:
+def panels(number: int, *, size: tuple[float, float], columns: int = 4, sharey: bool = False) -> list[Axes]:
     """A new figure of `number` Axes of `size` inches each, at most `columns` in a row."""
     columns = min(number, columns)
     rows = -(-number // columns)
@@ -114,14 +120,14 @@ def panels(number: int, *, size: tuple[float, float], columns: int = 4, sharey: 
     return list(axes.ravel()[:number])
 
 
-def bare(ax: Any) -> None:
+def bare(ax: Axes) -> None:
     """Equal units, no ticks: for pictures of a plane whose numbers say nothing."""
     ax.set_aspect("equal")
     ax.set_xticks([])
     ax.set_yticks([])
 
 
-def quiet(ax: Any) -> None:
+def quiet(ax: Axes) -> None:
     """A light grid and no frame above and to the right."""
     ax.grid(alpha=0.25, linewidth=0.8)
     ax.spines[["top", "right"]].set_visible(False)

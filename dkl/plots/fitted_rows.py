@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy import sparse
 from scipy.spatial import cKDTree
@@ -12,12 +10,16 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.methods.validation import encoded_frame
+from dkl.protocols.estimators import FittedFeatures, FittedModel
 from dkl.solvers.losses import loss_of
 
+# A picture of more rows looks the same, and has to be computed in memory.
 MOST_ROWS = 20_000
 
+Fitted = FittedFeatures | FittedModel
 
-def in_memory_rows(model: Any, X: Any, y: Any = None) -> tuple[np.ndarray, np.ndarray]:
+
+def in_memory_rows(model: Fitted, X: object, y: object = None) -> tuple[np.ndarray, np.ndarray]:
     """At most 20,000 rows, dense, and their targets, from whatever `fit` takes.
 
     Parameters
@@ -41,7 +43,7 @@ def in_memory_rows(model: Any, X: Any, y: Any = None) -> tuple[np.ndarray, np.nd
     return (rows.toarray() if sparse.issparse(rows) else np.asarray(rows)), targets
 
 
-def working_dual(model: Any, X: np.ndarray, y: np.ndarray, *, reweighted: bool = True) -> np.ndarray:
+def working_dual(model: Fitted, X: np.ndarray, y: np.ndarray, *, reweighted: bool = True) -> np.ndarray:
     """The signed weight of each row under a model: what the next feature would be searched for.
 
     Parameters
@@ -58,6 +60,7 @@ def working_dual(model: Any, X: np.ndarray, y: np.ndarray, *, reweighted: bool =
     ndarray of shape (n, K), float64
         K is 1 for two classes and for numbers. Classes: ``y max(0, 1 - y f)``, half the dual of the squared hinge.
     """
+    # A learner of rounds has a model of its own so far, whose errors the next search would look at.
     machine = getattr(model, "machine_", model)
     classes = getattr(machine, "classes_", getattr(model, "classes_", None))
     signs = y[:, None] - y.mean() if classes is None else signed_classes(y, classes)
@@ -65,7 +68,7 @@ def working_dual(model: Any, X: np.ndarray, y: np.ndarray, *, reweighted: bool =
         return signs
     if hasattr(machine, "decision_function"):
         decision = np.asarray(machine.decision_function(X)).reshape(signs.shape)
-        # half of it: a picture shows the weights of the rows, whose scale says nothing
+        # Half of the slope: a picture shows the weights of the rows against each other, and their scale says nothing.
         return -0.5 * loss_of("squared_hinge").slope(signs, decision)
     if classes is None and hasattr(machine, "predict"):
         return y[:, None] - np.asarray(machine.predict(X)).reshape(len(y), 1)
@@ -92,6 +95,8 @@ def near_rows(grid: np.ndarray, X: np.ndarray) -> np.ndarray:
     """
     spread = np.maximum(np.ptp(X, axis=0), 1e-300)
     tree = cKDTree(X / spread)
+    # The distance to the tenth neighbour, of nine rows in ten: rows far away from all others do not make the picture
+    # clear around them.
     apart = np.quantile(tree.query(X / spread, k=min(10, len(X)))[0][:, -1], 0.9)
     away = tree.query(grid.reshape(-1, grid.shape[-1]) / spread)[0].reshape(grid.shape[:2])
     return np.clip(2.0 - away / max(float(apart), 1e-300), 0.0, 1.0)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+from dkl.plots.fitted_rows import Fitted
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # The quantities of a round that belong into one panel: its title, whether it is seen on a logarithmic scale, its lines.
 _PANELS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
@@ -28,6 +32,7 @@ _PANELS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
     ("features", False, ("n_features",)),
     ("rows of the search", False, ("sample_rows",)),
 )
+# What the horizontal axis counts, the first that every entry of the history has.
 _AXIS = ("round", "epoch")
 
 
@@ -61,7 +66,7 @@ class HistoryDisplay(Display):
     title: str = ""
 
     @classmethod
-    def from_estimator(cls, learner: Any, *, quantities: Sequence[str] | None = None, title: str = "") -> Self:
+    def from_estimator(cls, learner: Fitted, *, quantities: Sequence[str] | None = None, title: str = "") -> Self:
         """Take the history of a fitted learner, or of a machine's features.
 
         Parameters
@@ -82,28 +87,30 @@ class HistoryDisplay(Display):
             If it keeps no history.
         """
         check_is_fitted(learner)
-        learner = learner if hasattr(learner, "history_") else getattr(learner, "features_", learner)
-        if not hasattr(learner, "history_"):
-            raise TypeError(f"{type(learner).__name__} learns in one pass and keeps no history_ to draw")
-        return cls(list(learner.history_), quantities, title)
+        # A machine has a history of its own where it fits in epochs; else its features may have one.
+        with_history = learner if hasattr(learner, "history_") else getattr(learner, "features_", learner)
+        if not hasattr(with_history, "history_"):
+            raise TypeError(f"{type(with_history).__name__} learns in one pass and keeps no history_ to draw")
+        return cls(list(with_history.history_), quantities, title)
 
     @property
     def panels(self) -> list[tuple[str, bool, tuple[str, ...]]]:
         """Title, logarithmic or not, and the quantities of each panel that there is something to draw in."""
-        known = {name for entry in self.history for name, value in entry.items() if np.isfinite(_number(value))}
+        known = {name for entry in self.history for name in entry if np.isfinite(self._values(name)).any()}
         if self.quantities is not None:
             unknown = [name for name in self.quantities if name not in known]
             if unknown:
                 raise ValueError(f"the history has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
             return [(name.replace("_", " "), False, (name,)) for name in self.quantities]
-        chosen = [(title, log, tuple(n for n in names if n in known)) for title, log, names in _PANELS]
-        return [panel for panel in chosen if any(self._changes(name) for name in panel[2])]
+        # A metric that stays the same in all rounds says nothing as a curve.
+        kept = [(title, log, tuple(n for n in names if n in known)) for title, log, names in _PANELS]
+        return [panel for panel in kept if any(self._changes(name) for name in panel[2])]
 
     @property
     def _n_panels(self) -> int:
         return len(self.panels)
 
-    def _new_axes(self) -> list[Any]:
+    def _new_axes(self) -> list[Axes]:
         if not self.panels:
             raise ValueError("the history holds no number that is known; name what to draw: quantities=[...]")
         axes = panels(self._n_panels, size=(3.6, 2.6))
@@ -111,12 +118,13 @@ class HistoryDisplay(Display):
             axes[0].figure.suptitle(self.title)
         return axes
 
-    def _draw(self, axes: Sequence[Any]) -> None:
+    def _draw(self, axes: Sequence[Axes]) -> None:
         label = next((name for name in _AXIS if all(name in entry for entry in self.history)), "round")
         rounds = np.array([entry.get(label, place + 1) for place, entry in enumerate(self.history)], dtype=float)
         for ax, (title, log, names) in zip(axes, self.panels, strict=True):
             for name, colour in zip(names, CLASS_COLOURS, strict=False):
                 self._draw_line(ax, rounds, name, colour)
+            # A gap of 0 (a solver that has ended exactly) has no place on a logarithmic axis.
             positive = log and all((self._values(name)[np.isfinite(self._values(name))] > 0.0).all() for name in names)
             ax.set_yscale("log" if positive else "linear")
             ax.set_title(title, fontsize="medium")
@@ -125,7 +133,8 @@ class HistoryDisplay(Display):
                 ax.legend(frameon=False, fontsize="small")
             quiet(ax)
 
-    def _draw_line(self, ax: Any, rounds: np.ndarray, name: str, colour: str) -> None:
+    def _draw_line(self, ax: Axes, rounds: np.ndarray, name: str, colour: str) -> None:
+        """One metric over the rounds that have it."""
         values = self._values(name)
         there = np.isfinite(values)
         marker = "o" if there.sum() <= 30 else ""
@@ -140,12 +149,11 @@ class HistoryDisplay(Display):
         )
 
     def _changes(self, name: str) -> bool:
+        """Whether a metric has different values, or a single one, which is drawn as a dot."""
         values = self._values(name)
         return len(values) == 1 or bool(np.ptp(values[np.isfinite(values)]) > 0.0)
 
     def _values(self, name: str) -> np.ndarray:
-        return np.array([_number(entry.get(name)) for entry in self.history])
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, Real) else float("nan")
+        """A metric round by round; NaN where a round does not say it, or says no number."""
+        values = [entry.get(name) for entry in self.history]
+        return np.array([float(value) if isinstance(value, Real) else np.nan for value in values])

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dkl.features.families import Family
 from dkl.methods.density.spectral import shift_kernel, steepest_direction
 from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+from dkl.protocols.estimators import FittedFeatures
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Distances at which the kernels are evaluated.
 _POINTS = 241
-# periods of a typical frequency that the first panel shows
+# Periods of a typical frequency that the first panel shows.
 _PERIODS = 1.5
+# Groups of frequencies of similar length, of which the second panel shows the mean density.
 _BINS = 12
+
+
+class DensityModel(FittedFeatures, Protocol):
+    """A fitted model with a learned spectral density u over its frequencies W."""
+
+    frequencies_: np.ndarray
+    density_: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +79,7 @@ class KernelDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls, model: Any, *, direction: np.ndarray | None = None, reach: float | None = None, title: str = ""
+        cls, model: DensityModel, *, direction: np.ndarray | None = None, reach: float | None = None, title: str = ""
     ) -> Self:
         """Take the density of a fitted model.
 
@@ -91,11 +105,14 @@ class KernelDisplay(Display):
         check_is_fitted(model)
         if not hasattr(model, "density_"):
             raise TypeError(f"{type(model).__name__} learns no spectral density; TunedClassifier and TunedRegressor do")
+        # The density may be one for all classes or one for each; only the latter is named after them.
+        classes, density = getattr(model, "classes_", ()), model.density_
+        is_of_classes = np.ndim(density) == 2 and len(classes) == len(density)
         return cls.from_density(
             model.frequencies_,
-            model.density_,
+            density,
             family=getattr(model, "family_", None),
-            names=_class_names(model),
+            names=[str(label) for label in classes] if is_of_classes else None,
             direction=direction,
             reach=reach,
             title=title,
@@ -107,7 +124,7 @@ class KernelDisplay(Display):
         W: np.ndarray,
         density: np.ndarray,
         *,
-        family: Any = None,
+        family: Family | None = None,
         names: Sequence[str] | None = None,
         direction: np.ndarray | None = None,
         reach: float | None = None,
@@ -140,9 +157,14 @@ class KernelDisplay(Display):
         """
         W, u = np.asarray(W, dtype=np.float64), np.atleast_2d(np.asarray(density, dtype=np.float64))
         v = steepest_direction(W, u) if direction is None else _unit(direction, W.shape[1])
-        far = _typical_reach(W @ v) if reach is None else float(reach)
+        if reach is None:
+            # A period is 2 pi over the component of the frequency along the direction; the median one is typical.
+            typical = float(np.median(np.abs(W @ v)))
+            reach = _PERIODS * 2.0 * np.pi / typical if typical > 0.0 else 1.0
+        far = float(reach)
         if not 0.0 < far < np.inf:
             raise ValueError(f"reach is {reach!r}; it must be a positive finite distance")
+        # A shift-invariant kernel depends on delta = x - x' alone: k(delta) = mean_j u_j cos(w_j.delta) (Bochner).
         distances = np.linspace(0.0, far, _POINTS)
         shifts = distances[:, None] * v
         reference = shift_kernel(shifts, W) if family is None else family.kernel(shifts, np.zeros((1, len(v))))[:, 0]
@@ -153,19 +175,20 @@ class KernelDisplay(Display):
     def _n_panels(self) -> int:
         return 2
 
-    def _new_axes(self) -> list[Any]:
+    def _new_axes(self) -> list[Axes]:
         axes = panels(2, size=(4.4, 3.4))
         if self.title:
             axes[0].figure.suptitle(self.title)
         return axes
 
-    def _draw(self, axes: Sequence[Any]) -> None:
+    def _draw(self, axes: Sequence[Axes]) -> None:
         self._draw_kernels(axes[0])
         self._draw_densities(axes[1])
         for ax in axes:
             quiet(ax)
 
-    def _draw_kernels(self, ax: Any) -> None:
+    def _draw_kernels(self, ax: Axes) -> None:
+        """The kernels over the distance, each divided by its value at 0, which the legend says."""
         ax.axhline(0.0, color="0.7", linewidth=0.8)
         ax.plot(self.distances, self.reference / self.reference[0], color="0.45", linestyle="--", label="reference")
         for place, (values, name) in enumerate(zip(self.learned, self.names, strict=True)):
@@ -174,12 +197,16 @@ class KernelDisplay(Display):
         ax.set(xlabel="distance", ylabel="k(δ) / k(0)", xlim=(0.0, self.distances[-1]))
         ax.legend(frameon=False, fontsize="small")
 
-    def _draw_densities(self, ax: Any) -> None:
+    def _draw_densities(self, ax: Axes) -> None:
+        """The density of each frequency over its length, with means of frequencies of similar length as a line."""
         ax.axhline(1.0, color="0.45", linestyle="--", linewidth=1.0, label="reference")
         for place, (u, name) in enumerate(zip(self.density, self.names, strict=True)):
             ax.scatter(self.lengths, u, s=8, alpha=0.45, linewidth=0, color=_colour(place))
             label = f"mean{f', {name}' if len(self.names) > 1 else ''}"
-            ax.plot(*_binned(self.lengths, u), color=_colour(place), linewidth=1.6, label=label)
+            # Groups of equally many frequencies, so that each mean is equally certain.
+            groups = np.array_split(np.argsort(self.lengths, kind="stable"), min(_BINS, len(self.lengths)))
+            means = np.array([[self.lengths[g].mean(), u[g].mean()] for g in groups])
+            ax.plot(means[:, 0], means[:, 1], color=_colour(place), linewidth=1.6, label=label)
         spread = self.density[self.density > 0.0]
         if spread.size == self.density.size and spread.max() > 30.0 * spread.min():
             ax.set_yscale("log")
@@ -187,13 +214,8 @@ class KernelDisplay(Display):
         ax.legend(frameon=False, fontsize="small")
 
 
-def _class_names(model: Any) -> list[str] | None:
-    """The classes, where each has a density of its own."""
-    classes, density = getattr(model, "classes_", ()), model.density_
-    return [str(one) for one in classes] if np.ndim(density) == 2 and len(classes) == len(density) else None
-
-
 def _unit(direction: np.ndarray, n_columns: int) -> np.ndarray:
+    """The unit vector of a direction that a user gave."""
     v = np.asarray(direction, dtype=np.float64)
     length = float(np.linalg.norm(v))
     if v.shape != (n_columns,) or not 0.0 < length < np.inf:
@@ -201,17 +223,6 @@ def _unit(direction: np.ndarray, n_columns: int) -> np.ndarray:
     return v / length
 
 
-def _typical_reach(along: np.ndarray) -> float:
-    """Periods of the median frequency."""
-    typical = float(np.median(np.abs(along)))
-    return _PERIODS * 2.0 * np.pi / typical if typical > 0.0 else 1.0
-
-
-def _binned(lengths: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means of groups of as many frequencies each, in the order of their lengths."""
-    groups = np.array_split(np.argsort(lengths, kind="stable"), min(_BINS, len(lengths)))
-    return np.array([lengths[g].mean() for g in groups]), np.array([u[g].mean() for g in groups])
-
-
 def _colour(place: int) -> str:
+    """The colour of a density; they begin again after eight."""
     return CLASS_COLOURS[place % len(CLASS_COLOURS)]

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Display, bare, diverging, pyplot
-from dkl.plots.fitted_rows import in_memory_rows, near_rows, working_dual
+from dkl.plots.fitted_rows import Fitted, in_memory_rows, near_rows, working_dual
+from dkl.protocols.estimators import FittedModel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _MOST_POINTS = 4_000
 _MARGIN = 0.05
+
+
+class DecidingModel(FittedModel, Protocol):
+    """A fitted classifier."""
+
+    def decision_function(self, X: Any) -> Any:
+        """Decision values, (n,) for two classes and (n, K) for more."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +62,7 @@ class WeightedRowsDisplay(Display):
     title: str = ""
 
     @classmethod
-    def from_estimator(cls, model: Any, X: Any, y: Any, *, reweighted: bool = True, title: str = "") -> Self:
+    def from_estimator(cls, model: Fitted, X: object, y: object, *, reweighted: bool = True, title: str = "") -> Self:
         """Weigh rows by the dual of a fitted model.
 
         Parameters
@@ -74,15 +86,17 @@ class WeightedRowsDisplay(Display):
             If X does not have two columns.
         """
         check_is_fitted(model)
-        X, y = in_memory_rows(model, X, y)
-        _check_two_columns(X)
-        weights = np.abs(working_dual(model, X, y, reweighted=reweighted)).sum(axis=1)
-        return cls(X, np.unique(y, return_inverse=True)[1], weights, title)
+        rows, targets = in_memory_rows(model, X, y)
+        _check_two_columns(rows)
+        # Of several classes a row has a weight in each problem of one class against the others; they are added.
+        weights = np.abs(working_dual(model, rows, targets, reweighted=reweighted)).sum(axis=1)
+        return cls(rows, np.unique(targets, return_inverse=True)[1], weights, title)
 
-    def _draw(self, axes: Sequence[Any]) -> None:
+    def _draw(self, axes: Sequence[Axes]) -> None:
         ax = axes[0]
-        # light rows first, so that the heavy ones are seen
+        # Rows are drawn in ascending order of their weights, so that the heavy ones lie on top.
         order = np.argsort(self.weights)[-_MOST_POINTS:]
+        # One row of an enormous weight must not make all others invisible: the 99 % quantile is drawn as the largest.
         share = self.weights[order] / max(float(np.quantile(self.weights, 0.99)), 1e-300)
         share = np.clip(share, 0.0, 1.0)
         colours = np.array([_rgb(code) for code in self.codes[order]])
@@ -144,9 +158,9 @@ class DecisionDisplay(Display):
     @classmethod
     def from_estimator(
         cls,
-        model: Any,
-        X: Any,
-        y: Any,
+        model: DecidingModel,
+        X: object,
+        y: object,
         *,
         resolution: int = RESOLUTION,
         draw_rows: bool = False,
@@ -179,24 +193,25 @@ class DecisionDisplay(Display):
             If X does not have two columns.
         """
         check_is_fitted(model)
-        X, y = in_memory_rows(model, X, y)
-        _check_two_columns(X)
-        low, high = X.min(axis=0), X.max(axis=0)
+        rows, targets = in_memory_rows(model, X, y)
+        _check_two_columns(rows)
+        low, high = rows.min(axis=0), rows.max(axis=0)
         low, high = low - _MARGIN * (high - low), high + _MARGIN * (high - low)
         horizontal, vertical = (np.linspace(low[c], high[c], resolution) for c in (0, 1))
         grid = np.stack(np.meshgrid(horizontal, vertical), axis=-1)
         values = np.asarray(model.decision_function(grid.reshape(-1, 2)))
-        codes = np.unique(y, return_inverse=True)[1]
+        codes = np.unique(targets, return_inverse=True)[1]
         decision = values.reshape(*grid.shape[:2], *values.shape[1:])
         kept = slice(None) if draw_rows else slice(0)
-        return cls(horizontal, vertical, decision, X[kept], codes[kept], near_rows(grid, X), names, title)
+        return cls(horizontal, vertical, decision, rows[kept], codes[kept], near_rows(grid, rows), names, title)
 
-    def _draw(self, axes: Sequence[Any]) -> None:
+    def _draw(self, axes: Sequence[Axes]) -> None:
         ax = axes[0]
         if self.decision.ndim == 2:
             self._draw_margins(ax)
         else:
             self._draw_classes(ax)
+        # A white layer between the picture and the rows: opaque far from all rows, where a decision is a guess.
         veil = np.ones((*self.near.shape, 4))
         veil[..., 3] = 1.0 - self.near
         ax.imshow(veil, extent=self._extent, origin="lower", interpolation="bilinear", aspect="auto", zorder=2.5)
@@ -214,7 +229,7 @@ class DecisionDisplay(Display):
     def _extent(self) -> tuple[float, float, float, float]:
         return self.horizontal[0], self.horizontal[-1], self.vertical[0], self.vertical[-1]
 
-    def _draw_margins(self, ax: Any) -> None:
+    def _draw_margins(self, ax: Axes) -> None:
         """Two classes: filled contours of the decision, the margins dashed, the boundary solid."""
         levels = np.linspace(-2.0, 2.0, 17)
         filled = ax.contourf(
@@ -231,9 +246,10 @@ class DecisionDisplay(Display):
             linewidths=[0.6, 1.3, 0.6],
         )
 
-    def _draw_classes(self, ax: Any) -> None:
+    def _draw_classes(self, ax: Axes) -> None:
         """More classes: the colour of the largest value, paler where the second is near."""
         ordered = np.sort(self.decision, axis=2)
+        # The lead of the winning class, at most 2, the distance between the margins of two classes.
         lead = np.clip(ordered[..., -1] - ordered[..., -2], 0.0, 2.0) / 2.0
         winner = self.decision.argmax(axis=2)
         colours = np.array([_rgb(code) for code in range(self.decision.shape[2])])[winner]
@@ -241,6 +257,7 @@ class DecisionDisplay(Display):
         image = 1.0 - strength * (1.0 - colours)
         ax.imshow(image, extent=self._extent, origin="lower", interpolation="bilinear", aspect="auto")
         for code in range(self.decision.shape[2]):
+            # The boundary of a class is where it is as large as the best of the others.
             others = np.delete(self.decision, code, axis=2).max(axis=2)
             ax.contour(
                 self.horizontal, self.vertical, self.decision[..., code] - others, [0.0], colors="black", linewidths=0.8
@@ -248,6 +265,7 @@ class DecisionDisplay(Display):
 
 
 def _rgb(code: int) -> tuple[float, float, float]:
+    """The colour of a class as numbers, for pictures that mix it with white."""
     pyplot()
     from matplotlib.colors import to_rgb
 
@@ -255,6 +273,7 @@ def _rgb(code: int) -> tuple[float, float, float]:
 
 
 def _check_two_columns(X: np.ndarray) -> None:
+    """Raise ValueError, with the displays for wider rows, where X does not have two columns."""
     if X.shape[1] != 2:
         raise ValueError(
             f"X has {X.shape[1]} columns and this picture is of a plane: give rows of two columns; of wider rows "

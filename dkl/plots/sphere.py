@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import map_rows
 from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Display, diverging, panels
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Elevation and azimuth of the viewer in degrees, and the direction from which the light comes, to the viewer's eye.
 _VIEW = (25.0, -50.0)
 _LIGHT = np.array([-0.45, 0.5, 0.74])
 
@@ -90,7 +95,10 @@ class SphereDisplay(Display):
         pixels, inside = _front(view, resolution)
         values, titles = [], list(functions)
         if rows is not None:
-            _check_three_columns(rows)
+            if np.ndim(rows) != 2 or np.shape(rows)[1] != 3:
+                raise ValueError(
+                    f"rows has shape {np.shape(rows)}; a globe needs rows on the unit sphere of R^3, of 3 columns"
+                )
             values, titles = [np.where(inside, 0.0, np.nan)], ["rows", *titles]
         for function in functions.values():
             image = np.full(inside.shape, np.nan)
@@ -103,7 +111,7 @@ class SphereDisplay(Display):
     @classmethod
     def from_feature_map(
         cls,
-        feature_map: Any,
+        feature_map: FeatureMap,
         *,
         index: Sequence[int] | None = None,
         titles: Sequence[str] | None = None,
@@ -136,12 +144,12 @@ class SphereDisplay(Display):
                 f"the feature map is of rows of {feature_map.n_columns} columns; a globe needs rows on the unit sphere "
                 "of R^3, of 3 columns"
             )
-        chosen = list(range(min(4, feature_map.n_features))) if index is None else list(index)
-        names = [f"feature {j}" for j in chosen] if titles is None else list(titles)
+        columns = list(range(min(4, feature_map.n_features))) if index is None else list(index)
+        names = [f"feature {j}" for j in columns] if titles is None else list(titles)
         pixels, inside = _front(view, resolution)
         features = map_rows(pixels, feature_map, "float64")
         values = []
-        for j in chosen:
+        for j in columns:
             image = np.full(inside.shape, np.nan)
             image[inside] = features[:, j]
             values.append(image)
@@ -151,24 +159,27 @@ class SphereDisplay(Display):
     def _n_panels(self) -> int:
         return len(self.values)
 
-    def _new_axes(self) -> list[Any]:
+    def _new_axes(self) -> list[Axes]:
         return panels(self._n_panels, size=self._size, columns=5)
 
-    def _draw(self, axes: Sequence[Any]) -> None:
+    def _draw(self, axes: Sequence[Axes]) -> None:
         for place, (ax, values, title) in enumerate(zip(axes, self.values, self.titles, strict=True)):
             ax.imshow(_shaded(values), extent=(-1, 1, -1, 1), origin="lower", interpolation="antialiased")
-            _draw_rim(ax)
+            # A thin line around the disc hides the steps of its edge.
+            angle = np.linspace(0.0, 2.0 * np.pi, 361)
+            ax.plot(np.cos(angle), np.sin(angle), color="0.25", linewidth=1.2)
             if place == 0 and len(self.rows):
                 self._draw_rows(ax)
             ax.set_axis_off()
             ax.set(xlim=(-1.02, 1.02), ylim=(-1.02, 1.02), aspect="equal")
             ax.set_title(title, fontsize="medium", pad=8)
 
-    def _draw_rows(self, ax: Any) -> None:
-        seen = self.rows @ _axes_of(self.view).T
-        front = seen[:, 2] > 0.0
+    def _draw_rows(self, ax: Axes) -> None:
+        """The rows on the side of the sphere that faces the viewer, by their classes."""
+        turned = self.rows @ _axes_of(self.view).T
+        front = turned[:, 2] > 0.0
         for code in np.unique(self.codes):
-            points = seen[front & (self.codes == code)]
+            points = turned[front & (self.codes == code)]
             ax.scatter(points[:, 0], points[:, 1], s=7, color=CLASS_COLOURS[code % len(CLASS_COLOURS)], linewidth=0)
 
 
@@ -184,33 +195,26 @@ def _front(view: tuple[float, float], resolution: int) -> tuple[np.ndarray, np.n
     """Unit vectors at the pixels of the disc that faces the viewer, and which pixels they are."""
     axis = np.linspace(-1.0, 1.0, resolution)
     across, up = np.meshgrid(axis, axis)
+    # A point of the unit sphere at (across, up) is sqrt(1 - across^2 - up^2) towards the viewer.
     depth = 1.0 - across**2 - up**2
     inside = depth > 0.0
-    seen = np.column_stack([across[inside], up[inside], np.sqrt(depth[inside])])
-    vectors = seen @ _axes_of(view)
+    turned = np.column_stack([across[inside], up[inside], np.sqrt(depth[inside])])
+    vectors = turned @ _axes_of(view)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True), inside
 
 
 def _shaded(values: np.ndarray) -> np.ndarray:
     """The colours of a globe with light from the upper left, (r, r, 4)."""
     inside = np.isfinite(values)
+    # A harmonic has narrow peaks: a few of its largest values may be cut off, so that the rest has colours.
     scale = max(float(np.quantile(np.abs(values[inside]), 0.995)), 1e-12)
     rgba = diverging()(np.where(inside, 0.5 + 0.42 * np.clip(values / scale, -1.0, 1.0), 0.5))
     axis = np.linspace(-1.0, 1.0, len(values))
     across, up = np.meshgrid(axis, axis)
     depth = np.sqrt(np.clip(1.0 - across**2 - up**2, 0.0, 1.0))
+    # Lambert's law: the brightness of a matt surface is the cosine between its normal, which is the point itself, and
+    # the light.
     light = np.clip(np.stack([across, up, depth], axis=-1) @ _LIGHT, 0.0, 1.0)
     rgba[..., :3] = np.clip(rgba[..., :3] * (0.55 + 0.5 * light)[..., None], 0.0, 1.0)
     rgba[..., 3] = inside
     return rgba
-
-
-def _draw_rim(ax: Any) -> None:
-    """A thin line around the disc, which hides the steps of its edge."""
-    angle = np.linspace(0.0, 2.0 * np.pi, 361)
-    ax.plot(np.cos(angle), np.sin(angle), color="0.25", linewidth=1.2)
-
-
-def _check_three_columns(rows: np.ndarray) -> None:
-    if np.ndim(rows) != 2 or np.shape(rows)[1] != 3:
-        raise ValueError(f"rows has shape {np.shape(rows)}; a globe needs rows on the unit sphere of R^3, of 3 columns")

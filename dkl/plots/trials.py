@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
 from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class SearchedTrials(Protocol):
+    """What `dkl.tune` returned, as this picture needs it."""
+
+    trials: Any
+    space: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +56,7 @@ class TrialsDisplay(Display):
     _size = (3.4, 2.8)
 
     @classmethod
-    def from_tuning(cls, tuning: Any, *, measure: str = "score") -> Self:
+    def from_tuning(cls, tuning: SearchedTrials, *, measure: str = "score") -> Self:
         """Take the trials of what `dkl.tune` returned.
 
         Parameters
@@ -68,10 +78,10 @@ class TrialsDisplay(Display):
     def _n_panels(self) -> int:
         return 1 + len(self.parameters)
 
-    def _new_axes(self) -> list[Any]:
+    def _new_axes(self) -> list[Axes]:
         return panels(self._n_panels, size=self._size, sharey=True)
 
-    def _draw(self, axes: Sequence[Any]) -> None:
+    def _draw(self, axes: Sequence[Axes]) -> None:
         failed = ~np.isfinite(self.scores)
         trials = np.arange(len(self.scores))
         axes[0].step(trials, self.best, where="post", color=CLASS_COLOURS[0], label="best so far")
@@ -86,10 +96,12 @@ class TrialsDisplay(Display):
         for ax in axes:
             quiet(ax)
 
-    def _draw_parameter(self, ax: Any, name: str, values: Sequence[Any]) -> None:
+    def _draw_parameter(self, ax: Axes, name: str, values: Sequence[Any]) -> None:
+        """The scores over the values of one parameter; the best trial is a star."""
+        # True and False are choices, though Python takes them for numbers.
         numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         places = values if numeric else [str(value) for value in values]
-        # the later a trial, the darker: where the search went
+        # The later a trial, the darker its dot: so the picture shows where the search went.
         ax.scatter(places, self.scores, c=np.arange(len(self.scores)), cmap="Blues", edgecolors="0.4", s=18, vmin=-5)
         top = int(np.nanargmax(self.scores))
         ax.scatter([places[top]], [self.scores[top]], marker="*", s=90, color=CLASS_COLOURS[1], zorder=3)

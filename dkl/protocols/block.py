@@ -48,6 +48,7 @@ class Block:
     @property
     def weights(self) -> np.ndarray:
         """The weights of the rows, written out: float64 of shape (n_b,)."""
+        # Block functions that need a weight a row ask for this; those that can do without look at `weight`.
         return np.ones(self.n_rows) if self.weight is None else self.weight
 
     @property
@@ -57,6 +58,7 @@ class Block:
 
     def rows(self, index: np.ndarray | slice) -> Block:
         """The chosen rows alone (a boolean mask, positions, or a slice)."""
+        # Row columns go along: a column that stayed behind would belong to other rows.
         return Block(
             self.index,
             self.X[index],

@@ -42,6 +42,7 @@ class Accumulator:
 
     @property
     def nbytes(self) -> int:
+        # A product of Python's integers: NumPy's would overflow for shapes that are only refused afterwards.
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def zero(self) -> np.ndarray:
@@ -89,6 +90,7 @@ class BlockSum:
 
     @property
     def result_bytes(self) -> int:
+        # What one task returns, and each node of the tree holds.
         return sum(accumulator.nbytes for accumulator in self.accumulators.values())
 
 

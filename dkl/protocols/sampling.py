@@ -19,6 +19,7 @@ def hash_rows(row_id: np.ndarray, seed: int, round: int = 0) -> np.ndarray:
     Three rounds of the finaliser of splitmix64 (Steele, Lea & Flood 2014) in integer arithmetic: the same bits on
     every platform.
     """
+    # Seed, round and row id go in one after the other, each mixed with what came before: no two of them can cancel.
     state = _mix(np.array([seed & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64))
     state = _mix(state ^ np.array([round & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64))
     return _mix(state ^ np.asarray(row_id, dtype=np.int64).view(np.uint64))
@@ -26,6 +27,7 @@ def hash_rows(row_id: np.ndarray, seed: int, round: int = 0) -> np.ndarray:
 
 def row_fractions(row_id: np.ndarray, seed: int, round: int = 0) -> np.ndarray:
     """Where each row lies in [0, 1) by its hash, float64: the rows below s are a share s of all."""
+    # The 53 highest bits are a whole number that float64 holds; times 2^-53 it lies in [0, 1), without rounding.
     return (hash_rows(row_id, seed, round) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -45,7 +47,10 @@ def sample_keys(row_id: np.ndarray, weight: np.ndarray | None, seed: int, round:
         Distinct rows tie with probability 2^-52 or so. Only exactly rounded operations are used, so that keys are the
         same on every platform.
     """
+    # Of 52 bits and one half, so that u is neither 0 nor 1 and its logarithm is finite and not 0.
     uniform = ((hash_rows(row_id, seed, round) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    # Exponential with mean 1. The earliest of w such arrivals is exponential with mean 1 / w: that is a row of weight
+    # w.
     keys = -_log(uniform)
     return keys if weight is None else keys / weight
 
@@ -61,6 +66,7 @@ def smallest_keys(block: Block, k: int, seed: int, round: int = 0, *, each_class
     if not each_class:
         first = np.lexsort((block.row_id, keys))[:k]
         return block if np.array_equal(first, np.arange(block.n_rows)) else block.rows(first)
+    # By class, then by key, then by row id, which breaks ties in the same way everywhere.
     order = np.lexsort((block.row_id, keys, np.asarray(block.y)))
     codes = np.asarray(block.y)[order]
     place = np.arange(len(codes)) - np.searchsorted(codes, codes)
@@ -73,6 +79,7 @@ def sure_key(k: int, n_rows: int) -> float:
     The number of rows below it is binomial with mean m = k + 12 sqrt(k) + 72, and Chernoff's bound on fewer than k is
     exp(-(m - k)^2 / 2m).
     """
+    # Keys of rows without weights are exponential: a share s of them is below -log(1 - s).
     share = (k + 12.0 * np.sqrt(k) + 72.0) / max(n_rows, 1)
     return float(-np.log1p(-share)) if share < _WORTHWHILE else np.inf
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -10,8 +10,9 @@ from dkl.protocols.block import Block
 
 
 class BlockReader(Protocol):
-    """Turns a ticket into a block. Light and picklable: it is broadcast once a pass and opens its store lazily."""
+    """Turns a ticket into a block. Small and picklable: it is broadcast once a pass and opens its store lazily."""
 
+    # A ticket is whatever the source of the same reader makes, so its type is known to that pair alone.
     def load(self, ticket: Any) -> Block:
         """The rows behind `ticket`: verified, filtered (split, weight 0), in the dtype of the store."""
         ...
@@ -82,3 +83,64 @@ class BlockSource(Protocol):
         """What `BlockReader.load` needs for block `index`: its number for a store, the rows themselves for arrays in
         memory, a `dask.delayed.Delayed` of the rows for Dask arrays (the pass has it computed where the task runs)."""
         ...
+
+
+B = TypeVar("B", bound=BlockSource)
+
+
+class WrappedSource(Generic[B]):
+    """A source made of another one: what a subclass does not define for itself is as it is in `base`.
+
+    A subclass defines `reader` and `fingerprint` in any case, since it hands out other rows than its base does; and
+    `ticket` where its reader needs more than the base's one. See `BlockSource` for the attributes.
+
+    Parameters
+    ----------
+    base : BlockSource
+    """
+
+    def __init__(self, base: B) -> None:
+        self.base = base
+
+    @property
+    def n_blocks(self) -> int:
+        return self.base.n_blocks
+
+    @property
+    def block_rows(self) -> np.ndarray:
+        return self.base.block_rows
+
+    @property
+    def n_columns(self) -> int:
+        return self.base.n_columns
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.base.dtype
+
+    @property
+    def is_sparse(self) -> bool:
+        return self.base.is_sparse
+
+    @property
+    def has_weight(self) -> bool:
+        return self.base.has_weight
+
+    @property
+    def block_nbytes(self) -> int:
+        return self.base.block_nbytes
+
+    @property
+    def read_nbytes(self) -> int:
+        return self.base.read_nbytes
+
+    @property
+    def stored_nbytes(self) -> int:
+        return self.base.stored_nbytes
+
+    @property
+    def place(self) -> str:
+        return self.base.place
+
+    def ticket(self, index: int) -> Any:
+        return self.base.ticket(index)

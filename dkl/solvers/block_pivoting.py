@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from dkl.solvers.interior_point import minimise_quadratic
@@ -9,9 +11,9 @@ from dkl.solvers.positive_definite import solve_positive
 
 __all__ = ["bounded_minimum"]
 
-# whole exchanges that may leave as many numbers on the wrong side as before, until another method takes over
+# How often a whole exchange may leave as many numbers on the wrong side as before, until another method takes over.
 _PATIENCE = 3
-# below this share of the largest gradient, its sign is rounding
+# A gradient below this share of the largest one is rounding, and its sign means nothing.
 _ROUNDING = 1e-14
 
 
@@ -46,18 +48,26 @@ def bounded_minimum(Q: np.ndarray, q: np.ndarray, floor: float, free: np.ndarray
     >>> bounded_minimum(np.eye(2), np.array([-3.0, 1.0]), 1.0)
     array([3., 1.])
     """
+    # In z = x - floor >= 0 the problem is z'Qz/2 + shifted'z.
     shifted = q + floor * Q.sum(axis=1)
     noise = _ROUNDING * max(float(np.abs(shifted).max(initial=0.0)), np.finfo(float).tiny)
     free = np.ones(len(q), bool) if free is None else free.copy()
     fewest, patience = len(q) + 1, _PATIENCE
     while True:
-        z = _solved(Q, shifted, free)
+        # The stationary point among the free numbers; the others stand at 0.
+        z = np.zeros(len(q))
+        if free.any():
+            index = np.flatnonzero(free)
+            z[index] = -solve_positive(partial(_part_of, Q, index), shifted[index])
+        # A free number must not be negative, and at a number that stands at 0 the gradient must not be.
         wrong = np.where(free, z < 0.0, Q @ z + shifted < -noise)
         count = int(wrong.sum())
         if count == 0:
             return floor + z
         if count < fewest:
             fewest, patience = count, _PATIENCE
+        # An exchange that does not help may be the way to one that does, but whole exchanges may also go round in a
+        # circle.
         elif patience > 0:
             patience -= 1
         else:
@@ -65,10 +75,6 @@ def bounded_minimum(Q: np.ndarray, q: np.ndarray, floor: float, free: np.ndarray
         free ^= wrong
 
 
-def _solved(Q: np.ndarray, q: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """The stationary point among the free numbers, the others 0."""
-    z = np.zeros(len(q))
-    if free.any():
-        index = np.flatnonzero(free)
-        z[index] = -solve_positive(lambda: Q[np.ix_(index, index)].T, q[index])
-    return z
+def _part_of(Q: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """The rows and columns of a symmetric matrix at `index`, in Fortran order: a copy that may be overwritten."""
+    return Q[np.ix_(index, index)].T

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from functools import cache
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -14,9 +12,9 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.threads import Crew, usable_cores
 from dkl.kernels.tiles import spans
 
-# rows and columns of a tile: BLAS has its full rate, and there are enough of them for many cores
+# Rows and columns of a tile: BLAS has its full rate on one, and there are enough of them for many cores.
 _TILE = 384
-# of an inverse, that each core holds
+# Columns of an inverse that each core holds at a time.
 _COLUMNS = 128
 
 
@@ -42,10 +40,11 @@ def factorise(matrix: np.ndarray) -> bool:
     """
     tiles = list(spans(len(matrix), _TILE))
     with one_blas_thread():
-        for place, tile in enumerate(tiles):
-            if not _factorise_tile(matrix[tile, tile]):
+        for number, tile in enumerate(tiles):
+            corner = matrix[tile, tile]
+            if _lapack("dpotrf", b"U", len(corner), corner, _leading(corner)) != 0:
                 return False
-            _eliminate(matrix, tile, tiles[place + 1 :])
+            _eliminate(matrix, tile, tiles[number + 1 :])
     return True
 
 
@@ -75,7 +74,7 @@ def inverse_diagonal(R: np.ndarray) -> np.ndarray:
     """
 
     def lengths(columns: slice) -> np.ndarray:
-        # of columns of R^-T, which are 0 above the diagonal
+        # The columns of R^-T are 0 above the diagonal, so that only the rows from there on are solved for.
         inverse = np.eye(len(R) - columns.start, columns.stop - columns.start, order="F")
         solve_factor(R[columns.start :, columns.start :], inverse)
         return np.einsum("ij,ij->j", inverse, inverse)
@@ -98,12 +97,9 @@ def _eliminate(matrix: np.ndarray, tile: slice, later: list[slice]) -> None:
         above, right = pair
         matrix[above, right] -= matrix[tile, above].T @ matrix[tile, right]
 
+    # First the row of R beside the tile, R12 = R11^-T A12; then A22 - R12^T R12 for what is left, tile by tile.
     Crew().map(solve, later)
     Crew().map(subtract, combinations_with_replacement(later, 2))
-
-
-def _factorise_tile(A: np.ndarray) -> bool:
-    return _lapack("dpotrf", b"U", len(A), A, _leading(A)) == 0
 
 
 def _leading(A: np.ndarray) -> int:
@@ -114,16 +110,15 @@ def _leading(A: np.ndarray) -> int:
 def _lapack(name: str, *arguments: bytes | int | np.ndarray) -> int:
     """Call a routine of SciPy's LAPACK without the interpreter's lock, which `scipy.linalg` would hold; its info."""
     info = ctypes.c_int()
-    _routine(name)(*map(_reference, arguments), ctypes.byref(info))
+    # SciPy hands out the addresses of the LAPACK routines that it is linked with, for Cython; ctypes calls them too,
+    # and releases the lock meanwhile.
+    routine = ctypes.CFUNCTYPE(None)(get_cython_function_address("scipy.linalg.cython_lapack", name))
+    routine(*map(_reference, arguments), ctypes.byref(info))
     return info.value
 
 
 def _reference(argument: bytes | int | np.ndarray) -> object:
+    """An argument as Fortran takes it: by its address."""
     if isinstance(argument, np.ndarray):
         return ctypes.c_void_p(argument.ctypes.data)
     return argument if isinstance(argument, bytes) else ctypes.byref(ctypes.c_int(argument))
-
-
-@cache
-def _routine(name: str) -> Callable[..., None]:
-    return ctypes.CFUNCTYPE(None)(get_cython_function_address("scipy.linalg.cython_lapack", name))

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-# no density falls lower, even where it may be 0: curvatures there are quotients of rounding
+# No density falls lower, even where it may be 0: the curvatures there would be quotients of rounding errors.
 LEAST_DENSITY = 1e-10
 
 

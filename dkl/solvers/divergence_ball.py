@@ -12,12 +12,13 @@ from dkl.solvers.interior_point import scaled_factor, share_to_bound
 from dkl.solvers.kernel_alignment import divergence, maximise_alignment
 
 _MOST_STEPS = 60
-# of the largest term of the gradient: what the multipliers' products may be at the end
+# The mean product of multipliers and what they bound at which the method ends, relative to the largest gradient.
 _TOL = 1e-12
-# a density of exactly 0 is raised by this share of the mean before its neighbourhood is looked at
+# A density of exactly 0 is raised by this share of the mean before its neighbourhood is looked at.
 _RAISED = 0.1
+# The radius of a ball is never 0, so that the room inside it has a multiplier.
 _LEAST_RADIUS = 1e-300
-# of the mean
+# What stands for a density of 0, as a share of the mean.
 _FLOOR = 1e-8
 
 
@@ -113,21 +114,21 @@ class DivergenceBall:
         gradient, u : ndarray of shape (D,)
         """
         Q, q = self.mean**2 * curvature, self.mean * (gradient - curvature @ u)
-        # a support of one frequency has no larger divergence than this
+        # No density has a larger divergence than one that is positive on a single frequency, D^(k-1) - 1.
         with np.errstate(over="ignore"):
             rho = min(self.rho, float(np.float64(self.n_frequencies) ** (self.k - 1.0)))
         try:
-            return self.mean * self._feasible(_minimised(Q, q, max(rho, _LEAST_RADIUS), self.k))
+            return self.mean * self._feasible(minimise_in_ball(Q, q, max(rho, _LEAST_RADIUS), self.k))
         except FloatingPointError:
-            # nothing but rounding is left of the curvature
+            # Nothing but rounding is left of the curvature: the density that is known is as good as any.
             return u
 
     def _feasible(self, x: np.ndarray) -> np.ndarray:
         """x of mean 1, drawn towards 1 until its divergence is at most rho: that is convex, and 0 there."""
         x = np.maximum(x, 0.0)
         x = x / x.mean()
-        found = divergence(x / len(x), self.k)
-        return x if found <= self.rho else 1.0 + self.rho / found * (x - 1.0)
+        distance = divergence(x / len(x), self.k)
+        return x if distance <= self.rho else 1.0 + self.rho / distance * (x - 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,16 +157,21 @@ class _Point:
         return (float(self.x @ self.z) + self.room * self.mu) / (len(self.x) + 1)
 
 
-def _minimised(Q: np.ndarray, q: np.ndarray, rho: float, k: float) -> np.ndarray:
+def minimise_in_ball(Q: np.ndarray, q: np.ndarray, rho: float, k: float) -> np.ndarray:
     """The least x'Qx/2 + q.x over x >= 0 of mean 1 with mean(x^k) - 1 <= rho: Mehrotra's predictor and corrector."""
     n, slopes = len(q), Q.sum(axis=1) + q
+    # Where the gradient at the centre is constant, the centre is the minimum; otherwise problems are brought to one
+    # scale.
     scale = float(np.abs(slopes - slopes.mean()).max())
     if scale == 0.0:
         return np.ones(n)
     Q, q = Q / scale, q / scale
+    # The centre of the ball is the start: every density 1, all room left, and multipliers that make each product 1.
     at = _Point(np.ones(n), np.ones(n), n * rho, 1.0 / (n * rho), -float(slopes.mean()) / scale)
     for _ in range(_MOST_STEPS):
         system = _System(Q, q, n * rho, k, at)
+        # The predictor aims at products of 0. How much of the way it goes says how far the corrector has to stay from
+        # the bounds (Mehrotra's cubic rule), and what its own products are says by how much the linear model misses.
         ahead = system.direction(-at.x * at.z, -at.room * at.mu)
         centring = at.product * min(1.0, max(0.0, at.moved(_length(at, ahead), ahead).product) / at.product) ** 3
         products = centring - at.x * at.z - ahead.x * ahead.z
@@ -181,7 +187,7 @@ def _minimised(Q: np.ndarray, q: np.ndarray, rho: float, k: float) -> np.ndarray
 
 def _length(at: _Point, move: _Point) -> float:
     """The step that keeps everything positive, at most 1."""
-    values, change = (np.concatenate([one.x, one.z, [one.room, one.mu]]) for one in (at, move))
+    values, change = (np.concatenate([point.x, point.z, [point.room, point.mu]]) for point in (at, move))
     return share_to_bound(values, change)
 
 
@@ -190,12 +196,15 @@ class _System:
 
     def __init__(self, Q: np.ndarray, q: np.ndarray, radius: float, k: float, at: _Point) -> None:
         x = at.x
-        # `divergence` sums x^k - 1 - k (x - 1), and this is its gradient: no cancellation near the centre
+        # The gradient of sum(x^k - 1 - k (x - 1)), the form in which `divergence` sums: nothing cancels near the
+        # centre.
         self.normal = k * (x ** (k - 1.0) - 1.0)
         self.at = at
         self.slope = Q @ x + q + at.eta + at.mu * self.normal - at.z
         self.off_mean = float(np.sum(x - 1.0))
         self.outside = len(x) * divergence(x / len(x), k) + at.room - radius
+        # Q plus the diagonal mu k (k - 1) x^(k-2) + z / x is the matrix of the equations once z and room are
+        # eliminated.
         self.root = 1.0 / np.sqrt(at.mu * k * (k - 1.0) * x ** (k - 2.0) + at.z / x)
         self.factor = scaled_factor(Q, self.root)
         self.borders = self._solved(np.stack([np.ones(len(x)), self.normal], axis=1))
@@ -203,6 +212,8 @@ class _System:
     def direction(self, products: np.ndarray, product: float) -> _Point:
         """The move that changes x z by `products` and room mu by `product`, to first order."""
         at, normal = self.at, self.normal
+        # The two constraints, mean and divergence, border the matrix: their multipliers come from a system of two
+        # numbers.
         inner = self._solved(products / at.x - self.slope)
         border = np.stack([np.ones(len(normal)), normal])
         matrix = border @ self.borders
@@ -213,5 +224,6 @@ class _System:
         return _Point(x, (products - at.z * x) / at.x, (product - at.room * mu) / at.mu, float(mu), float(eta))
 
     def _solved(self, right: np.ndarray) -> np.ndarray:
+        """The inverse of the inner matrix times some vectors."""
         root = self.root if right.ndim == 1 else self.root[:, None]
         return root * cho_solve(self.factor, root * right, check_finite=False)

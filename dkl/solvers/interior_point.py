@@ -10,9 +10,9 @@ from scipy.linalg import cho_solve
 from dkl.solvers.cholesky import factorise
 
 _MOST_STEPS = 60
-# of the way to the nearest bound
+# The share of the way to the nearest bound that a step goes.
 _TO_BOUND = 0.995
-# the gap that is lost in rounding, of the terms that make up the value
+# The gap that is lost in rounding, as a share of the terms that make up the value.
 _TOL = 1e-15
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -68,45 +68,44 @@ def minimise_quadratic(A: np.ndarray, b: np.ndarray) -> BoundedMinimum:
     """
     if np.all(b <= 0.0):
         return BoundedMinimum(np.zeros(len(b)), -b, 0.0, 0.0, 0)
-    found = _start(A, b)
-    for step in range(1, _MOST_STEPS + 1):
-        if found.point @ found.multipliers == 0.0:
-            # of numbers so small that their products are 0
-            break
-        better = replace(_stepped(A, b, found), steps=step)
-        # a gap of rounding alone does not shrink any more
-        stands = found.point @ found.multipliers <= _tolerance(A, b, found) and better.gap > 0.5 * found.gap
-        if stands or not np.isfinite(better.gap):
-            break
-        found = better
-        if found.gap <= _tolerance(A, b, found):
-            break
-    return found
-
-
-def _tolerance(A: np.ndarray, b: np.ndarray, at: BoundedMinimum) -> float:
-    return _TOL * float(0.5 * at.point @ (A @ at.point) + np.abs(b) @ at.point)
-
-
-def _start(A: np.ndarray, b: np.ndarray) -> BoundedMinimum:
-    """All x equal, near the best such point; multipliers as large as the gradient there."""
+    # The start: all x equal, near the best such point, and multipliers as large as the gradient there.
     curvature = float(A.sum())
     x = np.full(len(b), float(np.abs(b).sum()) / curvature if curvature > 0.0 else 1.0)
     gradient = A @ x - b
     s = np.maximum(gradient, max(float(np.abs(gradient).mean()), float(np.finfo(np.float64).tiny)))
-    return _measured(A, b, x, s)
+    best = _measured(A, b, x, s)
+    for step in range(1, _MOST_STEPS + 1):
+        if best.point @ best.multipliers == 0.0:
+            # The numbers are so small that their products are 0: there is nothing left to centre.
+            break
+        better = replace(_stepped(A, b, best), steps=step)
+        # A gap that is made of rounding alone does not shrink any more.
+        stands = best.point @ best.multipliers <= _tolerance(A, b, best) and better.gap > 0.5 * best.gap
+        if stands or not np.isfinite(better.gap):
+            break
+        best = better
+        if best.gap <= _tolerance(A, b, best):
+            break
+    return best
+
+
+def _tolerance(A: np.ndarray, b: np.ndarray, at: BoundedMinimum) -> float:
+    """The rounding of the value at a point, of which the gap cannot fall much below."""
+    return _TOL * float(0.5 * at.point @ (A @ at.point) + np.abs(b) @ at.point)
 
 
 def _stepped(A: np.ndarray, b: np.ndarray, at: BoundedMinimum) -> BoundedMinimum:
+    """One step of Mehrotra's method: a predictor with products of 0, and a corrector on one factor of the matrix."""
     x, s = at.point, at.multipliers
     root = np.sqrt(x / s)
     factor = scaled_factor(A, root)
     residual = A @ x - b - s
     dx, ds = _direction(factor, root, residual, -x * s, at)
+    # The mean product that the corrector aims at, by how far the predictor gets.
     now, ahead = float(x @ s), float((x + share_to_bound(x, dx) * dx) @ (s + share_to_bound(s, ds) * ds))
     centring = now / len(x) * min(1.0, ahead / now) ** 3
     dx, ds = _direction(factor, root, residual, centring - x * s - dx * ds, at)
-    # one length for both: the residual is linear in (x, s), so it shrinks with the step
+    # One length for both: the residual is linear in (x, s), so that it shrinks by the share of the step that is taken.
     length = min(share_to_bound(x, dx), share_to_bound(s, ds))
     return _measured(A, b, x + length * dx, s + length * ds)
 
@@ -118,7 +117,7 @@ def scaled_factor(A: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, bool]:
         scaled *= root
         diagonal = np.einsum("ii->i", scaled)
         diagonal += 1.0 + added * diagonal.max()
-        # the transpose of a symmetric matrix in C order is the same matrix in the order of LAPACK
+        # The transpose of a symmetric matrix in C order is the same matrix in LAPACK's order.
         if factorise(scaled.T):
             return scaled.T, False
     raise FloatingPointError("the quadratic is not convex: its matrix has eigenvalues far below zero")
@@ -139,5 +138,6 @@ def share_to_bound(values: np.ndarray, change: np.ndarray) -> float:
 
 
 def _measured(A: np.ndarray, b: np.ndarray, x: np.ndarray, s: np.ndarray) -> BoundedMinimum:
+    """A point with its value and its gap: any s >= 0 makes a lower bound, whatever residual it leaves."""
     Ax = A @ x
     return BoundedMinimum(x, s, float(0.5 * x @ Ax - b @ x), float(x @ (s + np.abs(Ax - b - s))), 0)

@@ -34,6 +34,7 @@ def class_alignments(sums: np.ndarray, totals: np.ndarray, *, center: bool = Fal
     """
     whole = sums.sum(axis=2)
     if center:
+        # The features of the rows of class k, less what they would be if classes had nothing to do with features.
         deviations = sums - whole[:, :, None] * (totals / totals.sum())
         return 2.0 * np.square(deviations).sum(axis=(0, 2))
     return 2.0 * np.square(sums).sum(axis=(0, 2)) - np.square(whole).sum(axis=0)
@@ -54,6 +55,7 @@ def regression_alignments(sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
     ndarray of shape (m,)
     """
     means = totals[:-1] / totals[-1]
+    # sum (y - mean) phi = sum y phi - mean sum phi.
     return np.square(sums[:, :, :-1] - means * sums[:, :, -1:]).sum(axis=(0, 2))
 
 
@@ -76,6 +78,7 @@ def class_diagonal(squares: np.ndarray, totals: np.ndarray, *, center: bool = Fa
     if not center:
         return squares.sum(axis=(0, 2))
     shares = totals / totals.sum()
+    # The similarity of a row with itself, 2 |e_k - p|^2, for indicators e_k less the shares p.
     similarity = 2.0 * (1.0 - 2.0 * shares + np.square(shares).sum())
     return (squares * similarity).sum(axis=(0, 2))
 
@@ -134,23 +137,6 @@ def maximise_alignment(v: np.ndarray, rho: float, k: float = 2.0) -> np.ndarray:
     >>> maximise_alignment(np.array([3.0, 1.0, 1.0, 0.0]), rho=1.0).round(3)
     array([0.667, 0.167, 0.167, 0.   ])
     """
-    v = _checked(v, rho, k)
-    size, top = len(v), v.max()
-    spread = top - v.min()
-    if rho == 0.0 or spread == 0.0:
-        return np.full(size, 1.0 / size)
-    heights = (v - top) / spread
-    ties = heights == 0.0
-    if math.log1p(rho) >= (k - 1.0) * math.log(size / ties.sum()):
-        return ties / ties.sum()
-    if k == 2.0:
-        weights = _weights_by_elimination(heights, rho)
-    else:
-        weights = _weights_by_root(heights, rho, k)
-    return weights / weights.sum()
-
-
-def _checked(v: np.ndarray, rho: float, k: float) -> np.ndarray:
     v = np.asarray(v, dtype=np.float64)
     if v.ndim != 1 or len(v) == 0 or not np.isfinite(v).all():
         raise ValueError(f"v must be a vector of at least one finite alignment, got shape {v.shape}")
@@ -158,7 +144,18 @@ def _checked(v: np.ndarray, rho: float, k: float) -> np.ndarray:
         raise ValueError(f"rho must be a number >= 0 (0 gives uniform weights), got {rho!r}")
     if not k >= 2.0:
         raise ValueError(f"k must be a number >= 2, got {k!r}")
-    return v
+    size, top = len(v), v.max()
+    spread = top - v.min()
+    if rho == 0.0 or spread == 0.0:
+        return np.full(size, 1.0 / size)
+    # The solution does not change when alignments are shifted or scaled: they are brought to [-1, 0].
+    heights = (v - top) / spread
+    ties = heights == 0.0
+    if math.log1p(rho) >= (k - 1.0) * math.log(size / ties.sum()):
+        # Uniform weights on the candidates that are best lie in the ball, and nothing is better than they are.
+        return ties / ties.sum()
+    weights = _weights_by_elimination(heights, rho) if k == 2.0 else _weights_by_root(heights, rho, k)
+    return weights / weights.sum()
 
 
 def _weights_by_elimination(heights: np.ndarray, rho: float) -> np.ndarray:
@@ -169,10 +166,12 @@ def _weights_by_elimination(heights: np.ndarray, rho: float) -> np.ndarray:
     """
     size, support = len(heights), heights
     while True:
+        # With weights proportional to v - eta on the support, D_f = rho is a quadratic equation in eta: this is its
+        # root.
         mean = support.mean()
         gap = math.sqrt(size * support.var() / (len(support) * rho + (len(support) - size)))
         kept = support[support > mean - gap]
-        # the support is larger than size / (1 + rho): rounding alone leaves less
+        # The true support is larger than size / (1 + rho), so that only rounding can leave less.
         if len(kept) == len(support) or len(kept) * (1.0 + rho) <= size:
             return np.maximum((heights - mean) + gap, 0.0)
         support = kept
@@ -182,9 +181,10 @@ def _weights_by_root(heights: np.ndarray, rho: float, k: float) -> np.ndarray:
     """Any k: the root of log D_f - log rho in the logarithm of -eta, the feasible end of the bracket."""
 
     def excess(log_gap: float) -> float:
-        found = divergence(_powers(heights, math.exp(log_gap), k), k)
-        return min(math.log(max(found, 1e-300)), 700.0) - math.log(rho)
+        distance = divergence(_powers(heights, math.exp(log_gap), k), k)
+        return min(math.log(max(distance, 1e-300)), 700.0) - math.log(rho)
 
+    # The larger the gap below the best alignment, the more candidates have weight and the smaller the divergence is.
     low, high = 0.0, 0.0
     while excess(high) > 0.0:
         high += 2.0
@@ -192,6 +192,8 @@ def _weights_by_root(heights: np.ndarray, rho: float, k: float) -> np.ndarray:
         low -= 2.0
     if excess(low) <= 0.0:
         return _powers(heights, math.exp(low), k)
+    # The root itself may lie on either side of the ball: from there, growing steps find a feasible and an infeasible
+    # gap.
     root = brentq(excess, low, high, xtol=1e-14, rtol=1e-15)
     inside, outside, step = root, root, 1e-14
     while excess(inside) > 0.0 or excess(outside) <= 0.0:
@@ -216,6 +218,7 @@ def _mixed(inside: np.ndarray, outside: np.ndarray, rho: float, k: float) -> np.
 
 
 def _powers(heights: np.ndarray, gap: float, k: float) -> np.ndarray:
+    """The weights proportional to [v - eta]_+^(1/(k-1)) for eta = -gap."""
     weights = np.maximum(heights + gap, 0.0) ** (1.0 / (k - 1.0))
     return weights / weights.sum()
 

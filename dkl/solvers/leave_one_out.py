@@ -15,12 +15,12 @@ class LeftOut:
     ----------
     predictions : ndarray of shape (P, m, K)
         Of a row by the machine that is fitted to all others, for each penalty.
-    freedom : ndarray of shape (P,)
+    degrees_of_freedom : ndarray of shape (P,)
         Effective degrees of freedom, the trace of K (K + penalty I)^-1.
     """
 
     predictions: np.ndarray
-    freedom: np.ndarray
+    degrees_of_freedom: np.ndarray
 
 
 def left_out_ridge(kernel: np.ndarray, Y: np.ndarray, penalties: np.ndarray) -> LeftOut:
@@ -45,8 +45,12 @@ def left_out_ridge(kernel: np.ndarray, Y: np.ndarray, penalties: np.ndarray) -> 
     Rasmussen & Williams 2006, "Gaussian processes for machine learning", (5.12).
     """
     values, vectors = np.linalg.eigh(kernel)
+    # Rounding may leave eigenvalues a little below 0, which a small penalty would not outweigh.
     values = np.maximum(values, 0.0)
     rotated, squares = vectors.T @ Y, vectors**2
     inverse = 1.0 / (values + penalties[:, None])
-    residuals = [(vectors @ (one[:, None] * rotated)) / (squares @ one)[:, None] for one in inverse]
+    # For each penalty, G^-1 Y over the diagonal of G^-1, both from the eigenvectors: no matrix is formed again.
+    residuals = [
+        (vectors @ (reciprocals[:, None] * rotated)) / (squares @ reciprocals)[:, None] for reciprocals in inverse
+    ]
     return LeftOut(Y - np.stack(residuals), (values * inverse).sum(axis=1))

@@ -8,13 +8,18 @@ The scaling is that of scikit-learn: ``squared_error`` is half the square (as in
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 __all__ = ["loss_of"]
+
+# Targets, scores, slopes: arrays of NumPy or of another namespace of the array-API standard, or single numbers.
+Numbers: TypeAlias = np.ndarray | float
 
 
 class Loss(ABC):
@@ -36,22 +41,22 @@ class Loss(ABC):
     conjugate_square: ClassVar[float] = 0.0
 
     @abstractmethod
-    def value(self, y: Any, f: Any) -> Any:
+    def value(self, y: Numbers, f: Numbers) -> Any:
         """L(y, f)."""
 
     @abstractmethod
-    def slope(self, y: Any, f: Any) -> Any:
+    def slope(self, y: Numbers, f: Numbers) -> Any:
         """The derivative by f; at a kink the one that scikit-learn's stochastic gradient descent takes.
 
         Minus the slope is the row's dual weight, with the sign of its target for classes.
         """
 
     @abstractmethod
-    def curvature(self, y: Any, f: Any) -> Any:
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
         """The second derivative by f, 0 at a kink."""
 
     @abstractmethod
-    def conjugate(self, y: Any, s: Any) -> Any:
+    def conjugate(self, y: Numbers, s: Numbers) -> Any:
         """The largest value of ``s f - L(y, f)`` over f; infinite for slopes that the loss does not have.
 
         For dual weights a, minus the sum of the conjugates at slopes -a is the part of the dual objective that the
@@ -59,11 +64,12 @@ class Loss(ABC):
         """
 
 
-def _namespace(f: Any) -> Any:
+def _namespace(f: Numbers) -> ModuleType:
+    """The library that an array belongs to, whose functions take it; NumPy for numbers."""
     return f.__array_namespace__() if hasattr(f, "__array_namespace__") else np
 
 
-def _filled(condition: Any, number: float, like: Any) -> Any:
+def _filled(condition: Numbers, number: float, like: Numbers) -> Any:
     """`number` where the condition holds, else 0."""
     xp = _namespace(like)
     return xp.where(condition, xp.full_like(like, number), xp.zeros_like(like))
@@ -74,7 +80,8 @@ class _MarginLoss(Loss):
 
     largest_dual: ClassVar[float] = inf
 
-    def conjugate(self, y: Any, s: Any) -> Any:
+    def conjugate(self, y: Numbers, s: Numbers) -> Any:
+        # Minus y times the slope is the dual weight of the row, of which the loss bounds the size.
         possible = (-y * s >= 0.0) & (-y * s <= self.largest_dual)
         return np.where(possible, self.conjugate_square * s**2 + y * s, inf)
 
@@ -84,17 +91,17 @@ class HingeLoss(_MarginLoss):
 
     largest_dual = 1.0
 
-    def of_slack(self, slack: Any) -> Any:
-        """The loss, given ``1 - y f``."""
+    def of_slack(self, slack: Numbers) -> Any:
+        """The loss, given the slack ``1 - y f``: how much is missing to the margin."""
         return _namespace(slack).clip(slack, 0.0, None)
 
-    def value(self, y: Any, f: Any) -> Any:
+    def value(self, y: Numbers, f: Numbers) -> Any:
         return self.of_slack(1.0 - y * f)
 
-    def slope(self, y: Any, f: Any) -> Any:
+    def slope(self, y: Numbers, f: Numbers) -> Any:
         return _namespace(f).where(y * f <= 1.0, -y, 0.0 * y)
 
-    def curvature(self, y: Any, f: Any) -> Any:
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
         return _namespace(f).zeros_like(y * f)
 
 
@@ -105,13 +112,13 @@ class SquaredHingeLoss(HingeLoss):
     conjugate_square = 0.25
     largest_dual = inf
 
-    def of_slack(self, slack: Any) -> Any:
+    def of_slack(self, slack: Numbers) -> Any:
         return super().of_slack(slack) ** 2
 
-    def slope(self, y: Any, f: Any) -> Any:
+    def slope(self, y: Numbers, f: Numbers) -> Any:
         return -2.0 * y * super().of_slack(1.0 - y * f)
 
-    def curvature(self, y: Any, f: Any) -> Any:
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
         return _filled(y * f < 1.0, 2.0, y * f)
 
 
@@ -122,15 +129,15 @@ class _ModifiedHuberLoss(_MarginLoss):
     conjugate_square = 0.25
     largest_dual = 4.0
 
-    def value(self, y: Any, f: Any) -> Any:
+    def value(self, y: Numbers, f: Numbers) -> Any:
         xp, margin = _namespace(f), y * f
         return xp.where(margin < -1.0, -4.0 * margin, xp.clip(1.0 - margin, 0.0, None) ** 2)
 
-    def slope(self, y: Any, f: Any) -> Any:
+    def slope(self, y: Numbers, f: Numbers) -> Any:
         xp, margin = _namespace(f), y * f
         return xp.where(margin < -1.0, -4.0 * y, -2.0 * y * xp.clip(1.0 - margin, 0.0, None))
 
-    def curvature(self, y: Any, f: Any) -> Any:
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
         margin = y * f
         return _filled((margin >= -1.0) & (margin < 1.0), 2.0, margin)
 
@@ -140,27 +147,28 @@ class _LogLoss(_MarginLoss):
 
     largest_curvature = 0.25
 
-    def value(self, y: Any, f: Any) -> Any:
+    def value(self, y: Numbers, f: Numbers) -> Any:
         margin = y * f
         xp = _namespace(margin)
+        # log(exp(0) + exp(-margin)) without an intermediate result that overflows.
         return xp.logaddexp(xp.zeros_like(margin), -margin)
 
-    def slope(self, y: Any, f: Any) -> Any:
+    def slope(self, y: Numbers, f: Numbers) -> Any:
         return -y * self._share(y * f)
 
-    def curvature(self, y: Any, f: Any) -> Any:
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
         share = self._share(y * f)
         return share * (1.0 - share)
 
-    def conjugate(self, y: Any, s: Any) -> Any:
+    def conjugate(self, y: Numbers, s: Numbers) -> Any:
         dual = -y * s
-        # 0 log 0 is 0
+        # The entropy a log a + (1 - a) log(1 - a) of the dual weight a, in which 0 log 0 is 0.
         share = np.clip(dual, np.finfo(np.float64).tiny, 1.0)
         entropy = share * np.log(share) + (1.0 - share) * np.log1p(-np.minimum(share, 1.0 - 1e-16))
         return np.where((dual >= 0.0) & (dual <= 1.0), entropy, inf)
 
     @staticmethod
-    def _share(margin: Any) -> Any:
+    def _share(margin: Numbers) -> Any:
         """1 / (1 + exp(margin)), the probability of the other class."""
         xp = _namespace(margin)
         return xp.exp(-xp.logaddexp(xp.zeros_like(margin), margin))
@@ -169,16 +177,16 @@ class _LogLoss(_MarginLoss):
 class _PerceptronLoss(_MarginLoss):
     """``max(0, -y f)``."""
 
-    def value(self, y: Any, f: Any) -> Any:
+    def value(self, y: Numbers, f: Numbers) -> Any:
         return _namespace(f).clip(-(y * f), 0.0, None)
 
-    def slope(self, y: Any, f: Any) -> Any:
+    def slope(self, y: Numbers, f: Numbers) -> Any:
         return _namespace(f).where(y * f <= 0.0, -y, 0.0 * y)
 
-    def curvature(self, y: Any, f: Any) -> Any:
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
         return _namespace(f).zeros_like(y * f)
 
-    def conjugate(self, y: Any, s: Any) -> Any:
+    def conjugate(self, y: Numbers, s: Numbers) -> Any:
         return np.where((-y * s >= 0.0) & (-y * s <= 1.0), 0.0, inf)
 
 
@@ -188,16 +196,16 @@ class _SquaredErrorLoss(Loss):
     largest_curvature = 1.0
     conjugate_square = 0.5
 
-    def value(self, y: Any, f: Any) -> Any:
+    def value(self, y: Numbers, f: Numbers) -> Any:
         return 0.5 * (f - y) ** 2
 
-    def slope(self, y: Any, f: Any) -> Any:
+    def slope(self, y: Numbers, f: Numbers) -> Any:
         return f - y
 
-    def curvature(self, y: Any, f: Any) -> Any:
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
         return _namespace(f).ones_like(f - y)
 
-    def conjugate(self, y: Any, s: Any) -> Any:
+    def conjugate(self, y: Numbers, s: Numbers) -> Any:
         return self.conjugate_square * s**2 + y * s
 
 
@@ -209,19 +217,20 @@ class _HuberLoss(Loss):
     largest_curvature = 1.0
     conjugate_square = 0.5
 
-    def value(self, y: Any, f: Any) -> Any:
+    def value(self, y: Numbers, f: Numbers) -> Any:
         xp = _namespace(f)
         error = xp.abs(f - y)
+        # Beyond epsilon the loss goes on as a straight line, with the slope and the value that the square has there.
         tangent = self.epsilon * error - 0.5 * self.epsilon**2
         return xp.where(error <= self.epsilon, 0.5 * error**2, tangent)
 
-    def slope(self, y: Any, f: Any) -> Any:
+    def slope(self, y: Numbers, f: Numbers) -> Any:
         return _namespace(f).clip(f - y, -self.epsilon, self.epsilon)
 
-    def curvature(self, y: Any, f: Any) -> Any:
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
         return _filled(_namespace(f).abs(f - y) <= self.epsilon, 1.0, f - y)
 
-    def conjugate(self, y: Any, s: Any) -> Any:
+    def conjugate(self, y: Numbers, s: Numbers) -> Any:
         return np.where(np.abs(s) <= self.epsilon, self.conjugate_square * s**2 + y * s, inf)
 
 
@@ -231,18 +240,18 @@ class _EpsilonInsensitiveLoss(Loss):
 
     epsilon: float = 0.1
 
-    def value(self, y: Any, f: Any) -> Any:
+    def value(self, y: Numbers, f: Numbers) -> Any:
         xp = _namespace(f)
         return xp.clip(xp.abs(f - y) - self.epsilon, 0.0, None)
 
-    def slope(self, y: Any, f: Any) -> Any:
+    def slope(self, y: Numbers, f: Numbers) -> Any:
         xp, error = _namespace(f), f - y
         return xp.where(xp.abs(error) > self.epsilon, xp.sign(error), 0.0 * error)
 
-    def curvature(self, y: Any, f: Any) -> Any:
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
         return _namespace(f).zeros_like(f - y)
 
-    def conjugate(self, y: Any, s: Any) -> Any:
+    def conjugate(self, y: Numbers, s: Numbers) -> Any:
         return np.where(np.abs(s) <= 1.0, self.epsilon * np.abs(s) + y * s, inf)
 
 
@@ -254,22 +263,23 @@ class _SquaredEpsilonInsensitiveLoss(Loss):
     largest_curvature = 2.0
     conjugate_square = 0.25
 
-    def value(self, y: Any, f: Any) -> Any:
+    def value(self, y: Numbers, f: Numbers) -> Any:
         xp = _namespace(f)
         return xp.clip(xp.abs(f - y) - self.epsilon, 0.0, None) ** 2
 
-    def slope(self, y: Any, f: Any) -> Any:
+    def slope(self, y: Numbers, f: Numbers) -> Any:
         error = f - y
         return 2.0 * (error - _namespace(f).clip(error, -self.epsilon, self.epsilon))
 
-    def curvature(self, y: Any, f: Any) -> Any:
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
         return _filled(_namespace(f).abs(f - y) > self.epsilon, 2.0, f - y)
 
-    def conjugate(self, y: Any, s: Any) -> Any:
+    def conjugate(self, y: Numbers, s: Numbers) -> Any:
         return self.conjugate_square * s**2 + self.epsilon * np.abs(s) + y * s
 
 
-# the two losses that are functions of the slack 1 - y f, of which the margin game tries many intercepts
+# The two losses that are functions of the slack 1 - y f alone: the margin game tries many intercepts on a slack that is
+# computed once.
 HINGES = {"hinge": HingeLoss(), "squared_hinge": SquaredHingeLoss()}
 _PLAIN: dict[str, Loss] = {
     **HINGES,
@@ -278,7 +288,7 @@ _PLAIN: dict[str, Loss] = {
     "perceptron": _PerceptronLoss(),
     "squared_error": _SquaredErrorLoss(),
 }
-_WITH_EPSILON: dict[str, Any] = {
+_WITH_EPSILON: dict[str, Callable[[float], Loss]] = {
     "huber": _HuberLoss,
     "epsilon_insensitive": _EpsilonInsensitiveLoss,
     "squared_epsilon_insensitive": _SquaredEpsilonInsensitiveLoss,
@@ -313,5 +323,4 @@ def loss_of(name: str, epsilon: float = 0.1) -> Loss:
         return _PLAIN[name]
     if name not in _WITH_EPSILON:
         raise ValueError(f"loss={name!r} is none that is known; the losses are {', '.join(LOSS_NAMES)}")
-    loss: Loss = _WITH_EPSILON[name](epsilon)
-    return loss
+    return _WITH_EPSILON[name](epsilon)

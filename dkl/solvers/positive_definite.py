@@ -14,7 +14,7 @@ from dkl.solvers.cholesky import factorise
 T = TypeVar("T")
 R = TypeVar("R")
 
-# larger systems are solved one after another: as many as there are cores would not fit beside the data
+# Larger systems are solved one after another: as many as there are cores would not fit into memory beside the data.
 _AT_ONCE_BYTES = 1 << 26
 
 
@@ -23,12 +23,12 @@ def systems_at_once(count: int, width: int) -> int:
     return min(count, usable_cores()) if 8 * width**2 <= _AT_ONCE_BYTES else min(count, 1)
 
 
-def map_systems(function: Callable[[T], R], pieces: Iterable[T], width: int) -> list[R]:
-    """`function`, which solves one system of so many unknowns, of each piece: on all cores where they are small."""
-    pieces = list(pieces)
-    if systems_at_once(len(pieces), width) < 2:
-        return [function(piece) for piece in pieces]
-    return Crew().map(function, pieces)
+def map_systems(function: Callable[[T], R], items: Iterable[T], width: int) -> list[R]:
+    """`function`, which solves one system of `width` unknowns, of each item: on all cores where systems are small."""
+    items = list(items)
+    if systems_at_once(len(items), width) < 2:
+        return [function(item) for item in items]
+    return Crew().map(function, items)
 
 
 def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndarray:
@@ -60,6 +60,8 @@ def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndar
                 "the products of the mapped rows are not finite: the rows are too large. Scale them "
                 "(scaling='standard' of the feature learner), or use dtype='float64'"
             )
+        # Sums of float32 products are off by rounding, and where eigenvalues are smaller than that the factorisation
+        # fails: a little more on the diagonal outweighs it, ten times as much each time until it succeeds.
         diagonal += extra
         if factorise(system):
             return lapack.dpotrs(system, right, lower=0)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from sklearn.base import clone
@@ -13,10 +13,21 @@ from dkl.data.coerce import as_dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
+from dkl.protocols.estimators import FittedFeatures
 from dkl.testing.require import require, same_bits
 
 
-def check_learner(learner: Any, *, n_rows: int = 400) -> None:
+class Learner(FittedFeatures, Protocol):
+    """A feature learner with what only its checks ask of it."""
+
+    dtype: str
+
+    def get_feature_names_out(self) -> np.ndarray:
+        """A name for each output column."""
+        ...
+
+
+def check_learner(learner: Learner, *, n_rows: int = 400) -> None:
     """Raise AssertionError if `learner` breaks a promise that models and users rely on.
 
     It is cloned and fitted a few times on scikit-learn's digits: give it few candidates and features.
@@ -43,23 +54,21 @@ def check_learner(learner: Any, *, n_rows: int = 400) -> None:
     X, y = images[:n_rows].astype(np.float32), labels[:n_rows]
     learner = clone(learner).set_params(random_state=0)
     before = repr(learner.get_params())
-    _check_unfitted(learner, X)
-    fitted = clone(learner).fit(X, y)
-    require(repr(learner.get_params()) == before, "fit does not change parameters")
-    _check_map(fitted, X)
-    _check_repeats(learner, fitted, X, y)
-    _check_refusals(learner, fitted, X, y)
-
-
-def _check_unfitted(learner: Any, X: np.ndarray) -> None:
     try:
         clone(learner).transform(X)
     except NotFittedError:
-        return
-    raise AssertionError("transform before fit raises sklearn.exceptions.NotFittedError")
+        pass
+    else:
+        raise AssertionError("transform before fit raises sklearn.exceptions.NotFittedError")
+    fitted = clone(learner).fit(X, y)
+    require(repr(learner.get_params()) == before, "fit does not change parameters")
+    _check_map(fitted, X)
+    _check_repeats(fitted, X, y)
+    _check_refusals(fitted, X, y)
 
 
-def _check_map(fitted: Any, X: np.ndarray) -> None:
+def _check_map(fitted: Learner, X: np.ndarray) -> None:
+    """transform applies the feature map, with no more columns than were asked for, each with a name."""
     name = type(fitted).__name__
     require(isinstance(fitted.feature_map_, FeatureMap), f"{name}.fit leaves feature_map_, a FeatureMap")
     mapped = fitted.transform(X)
@@ -69,6 +78,7 @@ def _check_map(fitted: Any, X: np.ndarray) -> None:
         not isinstance(asked, int) or mapped.shape[1] <= asked,
         f"{name}: {mapped.shape[1]} columns for {_size_parameter(fitted)}={asked}",
     )
+    # As transform computes: products differ in their last bit between one thread of BLAS and two.
     with one_blas_thread():
         expected = map_rows(X, fitted.feature_map_, fitted.dtype)
     require(same_bits(mapped, expected), f"{name}.transform applies feature_map_")
@@ -80,33 +90,35 @@ def _check_map(fitted: Any, X: np.ndarray) -> None:
     require(fitted.n_features_in_ == X.shape[1], f"{name}.n_features_in_ is the number of columns of X")
 
 
-def _size_parameter(learner: Any) -> str:
+def _size_parameter(fitted: Learner) -> str:
     """The parameter that bounds the output columns."""
-    return "n_landmarks" if "n_landmarks" in learner.get_params(deep=False) else "n_features"
+    return "n_landmarks" if "n_landmarks" in fitted.get_params(deep=False) else "n_features"
 
 
-def _check_repeats(learner: Any, fitted: Any, X: np.ndarray, y: np.ndarray) -> None:
-    name = type(learner).__name__
+def _check_repeats(fitted: Learner, X: np.ndarray, y: np.ndarray) -> None:
+    """A second fit has the bits of the first, and so has one on a Dataset of the same rows."""
+    name = type(fitted).__name__
     expected = fitted.transform(X)
-    again = clone(learner).fit(X, y).transform(X)
+    again = clone(fitted).fit(X, y).transform(X)
     require(same_bits(again, expected), f"{name}: the same random_state gives the same bits")
     dataset = as_dataset(X, y)
-    of_dataset = clone(learner).fit(dataset)
+    of_dataset = clone(fitted).fit(dataset)
     require(same_bits(of_dataset.transform(X), expected), f"{name}: a Dataset of the same rows gives the same bits")
     lazy = of_dataset.transform(dataset)
     require(hasattr(lazy, "dask"), f"{name}.transform(dataset) is a lazy Dask array, not {type(lazy).__name__}")
     require(same_bits(np.asarray(lazy.compute()), expected), f"{name}: lazy features equal those of arrays")
 
 
-def _check_refusals(learner: Any, fitted: Any, X: np.ndarray, y: np.ndarray) -> None:
-    name = type(learner).__name__
-    size, spoiled = _size_parameter(learner), X.copy()
+def _check_refusals(fitted: Learner, X: np.ndarray, y: np.ndarray) -> None:
+    """Rows and parameters without a meaning are refused with a ValueError."""
+    name = type(fitted).__name__
+    size, spoiled = _size_parameter(fitted), X.copy()
     spoiled[3, 5] = np.nan
     for what, attempt in (
-        ("NaN in X at fit", lambda: clone(learner).fit(spoiled, y)),
+        ("NaN in X at fit", lambda: clone(fitted).fit(spoiled, y)),
         ("NaN in X at transform", lambda: fitted.transform(spoiled)),
         ("a missing column at transform", lambda: fitted.transform(X[:, :-1])),
-        (f"{size}=0", lambda: clone(learner).set_params(**{size: 0}).fit(X, y)),
+        (f"{size}=0", lambda: clone(fitted).set_params(**{size: 0}).fit(X, y)),
     ):
         try:
             attempt()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy import sparse
+
+from dkl.protocols.arrays import Rows
 
 
 def require(holds: bool, promise: str) -> None:
@@ -21,11 +21,12 @@ def require(holds: bool, promise: str) -> None:
         raise AssertionError(promise)
 
 
-def same_bits(left: Any, right: Any) -> bool:
+def same_bits(left: Rows, right: Rows) -> bool:
     """Whether two arrays (dense or CSR) have the same shape, dtype and bits; NaN equals NaN."""
     if sparse.issparse(left) != sparse.issparse(right) or left.shape != right.shape or left.dtype != right.dtype:
         return False
-    if sparse.issparse(left):
+    if not isinstance(left, np.ndarray) and not isinstance(right, np.ndarray):
+        # Two CSR arrays are the same if their entries are, in the same order.
         parts = ((left.data, right.data), (left.indices, right.indices), (left.indptr, right.indptr))
         return all(same_bits(a, b) for a, b in parts)
     return np.ascontiguousarray(left).tobytes() == np.ascontiguousarray(right).tobytes()

@@ -11,6 +11,7 @@ from dkl.protocols.block import Block
 from dkl.protocols.source import BlockSource
 from dkl.testing.require import require, same_bits
 
+# A block has no more rows than this, whatever the source is: the memory of a pass follows from it.
 MOST_ROWS = 65_536
 
 
@@ -36,13 +37,18 @@ def check_source(source: BlockSource) -> None:
     """
     require(source.n_blocks == len(source.block_rows), "block_rows has one entry a block")
     require(np.issubdtype(np.asarray(source.block_rows).dtype, np.integer), "block_rows holds whole numbers")
+    # Workers get readers and tickets as pickles.
     reader = pickle.loads(pickle.dumps(source.reader()))
     row_ids = []
     for index in range(source.n_blocks):
         block = source.reader().load(source.ticket(index))
         _check_block(source, block, index)
         again = reader.load(pickle.loads(pickle.dumps(source.ticket(index))))
-        require(_equal(block, again), f"block {index} has the same bits when a pickled reader reads it again")
+        pairs = [(block.X, again.X), (block.y, again.y), (block.weight, again.weight), (block.row_id, again.row_id)]
+        require(
+            all(a is b is None or (a is not None and b is not None and same_bits(a, b)) for a, b in pairs),
+            f"block {index} has the same bits when a pickled reader reads it again",
+        )
         row_ids.append(block.row_id)
     identities = np.concatenate(row_ids) if row_ids else np.empty(0, np.int64)
     require(len(np.unique(identities)) == len(identities), "row_id is different for each row")
@@ -51,6 +57,7 @@ def check_source(source: BlockSource) -> None:
 
 
 def _check_block(source: BlockSource, block: Block, index: int) -> None:
+    """A block has the shapes, types and weights that the source says it has, and that passes count on."""
     where = f"block {index} of {source.place}"
     require(block.index == index, f"{where} carries its number, not {block.index}")
     require(
@@ -69,8 +76,3 @@ def _check_block(source: BlockSource, block: Block, index: int) -> None:
     if block.y is not None:
         require(block.y.dtype in (np.int64, np.float64), f"{where}: y is int64 codes or float64, not {block.y.dtype}")
         require(len(block.y) == block.n_rows, f"{where}: y has {len(block.y)} entries for {block.n_rows} rows")
-
-
-def _equal(left: Block, right: Block) -> bool:
-    pairs = [(left.X, right.X), (left.y, right.y), (left.weight, right.weight), (left.row_id, right.row_id)]
-    return all((a is None and b is None) or (a is not None and b is not None and same_bits(a, b)) for a, b in pairs)

@@ -45,6 +45,7 @@ def windmill(
     """
     _check_even("sails", sails)
     generator = np.random.default_rng(seed)
+    # The root of a uniform number is the radius of a point that is uniform in the disc.
     radius, angle = np.sqrt(generator.random(n_rows)), generator.uniform(0.0, 2.0 * np.pi, n_rows)
     X = radius[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
     return X, _signs(np.sin(sails / 2 * angle + twist * radius))
@@ -140,6 +141,7 @@ def disc_and_annulus(
     if not 0.0 <= noise < 0.5:
         raise ValueError(f"disc_and_annulus: noise is {noise}; a share of flipped labels is in [0, 0.5)")
     generator = np.random.default_rng(seed)
+    # Exactly half of the rows are outside, in random order.
     outside = np.arange(n_rows) % 2 == 1
     generator.shuffle(outside)
     directions = generator.standard_normal((n_rows, n_columns))
@@ -188,9 +190,11 @@ ADDITIVE_EFFECTS: dict[tuple[int, ...], Callable[[np.ndarray], np.ndarray]] = {
 
 
 def _check_even(name: str, number: int) -> None:
+    """Raise ValueError unless as many sectors belong to one class as to the other."""
     if number < 2 or number % 2:
         raise ValueError(f"{name} is {number}; two classes that alternate around a circle need an even number")
 
 
 def _signs(values: np.ndarray) -> np.ndarray:
+    """Labels -1 and +1, int64."""
     return np.where(values > 0.0, 1, -1)

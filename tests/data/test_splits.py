@@ -33,7 +33,7 @@ def dataset(n: int = N, n_classes: int = 3, rows_a_block: int = 70, seed: int = 
 
 
 def rows_of(view: Dataset) -> np.ndarray:
-    return np.concatenate([block.row_id for block in view.source.light_blocks()])
+    return np.concatenate([block.row_id for block in view.source.blocks_without_x()])
 
 
 @settings(max_examples=40, deadline=None)
@@ -173,7 +173,7 @@ def test_a_half_written_split_is_as_if_it_were_not_there(tmp_path: Path, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("dkl.data.store.commit._rename", fail)
+        patched.setattr("dkl.data.store.commit.Staging._put_in_place", fail)
         with pytest.raises(KeyboardInterrupt):
             ds.split({"a": 0.5, "b": 0.5})
     assert open_dataset(tmp_path / "rows.zarr").splits == ()

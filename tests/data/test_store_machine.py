@@ -173,7 +173,7 @@ class Stores(RuleBasedStateMachine):
             found = np.concatenate([b.toarray() if sparse.issparse(b) else b for b in blocks])
             assert np.array_equal(found, self.rows[name])
             for label, inside in self.splits[name].items():
-                ids = np.concatenate([block.row_id for block in ds[label].source.light_blocks()])
+                ids = np.concatenate([block.row_id for block in ds[label].source.blocks_without_x()])
                 assert ids.tolist() == [one for one in self.ids[name].tolist() if one in inside]
                 assert ds[label].n_rows == len(ids)
 

@@ -87,8 +87,8 @@ def check_whole(store: str) -> None:
 @ADDED
 def test_a_store_replaced_while_something_is_added_stays_as_it_is(store: str, change, moment: str, monkeypatch) -> None:
     ds = make(store)
-    name = "commit" if moment == "before the commit" else "ensure_group" if "://" in store else "_rename"
-    owner: Any = commit.Staging if moment == "before the commit" else commit
+    name = "commit" if moment == "before the commit" else "ensure_group" if "://" in store else "_put_in_place"
+    owner: Any = commit if name == "ensure_group" else commit.Staging
     original, at_work = getattr(owner, name), []
 
     def interrupted(*given: Any) -> None:
@@ -316,13 +316,13 @@ def test_a_file_that_a_user_puts_in_meanwhile_is_not_deleted(tmp_path: Path, mon
         monkeypatch.setattr("dkl.data.store.commit.exchanged", lambda *given: False)
     store = tmp_path / "rows.zarr"
     make(store)
-    original = commit._flush
+    original = commit.flush_folder
 
     def flush(folder: Path) -> None:
         (store / "notes.txt").write_text("keep me")
         original(folder)
 
-    monkeypatch.setattr(commit, "_flush", flush)
+    monkeypatch.setattr(commit, "flush_folder", flush)
     with pytest.raises(FileExistsError, match="did not write"):
         replace_store(store)
     assert (store / "notes.txt").read_text() == "keep me"
@@ -348,7 +348,7 @@ def test_an_array_of_ones_own_in_the_store_is_seen_by_its_name(tmp_path: Path) -
 
 
 def test_rows_do_not_replace_a_model(tmp_path: Path) -> None:
-    with commit.staged(Location.of(tmp_path / "model"), overwrite=False) as staging:
+    with commit.staged(Location.of(tmp_path / "model"), "model", overwrite=False) as staging:
         staging.commit({"kind": "model"})
     with pytest.raises(FileExistsError, match="is a model, not a dataset"):
         replace_store(tmp_path / "model")

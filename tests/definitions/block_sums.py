@@ -12,9 +12,23 @@ from typing import Any
 
 import numpy as np
 
+from dkl.linear.temperature import MULTIPLIERS
 from dkl.protocols.block import Block
-from tests.definitions import explain, leverage, losses
-from tests.definitions.blocks import encode_targets, feature_squares, feature_sums, map_rows, scale_rows, scattered_sums
+from tests.definitions import explain, leverage, linear, losses, tuned
+from tests.definitions.blocks import (
+    encode_targets,
+    feature_squares,
+    feature_sums,
+    grid_sums,
+    map_rows,
+    rows_of,
+    scale_rows,
+    scattered_sums,
+    variation_sums,
+)
+from tests.definitions.steps import refit_block, search_block
+
+__all__ = ["refit_block", "search_block"]
 
 Operands = Mapping[str, Any]
 Sums = dict[str, Any]
@@ -64,6 +78,19 @@ def peak_sums(block: Block, operands: Operands) -> Sums:
             absolutes[k] += abs(S[i, k])
             squares[k] += S[i, k] ** 2 / weights[i]
     return {"features": feature_sums(block.X, S, operands["feature_map"]), "absolutes": absolutes, "squares": squares}
+
+
+def cell_sums(block: Block, operands: Operands) -> Sums:
+    """sum_i S_ik (cos, sin)(w.x_i) at the first grid, with what it may vary within a cell, or at middles of cells."""
+    problem = operands["problem"]
+    rows, S = scale_rows(block.X, problem.origin.scaler), peak_weights(block, problem.targets)
+    if operands["cells"] is not None:
+        return {"features": scattered_sums(rows, S, operands["cells"], problem.center)}
+    return {
+        "features": grid_sums(rows, S, problem.grid),
+        "variation": variation_sums(rows, S, problem.grid.spacing / 2.0, problem.center),
+        "absolutes": np.array([math.fsum(abs(s) for s in column) for column in S.T]),
+    }
 
 
 def potential_sums(block: Block, operands: Operands) -> Sums:
@@ -183,3 +210,270 @@ def target_sums(block: Block, operands: Operands) -> Sums:
         s *= 1.0 if n_classes is None or operands["class_weight"] is None else operands["class_weight"][block.y[i]]
         weight, n, sums = weight + s, n + 1, sums + s * value
     return {"weight": weight, "sums": sums, "rows": float(n), "blocks": float(n > 0)}
+
+
+def block_moments(block: Block, operands: Operands) -> Sums:
+    """Sums, squared differences from the block's mean, and extremes of its columns; the largest norm of a row."""
+    rows, weights = rows_of(block.X), weights_of(block)
+    weight, columns = math.fsum(weights), range(rows.shape[1])
+    sums = [math.fsum(s * x for s, x in zip(weights, rows[:, c], strict=True)) for c in columns]
+    within = [
+        math.fsum(s * (x - sums[c] / weight) ** 2 for s, x in zip(weights, rows[:, c], strict=True)) for c in columns
+    ]
+    scaled = operands.get("scaled", np.ones(rows.shape[1], bool))
+    return {
+        "weight": weight,
+        "sums": np.array(sums),
+        "within": np.array(within),
+        "between": np.array([weight * (total / weight) ** 2 for total in sums]),
+        "high": np.array([max(rows[:, c]) for c in columns]),
+        "depth": np.array([max(-rows[:, c]) for c in columns]),
+        "norm": max(math.hypot(*row[scaled]) for row in rows),
+    }
+
+
+def newton_targets(block: Block, targets: Any) -> tuple[np.ndarray, np.ndarray]:
+    """What each model is to predict of each row, and the row's weight for it: 0 where the model does not see it."""
+    weights = weights_of(block)
+    folds = None if targets.folds is None else targets.folds(block.row_id)
+    values, seen = np.empty((2, block.n_rows, len(targets.models)))
+    assert block.y is not None
+    for i in range(block.n_rows):
+        for k, model in enumerate(targets.models):
+            seen[i, k] = weights[i]
+            if targets.kept is not None and not targets.kept(block.row_id)[i]:
+                seen[i, k] = 0.0
+            if folds is not None and (folds[i] == -2 or (folds[i] >= 0 and folds[i] == targets.fold[k])):
+                seen[i, k] = 0.0
+            if targets.n_classes is None:
+                values[i, k] = (np.atleast_1d(block.y[i])[model] - targets.center[model]) / targets.scale[model]
+            else:
+                seen[i, k] *= 1.0 if targets.class_weight is None else targets.class_weight[block.y[i]]
+                values[i, k] = 1.0 if block.y[i] == model else -1.0
+    return values, seen
+
+
+def newton_block(block: Block, operands: Operands) -> Sums:
+    """Losses at every step and gradients at the first; columns of the Hessians, packed, over the loss's curvature."""
+    options, (start, stop) = operands["options"], operands["options"].columns
+    values, weights = newton_targets(block, operands["targets"])
+    phi = np.column_stack([map_rows(block.X, operands["feature_map"]), np.ones(block.n_rows)])
+    sums = linear.newton_sums(phi, values, weights, operands["trial"], options.loss)
+    curvature = 2.0 if options.loss == "squared_hinge" else 1.0
+    panels = [
+        [sums["hessian"][k][a, b] / curvature for b in range(start, stop) for a in range(b + 1)]
+        for k in options.hessian_of
+    ]
+    return sums | {"hessian": np.array(panels)}
+
+
+def model_targets(block: Block, targets: Any) -> tuple[np.ndarray, np.ndarray]:
+    """What a `NewtonTargets` stands for: 1 or -1 for each class against the rest or standardised numbers; weights."""
+    values, weights = np.zeros((block.n_rows, len(targets.models))), weights_of(block)
+    assert block.y is not None
+    for i in range(block.n_rows):
+        for place, model in enumerate(targets.models):
+            if targets.n_classes is None:
+                y = float(np.atleast_1d(block.y[i])[model])
+                center = 0.0 if targets.center is None else targets.center[model]
+                values[i, place] = (y - center) / (1.0 if targets.scale is None else targets.scale[model])
+            else:
+                values[i, place] = 1.0 if block.y[i] == model else -1.0
+        if targets.class_weight is not None:
+            weights[i] *= targets.class_weight[block.y[i]]
+    return values, np.array(weights)
+
+
+def packed(whole: np.ndarray, columns: tuple[int, int]) -> np.ndarray:
+    """The upper triangle of some columns of a symmetric matrix, column by column."""
+    return np.array([whole[i, j] for j in range(*columns) for i in range(j + 1)])
+
+
+def squared_block(block: Block, operands: Operands) -> Sums:
+    """Fold by fold the sums that the squared error of every linear model depends on."""
+    values, weight = model_targets(block, operands["targets"])
+    folds = np.zeros(block.n_rows, int) if operands["folds"] is None else operands["folds"](block.row_id)
+    phi = map_rows(block.X, operands["feature_map"])
+    found = tuned.squared_sums(phi, values, weight, folds, operands["n_folds"])
+    gram = np.stack([packed(whole, operands["columns"]) for whole in found.pop("gram")])
+    return {"gram": gram, **(found if operands["first"] else {})}
+
+
+def misfit_block(block: Block, operands: Operands) -> Sums:
+    """sum_i s_i e_ik (phi_i, 1) and sum_i s_i e_ik^2 of the residuals e of given models."""
+    values, weight = model_targets(block, operands["targets"])
+    dual_sums, squares = tuned.misfit_sums(
+        map_rows(block.X, operands["feature_map"]), values, weight, operands["models"]
+    )
+    return {"dual_sums": dual_sums, "squares": squares}
+
+
+def margin_block(block: Block, operands: Operands) -> Sums:
+    """Losses at trial steps, dual weights by side, and packed Hessians sum_i c_ik (phi_i, 1)(phi_i, 1)'."""
+    options, kept = operands["options"], operands["sample"](block.row_id)
+    block = block.rows(np.array([i for i in range(block.n_rows) if kept[i]]))
+    values, weight = model_targets(block, operands["targets"])
+    phi = map_rows(block.X, operands["feature_map"])
+    trial, smoothing = operands["trial"], operands["smoothing"]
+    found, curvature = tuned.margin_sums(phi, values, weight, trial, smoothing, options.loss)
+    hessian = []
+    for k in options.hessian_of:
+        whole = np.zeros((phi.shape[1] + 1, phi.shape[1] + 1))
+        for i in range(block.n_rows):
+            row = np.append(phi[i], 1.0)
+            whole += curvature[i, k] * np.outer(row, row)
+        hessian.append(packed(whole, options.columns))
+    return {**found, "weight": np.array([math.fsum(weight)]), "hessian": np.stack(hessian)}
+
+
+def judging_sums(block: Block, operands: Operands) -> Sums:
+    """The loss, and over the duals a = -l'(f) of either sign the sums of |a|, a y, a^2 and a (phi, 1).
+
+    Of the hinge, whose slope jumps at y f = 1, also for slopes that reach 1 over a width beyond the kink.
+    """
+    values, weight = model_targets(block, operands["targets"])
+    phi, model, loss = map_rows(block.X, operands["feature_map"]), operands["model"], operands["loss"]
+    widths, K = ((0.0, 0.03, 0.1, 0.3, 1.0) if loss == "hinge" else (0.0,)), len(model.coef)
+    sums: Sums = {name: np.zeros((len(widths), 2, K)) for name in ("mass", "linear", "squares")}
+    sums["dual_sums"], total = np.zeros((len(widths), 2, K, phi.shape[1] + 1)), 0.0
+    for i, s in enumerate(weight):
+        for k in range(K):
+            y, f = values[i, k], math.fsum(model.coef[k] * phi[i]) + model.intercept[k]
+            total += s * losses.value(y, f, loss)
+            for w, width in enumerate(widths):
+                a = -losses.slope(y, f, loss) if width == 0.0 else y * min(1.0, max(0.0, (1.0 - y * f) / width))
+                side = int(a < 0.0)
+                sums["mass"][w, side, k] += s * abs(a)
+                sums["linear"][w, side, k] += s * a * y
+                sums["squares"][w, side, k] += s * a**2
+                sums["dual_sums"][w, side, k] += s * a * np.append(phi[i], 1.0)
+    return {**sums, "loss": np.array([total]), "weight": np.array([math.fsum(weight)])}
+
+
+def pricing_block(block: Block, operands: Operands) -> Sums:
+    """Losses and |dual weights| by side, and every candidate's features times two columns of weights an output.
+
+    For hinges these are the dual weights of the rows with target -1, and of those with 1; for half the squared error
+    the residuals, and ones.
+    """
+    values, weight = model_targets(block, operands["targets"])
+    phi, smoothing = map_rows(block.X, operands["feature_map"]), operands["smoothing"]
+    n, K = values.shape
+    columns, out = np.zeros((n, K, 2)), {"loss": np.zeros((2, K)), "mass": np.zeros((2, K))}
+    for i in range(n):
+        row = np.append(phi[i], 1.0)
+        for k, model in enumerate(operands["models"]):
+            y, f = values[i, k], math.fsum(row * model)
+            if operands["loss"] == "squared_error":
+                side = 0
+                columns[i, k] = weight[i] * (y - f), weight[i]
+                out["mass"][:, k] += columns[i, k]
+            else:
+                side, prior = int(y > 0.0), smoothing.reach - y * math.fsum(row * smoothing.past[k])
+                smooth = tuned.smoothed_slope(1.0 - y * f, smoothing.ahead, prior)
+                size = smooth if operands["loss"] == "hinge" else -y * losses.slope(y, f, "squared_hinge")
+                columns[i, k, side] = weight[i] * y * size
+                out["mass"][side, k] += weight[i] * size
+            out["loss"][side, k] += weight[i] * losses.value(y, f, operands["loss"])
+    pools = {f"pool{k}": feature_sums(block.X, columns[:, k], operands["pool"]) for k in range(K)}
+    return {**out, **pools, "weight": np.array([math.fsum(weight)])}
+
+
+def held_out_block(block: Block, operands: Operands) -> Sums:
+    """sum_i s_i times the mean over outputs of a candidate's loss at row i, over the rows that judge it."""
+    targets, models, fold = operands["targets"], operands["models"], operands["fold"]
+    phi, folds, weights = map_rows(block.X, operands["feature_map"]), operands["folds"](block.row_id), weights_of(block)
+    assert block.y is not None
+    loss, total = np.zeros((models.shape[0], models.shape[2])), np.zeros(models.shape[2])
+    for i in range(block.n_rows):
+        s = weights[i] * (1.0 if targets.class_weight is None else targets.class_weight[block.y[i]])
+        for c in range(len(fold)):
+            if folds[i] < 0 or folds[i] != fold[c]:
+                continue
+            total[c] += s
+            for v in range(len(models)):
+                each = []
+                for k, output in enumerate(targets.models):
+                    f = math.fsum(models[v, k, c, :-1] * phi[i]) + models[v, k, c, -1]
+                    if targets.n_classes is None:
+                        each.append(((block.y[i, output] - targets.center[output]) / targets.scale[output] - f) ** 2)
+                    else:
+                        each.append(losses.value(1.0 if block.y[i] == output else -1.0, f, "squared_hinge"))
+                loss[v, c] += s * math.fsum(each) / len(each)
+    return {"loss": loss, "weight": total}
+
+
+def calibration_block(block: Block, operands: Operands) -> Sums:
+    """sum_i s_i of the log loss of softmax(a f(x_i)), its slope and its curvature in log a, for each multiplier a.
+
+    With z = a f and p = softmax(z) the loss of label k is log sum_j exp(z_j) - z_k, its slope sum_j p_j z_j - z_k, and
+    its curvature the slope plus the variance of z under p. "uniform" is their mean over all labels.
+    """
+    phi, held = map_rows(block.X, operands["feature_map"]), operands["held_out"].mask(block.row_id)
+    _, weights = row_values(block, operands["targets"])
+    assert block.y is not None
+    label, uniform = np.zeros((3, len(MULTIPLIERS))), np.zeros((3, len(MULTIPLIERS)))
+    total = 0.0
+    for i in range(block.n_rows):
+        if not held[i]:
+            continue
+        total += weights[i]
+        pairs = zip(operands["coef"], operands["intercept"], strict=True)
+        scores = [math.fsum(w * phi[i]) + b for w, b in pairs]
+        scores = [0.0, *scores] if len(scores) == 1 else scores
+        for t, a in enumerate(MULTIPLIERS):
+            z = [a * score for score in scores]
+            top = max(z)
+            norm = math.fsum(math.exp(one - top) for one in z)
+            p = [math.exp(one - top) / norm for one in z]
+            mean = math.fsum(share * one for share, one in zip(p, z, strict=True))
+            variance = math.fsum(share * (one - mean) ** 2 for share, one in zip(p, z, strict=True))
+            for k in range(len(z)):
+                slope = mean - z[k]
+                each = weights[i] * np.array([top + math.log(norm) - z[k], slope, slope + variance])
+                uniform[:, t] += each / len(z)
+                if k == block.y[i]:
+                    label[:, t] += each
+    return {"label": label, "uniform": uniform, "weight": np.array([total])}
+
+
+def drawn_rows(block: Block, operands: Operands, number: int, size: int) -> list[int]:
+    """The rows of minibatch `number` of `size` rows: those not held out, in the order that epoch and block draw."""
+    held = operands["held_out"].mask(block.row_id)
+    kept = [i for i in range(block.n_rows) if not held[i]]
+    order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
+    return [int(order[at]) for at in range(len(order)) if at // size == number]
+
+
+def shuffled_minibatch(block: Block, operands: Operands, number: int, size: int) -> Sums | None:
+    """phi(x_i) - c, the labels or standardised targets, and the weights of the drawn rows."""
+    drawn, targets = drawn_rows(block, operands, number, size), operands["targets"]
+    if not drawn:
+        return None
+    phi, weights = map_rows(block.X, operands["feature_map"]), row_values(block, targets)[1]
+    assert block.y is not None
+    y = [
+        (block.y[i] - targets.center) / targets.scale if targets.classes is None else targets.classes[block.y[i]]
+        for i in drawn
+    ]
+    return {
+        "phi": np.array([[phi[i][j] - operands["center"][j] for j in range(len(phi[i]))] for i in drawn]),
+        "y": np.array(y),
+        "weight": np.array([weights[i] for i in drawn]),
+    }
+
+
+def refinement_minibatch(block: Block, operands: Operands, number: int, size: int) -> Sums | None:
+    """Scaled rows in turns, x_i / (2 pi), the targets of all models and the weights of the drawn rows."""
+    drawn = drawn_rows(block, operands, number, size)
+    if not drawn:
+        return None
+    rows, (values, weights) = (
+        scale_rows(block.X, operands["feature_map"].scaler),
+        row_values(block, operands["targets"]),
+    )
+    return {
+        "X": np.array([[x / (2.0 * math.pi) for x in rows[i]] for i in drawn]),
+        "targets": np.array([values[i] for i in drawn]),
+        "weight": np.array([weights[i] for i in drawn]),
+    }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from dkl.protocols.block import Block
 from tests.definitions import losses
 from tests.definitions.blocks import map_rows
 
@@ -51,3 +53,23 @@ def corrective_sums(X: Any, targets: tuple[np.ndarray, ...], feature_map: Any, r
             before = losses.curvature(float(y[i, 0]), math.fsum(round_.previous[0] * phi), round_.loss) / 2.0
         sums["change"] += weight[i] * (now - before) * np.outer(phi[round_.old], phi[round_.old])
     return sums
+
+
+def corrective_block(block: Block, operands: Mapping[str, Any]) -> dict[str, Any]:
+    """The sums of a block: signs of classes or standardised numbers, and which rows only judge, one after the other."""
+    assert block.y is not None
+    named, hold, round_ = operands["targets"].targets, operands["targets"].held, operands["round"]
+    held = np.zeros(block.n_rows, bool) if hold is None else hold(block.row_id)
+    y, weight = [], []
+    for i, target in enumerate(block.y):
+        factor = 1.0
+        if named.n_classes is None:
+            y.append([(t - m) / d for t, m, d in zip(np.atleast_1d(target), named.center, named.scale, strict=True)])
+        else:
+            y.append([1.0 if target == k else -1.0 for k in named.models])
+            factor = 1.0 if named.class_weight is None else named.class_weight[target]
+        weight.append(factor * (1.0 if block.weight is None else block.weight[i]))
+    learned = np.where(held, 0.0, weight), np.where(held, weight, 0.0)
+    sums = corrective_sums(block.X, (np.array(y), *learned), operands["feature_map"], round_)
+    change = sums.pop("change")
+    return {**sums, **{f"change_{j}": change[a:b, a:] for j, (a, b) in enumerate(round_.panels)}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.optimize import minimize
 
 from dkl.features.feature_map import FeatureMap
 from dkl.methods.game.sums import Trials
+from dkl.protocols.block import Block
 from tests.definitions import blocks, losses
 
 
@@ -72,6 +74,159 @@ def primal_losses(
                 for i in range(n):
                     total[k, s, b] += weight[i] * losses.value(signs[i, k], scale * scores[i, k] + intercept, loss)
     return total
+
+
+def signs_and_weights(block: Block, targets: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """y_ik = +1 at a row's class and -1 elsewhere; c_i of the rows that play, and of those held out."""
+    assert block.y is not None
+    classes = [1] if targets.n_classes == 2 else range(targets.n_classes)
+    signs = [[1.0 if code == k else -1.0 for k in classes] for code in block.y]
+    out = np.zeros(block.n_rows, bool) if targets.held_out is None else targets.held_out(block.row_id)
+    weight, held = np.zeros(block.n_rows), np.zeros(block.n_rows)
+    for i, code in enumerate(block.y):
+        factor = 1.0 if targets.class_weight is None else targets.class_weight[code]
+        (held if out[i] else weight)[i] = factor * (1.0 if block.weight is None else block.weight[i])
+    return np.array(signs), weight, held
+
+
+def dual_weights(block: Block, constraint: Any, signs: np.ndarray) -> np.ndarray:
+    """alpha_ik that the stored numbers stand for."""
+    return feasible(block.columns["dual"], signs, constraint.upper, constraint.shifts, exact=constraint.exact)
+
+
+def features_under(
+    block: Block, weight: np.ndarray, signs: np.ndarray, alpha: np.ndarray, operands: Mapping[str, Any]
+) -> np.ndarray:
+    """sum_i c_i y_ik alpha_ik phi_j(x_i)."""
+    S = np.array([c * y * a for c, y, a in zip(weight, signs, alpha, strict=True)])
+    return blocks.feature_sums(block.X, S, operands["candidates"])
+
+
+def sums_of_weights(alpha: np.ndarray, weight: np.ndarray, upper: float, n_blocks: int) -> dict[str, np.ndarray]:
+    """sum_i c_i alpha_ik, sum_i c_i alpha_ik^2; and of the first dual blocks c_i where alpha_ik is at either bound."""
+    n, K = alpha.shape
+    sums = {"alpha": np.zeros(K), "squares": np.zeros(K), "bounds": np.zeros(2)}
+    for i in range(n):
+        for k in range(K):
+            sums["alpha"][k] += weight[i] * alpha[i, k]
+            sums["squares"][k] += weight[i] * alpha[i, k] ** 2
+            if k < n_blocks:
+                sums["bounds"] += weight[i] * np.array([alpha[i, k] <= 0.0, alpha[i, k] >= upper])
+    return sums
+
+
+def errs(scores: np.ndarray, signs: np.ndarray) -> float:
+    """1 for a row whose class is not the predicted one."""
+    if len(scores) == 1:
+        return float(signs[0] * scores[0] <= 0.0)
+    return float(int(np.argmax(scores)) != int(np.argmax(signs)))
+
+
+def start_block(block: Block, operands: Mapping[str, Any]) -> dict[str, Any]:
+    """The same number everywhere, and its breakpoints."""
+    signs, weight, _ = signs_and_weights(block, operands["targets"])
+    values = np.array([[operands["start"] for _ in row] for row in signs])
+    sums = breakpoint_sums(values, signs, weight, operands["upper"], operands["edges"])
+    return {"dual": values, "weight": math.fsum(weight), **sums}
+
+
+def multiplier_block(block: Block, operands: Mapping[str, Any]) -> dict[str, Any]:
+    """The breakpoints of the stored numbers."""
+    signs, weight, _ = signs_and_weights(block, operands["targets"])
+    return breakpoint_sums(block.columns["dual"], signs, weight, operands["upper"], operands["edges"])
+
+
+def balance_block(block: Block, operands: Mapping[str, Any]) -> dict[str, Any]:
+    """sum_i c_i y_ik clip(alpha_ik, 0, upper)."""
+    signs, weight, _ = signs_and_weights(block, operands["targets"])
+    upper, alpha = operands["feasible"].upper, dual_weights(block, operands["feasible"], signs)
+    columns = zip(alpha.T, signs.T, strict=True)
+    return {"balance": np.array([balance(a, y, weight, upper, 0.0) for a, y in columns])}
+
+
+def verify_block(block: Block, operands: Mapping[str, Any]) -> dict[str, Any]:
+    """The candidates' sums under the dual weights, and under their means in further columns."""
+    signs, weight, _ = signs_and_weights(block, operands["targets"])
+    alpha, K = dual_weights(block, operands["feasible"], signs), signs.shape[1]
+    if operands["checks_mean"]:
+        alpha = np.array([[*row, *mean] for row, mean in zip(alpha, block.columns["mean"], strict=True)])
+        signs = np.array([[*row, *row] for row in signs])
+    features = features_under(block, weight, signs, alpha, operands)
+    return {"features": features, **sums_of_weights(alpha, weight, operands["feasible"].upper, K)}
+
+
+def gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, Any]:
+    """sum_i c_i phi_a(x_i) phi_b(x_i) of all features, and sum_i c_i over the rows of either sign."""
+    signs, weight, _ = signs_and_weights(block, operands["targets"])
+    features = blocks.map_rows(block.X, operands["feature_map"])
+    D = features.shape[1]
+    gram = [[math.fsum(weight * features[:, a] * features[:, b]) for b in range(D)] for a in range(D)]
+    classes = [[math.fsum(c for c, y in zip(weight, row, strict=True) if y == s) for row in signs.T] for s in (-1, 1)]
+    return {"gram": np.array(gram), "classes": np.array(classes)}
+
+
+def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, Any]:
+    """keep hat_ik + size (1 - y_ik f_ik), its breakpoints, the machine's losses, and its errors."""
+    signs, weight, _ = signs_and_weights(block, operands["targets"])
+    smoothed, trials, n = operands["smoothed"], operands["trials"], block.n_rows
+    scores = row_scores(block.X, operands["feature_map"], operands["coefficients"])
+    values, errors = np.zeros(signs.shape), 0.0
+    for i in range(n):
+        for k, (y, f) in enumerate(zip(signs[i], scores[i], strict=True)):
+            values[i, k] = smoothed.keep * block.columns["hat"][i, k] + smoothed.size * (1.0 - y * f)
+        errors += weight[i] * errs(scores[i] + trials.intercepts[:, 0], signs[i])
+    return {
+        "dual": values,
+        "losses": primal_losses(scores, signs, weight, trials, loss=operands["loss"]),
+        "errors": errors,
+        **breakpoint_sums(values, signs, weight, operands["upper"], operands["edges"]),
+    }
+
+
+def sum_block(block: Block, operands: Mapping[str, Any]) -> dict[str, Any]:
+    """The projected weights' features; (1 - share) mean + share alpha, written to `target`, with its sums."""
+    signs, weight, _ = signs_and_weights(block, operands["targets"])
+    alpha, share = dual_weights(block, operands["feasible"], signs), operands["share"]
+    for i, c in enumerate(weight):
+        if c == 0.0:
+            alpha[i] = 0.0
+    means = block.columns["mean"]
+    mixed = np.array([(1.0 - share) * m + share * a for m, a in zip(means, alpha, strict=True)])
+    sums = sums_of_weights(mixed, weight, operands["feasible"].upper, signs.shape[1])
+    return {"features": features_under(block, weight, signs, alpha, operands), operands["target"]: mixed, **sums}
+
+
+def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, Any]:
+    """alpha + eta (1 - y f - ridge alpha), the means over the rounds, and what the mean machine loses."""
+    signs, weight, held = signs_and_weights(block, operands["targets"])
+    step, trials, loss, (n, K) = operands["step"], operands["trials"], operands["loss"], signs.shape
+    alpha = dual_weights(block, operands["feasible"], signs)
+    scores = row_scores(block.X, step.feature_map, step.coefficients)
+    dual, mean, total = np.zeros((n, K)), np.zeros((n, K)), np.zeros((n, K))
+    errors, held_loss, squares = np.zeros(3), 0.0, 0.0
+    for i in range(n):
+        machine = np.zeros(K)
+        for k in range(K):
+            slope = 1.0 - signs[i, k] * scores[i, k] - step.ridge * alpha[i, k]
+            dual[i, k] = alpha[i, k] + step.size * slope
+            played = alpha[i, k] if weight[i] > 0.0 else 0.0
+            mean[i, k] = (1.0 - step.share) * block.columns["mean"][i, k] + step.share * played
+            total[i, k] = (1.0 - step.share) * block.columns["score"][i, k] + step.share * scores[i, k]
+            machine[k] = trials.scales[0] * total[i, k] + trials.intercepts[k, 0]
+            held_loss += held[i] * losses.value(signs[i, k], machine[k], loss)
+            squares += weight[i] * slope**2
+        wrong = errs(machine, signs[i])
+        errors += [weight[i] * wrong, held[i] * wrong, held[i]]
+    return {
+        "dual": dual,
+        "mean": mean,
+        "score": total,
+        "losses": primal_losses(total, signs, weight, trials, loss=loss),
+        "errors": errors,
+        "held": held_loss,
+        "gradient": np.array([squares]),
+        **breakpoint_sums(dual, signs, weight, operands["feasible"].upper, operands["edges"]),
+    }
 
 
 def project_dual(values: np.ndarray, signs: np.ndarray, weight: np.ndarray, upper: float) -> np.ndarray:

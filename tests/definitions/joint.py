@@ -87,34 +87,6 @@ def joint_optimum(rows: Rows, ball: tuple[int, float, float], lam: float, loss: 
     return float(found.fun)
 
 
-def pricing_sums(
-    phi: np.ndarray, pool: np.ndarray, rows: Rows, model: np.ndarray, loss: str, width: float
-) -> dict[str, np.ndarray]:
-    """Losses and |dual weights| by side, and the sums of all candidates' columns, row by row.
-
-    `phi` (n, m) are the rows under the working map, `pool` (n, p) under that of all; `rows` is (y, targets, weight).
-    """
-    _, targets, weight = rows
-    K = targets.shape[1]
-    out = {"loss": np.zeros((2, K)), "mass": np.zeros((2, K)), "pool": np.zeros((pool.shape[1], K, 2))}
-    for i, k in itertools.product(range(len(phi)), range(K)):
-        score, y = float(phi[i] @ model[k, :-1] + model[k, -1]), targets[i, k]
-        if loss == "squared_error":
-            columns = (weight[i] * (y - score), weight[i])
-            out["mass"][:, k] += columns
-            side = 0
-        else:
-            slack = 1.0 - y * score
-            size = 2.0 * max(0.0, slack) if loss == "squared_hinge" else 1.0 / (1.0 + np.exp(-slack / width))
-            side = int(y > 0)
-            columns = (weight[i] * size * y * (side == 0), weight[i] * size * y * (side == 1))
-            out["mass"][side, k] += weight[i] * size
-        out["loss"][side, k] += weight[i] * losses.value(y, score, loss)
-        for place in (0, 1):
-            out["pool"][:, k, place] += columns[place] * pool[i]
-    return out
-
-
 def _mean_of_one(total: int, first: int, n: int) -> LinearConstraint:
     row = np.zeros((1, total))
     row[0, first : first + n] = 1.0 / n

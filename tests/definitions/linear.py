@@ -40,7 +40,8 @@ def newton_sums(phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial:
     """All sums of a pass over rows that are mapped and end in a one."""
     losses, gradient, active = loss_sums(phi, targets, weight, trial, name)
     curvature = 2.0 if name == "squared_hinge" else 1.0
-    hessian = [curvature * hessian_sum(phi, weight * active[:, k]) for k in range(targets.shape[1])]
+    weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, targets.shape)
+    hessian = [curvature * hessian_sum(phi, weight[:, k] * active[:, k]) for k in range(targets.shape[1])]
     return {"loss": losses, "gradient": gradient, "hessian": np.array(hessian)}
 
 

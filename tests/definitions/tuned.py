@@ -45,13 +45,13 @@ def squared_sums(
 
 def misfit_sums(phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, models: np.ndarray) -> Any:
     """Residuals times rows, and their squares."""
-    pulls, squares = np.zeros(models.shape), np.zeros(len(models))
+    dual_sums, squares = np.zeros(models.shape), np.zeros(len(models))
     for i, k in itertools.product(range(len(phi)), range(len(models))):
         row = np.append(phi[i], 1.0)
         misfit = targets[i, k] - row @ models[k]
-        pulls[k] += weight[i] * misfit * row
+        dual_sums[k] += weight[i] * misfit * row
         squares[k] += weight[i] * misfit**2
-    return pulls, squares
+    return dual_sums, squares
 
 
 def margin_sums(phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial: Any, smoothing: Any, loss: str) -> Any:
@@ -61,7 +61,7 @@ def margin_sums(phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial:
         "smooth": np.zeros(trial.steps.shape),
         "loss": np.zeros((2, K)),
         "mass": np.zeros((2, K)),
-        "pulls": np.zeros((2, K, m)),
+        "dual_sums": np.zeros((2, K, m)),
     }
     curvature = np.zeros(targets.shape)
     for i, k in itertools.product(range(len(phi)), range(K)):
@@ -84,7 +84,7 @@ def margin_sums(phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial:
             curvature[i, k] = s * size * (1.0 - size) / smoothing.ahead
             out["loss"][side, k] += s * max(0.0, slack)
         out["mass"][side, k] += s * size
-        out["pulls"][side, k] += s * size * y * row
+        out["dual_sums"][side, k] += s * size * y * row
     return out, curvature
 
 

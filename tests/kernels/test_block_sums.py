@@ -14,13 +14,27 @@ from dkl.explain.sums import ColumnWaves
 from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
+from dkl.features.step_projection import StepProjection
+from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps
+from dkl.kernels.nufft import ACCURACY, FrequencyGrid, why_no_nufft
 from dkl.linear.minibatches import HeldOut, RowTargets
+from dkl.linear.penalty_choice import Folds
+from dkl.linear.refinement_sums import refinement_minibatch
+from dkl.linear.sums import shuffled_minibatch
+from dkl.methods.density.descent import TunedModel
+from dkl.methods.density.sums import MarginOptions, Smoothing
+from dkl.methods.game.sums import DualStep, Feasible, GameTargets, Smoothed, Trials
+from dkl.methods.margin.round import column_numbers
+from dkl.methods.margin.sums import CorrectiveRound, HeldTargets
+from dkl.methods.peaks.grid_driver import GridProblem
 from dkl.methods.peaks.sums import PeakTargets
 from dkl.methods.potentials import PotentialProblem
 from dkl.methods.prediction import Scorer
+from dkl.methods.steps.binning import ColumnBins, column_bins
+from dkl.methods.steps.sums import RefitTask, SearchTask
 from dkl.model_selection.folds import RowFolds
 from dkl.protocols.block import Block
-from tests.definitions import block_sums as definitions
+from tests.definitions import block_sums, corrective, game
 from tests.kernels.cases import FAMILIES, holey_rows, scaler, weighted_map
 
 ROOT = Path(__file__).parents[2]
@@ -34,31 +48,15 @@ NO_MATHEMATICS = {
 }
 # Compared with `tests/definitions/blocks.py` in `tests/kernels/test_kmeans.py`.
 COMPARED_ELSEWHERE = {("dkl.methods.landmarks.kmeans_sums", "cluster_sums")}
-# Functions that have no definition under their own name yet: most only map a block and call sums that have one.
-# This list may only become shorter.
-WITHOUT_A_TWIN = {
-    ("dkl.kernels.moments", "block_moments"),
-    ("dkl.kernels.normal_equations", "newton_block"),
-    ("dkl.linear.refinement_sums", "refine_piece"),
-    ("dkl.linear.sums", "calibration_block"),
-    ("dkl.linear.sums", "held_out_block"),
-    ("dkl.linear.sums", "shuffled_piece"),
-    ("dkl.methods.density.joint_sums", "pricing_block"),
-    ("dkl.methods.density.sums", "judging_sums"),
-    ("dkl.methods.density.sums", "margin_block"),
-    ("dkl.methods.density.sums", "misfit_block"),
-    ("dkl.methods.density.sums", "squared_block"),
-    ("dkl.methods.game.sums", "balance_block"),
-    ("dkl.methods.game.sums", "gram_block"),
-    ("dkl.methods.game.sums", "multiplier_block"),
-    ("dkl.methods.game.sums", "score_block"),
-    ("dkl.methods.game.sums", "start_block"),
-    ("dkl.methods.game.sums", "step_block"),
-    ("dkl.methods.game.sums", "sum_block"),
-    ("dkl.methods.game.sums", "verify_block"),
-    ("dkl.methods.margin.sums", "corrective_block"),
-    ("dkl.methods.peaks.sums", "cell_sums"),
-}
+# Those that make what a step sees of a block, in parts by number: compared below, by parts of a few rows.
+MINIBATCHES = {("dkl.linear.sums", "shuffled_minibatch"), ("dkl.linear.refinement_sums", "refinement_minibatch")}
+# Where the definitions of a module's functions lie, for modules that have a place of their own: names come twice.
+DEFINITIONS: dict[str, Any] = {"dkl.methods.game.sums": game, "dkl.methods.margin.sums": corrective}
+
+
+def definition_of(module: str, name: str) -> Any:
+    """The function of the same name that is a loop over rows; None where there is none."""
+    return getattr(DEFINITIONS.get(module, block_sums), name, None)
 
 
 def block_functions() -> list[tuple[str, str]]:
@@ -87,16 +85,21 @@ def test_block_functions_lie_in_kernels_or_in_modules_of_sums() -> None:
 
 def test_every_block_function_has_its_definition_or_is_listed() -> None:
     found = set(block_functions()) - set(NO_MATHEMATICS)
-    assert found == set(CASES) | COMPARED_ELSEWHERE | WITHOUT_A_TWIN
-    assert not set(CASES) & WITHOUT_A_TWIN
-    assert [name for _, name in CASES if not hasattr(definitions, name)] == []
+    assert found == set(CASES) | MINIBATCHES | COMPARED_ELSEWHERE
+    assert [place for place in (*CASES, *MINIBATCHES) if definition_of(*place) is None] == []
 
 
-def some_block(kind: str) -> Block:
-    """Rows with holes, and weights; codes of two or three classes, or two targets."""
+def some_block(kind: str, n_columns: int = D_IN) -> Block:
+    """Rows with holes, and weights; codes of two or three classes, or two targets; numbers beside the rows."""
     rng = np.random.default_rng(3)
     y = rng.standard_normal((N, 2)) + 5.0 if kind == "targets" else rng.integers(0, int(kind), N)
-    return Block(0, holey_rows(N, D_IN), y, rng.uniform(0.5, 2.0, N), np.arange(N))
+    weight = rng.uniform(0.5, 2.0, N)
+    columns = {name: rng.uniform(-0.5, 1.5, (N, n_models(kind))) for name in ("dual", "mean", "score", "hat")}
+    return Block(0, holey_rows(N, n_columns), y, weight, np.arange(N), columns)
+
+
+def n_models(kind: str) -> int:
+    return {"2": 1, "3": 3, "targets": 2}[kind]
 
 
 def peaks(kind: str) -> PeakTargets:
@@ -121,7 +124,7 @@ def waves(columns: list[int], kind: str | None) -> ColumnWaves:
 
 def judged(kind: str) -> dict[str, Any]:
     """A model for each output of a block, its targets, and a share of rows held out."""
-    K = {"2": 1, "3": 3, "targets": 2}[kind]
+    K = n_models(kind)
     pool, rng = weighted_map(FAMILIES["gaussian"], 5, D_IN, "float64", "standard"), np.random.default_rng(4)
     if kind == "targets":
         targets = RowTargets(weight_scale=0.7, center=np.array([5.0, 4.0]), scale=np.array([1.0, 2.0]))
@@ -139,6 +142,77 @@ def judged(kind: str) -> dict[str, Any]:
     }
 
 
+def newton_step(kind: str) -> dict[str, Any]:
+    """Two models (of the three classes, the middle one is left out) at three steps, each blind to its own fold."""
+    K = {"2": 1, "3": 2, "targets": 2}[kind]
+    rng, pool = np.random.default_rng(6), candidates()
+    models = {"2": np.array([1]), "3": np.array([0, 2]), "targets": np.array([0, 1])}[kind]
+    unseen: dict[str, Any] = {"folds": lambda row_id: row_id % 5 - 2, "fold": np.array([0, 1])[:K]}
+    targets = {
+        "2": NewtonTargets(models, 2, np.array([0.5, 1.5]), kept=lambda row_id: row_id % 4 > 0),
+        "3": NewtonTargets(models, 3, np.linspace(0.5, 1.5, 3), **unseen),
+        "targets": NewtonTargets(models, None, center=np.array([5.0, 4.0]), scale=np.array([1.0, 2.0]), **unseen),
+    }[kind]
+    coefficients, directions = 0.3 * rng.standard_normal((2, K, pool.n_features + 1))
+    return {
+        "feature_map": pool,
+        "trial": TrialSteps(coefficients, directions, rng.uniform(0.1, 1.0, (K, 3))),
+        "options": NewtonOptions(
+            "squared_error" if kind == "targets" else "squared_hinge", (3, 11), tuple(range(K)), dtype="float64"
+        ),
+        "targets": targets,
+    }
+
+
+# the losses of tuned machines by kind of rows: labels have hinges, numbers the squared error
+TUNED_LOSSES = {"2": "hinge", "3": "squared_hinge", "targets": "squared_error"}
+
+
+def tuned(kind: str) -> dict[str, Any]:
+    """Features and targets of tuned machines on a block, and models of the size that they need."""
+    K = {"2": 1, "3": 3, "targets": 2}[kind]
+    if kind == "targets":
+        targets = NewtonTargets(np.arange(2), None, center=np.array([5.0, 4.0]), scale=np.array([1.0, 2.0]))
+    else:
+        targets = NewtonTargets(np.array([1]) if K == 1 else np.arange(K), int(kind), np.linspace(0.5, 1.5, int(kind)))
+    models = np.random.default_rng(5).standard_normal((K, 11))
+    return {"feature_map": candidates(), "targets": targets, "models": models, "dtype": "float64"}
+
+
+def tuned_squares(kind: str, columns: tuple[int, int], folds: Any) -> dict[str, Any]:
+    operands = tuned(kind)
+    del operands["models"]
+    n_folds = 1 if folds is None else 2
+    return {**operands, "folds": folds, "n_folds": n_folds, "columns": columns, "first": folds is not None}
+
+
+def tuned_margins(kind: str) -> dict[str, Any]:
+    """Steps of hinges: no curvature is so small at these widths that its row is left out of the Hessian."""
+    operands = tuned(kind)
+    models, rng = operands.pop("models"), np.random.default_rng(6)
+    loss: Any = TUNED_LOSSES[kind]
+    return {
+        **operands,
+        "trial": TrialSteps(models, rng.standard_normal(models.shape), rng.uniform(0.1, 1.0, (len(models), 3))),
+        "smoothing": Smoothing(2.0, 1.5, 0.2 * rng.standard_normal(models.shape), 0.3, follows=True),
+        "options": MarginOptions(loss, (2, 11), tuple(range(len(models)))[::-1], dtype="float64"),
+        "sample": lambda row_id: row_id % 3 > 0,
+    }
+
+
+def tuned_judged(kind: str) -> dict[str, Any]:
+    operands = tuned(kind)
+    models = operands.pop("models")
+    return {**operands, "model": TunedModel(models[:, :-1], models[:, -1], np.ones((1, 5))), "loss": TUNED_LOSSES[kind]}
+
+
+def tuned_prices(kind: str) -> dict[str, Any]:
+    operands = tuned(kind)
+    smoothing = Smoothing(1.0, 0.7, 0.3 * operands["models"][:, ::-1], 0.2)
+    pool = weighted_map(FAMILIES["phase"], 7, D_IN, "float64", "standard")
+    return {**operands, "smoothing": smoothing, "loss": TUNED_LOSSES[kind], "pool": pool}
+
+
 def candidates() -> FeatureMap:
     return weighted_map(FAMILIES["gaussian"], 5, D_IN, "float64", "standard")
 
@@ -146,6 +220,109 @@ def candidates() -> FeatureMap:
 def slopes() -> Scorer:
     coef = np.random.default_rng(2).standard_normal((2, 10))
     return Scorer(candidates(), coef, np.zeros(2), "float64")
+
+
+def played(kind: str) -> dict[str, Any]:
+    """A game at some round: its rows, a tenth of them held out, its machines, its multipliers and where they may be."""
+    K, rng = n_models(kind), np.random.default_rng(5)
+    targets = GameTargets(int(kind), np.linspace(0.5, 1.5, int(kind)), HeldOut(0.1, 1).mask)
+    pool = candidates()
+    return {
+        "targets": targets,
+        "upper": 1.0,
+        "start": 0.7,
+        "edges": np.sort(rng.uniform(-2.0, 2.0, (K, 7)), axis=1),
+        # of two classes the exact projection, of three the alternating one, each with so many multipliers
+        "feasible": Feasible(1.0, rng.uniform(-0.3, 0.3, (K, K)), exact=K == 1),
+        "candidates": pool,
+        "feature_map": pool,
+        "coefficients": rng.standard_normal((pool.n_features, K)),
+        "smoothed": Smoothed(0.3, 0.6),
+        "step": DualStep(pool, rng.standard_normal((pool.n_features, K)), 0.4, 0.25, 0.5, "float64"),
+        "trials": Trials(np.array([1.0, 0.5]), rng.standard_normal((K, 3))),
+        "share": 0.25,
+        "target": "mean",
+        "loss": "squared_hinge" if K == 1 else "hinge",
+        "checks_mean": K > 1,
+        "dtype": "float64",
+    }
+
+
+def judged_candidates(kind: str) -> dict[str, Any]:
+    """Two versions of models for two folds and two penalties, on the rows of two folds."""
+    pool, K = candidates(), {"2": 1, "3": 3, "targets": 2}[kind]
+    if kind == "targets":
+        targets = NewtonTargets(np.arange(2), None, center=np.array([5.0, 4.0]), scale=np.array([1.0, 2.0]))
+    else:
+        outputs = np.array([1]) if kind == "2" else np.arange(3)
+        targets = NewtonTargets(outputs, int(kind), np.linspace(0.5, 1.5, int(kind)))
+    return {
+        "feature_map": pool,
+        "models": np.random.default_rng(6).standard_normal((2, K, 4, pool.n_features + 1)),
+        "targets": targets,
+        "folds": Folds(HeldOut(0.3, 1), 2),
+        "fold": np.array([0, 1, 0, 1]),
+        "dtype": "float64",
+    }
+
+
+def corrective_round(kind: str) -> dict[str, Any]:
+    """A round with three points and two candidates, each a pair; of two classes it follows the rows with curvature."""
+    K, rng = n_models(kind), np.random.default_rng(6)
+    old, new = column_numbers(2, 3, 2)
+    models = np.zeros((K + 1, len(old) + len(new)))
+    models[:, old] = rng.standard_normal((K + 1, len(old)))
+    round_ = CorrectiveRound(
+        loss={"2": "squared_hinge", "3": "log_loss", "targets": "squared_error"}[kind],  # type: ignore[arg-type]
+        coefficients=models[:K],
+        old=old,
+        new=new,
+        active=kind == "2",
+        previous=models[K:] if kind == "2" else None,
+        panels=((0, 4), (4, len(old))),
+        dtype="float64",
+    )
+    if kind == "targets":
+        center, scale = np.array([5.0, 4.0]), np.array([1.0, 2.0])
+        targets = NewtonTargets(np.arange(2), None, center=center, scale=scale)
+    else:
+        models_of = np.array([1]) if kind == "2" else np.arange(K)
+        targets = NewtonTargets(models_of, int(kind), np.linspace(0.5, 1.5, int(kind)))
+    held = HeldTargets(targets, HeldOut(0.4, 1).mask)
+    return {"feature_map": candidates(), "round": round_, "targets": held}
+
+
+def grid_of_cells(kind: str) -> dict[str, Any]:
+    """The first grid over two columns; of three classes some cells instead."""
+    origin = weighted_map(FAMILIES["gaussian"], 1, 2, "float64", "standard")
+    grid = FrequencyGrid(np.array([0.3, 0.1]), (4, 3))
+    problem = GridProblem(origin, peaks(kind), grid, np.array([0.2, -0.1]), 1, 2, N, N)
+    cells = np.random.default_rng(7).uniform(-2.0, 2.0, (9, 2)) if kind == "3" else None
+    return {"problem": problem, "cells": cells}
+
+
+def steps(kind: str, *, search: bool) -> dict[str, Any]:
+    """Atoms of no, one and two factors, and what a refit or a search asks of them."""
+    K = {"2": 1, "3": 3, "targets": 2}[kind]
+    if kind == "targets":
+        targets = NewtonTargets(np.arange(2), None, None, np.array([5.0, 4.0]), np.array([1.0, 2.0]))
+    else:
+        targets = NewtonTargets(np.array([1]) if K == 1 else np.arange(K), int(kind), np.linspace(0.5, 1.5, int(kind)))
+    bins = column_bins(holey_rows(N, D_IN), np.ones(N), 5)
+    feature_map = some_steps(bins)
+    rng, m, loss = np.random.default_rng(5), feature_map.n_features, "log_loss" if K == 1 else "squared_error"
+    if search:
+        task: Any = SearchTask(loss, rng.standard_normal((2, K, m)), np.array([0, 1]), bins, "float64")
+    else:
+        task = RefitTask(loss, rng.standard_normal((K, m)) * (K == 1), 0 if K == 1 else 2, "float64")
+    return {"feature_map": feature_map, "targets": HeldTargets(targets, HeldOut(0.4, 1).mask), "task": task}
+
+
+def some_steps(bins: ColumnBins) -> FeatureMap:
+    columns = np.array([[-1, -1, -1], [0, -1, -1], [0, 1, -1], [2, -1, -1], [1, 3, 0]], np.int32)
+    thresholds = np.where(columns >= 0, bins.edges[np.maximum(columns, 0), 1], 0.0)
+    kinds = np.array([[0, 0, 0], [0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]], np.int8)
+    return FeatureMap("steps", StepProjection(columns, thresholds, kinds, bins.high), np.ones(5))
 
 
 # Operands for each function and kind of rows: "2" and "3" are numbers of classes.
@@ -161,12 +338,33 @@ CASES: dict[tuple[str, str], Any] = {
         "parts": (waves([1], None), waves([0, 2], "standard")),
         "dtype": "float64",
     },
+    ("dkl.kernels.moments", "block_moments"): lambda kind: {} if kind == "2" else {"scaled": np.arange(D_IN) != 1},
+    ("dkl.kernels.normal_equations", "newton_block"): newton_step,
+    ("dkl.linear.sums", "calibration_block"): judged,
+    ("dkl.linear.sums", "held_out_block"): judged_candidates,
     ("dkl.linear.sums", "held_out_loss"): judged,
     ("dkl.linear.sums", "target_sums"): lambda kind: {
         "n_classes": None if kind == "targets" else int(kind),
         "class_weight": None if kind == "targets" else np.linspace(0.5, 1.5, int(kind)),
         "held_out": HeldOut(0.4, 1),
     },
+    ("dkl.methods.density.joint_sums", "pricing_block"): tuned_prices,
+    ("dkl.methods.density.sums", "judging_sums"): tuned_judged,
+    ("dkl.methods.density.sums", "margin_block"): tuned_margins,
+    ("dkl.methods.density.sums", "misfit_block"): tuned,
+    ("dkl.methods.density.sums", "squared_block"): lambda kind: (
+        tuned_squares(kind, (0, 11), lambda row_id: row_id % 3 - (kind == "2"))
+        if kind != "3"
+        else tuned_squares(kind, (4, 9), None)
+    ),
+    ("dkl.methods.game.sums", "balance_block"): played,
+    ("dkl.methods.game.sums", "gram_block"): played,
+    ("dkl.methods.game.sums", "multiplier_block"): played,
+    ("dkl.methods.game.sums", "score_block"): played,
+    ("dkl.methods.game.sums", "start_block"): played,
+    ("dkl.methods.game.sums", "step_block"): played,
+    ("dkl.methods.game.sums", "sum_block"): played,
+    ("dkl.methods.game.sums", "verify_block"): played,
     ("dkl.methods.leverage.sums", "cross_gram_block"): lambda _: {
         "first": candidates(),
         "second": Gaussian(1.0).draw(3, D_IN, 0, "float64"),
@@ -178,11 +376,15 @@ CASES: dict[tuple[str, str], Any] = {
         "dtype": "float64",
     },
     ("dkl.methods.leverage.sums", "squares_block"): lambda _: {"feature_map": candidates(), "dtype": "float64"},
+    ("dkl.methods.margin.sums", "corrective_block"): corrective_round,
+    ("dkl.methods.peaks.sums", "cell_sums"): grid_of_cells,
     ("dkl.methods.peaks.sums", "peak_sums"): lambda kind: {
         "feature_map": candidates(),
         "targets": peaks(kind),
         "dtype": "float64",
     },
+    ("dkl.methods.steps.sums", "refit_block"): lambda kind: steps(kind, search=False),
+    ("dkl.methods.steps.sums", "search_block"): lambda kind: steps(kind, search=True),
     ("dkl.methods.sums", "potential_sums"): lambda kind: {"problem": potentials(kind)},
     ("dkl.methods.sums", "sums_by_fold"): lambda kind: {
         "problem": potentials(kind),
@@ -191,14 +393,66 @@ CASES: dict[tuple[str, str], Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["2", "3", "targets"])
-@pytest.mark.parametrize(("module", "name"), CASES)
+# What is for labels alone: a margin, and the game on its dual.
+OF_LABELS = {("dkl.methods.density.sums", "margin_block")} | {
+    case for case in CASES if case[0] == "dkl.methods.game.sums"
+}
+# Functions for rows of few columns; parts that are exact to less than rounding, relative to their size or absolutely.
+FEW_COLUMNS = {"cell_sums": 2}
+RELATIVE = {"slope_sums": 1e-7}
+ABSOLUTE = {("cell_sums", "features"): 2.0 * N * ACCURACY}
+KINDS = [
+    (*case, kind)
+    for case in CASES
+    for kind in ("2", "3", "targets")
+    if kind != "targets" or not (case in OF_LABELS or case[1] == "calibration_block")
+]
+
+
+@pytest.mark.parametrize(("module", "name", "kind"), KINDS)
 def test_block_functions_are_their_definitions(module: str, name: str, kind: str) -> None:
-    block, operands = some_block(kind), CASES[module, name](kind)
+    if name == "cell_sums" and why_no_nufft() is not None:
+        pytest.skip("finufft is an extra")
+    block, operands = some_block(kind, FEW_COLUMNS.get(name, D_IN)), CASES[module, name](kind)
     found = getattr(importlib.import_module(module), name)(block, operands)
-    expected = getattr(definitions, name)(block, operands)
+    expected = definition_of(module, name)(block, operands)
     # moments are kept in more parts than their definition names
     assert set(found) == set(expected) or name == "target_sums"
     for part, value in expected.items():
-        rtol = 1e-7 if name == "slope_sums" else 1e-10
-        np.testing.assert_allclose(found[part], value, rtol=rtol, atol=1e-10, err_msg=part)
+        rtol, atol = RELATIVE.get(name, 1e-10), ABSOLUTE.get((name, part), 1e-10)
+        np.testing.assert_allclose(found[part], value, rtol=rtol, atol=atol, err_msg=part)
+
+
+@pytest.mark.parametrize("kind", ["2", "3", "targets"])
+def test_minibatches_are_their_definitions(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minibatches of seven rows: whole ones, what is left, and none after these."""
+    monkeypatch.setattr("dkl.linear.refinement_sums._MINIBATCH_ROWS", 7)
+    block, center = some_block(kind), np.random.default_rng(5).standard_normal(candidates().n_features)
+    operands = {
+        **judged(kind),
+        "held_out": HeldOut(0.2, 1),
+        "center": center,
+        "minibatch_rows": 7,
+        "seed": 3,
+        "epoch": 2,
+    }
+    sizes = []
+    for number in range(5):
+        tile = shuffled_minibatch(block, operands, number)
+        scaled = refinement_minibatch(block, operands, number)
+        expected = block_sums.shuffled_minibatch(block, operands, number, 7)
+        expected_scaled = block_sums.refinement_minibatch(block, operands, number, 7)
+        if tile is None or scaled is None:
+            assert (tile, scaled, expected, expected_scaled) == (None,) * 4
+            sizes.append(0)
+            continue
+        assert expected is not None
+        assert expected_scaled is not None
+        for part, value in expected.items():
+            np.testing.assert_allclose(getattr(tile, part), value, rtol=1e-10, atol=1e-12, err_msg=part)
+        for part, value in expected_scaled.items():
+            found = scaled.rows.X if part == "X" else getattr(scaled, part)
+            np.testing.assert_allclose(found, value, rtol=1e-10, atol=1e-12, err_msg=part)
+        sizes.append(len(tile.y))
+    n_kept = int(np.sum(~operands["held_out"].mask(block.row_id)))
+    assert sizes == [min(7, n_kept - start) for start in range(0, n_kept, 7)] + [0] * (5 - -(-n_kept // 7))

@@ -29,7 +29,7 @@ def test_the_kernel_compiles(dtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_kernel_makes_the_sums_of_the_cpu(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = host_kernel(device.kernel_source(np.dtype(dtype)), "pair_sums", tmp_path)
-    monkeypatch.setattr(device, "_kernel", lambda dtype: kernel)
+    monkeypatch.setattr(device, "_compiled", lambda source, name: kernel)
     X, S = holey_rows(300, 6), np.random.default_rng(1).standard_normal((300, 11))
     feature_map = weighted_map(FAMILIES["gaussian"], 150, 6, dtype, "standard")
     tolerance = 10 * PRECISION[dtype] * np.sqrt(300)

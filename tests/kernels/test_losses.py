@@ -15,8 +15,7 @@ import dkl
 from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, loss_sums
 from dkl.kernels.sgd import cuda_source as sgd_source
 from dkl.linear.sums import candidate_losses
-from dkl.methods.density.joint_sums import _dual_columns
-from dkl.methods.density.margin import square_of_duals
+from dkl.methods.density.hinge_driver import square_of_duals
 from dkl.methods.density.sums import Smoothing, sided_duals
 from dkl.methods.game.problem import GameRules
 from dkl.methods.game.sums import Trials, primal_losses
@@ -172,14 +171,6 @@ def test_the_kernels_of_tuned_features_have_the_losses_of_the_table(name: Any) -
     scaled = scale[(y[:, 0] > 0.0).astype(int), 0] * loss.slope(y, phi)[:, 0]
     beside = weight @ (loss.conjugate(y[:, 0], scaled) - y[:, 0] * scaled)
     assert square_of_duals(scale, losses, name) == pytest.approx(beside, rel=1e-12, abs=1e-12)
-
-
-def test_joint_features_have_the_squared_error_of_the_table() -> None:
-    (phi, y, weight, trial), loss = one_column("squared_error"), loss_of("squared_error")
-    operands = {"models": trial.coefficients, "loss": "squared_error"}
-    losses, _, columns = _dual_columns(phi, y, weight, operands)
-    np.testing.assert_allclose(losses[0, 0], weight @ loss.value(y, phi)[:, 0], rtol=1e-13)
-    np.testing.assert_allclose(columns[:, :, 0], -weight[:, None] * loss.slope(y, phi), rtol=1e-13)
 
 
 @pytest.mark.parametrize("name", ["hinge", "squared_hinge"])

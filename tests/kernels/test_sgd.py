@@ -109,7 +109,7 @@ def test_the_kernel_takes_the_same_steps(
     rule = KINDS[kind]
     monkeypatch.setattr(device, "GROUP", 2)
     monkeypatch.setattr(device, "sgd_source", lambda rule, dtype: sgd_source.sgd_source(rule, dtype, 2))
-    monkeypatch.setattr(device, "_sgd_kernel", lambda source: host_kernel(source, "sgd_rows", tmp_path))
+    monkeypatch.setattr(device, "_compiled", lambda source, name: host_kernel(source, name, tmp_path))
     X, Y, S = rows(rule, dtype)
     before = start(dtype, clock=4.0)
     found = device.sgd_rows(X, Y, S, before, rule)

@@ -81,13 +81,13 @@ def test_margin_sums_are_their_definition(loss: str, follows: bool) -> None:
     assert np.all((curvature > 0.0) | (curved <= 1e-4 * weight[:, None] / smooth.ahead))
 
 
-def test_the_slope_of_the_smoothed_losses_is_minus_the_pulls() -> None:
+def test_the_slope_of_the_smoothed_losses_is_minus_the_sums_of_the_dual_weights() -> None:
     phi, values, weight = some_rows()
     same = Smoothing(0.3, 0.3, smoothing(follows=False).past, 0.4)
     trial = some_trial()
     options = MarginOptions("hinge", dtype="float64")
     start = TrialSteps(trial.coefficients, trial.directions, np.zeros((K, 1)))
-    pulls = margin_sums(phi, np.sign(values), weight, start, same, options)[0]["pulls"].sum(axis=0)
+    dual_sums = margin_sums(phi, np.sign(values), weight, start, same, options)[0]["dual_sums"].sum(axis=0)
     ends = [
         margin_sums(phi, np.sign(values), weight, TrialSteps(*parts, np.full((K, 1), h)), same, options)[0]["smooth"][
             :, 0
@@ -98,7 +98,7 @@ def test_the_slope_of_the_smoothed_losses_is_minus_the_pulls() -> None:
         ]
     ]
     slopes = (ends[0] - ends[1]) / 2e-5
-    np.testing.assert_allclose(-np.sum(pulls * trial.directions, axis=1), slopes, rtol=1e-7)
+    np.testing.assert_allclose(-np.sum(dual_sums * trial.directions, axis=1), slopes, rtol=1e-7)
 
 
 def test_sharp_hinges_stay_finite_far_from_the_kink() -> None:

@@ -13,7 +13,7 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dkl.kernels.device import rows_on
 from dkl.linear.array_sgd import ArraySGDClassifier, ArraySGDRegressor
-from dkl.linear.minibatches import Piece
+from dkl.linear.minibatches import Minibatch
 from dkl.linear.sgd import default_estimator, first_state, sgd_step, step_schedule
 from tests.linear.problems import rows
 
@@ -110,16 +110,16 @@ def test_an_epoch_takes_the_same_steps_on_either_device(loss: str, place: str) -
     operands = {"estimator": default_estimator(loss, schedule, alpha=1e-3), "classes": classes, "batch_rows": 256}
     y = codes if classes is not None else codes - 1.0
     first = first_state(1 if classes is None else 3, 4, dtype="float64", clock=schedule.clock)
-    found = sgd_step(first, Piece(placed(X, place), y, np.ones(700)), operands)
-    expected = sgd_step(first, Piece(X, y, np.ones(700)), operands)
+    found = sgd_step(first, Minibatch(placed(X, place), y, np.ones(700)), operands)
+    expected = sgd_step(first, Minibatch(X, y, np.ones(700)), operands)
     for name, value in vars(expected).items():
         np.testing.assert_allclose(getattr(found, name), value, rtol=1e-10, atol=1e-13, err_msg=name)
 
 
-def test_a_piece_travels_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_minibatch_travels_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU's rows reach a process without one as NumPy's."""
-    piece = Piece(np.ones((2, 3)), np.arange(2), None)
+    minibatch = Minibatch(np.ones((2, 3)), np.arange(2), None)
     monkeypatch.setattr("dkl.linear.minibatches.is_on_gpu", lambda x: True)
     monkeypatch.setattr("dkl.linear.minibatches.why_no_gpu", lambda: "there is none")
-    arrived = pickle.loads(pickle.dumps(piece))
-    np.testing.assert_array_equal(arrived.phi, piece.phi)
+    arrived = pickle.loads(pickle.dumps(minibatch))
+    np.testing.assert_array_equal(arrived.phi, minibatch.phi)

@@ -13,7 +13,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, centred, uncentred
 from dkl.linear.fitting import LinearProblem, Run, default_epochs, fit_by_epochs, mixed_source, summarise_rows
-from dkl.linear.minibatches import HeldOut, RowTargets, piece_rows
+from dkl.linear.minibatches import HeldOut, RowTargets, minibatch_rows
 from dkl.linear.mixed_blocks import MixedSource
 from dkl.linear.scores import decision_values
 from dkl.linear.sgd import (
@@ -24,7 +24,7 @@ from dkl.linear.sgd import (
     sgd_step,
     step_schedule,
 )
-from dkl.linear.sums import shuffled_piece
+from dkl.linear.sums import shuffled_minibatch
 from tests.definitions import losses
 from tests.linear.problems import blocks_of, dataset, feature_map, play, rows
 
@@ -57,7 +57,7 @@ def accuracy(state: EpochState, X: np.ndarray, codes: np.ndarray) -> float:
     return float(np.mean((scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)) == codes))
 
 
-def test_pieces_hold_every_row_that_is_not_held_out_once_in_another_order_each_epoch() -> None:
+def test_minibatches_hold_every_row_that_is_not_held_out_once_in_another_order_each_epoch() -> None:
     X, codes = rows(900, 2)
     (block,) = blocks_of(X, codes, 900)
     held_out = HeldOut(0.2, seed=5)
@@ -67,17 +67,18 @@ def test_pieces_hold_every_row_that_is_not_held_out_once_in_another_order_each_e
             "feature_map": None,
             "center": None,
             "dtype": "float64",
+            "minibatch_rows": 4096,
             "seed": 0,
             "epoch": epoch,
             "held_out": held_out,
             "targets": RowTargets(np.array(["a", "b"])),
         }
-        pieces = [shuffled_piece(block, operands, 0)]
-        assert shuffled_piece(block, operands, 1) is None
-        seen = np.concatenate([piece.phi for piece in pieces])
+        minibatches = [shuffled_minibatch(block, operands, 0)]
+        assert shuffled_minibatch(block, operands, 1) is None
+        seen = np.concatenate([minibatch.phi for minibatch in minibatches])
         kept = X[~held_out.mask(block.row_id)]
         np.testing.assert_array_equal(np.sort(seen, axis=0), np.sort(kept, axis=0))
-        assert {label for piece in pieces for label in piece.y} == {"a", "b"}
+        assert {label for minibatch in minibatches for label in minibatch.y} == {"a", "b"}
         orders.append(seen)
     assert not np.array_equal(*orders)
     assert 0.15 < held_out.mask(block.row_id).mean() < 0.25
@@ -85,7 +86,7 @@ def test_pieces_hold_every_row_that_is_not_held_out_once_in_another_order_each_e
 
 def test_a_tile_stays_below_64_mib() -> None:
     wide = feature_map(2, 20_000)
-    assert piece_rows(wide, "float32") * wide.n_features * 4 <= 64 << 20
+    assert minibatch_rows(wide, "float32") * wide.n_features * 4 <= 64 << 20
 
 
 def test_a_step_leaves_the_state_that_it_was_given() -> None:
@@ -94,8 +95,8 @@ def test_a_step_leaves_the_state_that_it_was_given() -> None:
     state = EpochDriver().init(problem)
     (fold,) = EpochDriver().request(problem, state)
     before = {name: np.copy(value) for name, value in state.model.items()}
-    piece = fold.prepare(blocks_of(X, codes, 300)[0], fold.operands, 0)
-    first, second = (fold.step(fold.initial, piece, fold.operands) for _ in range(2))
+    minibatch = fold.prepare(blocks_of(X, codes, 300)[0], fold.operands, 0)
+    first, second = (fold.step(fold.initial, minibatch, fold.operands) for _ in range(2))
     for name, value in before.items():
         np.testing.assert_array_equal(getattr(fold.initial, name), value)
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))

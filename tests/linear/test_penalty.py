@@ -15,7 +15,7 @@ from dkl.kernels.normal_equations import NewtonTargets, packed_size
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.penalty_choice import PENALTIES, Candidates, Folds, PenaltyChoice, clear_gain, penalty_candidates
-from dkl.linear.subsample_start import Share, rough_problem
+from dkl.linear.subsample_start import Share, subsample_problem
 from dkl.linear.sums import candidate_losses, held_out_block
 from tests.definitions import linear as definition
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed
@@ -297,15 +297,15 @@ def test_steps_on_a_share_of_the_rows_lead_near_the_optimum_of_all(monkeypatch: 
     monkeypatch.setattr("dkl.linear.subsample_start._MOST", 0.3)
     X, codes = rows(2_000, 3)
     blocks, base = blocks_of(X, codes, 500), replace(base_problem("squared_hinge", 3, 2_000.0), alpha=1e-3)
-    rough = rough_problem(base, 2_000, 7)
-    assert rough is not None
+    subsample = subsample_problem(base, 2_000, 7)
+    assert subsample is not None
     np.testing.assert_allclose(Share(HeldOut(0.2, 7))(np.arange(2_000)).mean(), -1.8, atol=0.05)
-    start = play(NewtonDriver(), rough, blocks)[0].solution(rough)
+    start = play(NewtonDriver(), subsample, blocks)[0].solution(subsample)
     best, _ = play(NewtonDriver(), base, blocks)
     fine = replace(base, start=start, decrement=1e-3)
     state, passes = play(NewtonDriver(), fine, blocks)
     _, from_zero = play(NewtonDriver(), replace(fine, start=None), blocks)
     assert passes <= 3 < from_zero
     np.testing.assert_allclose(state.solution(fine), best.coefficients, atol=0.02 * np.abs(best.coefficients).max())
-    assert rough_problem(base, 1_300, 7) is None
-    assert rough_problem(replace(base, loss="squared_error"), 1e6, 7) is None
+    assert subsample_problem(base, 1_300, 7) is None
+    assert subsample_problem(replace(base, loss="squared_error"), 1e6, 7) is None

@@ -19,7 +19,7 @@ from dkl.linear.minibatches import HeldOut, RowTargets, signs
 from dkl.linear.newton import fit_by_newton
 from dkl.linear.refinement import Refined, fit_and_refine, refine_features
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, adam_step
-from dkl.linear.refinement_sums import Expansion, expansion_gradient, refine_piece, scaled_rows
+from dkl.linear.refinement_sums import Expansion, expansion_gradient, refinement_minibatch, scaled_rows
 from dkl.linear.scores import decision_values
 from dkl.passes.checkpoint import Checkpoint
 from dkl.protocols.block import Block
@@ -137,11 +137,11 @@ def test_steps_are_those_of_adam_on_the_batches_in_their_order() -> None:
     )
     driver = RefineDriver()
     (fold,) = driver.request(problem, driver.init(problem))
-    piece = refine_piece(block, fold.operands, 0)
-    assert refine_piece(block, fold.operands, 1) is None
+    minibatch = refinement_minibatch(block, fold.operands, 0)
+    assert refinement_minibatch(block, fold.operands, 1) is None
     first = fold.initial
     kept = first.values.copy()
-    state = adam_step(first, piece, fold.operands)
+    state = adam_step(first, minibatch, fold.operands)
     np.testing.assert_array_equal(first.values, kept)
     values, mean, square, average = kept.copy(), np.zeros_like(kept), np.zeros_like(kept), kept.copy()
     order = np.random.default_rng([0, 0, 0]).permutation(50)
@@ -169,7 +169,7 @@ def test_steps_are_those_of_adam_on_the_batches_in_their_order() -> None:
     assert state.steps == 3
 
 
-def test_pieces_hold_every_row_that_is_not_held_out_once_in_another_order_each_epoch() -> None:
+def test_minibatches_hold_every_row_that_is_not_held_out_once_in_another_order_each_epoch() -> None:
     X, codes = rows(300, 2)
     (block,) = blocks_of(X, codes, 300)
     operands = {
@@ -181,9 +181,9 @@ def test_pieces_hold_every_row_that_is_not_held_out_once_in_another_order_each_e
     }
     orders = []
     for epoch in (0, 1):
-        piece = refine_piece(block, operands | {"epoch": epoch}, 0)
-        assert piece is not None
-        orders.append(piece.rows.X[:, 0] * 2 * np.pi)
+        minibatch = refinement_minibatch(block, operands | {"epoch": epoch}, 0)
+        assert minibatch is not None
+        orders.append(minibatch.rows.X[:, 0] * 2 * np.pi)
     kept = X[~HELD_OUT.mask(block.row_id), 0]
     assert (orders[0] != orders[1]).any()
     for order in orders:

@@ -17,7 +17,7 @@ from dkl.events import Event
 from dkl.kernels.maps import map_rows
 from dkl.linear.epochs import EpochDriver
 from dkl.linear.fitting import LinearProblem, Run
-from dkl.linear.minibatches import HeldOut, Piece, RowTargets, signs
+from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets, signs
 from dkl.linear.scores import decision_values
 from dkl.linear.summary import Summary
 from dkl.methods.density.adam_fit import AdamFit, Descent, adam_problem, descent_passes, fit_by_adam
@@ -111,25 +111,27 @@ def operands(kind: str, **changes: Any) -> dict[str, Any]:
 
 def test_a_step_is_adam_then_clipped_and_averaged() -> None:
     generator = np.random.default_rng(1)
-    piece = Piece(generator.normal(size=(10, 2 * D)), generator.integers(0, 3, 10), generator.uniform(0.5, 1.5, 10))
+    minibatch = Minibatch(
+        generator.normal(size=(10, 2 * D)), generator.integers(0, 3, 10), generator.uniform(0.5, 1.5, 10)
+    )
     first = TunedDescent.begin(TunedModel.first(3, 1, penalty_of("coupled")))
     before = first.values.copy()
-    state = tuned_step(first, piece, operands("coupled"))
+    state = tuned_step(first, minibatch, operands("coupled"))
     np.testing.assert_array_equal(first.values, before)
     values, mean, square, average = before.copy(), np.zeros_like(before), np.zeros_like(before), before.copy()
     trace = 0.0
     for step, start in enumerate((0, 4, 8), start=1):
         batch = slice(start, start + 4)
         value, gradient = tuned_gradient(
-            piece.phi[batch],
-            signs(piece.y[batch], 3),
-            piece.weight[batch],  # type: ignore[index]
+            minibatch.phi[batch],
+            signs(minibatch.y[batch], 3),
+            minibatch.weight[batch],  # type: ignore[index]
             TunedModel.of(values, first.shape),  # type: ignore[arg-type]
             loss="hinge",
             lam=LAM,
             penalty=penalty_of("coupled"),
         )
-        trace += value * len(piece.phi[batch])
+        trace += value * len(minibatch.phi[batch])
         slope = gradient.values
         mean, square = 0.9 * mean + 0.1 * slope, 0.999 * square + 0.001 * slope**2
         rate = 0.5 / np.sqrt(1.0 + step / 500.0)
@@ -147,8 +149,8 @@ def test_no_density_ever_falls_below_its_floor(kind: str, least: float) -> None:
     generator = np.random.default_rng(2)
     state = TunedDescent.begin(TunedModel.first(3, 3, penalty_of(kind)))
     for epoch in range(5):
-        piece = Piece(generator.normal(size=(40, 2 * D)), generator.integers(0, 3, 40), None)
-        state = tuned_step(state, piece, operands(kind, epoch=epoch))
+        minibatch = Minibatch(generator.normal(size=(40, 2 * D)), generator.integers(0, 3, 40), None)
+        state = tuned_step(state, minibatch, operands(kind, epoch=epoch))
         assert TunedModel.of(state.values, state.shape).density.min() >= least  # type: ignore[arg-type]
         assert state.model.density.min() >= least
     assert len(state.trace) == 5
@@ -157,9 +159,9 @@ def test_no_density_ever_falls_below_its_floor(kind: str, least: float) -> None:
 
 
 def test_of_a_separable_penalty_the_density_is_the_best_for_the_weights() -> None:
-    piece = Piece(np.random.default_rng(3).normal(size=(40, 2 * D)), np.arange(40) % 3, None)
+    minibatch = Minibatch(np.random.default_rng(3).normal(size=(40, 2 * D)), np.arange(40) % 3, None)
     state = tuned_step(
-        TunedDescent.begin(TunedModel.first(3, 1, penalty_of("eliminated"))), piece, operands("eliminated")
+        TunedDescent.begin(TunedModel.first(3, 1, penalty_of("eliminated"))), minibatch, operands("eliminated")
     )
     model = TunedModel.of(state.values, state.shape)  # type: ignore[arg-type]
     h = 1.0 / (1.0 + 0.3 * D) ** 2

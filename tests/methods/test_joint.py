@@ -15,14 +15,11 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.methods.density.joint_driver import JointDriver
 from dkl.methods.density.joint_problem import JointProblem, JointState
-from dkl.methods.density.joint_sums import pricing_block, pricing_shapes
-from dkl.methods.density.sums import Smoothing
 from dkl.passes.states import decode_state, encode_state
 from dkl.solvers.divergence_ball import DivergenceBall
 from dkl.solvers.kernel_alignment import maximise_alignment
 from tests.definitions import joint as definitions
 from tests.linear.problems import blocks_of, play, rows, summed
-from tests.methods.play import joined
 
 LOSSES = ("squared_error", "hinge", "squared_hinge")
 D = 6
@@ -88,28 +85,6 @@ def test_a_ball_within_some_of_the_candidates_holds_what_the_whole_ball_holds_th
     assert definitions.divergence_of(np.append(np.full(fewest - 1, 1 / (fewest - 1)), np.zeros(13 - fewest)), k) > 4.0
     np.testing.assert_allclose(part.inside(np.append(7.0, np.zeros(6))).sum(), 12.0)
     assert part.inside(np.append(7.0, np.zeros(6))).min() > 0.0
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_sums_of_all_candidates_are_their_definition(loss: Any) -> None:
-    n_outputs = 2 if loss == "squared_error" else 3
-    X, y = some_rows(loss, 30, n_outputs)
-    problem = some_problem(loss, 30, n_outputs)
-    working, weight = problem.pool.take(np.array([1, 4])), np.random.default_rng(0).uniform(0.5, 2.0, 30)
-    model = np.random.default_rng(1).normal(size=(n_outputs, 5))
-    smoothing = Smoothing(1.0, 0.3, np.zeros_like(model))
-    operands = {"feature_map": working, "targets": problem.targets, "models": model, "smoothing": smoothing}
-    operands |= {"loss": loss, "pool": problem.pool, "dtype": "float64"}
-    blocks = blocks_of(X, y, 11, weight)
-    found = {name: sum(pricing_block(block, operands)[name] for block in blocks) for name in pricing_shapes(2, D, 2)}
-    values = problem.targets(joined(blocks))[0]
-    phi, pool = (map_rows(X, one, "float64") for one in (working, problem.pool))
-    expected = definitions.pricing_sums(phi, pool, (y, values, weight), model, loss, 0.3)
-    np.testing.assert_allclose(found["loss"], expected["loss"])
-    np.testing.assert_allclose(found["mass"], expected["mass"])
-    assert found["weight"] == pytest.approx(weight.sum())
-    for k in range(2):
-        np.testing.assert_allclose(found[f"pool{k}"].reshape(2 * D, 2), expected["pool"][:, k], atol=1e-10)
 
 
 @pytest.mark.parametrize(("k", "rho", "n_outputs"), [(2.0, 0.3, 1), (3.0, 1.5, 2), (2.0, 1e9, 1)])

@@ -7,24 +7,32 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-import dkl.methods.density.margin as tuned_margin
+import dkl.methods.density.hinge_driver as tuned_margin
 import dkl.methods.density.pass_records as tuned_records
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.methods.density.density_step import density_gradient
-from dkl.methods.density.driver import TunedDriver, TunedProblem, TunedState, solution
-from dkl.methods.density.forms import ThinForm, WholeForm
+from dkl.methods.density.density_step import ThinForm, WholeForm, density_gradient
+from dkl.methods.density.descent import TunedModel
+from dkl.methods.density.driver import driver_of
+from dkl.methods.density.joint_driver import JointDriver
+from dkl.methods.density.joint_problem import JointProblem
+from dkl.methods.density.judging import judged, judging_record
+from dkl.methods.density.loss_table import TUNED_LOSSES, LossRow
 from dkl.methods.density.pass_records import FoldSums
 from dkl.methods.density.penalty import DensityPenalty, density_penalty
+from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.row_summary import SquaredRows, SquaredSums
 from dkl.methods.density.solution import TunedSolution
 from dkl.methods.density.squared import cross_validate, solve_squared
 from dkl.passes.states import decode_state, encode_state
 from dkl.solvers.block_pivoting import bounded_minimum
+from dkl.solvers.divergence_ball import DivergenceBall
+from dkl.solvers.losses import _PLAIN, SquaredHingeLoss
 from tests.definitions import tuned as definitions
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed
 from tests.methods.play import Table
@@ -54,8 +62,8 @@ def some_problem(loss: str, n: int = 40, *, n_outputs: int = 1, **changed: Any) 
 
 
 def solved(problem: TunedProblem, blocks: Sequence[Any]) -> TunedSolution:
-    state, _ = play(TunedDriver(), problem, blocks)
-    return solution(problem, state)
+    state, _ = play(driver_of(problem.loss), problem, blocks)
+    return TunedSolution.of(problem, state)
 
 
 def target_of(problem: TunedProblem, codes: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -89,13 +97,67 @@ def test_the_optimum_is_that_of_a_general_solver(loss: str, floor: float) -> Non
     assert found.density.max() > 1.05
 
 
+@numba.njit
+def half_squared_hinges(rows: Any, prior: Any, steps: Any, widths: Any, out: Any) -> None:
+    start, move, targets, weight = rows
+    smooth, loss, dual, curvature = out
+    for i in range(targets.shape[0]):
+        for k in range(targets.shape[1]):
+            y, w = targets[i, k], weight[i]
+            for t in range(steps.shape[1]):
+                smooth[k, t] += w * max(0.0, 1.0 - y * (start[i, k] + steps[k, t] * move[i, k])) ** 2 / 2.0
+            slack = max(0.0, 1.0 - y * (start[i, k] + steps[k, 0] * move[i, k]))
+            loss[1 if y > 0.0 else 0, k] += w * slack**2 / 2.0
+            dual[i, k] = w * y * slack
+            curvature[i, k] = w if slack > 0.0 else 0.0
+
+
+class HalfSquaredHinge(SquaredHingeLoss):
+    """max(0, 1 - y f)^2 / 2, whose conjugate at s is s^2 / 2 + y s."""
+
+    largest_curvature = 1.0
+    conjugate_square = 0.5
+
+    def of_slack(self, slack: Any) -> Any:
+        return super().of_slack(slack) / 2.0
+
+    def slope(self, y: Any, f: Any) -> Any:
+        return super().slope(y, f) / 2.0
+
+
+def test_a_new_loss_is_a_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half the squared hinge under half the penalties is the squared hinge: tuned, judged, and in joint machines."""
+    monkeypatch.setitem(_PLAIN, "half_squared_hinge", HalfSquaredHinge())
+    monkeypatch.setitem(TUNED_LOSSES, "half_squared_hinge", LossRow(half_squared_hinges))
+    X, codes, _ = some_rows()
+    whole = some_problem("squared_hinge")
+    half = replace(some_problem("half_squared_hinge", Lam=0.005), lam=0.01)
+    expected, found = (solved(problem, blocks_of(X, codes, 17)) for problem in (whole, half))
+    assert 2.0 * found.objective == pytest.approx(expected.objective, rel=1e-6)
+    assert found.gap <= 1e-7 * found.objective
+    # a model is judged by its row, too
+    model = TunedModel(found.coef, found.intercept, found.density[None])
+    record = judging_record(half.feature_map, half.targets, model, half.loss, dtype="float64")
+    judgement = judged(summed(record, blocks_of(X, codes, 17)), model, half.loss, half.lam, half.penalty)
+    assert judgement.objective == pytest.approx(found.objective, rel=1e-12)
+    assert judgement.gap <= 1e-5 * found.objective
+    ball = DivergenceBall(D, 1.5)
+    joint = [
+        JointProblem(problem.feature_map, problem.targets, 40.0, problem.loss, problem.lam, ball, dtype="float64")
+        for problem in (whole, half)
+    ]
+    ends = [play(JointDriver(), problem, blocks_of(X, codes, 17))[0] for problem in joint]
+    assert 2.0 * ends[1].objective == pytest.approx(ends[0].objective, rel=2e-3)
+    assert ends[1].gap <= 1e-3 * ends[1].objective
+
+
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_gap_is_a_bound_and_closes(loss: str, shared: bool) -> None:
     X, codes, y = some_rows(60, n_classes=3)
     problem = some_problem(loss, 60, n_outputs=2 if loss == "squared_error" else 3, shared=shared)
     target = target_of(problem, codes, y)
-    driver, states = TunedDriver(), []
+    driver, states = driver_of(problem.loss), []
     state: TunedState = driver.init(problem)
     while (records := driver.request(problem, state)) is not None:
         state = driver.step(problem, state, [summed(record, blocks_of(X, target, 17)) for record in records])
@@ -210,7 +272,9 @@ def test_few_rows_are_solved_in_their_own_dimensions_to_the_same() -> None:
     few, whole = (cross_validate(one, problem.penalty, problem.lam, tol=1e-14) for one in (parts, sums))
     np.testing.assert_allclose(few.errors, whole.errors, rtol=1e-9)
     problems = [replace(problem, n_rows=n) for n in (30, None)]
-    by_rows, by_sums = (solution(one, play_table(TunedDriver(), one, Table(cut(X, y)))) for one in problems)
+    by_rows, by_sums = (
+        TunedSolution.of(one, play_table(driver_of(one.loss), one, Table(cut(X, y)))) for one in problems
+    )
     assert by_rows.objective == pytest.approx(by_sums.objective, rel=1e-12)
     assert by_rows.gap <= 1e-14
     with pytest.raises(ValueError, match="fold 1 has no rows"):
@@ -240,7 +304,7 @@ def test_values_and_curvatures_in_the_density_are_those_of_the_eliminated_object
     columns = np.tile(u, 2)[:, None]
     w = np.linalg.solve(A + lam * np.diag(1.0 / columns[:, 0]), C)
     assert point.value == pytest.approx(-0.5 * np.sum(C * w), rel=1e-12)
-    np.testing.assert_allclose(columns * point.pulls, w, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(columns * point.ratios, w, rtol=0, atol=1e-12)
     flat = DensityPenalty(density_penalty(np.eye(D), "delta", gamma=1.0, Lam=1.0).spectrum, 1.0, 1.0)
     slopes = [(made.at(u + 1e-5 * one).value - made.at(u - 1e-5 * one).value) / 2e-5 for one in np.eye(D)]
     gradient = density_gradient([made], [point], flat, u) - flat.gradient(u)
@@ -280,7 +344,7 @@ def test_a_state_that_was_stored_goes_on_to_the_same_bits(loss: str) -> None:
     X, codes, y = some_rows()
     problem = some_problem(loss, dtype="float32", tol=1e-3)
     blocks = blocks_of(X, target_of(problem, codes, y[:, :1]), 17)
-    driver = TunedDriver()
+    driver = driver_of(problem.loss)
     state, stored = driver.init(problem), driver.init(problem)
     while (records := driver.request(problem, state)) is not None:
         state = driver.step(problem, state, [summed(record, blocks) for record in records])
@@ -299,7 +363,7 @@ def test_many_rows_begin_with_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = solved(problem, blocks_of(X, codes, 64))
     monkeypatch.setattr(tuned_margin, "_SAMPLE_ROWS", 90)
     monkeypatch.setattr(tuned_margin, "_SAMPLE_PER_COLUMN", 1)
-    state, _ = play(TunedDriver(), problem, blocks_of(X, codes, 64))
+    state, _ = play(driver_of(problem.loss), problem, blocks_of(X, codes, 64))
     shares = [line["share"] for line in state.history]
     assert shares[0] == pytest.approx(90 / 400)
     assert shares[-1] == 1.0
@@ -313,7 +377,7 @@ def test_sums_cut_into_panels_lead_to_the_same_model(loss: str, monkeypatch: pyt
     blocks = blocks_of(X, target_of(problem, codes, y[:, :1]), 17)
     whole = solved(problem, blocks)
     monkeypatch.setattr(tuned_records, "_ACCUMULATOR_BYTES", 300)
-    records = TunedDriver().request(problem, TunedDriver().init(problem))
+    records = driver_of(problem.loss).request(problem, driver_of(problem.loss).init(problem))
     assert records is not None
     assert len(records) == 3
     cut_up = solved(problem, blocks)
@@ -326,8 +390,8 @@ def test_the_plan_holds_the_records_of_the_passes(loss: str) -> None:
     X, codes, y = some_rows()
     problem = some_problem(loss, dtype="float32", tol=1e-3)
     table = Table(cut(X, target_of(problem, codes, y[:, :1])))
-    planned = TunedDriver().plan(problem)
-    play_table(TunedDriver(), problem, table)
+    planned = driver_of(problem.loss).plan(problem)
+    play_table(driver_of(problem.loss), problem, table)
     names = {" + ".join(record.name for record in records) for records, _ in planned}
     assert set(table.passes) == names
     assert len(table.passes) <= sum(calls for _, calls in planned)
@@ -339,7 +403,7 @@ def test_the_plan_holds_the_records_of_the_passes(loss: str) -> None:
 def test_a_step_holds_no_more_than_it_says(loss: str, n_outputs: int) -> None:
     X, codes, y = some_rows(300, n_classes=3 if n_outputs == 3 else 2)
     problem = some_problem(loss, 300, n_outputs=n_outputs, n_frequencies=120, tol=1e-3)
-    table, driver = Table(cut(X, target_of(problem, codes, y), rows=300)), TunedDriver()
+    table, driver = Table(cut(X, target_of(problem, codes, y), rows=300)), driver_of(problem.loss)
     state, peak = driver.init(problem), 0
     assert driver.metrics(problem, state) == {}
     # the penalty's own matrix belongs to the penalty

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dkl.errors import ClusterError
-from dkl.passes.dispatch import MOST_LOSSES, Dispatcher, Job
+from dkl.passes.dispatch import Dispatcher, Job
+from dkl.passes.lost_workers import MOST_LOSSES
 
 
 class Task:

@@ -14,7 +14,7 @@ from dkl.data.sources.lazy import DaskSource
 from dkl.passes.engine import run_pass
 from dkl.passes.graphs import culled, stand_alone
 from dkl.passes.reading import LOADER
-from dkl.passes.tasks import sum_span
+from dkl.passes.tasks import sum_blocks
 from tests.passes.sources import Source, moments, tree_by_definition
 
 
@@ -66,4 +66,4 @@ def test_a_task_sums_several_blocks_whose_graphs_stand_alone(
     source = Source((4,) * 150, kind)
     (found,) = run_pass(source, (moments(),)).results
     assert found["sums"].tobytes() == tree_by_definition(source, moments())["sums"].tobytes()
-    assert len([args for args in sent if args[1] is sum_span]) == len(source.rows) // blocks_a_task
+    assert len([args for args in sent if args[1] is sum_blocks]) == len(source.rows) // blocks_a_task

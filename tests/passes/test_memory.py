@@ -164,7 +164,7 @@ def test_a_limit_that_cannot_be_kept_is_refused_with_the_sum_before_anything_is_
         run_pass(source, (wide_sum(100),), memory_limit="1 MiB")
     message = str(caught.value)
     assert "blocks at work (1)" in message
-    assert "sums of spans" in message
+    assert "sums of tasks" in message
     assert "allowed" in message
 
 

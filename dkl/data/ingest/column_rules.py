@@ -61,6 +61,7 @@ class ColumnRule:
     @property
     def passthrough(self) -> list[bool]:
         """For each encoded column whether scalers leave it alone: everything that is 0 or 1 by making."""
+        # A one-hot column that is shifted and scaled would no longer be sparse, nor mean what its name says.
         return [self.kind != "number"] * self.n_values + [True] * self.flags_missing
 
     @property
@@ -98,6 +99,7 @@ def decide_rule(seen: ColumnStatistics, missing: Missing, double: str = "") -> C
         A column of high cardinality, without any value, with missing values under "error", with an infinite value, or
         beyond float32.
     """
+    # Infinite is not missing: a mean that took it in would be infinite, too.
     if seen.infinite is not None:
         row, value = seen.infinite
         raise ValueError(
@@ -112,35 +114,28 @@ def decide_rule(seen: ColumnStatistics, missing: Missing, double: str = "") -> C
             f"them, or use missing='auto' (the mean, and a flag column)"
         )
     if seen.kind == "category":
+        # The user named the column in `categorical`, which lifts the limits.
+        is_insisted_on = seen.max_categories > MAX_CATEGORIES
+        few = max(FEW_CATEGORIES, (seen.rows - seen.missing) // 2)
+        if seen.categories is None or not (is_insisted_on or len(seen.categories) <= few):
+            count = f"more than {seen.max_categories}" if seen.categories is None else str(len(seen.categories))
+            insist = "" if is_insisted_on else f", or insist on one column each: categorical=['{seen.name}']"
+            raise ValueError(
+                f"column '{seen.name}' has {count} different texts in {seen.rows} rows, too many for one-hot columns; "
+                f"leave it out (drop=['{seen.name}']), replace it by numbers or by coarser groups{insist}"
+            )
+        # A category that is missing sets none of its columns, so that its fill says only whether that is allowed.
         fill = 0.0 if seen.missing or missing not in ("auto", "error") else None
-        return ColumnRule(seen.name, "category", _sorted_categories(seen), fill, seen.missing)
-    _check_range(seen)
-    return ColumnRule(seen.name, seen.kind, (), _fill(seen, missing), seen.missing, double)
-
-
-def _fill(seen: ColumnStatistics, missing: Missing) -> float | None:
+        return ColumnRule(seen.name, "category", tuple(sorted(seen.categories)), fill, seen.missing)
+    # A constant fills missing values in any case, the mean only where some were missing here or it was asked for.
+    filled = None if isinstance(missing, str) else float(missing)
     if missing == "mean" or (missing == "auto" and seen.missing):
-        return float(seen.mean)
-    return None if isinstance(missing, str) else float(missing)
-
-
-def _sorted_categories(seen: ColumnStatistics) -> tuple[str, ...]:
-    chosen = seen.max_categories > MAX_CATEGORIES
-    few = max(FEW_CATEGORIES, (seen.rows - seen.missing) // 2)
-    if seen.categories is not None and (chosen or len(seen.categories) <= few):
-        return tuple(sorted(seen.categories))
-    count = f"more than {seen.max_categories}" if seen.categories is None else str(len(seen.categories))
-    insist = "" if chosen else f", or insist on one column each: categorical=['{seen.name}']"
-    raise ValueError(
-        f"column '{seen.name}' has {count} different texts in {seen.rows} rows, too many for one-hot columns; leave it "
-        f"out (drop=['{seen.name}']), replace it by numbers or by coarser groups{insist}"
-    )
-
-
-def _check_range(seen: ColumnStatistics) -> None:
+        filled = float(seen.mean)
+    # What is stored as float64 has to fit into float32 all the same: kernels compute in it.
     limit = float(np.finfo(np.float32).max)
     if max(abs(seen.minimum), abs(seen.maximum)) > limit:
         raise ValueError(
             f"column '{seen.name}' reaches from {seen.minimum:g} to {seen.maximum:g}, beyond what float32 holds "
             f"({limit:g}); divide it or take its logarithm"
         )
+    return ColumnRule(seen.name, seen.kind, (), filled, seen.missing, double)

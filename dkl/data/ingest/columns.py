@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Literal
+from decimal import Decimal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkl.data.checks import spoken_names
+from dkl.data.given import GivenRows
 from dkl.data.ingest.precision import EXACT
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ColumnKind = Literal["number", "boolean", "category", "empty"]
 """A column of type "empty" held no value yet and goes with any other kind."""
@@ -32,6 +37,7 @@ _NARROW = (pa.int8(), pa.int16(), pa.uint8(), pa.uint16(), pa.float16(), pa.floa
 
 def column_kind(dtype: pa.DataType) -> ColumnKind | None:
     """What a column of this type can be used as; None when dkl has no use for it (dates, lists, bytes)."""
+    # A categorical column is one of names, whatever type the names have.
     if pa.types.is_dictionary(dtype):
         return "category" if _IS.is_temporal(dtype.value_type) or column_kind(dtype.value_type) else None
     return next((kind for is_type, kind in _KINDS if is_type(dtype)), None)
@@ -51,6 +57,7 @@ def why_unusable(name: str, dtype: pa.DataType) -> str:
 
 def check_kinds(schema: pa.Schema, *, as_text: Collection[str] = ()) -> None:
     """Raise a TypeError that lists every column of a type that cannot be encoded; dates can be taken as texts."""
+    # All of them are named at once: whoever drops one column after the other reads the files as often.
     unusable = [field for field in schema if column_kind(field.type) is None]
     problems = [
         why_unusable(field.name, field.type)
@@ -62,7 +69,7 @@ def check_kinds(schema: pa.Schema, *, as_text: Collection[str] = ()) -> None:
         raise TypeError("; ".join(problems[:10] + more))
 
 
-def as_table(frame: Any) -> pa.Table:
+def as_table(frame: GivenRows) -> pa.Table:
     """A pandas, Polars or Arrow frame as an Arrow table; NaN in a pandas column is a missing value.
 
     Raises
@@ -72,12 +79,22 @@ def as_table(frame: Any) -> pa.Table:
     ValueError
         Two columns have one name.
     """
+    # Names of columns are texts everywhere in dkl; those of a pandas frame may be anything.
     names = [str(name) for name in getattr(frame, "columns" if hasattr(frame, "iloc") else "column_names", ())]
     twice = repeated(names)
     if twice:
         raise ValueError(f"column names must differ; found more than once: {twice}")
     check_names_hold_no_nul(names)
-    return _to_arrow(frame)
+    if isinstance(frame, pa.Table):
+        return frame
+    if isinstance(frame, pa.RecordBatch):
+        return pa.Table.from_batches([frame])
+    if hasattr(frame, "iloc") and hasattr(frame, "columns"):
+        return _from_pandas(frame.rename(columns=str))
+    # Polars and others hand over their columns by Arrow's own protocol.
+    if hasattr(frame, "__arrow_c_stream__"):
+        return pa.table(frame)
+    raise TypeError(f"expected a pandas DataFrame or an Arrow table with named columns, got {type(frame).__name__}")
 
 
 def check_names_hold_no_nul(names: Iterable[str]) -> None:
@@ -92,24 +109,28 @@ def repeated(names: Iterable[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
-def _to_arrow(frame: Any) -> pa.Table:
-    if isinstance(frame, pa.Table):
-        return frame
-    if isinstance(frame, pa.RecordBatch):
-        return pa.Table.from_batches([frame])
-    if hasattr(frame, "iloc") and hasattr(frame, "columns"):
-        return _from_pandas(frame.rename(columns=str))
-    if hasattr(frame, "__arrow_c_stream__"):
-        return pa.table(frame)
-    raise TypeError(f"expected a pandas DataFrame or an Arrow table with named columns, got {type(frame).__name__}")
-
-
-def _from_pandas(frame: Any) -> pa.Table:
-    odd = {name: _readable(frame[name]) for name in frame.columns if type(frame[name].dtype).__name__ in _ODD}
+def _from_pandas(frame: pd.DataFrame) -> pa.Table:
+    """A pandas frame as an Arrow table; columns that Arrow cannot take are named all at once."""
+    odd: dict[str, pd.Series] = {}
+    for name in frame.columns:
+        series = frame[name]
+        kind = type(series.dtype).__name__
+        # Arrow has no sparse columns.
+        if kind == "SparseDtype":
+            odd[name] = series.sparse.to_dense()  # type: ignore[attr-defined]
+        elif kind == "IntervalDtype":
+            odd[name] = series.astype(str).where(series.notna(), None)
+        elif kind == "CategoricalDtype":
+            # Categories of a type that Arrow does not have, or of several, are told apart by their names.
+            categories = series.cat.categories
+            is_mixed = categories.inferred_type in ("mixed", "mixed-integer")
+            if is_mixed or type(categories.dtype).__name__ == "IntervalDtype":
+                odd[name] = series.cat.rename_categories([str(category) for category in categories])
     frame = frame.assign(**odd) if odd else frame
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
     except _NOT_CONVERTED:
+        # Arrow names the first such column alone, and not what to do: each is tried by itself.
         columns = {name: _converted(name, frame[name]) for name in frame.columns}
     problems = [column for column in columns.values() if isinstance(column, str)]
     if problems:
@@ -117,32 +138,15 @@ def _from_pandas(frame: Any) -> pa.Table:
     return pa.table(columns)
 
 
-_ODD = ("SparseDtype", "CategoricalDtype", "IntervalDtype")
 _NOT_CONVERTED = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
-def _readable(series: Any) -> Any:
-    """A pandas column whose values Arrow has no form for: sparse ones written out, intervals by their names."""
-    kind = type(series.dtype).__name__
-    if kind == "SparseDtype":
-        return series.sparse.to_dense()
-    if kind == "IntervalDtype":
-        return series.astype(str).where(series.notna(), None)
-    categories = series.cat.categories
-    if type(categories.dtype).__name__ != "IntervalDtype" and categories.inferred_type not in (
-        "mixed",
-        "mixed-integer",
-    ):
-        return series
-    return series.cat.rename_categories([str(category) for category in categories])
-
-
-def _converted(name: str, series: Any) -> pa.Array | str:
+def _converted(name: str, series: pd.Series) -> pa.Array | str:
     """A pandas column as an Arrow array, or the sentence that says why it is none."""
     try:
         return pa.array(series, from_pandas=True)
     except OverflowError:
-        # whole numbers beyond 64 bits: as float64, where it holds them
+        # Whole numbers beyond 64 bits are taken as float64, where it holds them.
         for row, value in enumerate(series):
             if isinstance(value, int) and int(float(value)) != value:
                 raise ValueError(why_inexact(name, value, f"in row {row}")) from None
@@ -179,6 +183,7 @@ def check_exact(name: str, column: pa.Array | pa.ChunkedArray, first_row: int = 
     dtype = column.type
     if not (pa.types.is_decimal(dtype) or dtype in (pa.int64(), pa.uint64())):
         return
+    # Between -2**53 and 2**53 every whole number is one of float64: the extremes tell without a look at every value.
     extremes = pc.min_max(column).as_py()
     if extremes["min"] is None or -EXACT <= extremes["min"] <= extremes["max"] <= EXACT:
         return
@@ -187,7 +192,7 @@ def check_exact(name: str, column: pa.Array | pa.ChunkedArray, first_row: int = 
             raise ValueError(why_inexact(name, value, f"in row {first_row + row}"))
 
 
-def why_inexact(name: str, value: Any, place: str) -> str:
+def why_inexact(name: str, value: int | Decimal, place: str) -> str:
     """The sentence for a whole number that float64 does not hold."""
     return (
         f"column '{name}' is {value} {place}; beyond 2**53 float64 does not hold every whole number and would take "
@@ -198,6 +203,7 @@ def why_inexact(name: str, value: Any, place: str) -> str:
 
 def texts(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """The values as texts, null where missing: 1 and 1.0 are both "1", so whole numbers keep their name in any type."""
+    # NaN is a number of a floating column, and no name. All widths become float64, so that a number has one text.
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), None, column.cast(pa.float64()))
     return column.cast(pa.string())

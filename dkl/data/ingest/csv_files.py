@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from dkl.data.checks import reads_as_number
 from dkl.data.ingest.columns import plain_type, why_inexact
 from dkl.data.ingest.paths import InputFile
 from dkl.data.ingest.precision import EXACT
@@ -60,20 +61,31 @@ class CsvFormat:
         with file.open() as stream:
             names, chunks = self._header_and_rows(file, stream, _PROBE_BYTES)
             text = next(chunks, b"")
-        if self.column_names is None:
-            _check_header(file, names)
+        if self.column_names is None and names and all(reads_as_number(name) for name in names):
+            raise ValueError(
+                f"the first line of '{file.name}' holds only numbers ({', '.join(names[:5])}, ...), not names; for "
+                "files without a header line pass format=dkl.CsvFormat(column_names=[...])"
+            )
         if not text:
             raise ValueError(f"'{file.name}' has a header line and no rows")
         try:
             table = self._parse(file, text, names, None)
         except pa.ArrowInvalid as error:
             raise ValueError(_explained(error, file, 0, names)) from error
-        staged_bytes = sum(_plain_bytes(column) for column in table.columns) / len(text) * file.unpacked_size
+        # Numbers are staged in the smaller type that holds them, which is not the one that the parser chose.
+        plain_types = [plain_type(column.type) for column in table.columns]
+        plain_bytes = [
+            len(column) * (dtype.bit_width // 8) if pa.types.is_floating(dtype) else column.nbytes
+            for column, dtype in zip(table.columns, plain_types, strict=True)
+        ]
+        staged_bytes = sum(plain_bytes) / len(text) * file.unpacked_size
         return Probe(file, table.schema, int(staged_bytes))
 
     def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
         """Tables in the order of the file, and how many bytes of the file each covers."""
         with file.open() as stream, ThreadPoolExecutor(self.threads) as pool:
+            # The compressed bytes that a chunk stands for are its share of the file, which is what progress is counted
+            # in.
             names, chunks = self._header_and_rows(file, stream, self.chunk_bytes)
             packed = file.size / file.unpacked_size
 
@@ -96,11 +108,18 @@ class CsvFormat:
 
     def _check_exact(self, file: InputFile, text: bytes, names: Sequence[str], table: pa.Table) -> None:
         """Refuse whole numbers that the float64 numbers of `table` do not hold, as their texts show it."""
-        large = [name for name in table.column_names if _is_beyond_exact(table.column(name))]
+        large = []
+        for name in table.column_names:
+            # The first whole number that is rounded as it is read becomes 2**53 itself.
+            extremes = pc.min_max(table.column(name)) if pa.types.is_floating(table.column(name).type) else None
+            if extremes is not None and max(-(extremes["min"].as_py() or 0.0), extremes["max"].as_py() or 0.0) >= EXACT:
+                large.append(name)
         if not large:
             return
+        # The parser has rounded by now, so the texts of these columns are read once more, as texts.
         written = self._parse(file, text, names, pa.schema([(name, pa.string()) for name in large]))
         for name in large:
+            # Sixteen digits or more, and nothing else: fractions may be rounded, whole numbers may not.
             whole = pc.fill_null(pc.match_substring_regex(written.column(name), r"^[+-]?[0-9]{16,}$"), False)
             for row in np.flatnonzero(whole.to_numpy()).tolist():
                 value = int(written.column(name)[row].as_py())
@@ -111,6 +130,7 @@ class CsvFormat:
         self, file: InputFile, stream: IO[bytes], chunk_bytes: int
     ) -> tuple[list[str], Iterator[bytes]]:
         """The names of the columns, and the text of the rows in pieces of whole rows that are not empty."""
+        # Chunks end where rows do, and a line end within quotes ends no row.
         rules = QuoteRules(self._delimiter(file).encode(), self.longest_text)
         chunks = text_chunks(stream, chunk_bytes, name=file.name, quotes=rules)
         first = next(chunks, b"")
@@ -125,6 +145,7 @@ class CsvFormat:
 
     def _header(self, file: InputFile, line: bytes) -> list[str]:
         try:
+            # Arrow would name the byte, and neither the file nor what to do about it.
             line.decode()
         except UnicodeDecodeError as error:
             raise ValueError(
@@ -139,7 +160,7 @@ class CsvFormat:
     def _parse(self, file: InputFile, text: bytes, names: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
         return pyarrow.csv.read_csv(
             pa.BufferReader(text),
-            # one thread and one block a call: rows are counted in its errors, and calls run side by side
+            # One thread and one block a call: then rows are counted in its errors. Calls run side by side instead.
             read_options=pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1),
             parse_options=pyarrow.csv.ParseOptions(delimiter=self._delimiter(file), newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(
@@ -155,41 +176,13 @@ class _InexactNumber(ValueError):
     """A whole number that float64 does not hold: (column, value, row of the chunk)."""
 
 
-def _is_beyond_exact(column: pa.ChunkedArray) -> bool:
-    """Whether a number may have been rounded as it was read; the first whole number to be so becomes 2**53 itself."""
-    if not pa.types.is_floating(column.type):
-        return False
-    extremes = pc.min_max(column)
-    return any((extremes[side].as_py() or 0.0) * sign >= EXACT for side, sign in (("min", -1), ("max", 1)))
-
-
-def _plain_bytes(column: pa.ChunkedArray) -> int:
-    dtype = plain_type(column.type)
-    return len(column) * (dtype.bit_width // 8) if pa.types.is_floating(dtype) else column.nbytes
-
-
-def _check_header(file: InputFile, names: list[str]) -> None:
-    if names and all(_is_number(name) for name in names):
-        raise ValueError(
-            f"the first line of '{file.name}' holds only numbers ({', '.join(names[:5])}, ...), not names; for files "
-            f"without a header line pass format=dkl.CsvFormat(column_names=[...])"
-        )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names: Sequence[str]) -> str:
     """A parser's complaint with the file, the row counted from its first one, the column's name and what to do."""
     text = str(error)
-    found = re.search(r"Row #(\d+): ", text)
-    row = f", row {rows_before + int(found[1])} after the header" if found else ""
+    numbered = re.search(r"Row #(\d+): ", text)
+    row = f", row {rows_before + int(numbered[1])} after the header" if numbered else ""
     place = f"'{file.name}'{row}"
+    # Arrow's sentences are taken apart: a column number means little where there is a name.
     if ragged := re.search(r"Expected (\d+) columns, got (\d+)", text):
         return (
             f"{place}: expected {ragged[1]} columns and found {ragged[2]}; every line needs as many values as the "
@@ -203,6 +196,7 @@ def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names:
                 f"{place}: column '{name}' holds bytes that are not UTF-8 text; save the file as UTF-8 "
                 f"(iconv -f latin1 -t utf-8), or leave the column out (drop=['{name}'])"
             )
+        # The first megabyte suggested a type that a later value does not have.
         value = text.split("invalid value ")[-1]
         return (
             f"{place}: column '{name}' holds {value}, and other rows hold another type; correct it, add the text to "

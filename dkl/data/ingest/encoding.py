@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import sparse
 
-from dkl.data.checks import no_rows, spoken_names
+from dkl.data.checks import no_rows, reads_as_number, spoken_names
+from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import ColumnRule, Missing, decide_rule
 from dkl.data.ingest.columns import as_table, check_exact, check_kinds, column_kind, numbers, texts, why_unusable
 from dkl.data.ingest.statistics import TableStatistics, merged, table_statistics
@@ -84,7 +85,7 @@ class TableEncoding:
         return np.array([keep for rule in self.rules for keep in rule.passthrough], bool)
 
     def transform(
-        self, frame: Any, *, first_row: int = 0, dtype: np.dtype | None = None
+        self, frame: GivenRows, *, first_row: int = 0, dtype: np.dtype | None = None
     ) -> np.ndarray | sparse.csr_array:
         """Encode the rows of a pandas DataFrame or an Arrow table.
 
@@ -113,6 +114,7 @@ class TableEncoding:
         problems, values = Problems(), []
         with problems.collected():
             self._check_names(table.column_names)
+        # Columns that are missing were named above; what is wrong with the others is said in the same message.
         there = set(table.column_names)
         for rule in self.rules:
             with problems.collected():
@@ -143,7 +145,12 @@ class TableEncoding:
     def describe(self) -> str:
         """The rules, a line for neighbouring columns that share one, and the layout that follows."""
         runs = [(text, [rule.name for rule in run]) for text, run in groupby(self.rules, attrgetter("treatment"))]
-        lines = [f"{', '.join(names) if len(names) < 4 else _first_to_last(names)}: {text}" for text, names in runs]
+        lines = [
+            f"{', '.join(names)}: {text}"
+            if len(names) < 4
+            else f"{names[0]} to {names[-1]} ({len(names)} columns): {text}"
+            for text, names in runs
+        ]
         layout = "CSR (wide and mostly zero)" if self.is_sparse else "dense"
         return "\n".join(
             [*lines, f"{len(self.rules)} columns become {self.n_columns} encoded ones, {layout}, {self.dtype}"]
@@ -154,7 +161,7 @@ class TableEncoding:
         rules = [asdict(rule) | {"categories": list(rule.categories)} for rule in self.rules]
         for rule in rules:
             if not rule["double"]:
-                # as releases wrote it that knew float32 alone
+                # Written so by the releases that knew float32 alone: equal rules have equal texts.
                 del rule["double"]
         return {"rules": rules, "is_sparse": self.is_sparse, "unknown": self.unknown, "ignored": list(self.ignored)}
 
@@ -163,10 +170,6 @@ class TableEncoding:
         """The encoding that `to_json` wrote."""
         rules = tuple(ColumnRule(**(rule | {"categories": tuple(rule["categories"])})) for rule in plain["rules"])
         return cls(rules, bool(plain["is_sparse"]), plain["unknown"], tuple(plain["ignored"]))
-
-
-def _first_to_last(names: list[str]) -> str:
-    return f"{names[0]} to {names[-1]} ({len(names)} columns)"
 
 
 def takes_columns_as_they_are(encoding: TableEncoding) -> bool:
@@ -190,11 +193,13 @@ def learn_encoding(
     names = set(ignored)
     parts: list[TableStatistics] = []
     row, problems = 0, Problems()
+    # Statistics of pieces are merged in their order, so that sums do not depend on how many pieces were in memory.
     for table in map(as_table, frames):
         features = table.select([name for name in table.column_names if name not in names])
         if not row:
             with problems.collected():
                 check_kinds(features.schema.remove_metadata())
+            # Columns that cannot be read were named once; the rows are looked at without them for what else is wrong.
             names |= {field.name for field in features.schema if column_kind(field.type) is None}
             features = features.select([name for name in features.column_names if name not in names])
         seen = table_statistics(features, categorical=categorical, first_row=row)
@@ -242,15 +247,12 @@ def decide_encoding(
         with problems.collected():
             rules.append(decide_rule(column, missing, seen.why_double(place)))
     problems.raise_all()
-    is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(*_width_and_density(rules, seen)))
-    return TableEncoding(tuple(rules), is_sparse, unknown, tuple(ignored))
-
-
-def _width_and_density(rules: list[ColumnRule], seen: TableStatistics) -> tuple[int, float]:
-    """Encoded columns, and the share of their values that are not zero (taking every number for one that is not)."""
+    # In a row each raw column sets one encoded column, and its flag where the value is missing; every number is taken
+    # for one that is not zero.
     width = sum(len(rule.output_names) for rule in rules)
     set_a_row = len(rules) + sum(rule.missing for rule in rules) / seen.rows
-    return width, set_a_row / width
+    is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(width, set_a_row / width))
+    return TableEncoding(tuple(rules), is_sparse, unknown, tuple(ignored))
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,14 +273,19 @@ def _encode(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: 
 
 
 def _encode_category(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: int) -> _Encoded:
+    """The number of each row's category; -1, which sets no column, where it is missing or was never seen."""
     names = texts(column)
     missing = np.asarray(names.is_null().to_numpy())
     _check_missing(rule, missing, first_row)
-    found = pc.index_in(names, value_set=pa.array(rule.categories, pa.string()), skip_nulls=True)
-    codes = np.asarray(found.fill_null(-1).to_numpy())
+    places = pc.index_in(names, value_set=pa.array(rule.categories, pa.string()), skip_nulls=True)
+    codes = np.asarray(places.fill_null(-1).to_numpy())
     strange = np.flatnonzero((codes < 0) & ~missing)
-    if len(strange) and (unknown == "error" or _was_of_texts(rule, column)):
-        kind = column_kind(column.type)
+    kind = column_kind(column.type)
+    # Numbers or booleans where none of the categories looks like one: another column, most likely, under this name.
+    was_of_texts = kind in ("number", "boolean") and not any(
+        text in ("true", "false") or reads_as_number(text) for text in rule.categories
+    )
+    if len(strange) and (unknown == "error" or was_of_texts):
         what = "a category that was not there before" if kind == "category" else f"a {kind}, and held texts before"
         raise ValueError(
             f"column '{rule.name}' is '{names[int(strange[0])]}' in row {first_row + strange[0]}, {what}; known are "
@@ -287,33 +294,36 @@ def _encode_category(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, fi
     return _Encoded(codes, 1.0, missing if rule.flags_missing else None)
 
 
-def _was_of_texts(rule: ColumnRule, column: pa.ChunkedArray) -> bool:
-    """Whether numbers or booleans stand where none of the categories looks like one."""
-    if column_kind(column.type) not in ("number", "boolean"):
-        return False
-    return not any(text in ("true", "false") or _is_number(text) for text in rule.categories)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> _Encoded:
+    """The numbers of a column that held numbers or booleans, filled where they are missing."""
     check_exact(rule.name, column, first_row)
-    values = _numbers_of(rule, column, first_row)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    try:
+        # Texts that are numbers, read whole, are taken for them.
+        values = numbers(column)
+    except pa.ArrowInvalid:
+        # Arrow names the value, but not its row: each is tried by itself up to the first that is no number.
+        for row, value in enumerate(column):
+            try:
+                value.cast(pa.float64())
+            except pa.ArrowInvalid:
+                raise ValueError(
+                    f"column '{rule.name}' is {value.as_py()!r} in row {first_row + row}, and held {rule.kind}s "
+                    "before; correct it, or leave it empty where missing values are allowed"
+                ) from None
+        raise
     missing = np.isnan(values)
     _check_missing(rule, missing, first_row)
     with np.errstate(over="ignore"):
+        # A number beyond float32 becomes infinite there, and would be refused by the kernels without its column's name.
         infinite = np.flatnonzero(np.isinf(values.astype(np.float32)))
     if len(infinite):
         raise ValueError(
             f"column '{rule.name}' is {values[infinite[0]]:g} in row {first_row + infinite[0]}; numbers must be finite "
             f"and within float32"
         )
+    # Another number in a column of booleans is most likely another column under this name.
     strange = np.flatnonzero((values != 0) & (values != 1) & ~missing)
     if rule.kind == "boolean" and len(strange):
         raise ValueError(
@@ -325,29 +335,8 @@ def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) ->
     return _Encoded(0, values, missing if rule.flags_missing else None)
 
 
-def _numbers_of(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> np.ndarray:
-    """The values of a column that held numbers or booleans; texts that are numbers, read whole, are taken for them."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    try:
-        return numbers(column)
-    except pa.ArrowInvalid:
-        row = next(row for row, value in enumerate(column) if not _is_read(value))
-        raise ValueError(
-            f"column '{rule.name}' is {column[row].as_py()!r} in row {first_row + row}, and held {rule.kind}s before; "
-            "correct it, or leave it empty where missing values are allowed"
-        ) from None
-
-
-def _is_read(value: pa.Scalar) -> bool:
-    try:
-        value.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
 def _check_missing(rule: ColumnRule, missing: np.ndarray, first_row: int) -> None:
+    """Refuse a missing value where the encoding was learned without any: nothing says what it should become."""
     if rule.fill is None and missing.any():
         row = first_row + int(np.flatnonzero(missing)[0])
         raise ValueError(
@@ -359,10 +348,12 @@ def _check_missing(rule: ColumnRule, missing: np.ndarray, first_row: int) -> Non
 def _dense_rows(
     values: list[_Encoded], rules: tuple[ColumnRule, ...], shape: tuple[int, int], dtype: np.dtype
 ) -> np.ndarray:
+    """Dense rows: each raw column fills the encoded columns that are its own, which lie side by side."""
     X = np.zeros(shape, dtype)
     start = 0
     for encoded, rule in zip(values, rules, strict=True):
         if isinstance(encoded.column, np.ndarray):
+            # Each row sets one of the one-hot columns; those of missing and unknown categories set none.
             rows = np.flatnonzero(encoded.column >= 0)
             X[rows, start + encoded.column[rows]] = 1.0
         else:
@@ -378,6 +369,7 @@ def _sparse_rows(
 ) -> sparse.csr_array:
     """CSR rows: every raw column offers one entry a row, and one for its flag; those that are zero are left out."""
     n_rows, n_slots = shape[0], len(rules) + sum(rule.flags_missing for rule in rules)
+    # A slot is an entry that a row may have: one a raw column, and one a flag. Their number is the same in all rows.
     columns = np.empty((n_rows, n_slots), np.int32)
     data = np.empty((n_rows, n_slots), dtype)
     start = slot = 0
@@ -390,6 +382,7 @@ def _sparse_rows(
             data[:, slot] = encoded.missing
             slot += 1
         start += len(rule.output_names)
+    # Slots come in the order of the columns, so that what is left of them is CSR with sorted indices.
     there = data != 0
     indptr = np.zeros(n_rows + 1, np.int32)
     np.cumsum(there.sum(axis=1), out=indptr[1:])

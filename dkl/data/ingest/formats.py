@@ -21,7 +21,7 @@ Format = FileFormat | CsvFormat | ParquetFormat | LibsvmFormat | NpzFormat
 
 _CHUNK_BYTES = 4 * 2**20
 _MAX_THREADS = 8
-# what ingest holds besides its buffers: a block of the dataset being filled, encoded and compressed
+# What ingest holds besides its buffers: a block of the dataset being filled, encoded and compressed.
 _FIXED_BYTES = 192 * 2**20
 
 
@@ -44,6 +44,7 @@ class Buffers:
     @property
     def peak_bytes(self) -> int:
         """The most that is held at once: a full stage sorted, chunks as text and as columns, one block."""
+        # Sorting a stage takes about three times its bytes; a chunk is there as text and as columns.
         return 3 * self.stage_bytes + 4 * (self.threads + 1) * self.chunk_bytes + _FIXED_BYTES
 
     @classmethod
@@ -55,6 +56,7 @@ class Buffers:
         MemoryLimitError
             The smallest ones do not fit; the message has the sum.
         """
+        # Halved until they fit, down to a 64th of their size: below, nearly all is what a block takes in any case.
         buffers = cls()
         while memory_limit is not None and buffers.peak_bytes > memory_limit:
             if buffers.stage_bytes <= BUFFER_BYTES // 64:
@@ -81,6 +83,7 @@ def open_rows(
     reader = _reader(files, chosen, buffers)
     if isinstance(reader, CsvFormat | ParquetFormat):
         return TableRows(files, reader, choices)
+    # A choice that has no effect would be taken for one that has.
     for name in ("drop", "categorical", "split", "group", "time"):
         if getattr(choices, name):
             raise ValueError(f"{name}={getattr(choices, name)} names columns of tables, and matrix files have none")
@@ -102,6 +105,7 @@ def table_reader(files: list[InputFile], chosen: Format | None) -> CsvFormat | P
 def _reader(
     files: list[InputFile], chosen: Format | None, buffers: Buffers
 ) -> CsvFormat | ParquetFormat | LibsvmFormat | NpzFormat:
+    """The reader that was chosen, by itself or by its name, or that the suffixes tell, with the given buffers."""
     if isinstance(chosen, CsvFormat | LibsvmFormat):
         return replace(chosen, chunk_bytes=buffers.chunk_bytes, threads=buffers.threads)
     if chosen is not None and not isinstance(chosen, str):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, Self
 
 import pyarrow as pa
@@ -24,9 +23,8 @@ from dkl.data.ingest.table_rows import TableChoices, TableRows
 from dkl.data.ingest.tables import common_schema, file_tables, probed
 from dkl.data.schema import HeldBy, Schema, Task
 from dkl.data.splits import by_fractions
-from dkl.data.store.commit import check_replaceable
 from dkl.data.store.location import Location
-from dkl.data.store.outputs import check_output
+from dkl.data.store.overwriting import check_output
 from dkl.data.store.writer import DatasetWriter
 from dkl.data.together.choosing import check_one_kind
 from dkl.data.together.splitting import DEFAULT_SHARES
@@ -141,15 +139,18 @@ def ingest(
     >>> ds = dkl.ingest("part-*.csv", "rows.zarr", target="label")  # doctest: +SKIP
     """
     held_by, group, time, splits = _held_by(group, time, by_group, by_time, splits)
+    # A text names the column that says which split a row is in; a mapping gives shares.
     column = splits if isinstance(splits, str) else None
     if splits and not isinstance(splits, str):
+        # Refused now, if at all: the splits are drawn when everything is written.
         by_fractions(splits, seed=seed, n_classes=None)
     choices = TableChoices(
         target, weight, drop, task, categorical, missing, unknown, layout, column, group, time, held_by
     )
     buffers = Buffers.within(None if memory_limit is None else parse_bytes(memory_limit))
     location = Location.of(store, storage_options)
-    check_replaceable(location, overwrite=overwrite, kind="dataset")
+    # Asked before the input is looked at, which may take long, and with its files once they are known.
+    check_output(location, "dataset", overwrite=overwrite)
     files = find_files(paths, source_options)
     check_output(location, "dataset", overwrite=overwrite, inputs=[file.name for file in files])
     job = _Job(
@@ -159,17 +160,26 @@ def ingest(
         buffers,
         resolve_progress(progress),
     )
-    directory = temporary_directory or _folder_beside(location)
+    directory = temporary_directory
+    if directory is None and location.is_local:
+        # The disk of the store has room for the rows in any case, and its folder may still have to be made.
+        directory = next(folder for folder in location.path.parents if folder.is_dir())
     with scratch_folder(directory, name=location.url.rpartition("/")[2]) as folder:
         check_free_space(folder, job.rows.staged_bytes, "ingest")
         stage = Stage(folder, seed=job.seed, n_bytes=job.rows.staged_bytes, buffer_bytes=buffers.stage_bytes)
         schema = job.read(stage)
-        _check_shares(splits, stage.n_rows)
+        # Splits that would be empty are refused while nothing is written yet.
+        for name, share in splits.items() if isinstance(splits, Mapping) else ():
+            if share * stage.n_rows < 1:
+                raise ValueError(
+                    f"split {name!r} would have no rows: {share:g} of {stage.n_rows}; give it a larger share"
+                )
         with DatasetWriter(
             store, schema, n_rows=stage.n_rows, overwrite=overwrite, storage_options=storage_options
         ) as writer:
             job.write(stage, writer)
     dataset = open_dataset(store, **(storage_options or {}))
+    # The codes were gathered in the final order of the rows, as they were written.
     given = job.rows.split.masks() if isinstance(job.rows, TableRows) and job.rows.split is not None else splits
     return dataset.split(given, seed=seed) if given else dataset
 
@@ -188,21 +198,6 @@ def _held_by(
             f"splits={splits!r} names the split of each row, and by_{held_by} draws them: give {held_by}= in its place"
         )
     return held_by, group or by_group, time or by_time, splits or (None if held_by is None else DEFAULT_SHARES)
-
-
-def _check_shares(splits: Mapping[str, float] | str | None, n_rows: int) -> None:
-    """Refuse splits that would be empty while nothing is written yet."""
-    shares = splits.items() if isinstance(splits, Mapping) else ()
-    for name, share in shares:
-        if share * n_rows < 1:
-            raise ValueError(f"split {name!r} would have no rows: {share:g} of {n_rows}; give it a larger share")
-
-
-def _folder_beside(location: Location) -> Path | None:
-    """The nearest folder that is there above a local store; None for a store behind a URL."""
-    if not location.is_local:
-        return None
-    return next(folder for folder in location.path.parents if folder.is_dir())
 
 
 @dataclass(frozen=True)
@@ -268,6 +263,7 @@ def read_tables(
         Given the one that the rows are meant for, its categories are read as texts whatever they look like.
     """
     files = find_files(paths, source_options)
+    # A postcode that looks like a number in these files was a text in those that the encoding was learned from.
     names = [rule.name for rule in encoding.rules if rule.kind == "category"] if encoding else []
     reader = table_reader(files, format)
     probes = probed(files, reader)
@@ -322,6 +318,7 @@ class _Counted:
         self._event("finished")
 
     def advance(self, units: int, rows: int, n_bytes: int) -> None:
+        # Sizes of compressed files are estimates: a bar never goes beyond its end.
         self._done = min(self._done + units, self._total)
         self._event("advanced", rows, n_bytes)
 

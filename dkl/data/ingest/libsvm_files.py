@@ -23,7 +23,7 @@ MAX_WIDTH = 2**31 - 1
 """The width of rows whose number of columns is not known yet."""
 
 _LABEL = -1
-# every token goes on a line of its own, "index,value", and a label as "-1,label": then one CSV parser reads it all
+# Every token goes on a line of its own, "index,value", and a label as "-1,label": then one CSV parser reads it all.
 _TOKENS = bytes.maketrans(b" \t:", b"\n\n,")
 _DIGITS = rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?i:nan|inf|infinity)"
 _NUMBER = re.compile(_DIGITS)
@@ -68,6 +68,7 @@ class LibsvmFormat:
                 "'first index' in dkl info): format=dkl.LibsvmFormat(n_columns=..., zero_based=...), in the shell "
                 "--zero-based or --one-based"
             )
+        # What the first column is called: 0 as soon as any file has an index 0, else 1.
         base = int(lowest > 0) if self.zero_based == "auto" else int(not self.zero_based)
         if lowest < base:
             raise ValueError("the files hold an index 0, and zero_based=False says that the first column is called 1")
@@ -87,23 +88,21 @@ class LibsvmFormat:
         packed = file.size / file.unpacked_size
         with file.open() as stream, ThreadPoolExecutor(self.threads) as pool:
 
-            def parse(numbered: tuple[bytes, int]) -> tuple[Batch, int]:
-                chunk, line = numbered
+            def parse(item: tuple[bytes, int]) -> tuple[Batch, int]:
+                chunk, line = item
                 try:
                     return libsvm_rows(chunk), int(len(chunk) * packed)
                 except ValueError as error:
                     raise ValueError(f"'{file.name}', {_first_fault(chunk, line) or error}") from error
 
-            chunks = _numbered(text_chunks(stream, self.chunk_bytes, name=file.name))
-            yield from in_order(pool, parse, chunks, self.threads + 1)
+            def numbered() -> Iterator[tuple[bytes, int]]:
+                """Each chunk with the number of its first line, which messages name."""
+                line = 1
+                for chunk in text_chunks(stream, self.chunk_bytes, name=file.name):
+                    yield chunk, line
+                    line += chunk.count(b"\n")
 
-
-def _numbered(chunks: Iterator[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Each chunk with the number of its first line."""
-    line = 1
-    for chunk in chunks:
-        yield chunk, line
-        line += chunk.count(b"\n")
+            yield from in_order(pool, parse, numbered(), self.threads + 1)
 
 
 def libsvm_batches(files: list[InputFile], n_columns: int, *, zero_based: bool) -> Iterator[sparse.csr_array]:
@@ -118,6 +117,7 @@ def libsvm_batches(files: list[InputFile], n_columns: int, *, zero_based: bool) 
     for file in files:
         for (X, _, _), _ in LibsvmFormat().read(file):
             with located(f"'{file.name}'"):
+                # Rows to predict may have no further columns: the model knows nothing of them.
                 strange = np.flatnonzero((X.indices < base) | (X.indices - base >= n_columns))
                 if len(strange):
                     row = first_row + int(np.searchsorted(X.indptr, strange[0], side="right")) - 1
@@ -145,20 +145,35 @@ def libsvm_rows(text: bytes) -> Batch:
     if b"qid:" in text:
         text = re.sub(rb"\bqid:\S+", b"", text)
     if b"+" in text:
-        # the parser knows no leading plus sign; any other is not part of a number, and stays to be refused
+        # The parser knows no leading plus sign; any other is not part of a number, and stays to be refused.
         text = re.sub(rb"(?<![^\s:])\+(?=[0-9.])", b"", text)
+    # Blank lines and such with a comment alone are no rows.
     lines = [b"-1:" + line for line in map(bytes.strip, text.split(b"\n")) if line]
     if not lines:
         return sparse.csr_array((0, MAX_WIDTH), dtype=np.float32), np.empty(0), None
+    # The parser would read 0x1A as a number, which no other reader of this format does.
     if b"x" in text or b"X" in text:
         raise ValueError("a hexadecimal number")
-    indices, values = _parse_tokens(b"\n".join(lines).translate(_TOKENS))
+    tokens = b"\n".join(lines).translate(_TOKENS)
+    table = pyarrow.csv.read_csv(
+        pa.BufferReader(tokens),
+        read_options=pyarrow.csv.ReadOptions(
+            column_names=["index", "value"], use_threads=False, block_size=len(tokens) + 1
+        ),
+        parse_options=pyarrow.csv.ParseOptions(quote_char=False),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types={"index": pa.int32(), "value": pa.float64()}, null_values=[]
+        ),
+    )
+    indices, values = table.column("index").to_numpy(), table.column("value").to_numpy()
+    # Within a row indices ascend, so that they fall at the labels alone, which have the index -1.
     starts = np.flatnonzero(indices == _LABEL)
     wrong = np.flatnonzero(np.diff(indices) <= 0) + 1
     if (indices[wrong] != _LABEL).any() or len(starts) != len(lines) or indices.max() >= MAX_WIDTH:
         raise ValueError("indices that do not ascend")
     kept = indices != _LABEL
     indptr = np.append(starts - np.arange(len(starts)), kept.sum()).astype(np.int32)
+    # A value beyond float32 becomes infinite here, and is refused with its row where rows are checked.
     with np.errstate(over="ignore"):
         data = values[kept].astype(np.float32)
     return sparse.csr_array((data, indices[kept], indptr), shape=(len(starts), MAX_WIDTH)), values[starts], None
@@ -170,14 +185,14 @@ def _first_fault(text: bytes, first_line: int) -> str | None:
         tokens = re.sub(rb"\bqid:\S+", b"", raw.partition(b"#")[0]).split()
         last, shown = -1, raw[:80].decode(errors="replace")
         for place, token in enumerate(tokens):
-            found = (_PAIR if place else _NUMBER).fullmatch(token)
-            if found is None:
+            match = (_PAIR if place else _NUMBER).fullmatch(token)
+            if match is None:
                 what = "an index:value pair" if place else "the label"
                 return (
                     f"line {number}: expected lines of numbers, 'label index:value index:value ...', and found "
                     f"'{token[:40].decode(errors='replace')}' in the place of {what}"
                 )
-            index = int(found[1]) if place else -1
+            index = int(match[1]) if place else -1
             if place and not last < index < MAX_WIDTH:
                 return (
                     f"line {number}: indices must ascend within a line from 0 or 1 to at most {MAX_WIDTH - 1}; found "
@@ -185,17 +200,3 @@ def _first_fault(text: bytes, first_line: int) -> str | None:
                 )
             last = index
     return None
-
-
-def _parse_tokens(text: bytes) -> tuple[np.ndarray, np.ndarray]:
-    tokens = pyarrow.csv.read_csv(
-        pa.BufferReader(text),
-        read_options=pyarrow.csv.ReadOptions(
-            column_names=["index", "value"], use_threads=False, block_size=len(text) + 1
-        ),
-        parse_options=pyarrow.csv.ParseOptions(quote_char=False),
-        convert_options=pyarrow.csv.ConvertOptions(
-            column_types={"index": pa.int32(), "value": pa.float64()}, null_values=[]
-        ),
-    )
-    return tokens.column("index").to_numpy(), tokens.column("value").to_numpy()

@@ -68,17 +68,24 @@ class MatrixRows:
                     row += X.shape[0]
 
     def _table(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None, row: int) -> pa.Table:
+        """Rows as they are staged, checked and counted; `row` is the number of the first one."""
         check_rows(X, first_row=row)
         self._check_alike(X, y, weight)
         self._extent.add(X)
         layout = self._layout or RowLayout(X, None, None)
         self._layout = layout
         table = layout.pack(X, None, None)
-        columns = {
-            summary.name: pa.chunked_array([_arrow(values)])
-            for summary, values in ((self._target, y), (self._weight, weight))
-            if values is not None
-        }
+        columns: dict[str, pa.ChunkedArray] = {}
+        for summary, values in ((self._target, y), (self._weight, weight)):
+            if values is not None:
+                # One value a row in a type that the values of every file have: texts, booleans or float64.
+                flat = values.reshape(len(values))
+                if flat.dtype.kind in "SU":
+                    column = pa.array(flat.astype(np.str_).tolist(), pa.string())
+                else:
+                    column = pa.array(flat if flat.dtype.kind == "b" else flat.astype(np.float64))
+                columns[summary.name] = pa.chunked_array([column])
+        # Labels of rows of weight 0 are no classes, so the weights are looked at first.
         counted = self._weight.add(columns["sample_weight"]) if weight is not None else None
         if y is not None:
             self._target.add(columns["y"], counted)
@@ -87,10 +94,12 @@ class MatrixRows:
         return table
 
     def _check_alike(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> None:
+        """Refuse rows whose width, type or parts are not those of the first file."""
         parts = y is not None, weight is not None
         if self._layout is None:
             self._parts = parts
             return
+        # Libsvm rows all have the width MAX_WIDTH until all files are read.
         width, dtype = self._layout.n_columns, self._layout.dtype
         if X.shape[1] != width or X.dtype != dtype or sparse.issparse(X) != self._layout.is_sparse:
             raise ValueError(f"X has {X.shape[1]} columns of {X.dtype}, and the first file {width} columns of {dtype}")
@@ -125,6 +134,7 @@ class MatrixRows:
 
     def _stays_sparse(self, layout: RowLayout, n_columns: int) -> bool:
         """Rows keep the layout of their file; libsvm text is no choice of a layout, and goes by the one rule."""
+        # The user's own choice.
         if self._wanted != "auto":
             return self._wanted == "sparse"
         if not isinstance(self._reader, LibsvmFormat):
@@ -138,6 +148,7 @@ class MatrixRows:
         schema, target = self._decided
         X, _, _, row_id = self._layout.unpack(table)
         if self._layout.is_sparse:
+            # Indices were staged as they are written; what the first column is called shows when all files are read.
             X = sparse.csr_array((X.data, X.indices - self._base, X.indptr), shape=(X.shape[0], schema.n_columns))
         if sparse.issparse(X) != schema.is_sparse:
             X = sparse.csr_array(X) if schema.is_sparse else X.toarray()
@@ -158,11 +169,3 @@ class IndexExtent:
             self.lowest = min(self.lowest, int(X.indices.min()))
             self.highest = max(self.highest, int(X.indices.max()))
             self.values += X.nnz
-
-
-def _arrow(values: np.ndarray) -> pa.Array:
-    """One value a row in a type that the values of every file have: texts, booleans or float64."""
-    flat = values.reshape(len(values))
-    if flat.dtype.kind in "SU":
-        return pa.array(flat.astype(np.str_).tolist(), pa.string())
-    return pa.array(flat) if flat.dtype.kind == "b" else pa.array(flat.astype(np.float64))

@@ -51,6 +51,7 @@ class NpzFormat:
             members = _Members(archive, file, stack)
             y = members.column(self.target, "y")
             weight = members.column(self.weight, "sample_weight")
+            # `scipy.sparse.save_npz` writes these names; an archive that has all of them is taken for CSR.
             n_rows, batches = members.csr_rows() if members.hold_csr else members.dense_rows(self.rows)
             for name, column in (("target", y), ("weight", weight)):
                 if column is not None and len(column) != n_rows:
@@ -63,6 +64,7 @@ class NpzFormat:
 
 @contextmanager
 def _archive(file: InputFile) -> Iterator[zipfile.ZipFile]:
+    """The archive of a file; whatever its libraries raise inside the block becomes an error that names the file."""
     try:
         with file.open() as stream, zipfile.ZipFile(stream) as archive:
             yield archive
@@ -81,15 +83,19 @@ class _Member:
         self.place = f"array '{name}' of '{file.name}'"
         header = np.lib.format
         try:
+            # Version 2 of the header differs in the size of its length field; NumPy reads each by a function of its
+            # own.
             is_first = header.read_magic(self._stream) == (1, 0)
             read = header.read_array_header_1_0 if is_first else header.read_array_header_2_0
             self.shape, in_column_order, self.dtype = read(self._stream)
         except ValueError as error:
             raise ValueError(f"{self.place} has no readable header: {error}; write the archive again") from error
+        # Objects are stored as pickles, and reading a pickle runs code.
         if self.dtype.hasobject:
             raise TypeError(
                 f"{self.place} holds Python objects, which are not read; save it as numbers or as fixed-length texts"
             )
+        # Read front to back, such an array comes column by column, and no row is whole before all of it was read.
         if in_column_order and len(self.shape) > 1:
             raise ValueError(f"{self.place} is stored by columns; save np.ascontiguousarray of it")
 
@@ -157,7 +163,9 @@ class _Members:
         return shape[0], self._csr_batches(shape[1], indptr)
 
     def _csr_batches(self, n_columns: int, indptr: np.ndarray) -> Iterator[Rows]:
+        # Both arrays are read front to back side by side, so that neither need ever be in memory whole.
         data, indices = self.get("data", "rows"), self.get("indices", "rows")
+        # Rows of CSR differ in length, so that a batch is as many rows as have about so many entries.
         per_batch = _BATCH_BYTES // (data.row_bytes + indices.row_bytes)
         start = 0
         while start < len(indptr) - 1:

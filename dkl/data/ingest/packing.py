@@ -19,12 +19,14 @@ def from_fixed_rows(column: pa.ChunkedArray, dtype: np.dtype, shape: tuple[int, 
     """The rows that `fixed_rows` packed, read-only."""
     array = _one_chunk(column)
     count = math.prod(shape)
+    # A slice of a column has the buffer of the whole, and an offset in rows.
     flat = np.frombuffer(array.buffers()[1], dtype, len(array) * count, array.offset * count * dtype.itemsize)
     return flat.reshape(len(array), *shape)
 
 
 def ragged_rows(values: np.ndarray, indptr: np.ndarray) -> pa.Array:
     """A column whose entry i is the bytes of ``values[indptr[i]:indptr[i + 1]]``."""
+    # Arrow's offsets count bytes from the beginning of the values, of 64 bits in its "large" types.
     offsets = indptr.astype(np.int64) * values.dtype.itemsize
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(indptr) - 1, buffers)
@@ -42,6 +44,7 @@ def from_ragged_rows(column: pa.ChunkedArray, dtype: np.dtype) -> tuple[np.ndarr
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """The column in one piece of memory, copied only where it is in several."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
@@ -65,6 +68,7 @@ class NumberPacking:
 
     def pack(self, table: pa.Table) -> pa.Table:
         """The same rows with their numbers packed."""
+        # Texts and booleans travel as the columns that they are.
         packed = table.select([name for name in table.column_names if name not in self._packed])
         for key, names in self._names.items():
             if names:
@@ -80,5 +84,6 @@ class NumberPacking:
         for key, names in self._names.items():
             if names:
                 rows = from_fixed_rows(table.column(key), self._types[key], (len(names),))
+                # A copy with columns in rows: Arrow wants the values of one column side by side.
                 columns |= {name: pa.array(values) for name, values in zip(names, rows.T.copy(), strict=True)}
         return pa.table(columns)

@@ -22,6 +22,7 @@ class ParquetFormat:
     """Parquet files, read some thousand rows at a time."""
 
     def probe(self, file: InputFile) -> Probe:
+        """The columns of a file, and its size as its first rows suggest it."""
         with _opened(file) as parquet:
             rows = parquet.metadata.num_rows
             first = next(_batches(file, parquet, 1000, None), None)
@@ -29,7 +30,9 @@ class ParquetFormat:
             return Probe(file, parquet.schema_arrow.remove_metadata(), int(width * rows))
 
     def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
+        """Tables in the order of the file, and how many bytes of the file each stands for: its share of the rows."""
         with _opened(file) as parquet:
+            # Rows of a Parquet file lie in column chunks: how many bytes a row takes is known on average alone.
             share, row = file.size / max(parquet.metadata.num_rows, 1), 0
             for batch in _batches(file, parquet, _BATCH_ROWS, schema.names):
                 table = pa.Table.from_batches([batch])
@@ -43,11 +46,13 @@ class ParquetFormat:
 def _opened(file: InputFile) -> Iterator[pq.ParquetFile]:
     with file.open() as stream:
         with _damage(file):
+            # Buffering ahead would hold a whole row group of a remote file in memory.
             parquet = pq.ParquetFile(stream, pre_buffer=False)
         yield parquet
 
 
 def _batches(file: InputFile, parquet: pq.ParquetFile, rows: int, names: list[str] | None) -> Iterator[pa.RecordBatch]:
+    """Batches of some rows; damage that shows in the middle of a file is said to be of that file."""
     batches = parquet.iter_batches(rows, columns=names)
     while True:
         with _damage(file):
@@ -63,7 +68,7 @@ def _damage(file: InputFile) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        # a failure of the disk or the network carries its number, damage does not
+        # A failure of the disk or the network carries its number, damage does not.
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise ValueError(

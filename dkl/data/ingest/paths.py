@@ -25,9 +25,9 @@ from fsspec.utils import infer_compression
 FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
 PathLike = str | os.PathLike[str]
 
-# what a compressed text is taken to unfold to when space and progress are estimated
+# What a compressed text is taken to unfold to when space and progress are estimated.
 _COMPRESSION_RATIO = 8
-# the name of the folder that Hive gives rows without a value
+# The name of the folder that Hive gives rows without a value.
 _HIVE_MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 _SUFFIXES: dict[str, FileFormat] = {
@@ -69,16 +69,16 @@ class InputFile:
     @property
     def suffix(self) -> str:
         """The suffix that tells the format: that of ``part.csv.gz`` is ``.csv``."""
-        path = PurePosixPath(self.name)
-        return (PurePosixPath(path.stem) if self.compression else path).suffix.lower()
+        return _format_suffix(self.name, self.compression)
 
     @property
     def identity(self) -> Any:
         """Equal for two names of one file, also where one is a link or a relative path."""
         if not isinstance(self._fs, LocalFileSystem):
             return self._fs, self._path
-        found = os.stat(self._path)
-        return (found.st_dev, found.st_ino) if found.st_ino else os.path.realpath(self._path)
+        # Windows may give no inode; then the name is resolved.
+        status = os.stat(self._path)
+        return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(self._path)
 
     @property
     def unpacked_size(self) -> int:
@@ -100,6 +100,7 @@ class InputFile:
                 return
             if self.compression == "zip":
                 self._check_one_member(raw)
+            # fsspec's table of compressions, whose entries open a stream of bytes around another one.
             with compr[self.compression](raw, mode="rb") as stream:
                 yield stream
 
@@ -109,7 +110,7 @@ class InputFile:
         try:
             yield
         except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, OSError) as error:
-            # an error of the file system has a number or a kind, one of a decompressing library has neither
+            # An error of the file system has a number or a kind, one of a decompressing library has neither.
             if isinstance(error, OSError) and (
                 self.compression is None or error.errno is not None or type(error) not in (OSError, gzip.BadGzipFile)
             ):
@@ -121,6 +122,7 @@ class InputFile:
             ) from error
 
     def _check_one_member(self, raw: IO[bytes]) -> None:
+        # fsspec reads the first file of an archive, and says nothing of the others.
         members = [name for name in zipfile.ZipFile(raw).namelist() if not name.endswith("/")]
         if len(members) != 1:
             raise ValueError(f"'{self.name}' holds {len(members)} files, of which one would be read: unpack it first")
@@ -146,11 +148,13 @@ def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[st
         A file is empty, or there is no path.
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    found = [_expand(os.fspath(path), dict(storage_options or {})) for path in given]
-    shared = _shared_folder([file._path for files, base in found if base is None for file in files])
+    expanded = [_expand(os.fspath(path), dict(storage_options or {})) for path in given]
+    # Files that were named one by one: folders above all of them say nothing that tells them apart.
+    single = [posixpath.dirname(file._path) for files, base in expanded if base is None for file in files]
+    shared = posixpath.commonpath(single) if single else ""
     files = [
         replace(file, partition=_folder_values(file._path, shared if base is None else base))
-        for files, base in found
+        for files, base in expanded
         for file in files
     ]
     if not files:
@@ -158,10 +162,6 @@ def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[st
     for file in files:
         if not file.size:
             raise ValueError(f"'{file.name}' is empty (0 bytes); leave it out or write it again")
-    return _with_whole_numbers(_each_once(files))
-
-
-def _each_once(files: list[InputFile]) -> list[InputFile]:
     first: dict[Any, InputFile] = {}
     again = [file for file in files if first.setdefault(file.identity, file) is not file]
     if again:
@@ -170,14 +170,9 @@ def _each_once(files: list[InputFile]) -> list[InputFile]:
             f"{len(again)} of the input files are there already under the same or another name, and are read once: "
             f"{named}{', ...' if len(again) > 5 else ''}",
             UserWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
-    return list(first.values())
-
-
-def _shared_folder(paths: list[str]) -> str:
-    """The folder that holds all of some files."""
-    return posixpath.commonpath([posixpath.dirname(path) for path in paths]) if paths else ""
+    return _with_whole_numbers(list(first.values()))
 
 
 def _folder_values(path: str, base: str) -> tuple[tuple[str, str | None], ...]:
@@ -190,16 +185,15 @@ def _folder_values(path: str, base: str) -> tuple[tuple[str, str | None], ...]:
 
 def _with_whole_numbers(files: list[InputFile]) -> list[InputFile]:
     """The same files; values of a key that are whole numbers in all of them become such."""
-    texts = {key for file in files for key, value in file.partition if value is not None and not _is_whole(value)}
+    # Of at most 18 digits, so that each is a number of 64 bits.
+    whole = re.compile(r"[+-]?[0-9]{1,18}")
+    pairs = [pair for file in files for pair in file.partition]
+    texts = {key for key, value in pairs if value is not None and not whole.fullmatch(str(value))}
 
-    def typed(key: str, value: Any) -> int | str | None:
+    def typed(key: str, value: int | str | None) -> int | str | None:
         return value if value is None or key in texts else int(value)
 
     return [replace(file, partition=tuple((key, typed(key, value)) for key, value in file.partition)) for file in files]
-
-
-def _is_whole(text: Any) -> bool:
-    return re.fullmatch(r"[+-]?[0-9]{1,18}", str(text)) is not None
 
 
 def _expand(path: str, storage_options: dict[str, Any]) -> tuple[list[InputFile], str | None]:
@@ -207,29 +201,33 @@ def _expand(path: str, storage_options: dict[str, Any]) -> tuple[list[InputFile]
     fs, bare = url_to_fs(path, **storage_options)
     base = None
     if fs.isfile(bare):
-        found = [bare]
+        names = [bare]
     elif fs.isdir(bare):
         base = bare.rstrip("/")
-        found = sorted(name for name in fs.find(bare) if _SUFFIXES.get(_format_suffix(name)))
+        # Of a folder those files are taken whose suffix tells a format: others lie there for other purposes.
+        names = sorted(name for name in fs.find(bare) if _SUFFIXES.get(_format_suffix(name, infer_compression(name))))
     else:
-        found = sorted(name for name in fs.glob(bare) if fs.isfile(name)) if any(c in bare for c in "*?[") else []
+        names = sorted(name for name in fs.glob(bare) if fs.isfile(name)) if any(c in bare for c in "*?[") else []
+        # The folders before the first wildcard are the same for all files that it finds.
         base = posixpath.dirname(re.split(r"[*?\[]", bare)[0])
-    if not found:
+    if not names:
         raise FileNotFoundError(
             f"no input file at '{path}' (paths may be files, folders, globs like 'part-*.csv', URLs)"
         )
     prefix = path.split("://")[0] + "://" if "://" in path else ""
-    one = len(found) == 1 and found[0] == bare
+    # A file that was named by itself keeps the name that the user gave it.
+    is_itself = names == [bare]
     files = [
-        InputFile(path if one else prefix + name, int(fs.size(name) or 0), infer_compression(name), fs, name)
-        for name in found
+        InputFile(path if is_itself else prefix + name, int(fs.size(name) or 0), infer_compression(name), fs, name)
+        for name in names
     ]
     return files, base
 
 
-def _format_suffix(name: str) -> str:
+def _format_suffix(name: str, compression: str | None) -> str:
+    """The suffix that tells the format: that of ``part.csv.gz`` is ``.csv``."""
     path = PurePosixPath(name)
-    return (PurePosixPath(path.stem) if infer_compression(name) else path).suffix.lower()
+    return (PurePosixPath(path.stem) if compression else path).suffix.lower()
 
 
 def file_format(files: list[InputFile], chosen: FileFormat | None) -> FileFormat:
@@ -245,12 +243,12 @@ def file_format(files: list[InputFile], chosen: FileFormat | None) -> FileFormat
             raise ValueError(f"format is '{chosen}'; expected one of {sorted(set(_SUFFIXES.values()))}")
         return chosen
     formats = {file.name: _SUFFIXES.get(file.suffix) for file in files}
-    for name, found in formats.items():
-        if found is None:
+    for name, told in formats.items():
+        if told is None:
             raise ValueError(
                 f"'{name}' has no suffix that tells its format {sorted(_SUFFIXES)}; rename it, or say format='csv' "
                 "or such"
             )
     if len(set(formats.values())) > 1:
         raise ValueError(f"the files are of several formats: {formats}; ingest one format at a time")
-    return next(found for found in formats.values() if found is not None)
+    return next(name for name in formats.values() if name is not None)

@@ -19,12 +19,12 @@ WHOLE = "float32 rounds whole numbers beyond 16,777,216"
 CLOSE = "float32 would merge values that differ little for their size"
 
 _SEED = 0
-# float32 may make so many of a hundred different values equal before it counts as a loss: as 256 rows show it, when
-# the values of a column spread over fewer than some 2,500 neighbouring float32 numbers
+# Float32 may make so many of a hundred different values equal before it counts as a loss: as 256 rows show it, when
+# the values of a column spread over fewer than some 2,500 neighbouring float32 numbers.
 _MERGED_PERCENT = 5
-# fewer rows than these may hold neighbouring values by chance
+# Fewer rows than these may hold neighbouring values by chance.
 _ENOUGH_ROWS = 20
-# values that agree in so many binary digits differ by the rounding of float64 arithmetic (0.1 + 0.2 and 0.3) alone
+# Values that agree in so many binary digits differ by the rounding of float64 arithmetic (0.1 + 0.2 and 0.3) alone.
 _DIGITS = 46
 
 
@@ -49,6 +49,7 @@ class NumberSample:
     @classmethod
     def rows_of(cls, first_row: int, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
         """(keys, positions) of the rows that a sample of rows `first_row` to ``first_row + n_rows`` holds."""
+        # By the number of the row: every column is sampled in the same rows.
         keys = shuffle_keys(np.arange(first_row, first_row + n_rows), _SEED)
         if n_rows > SAMPLE_ROWS:
             positions = np.argpartition(keys, SAMPLE_ROWS)[:SAMPLE_ROWS]
@@ -85,14 +86,17 @@ def why_double(sampled: np.ndarray, *, rounds_whole_numbers: bool) -> str:
     if rounds_whole_numbers:
         return WHOLE
     there = sampled[~np.isnan(sampled)]
+    # Values that differ in the last digits of float64 alone count as equal: they differ by the rounding of sums.
     mantissas, exponents = np.frexp(there)
     different = len(np.unique(np.ldexp(np.rint(np.ldexp(mantissas, _DIGITS)), exponents - _DIGITS)))
     with np.errstate(over="ignore"):
-        held = len(np.unique(there.astype(np.float32)))
-    return CLOSE if 100 * (different - held) > _MERGED_PERCENT * different else ""
+        different_float32 = len(np.unique(there.astype(np.float32)))
+    return CLOSE if 100 * (different - different_float32) > _MERGED_PERCENT * different else ""
 
 
-def stored_as(X: Any, dtype: np.dtype, *, first_row: int, names: Sequence[str] | None) -> Any:
+def stored_as(
+    X: np.ndarray | sparse.csr_array, dtype: np.dtype, *, first_row: int, names: Sequence[str] | None
+) -> np.ndarray | sparse.csr_array:
     """Rows in the dtype of the store that they join.
 
     Parameters
@@ -112,25 +116,29 @@ def stored_as(X: Any, dtype: np.dtype, *, first_row: int, names: Sequence[str] |
     """
     with np.errstate(over="ignore", invalid="ignore"):
         narrow = X.astype(dtype, copy=False)
+    # A wider type holds every value of a narrower one.
     if np.can_cast(X.dtype, dtype):
         return narrow
     is_sparse = sparse.issparse(X)
-    given, held = (X.data, narrow.data) if is_sparse else (X, narrow)
-    changed = held.astype(given.dtype) != given
+    parts: tuple[Any, Any] = (X.data, narrow.data) if is_sparse else (X, narrow)  # type: ignore[assignment]
+    given, rounded = parts
+    changed = rounded.astype(given.dtype) != given
     if dtype.kind == "f":
-        changed &= np.isinf(held) | ((given == np.rint(given)) & (np.abs(given) <= EXACT))
+        # Fractions may be rounded; whole numbers may not, unless float64 itself has rounded them already.
+        changed &= np.isinf(rounded) | ((given == np.rint(given)) & (np.abs(given) <= EXACT))
     if changed.any():
         place = np.flatnonzero(changed)[0]
         row, column = (part[place] for part in X.nonzero()) if is_sparse else divmod(place, X.shape[1])
         _refuse(int(row) + first_row, int(column), given.reshape(-1)[place], dtype, names)
-    if dtype.kind == "f" and not is_sparse and len(X) >= _ENOUGH_ROWS:
-        for column in range(X.shape[1]):
-            if why_double(X[:SAMPLE_ROWS, column].astype(np.float64), rounds_whole_numbers=False):
-                _refuse(first_row, column, X[0, column], dtype, names)
+    if dtype.kind == "f" and not is_sparse and len(given) >= _ENOUGH_ROWS:
+        for column in range(given.shape[1]):
+            if why_double(given[:SAMPLE_ROWS, column].astype(np.float64), rounds_whole_numbers=False):
+                _refuse(first_row, column, given[0, column], dtype, names)
     return narrow
 
 
-def _refuse(row: int, column: int, value: Any, dtype: np.dtype, names: Sequence[str] | None) -> None:
+def _refuse(row: int, column: int, value: np.generic, dtype: np.dtype, names: Sequence[str] | None) -> None:
+    """Raise the error for a value that the rows of a store cannot hold."""
     named = "" if names is None else f" (column {names[column]!r})"
     raise ValueError(
         f"X[{row}, {column}]{named} is {value!s}, and the rows of the store are {dtype}, which would change it or take "

@@ -50,17 +50,20 @@ class QuotedText:
         start = 0
         for place in range(len(self._opens) + 1):
             stop = self._opens[place] if place < len(self._opens) else len(self._data)
-            ends = [found for found in (self._data.find(end, start, stop) for end in (b"\n", b"\r")) if found >= 0]
+            ends = [position for end in (b"\n", b"\r") if (position := self._data.find(end, start, stop)) >= 0]
             if ends:
                 end = min(ends) + 1
+                # a carriage return and a line feed are one line end
                 return end + (self._data[end - 1 : end + 1] == b"\r\n")
             start = self._closes[place] if place < len(self._opens) else start
         return 0
 
     def last_row_end(self) -> int:
         """After the last line end that is not quoted; 0 when there is none."""
-        # a carriage return at the very end may be half of a line end
+        # A carriage return at the very end may be half of a line end.
         stop = len(self._data) - self._data.endswith(b"\r")
+        # Stretches of unquoted text from the last one to the first: after the last value, between two values, before
+        # the first.
         for place in range(len(self._opens) - 1, -2, -1):
             start = self._closes[place] + 1 if place >= 0 else 0
             end = max(self._data.rfind(b"\n", start, stop), self._data.rfind(b"\r", start, stop))
@@ -78,6 +81,8 @@ class QuotedText:
             No text follows, so a value that is open now has no end.
         """
         length = len(self._data)
+        # A quote that was left open pairs with the next one: its value is long, or text follows where a delimiter
+        # should.
         long = self._closes - self._opens > self._rules.longest_text
         after = np.frombuffer(self._data, np.uint8)[np.minimum(self._closes + 1, length - 1)]
         well_closed = np.isin(after, [self._rules.delimiter[0], _LINE_FEED, _CARRIAGE_RETURN])
@@ -118,13 +123,16 @@ def _quoted_values(data: bytes, delimiter: int) -> tuple[np.ndarray, np.ndarray]
         return np.empty(0, np.int64), np.empty(0, np.int64)
     text = np.frombuffer(data, np.uint8)
     quotes = np.flatnonzero(text == _QUOTE)
+    # A run begins where the quote before is not the neighbour; only runs of odd length are looked at further.
     begins = np.flatnonzero(np.diff(quotes, prepend=-2) != 1)
     lengths = np.diff(begins, append=len(quotes))
     begins, lengths = begins[lengths % 2 == 1], lengths[lengths % 2 == 1]
     first = quotes[begins]
     last = first + lengths - 1
+    # Values begin after a delimiter, a line end, or the beginning of the text.
     before = text[np.maximum(first - 1, 0)]
     may_open = (first == 0) | (before == delimiter) | (before == _LINE_FEED) | (before == _CARRIAGE_RETURN)
+    # The parity of the runs that may open, counted from the last one that may not: that one leaves no value open.
     count = np.cumsum(may_open)
     at_last_other = np.maximum.accumulate(np.where(may_open, 0, count))
     is_open = (count - at_last_other) % 2 == 1

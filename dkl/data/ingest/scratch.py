@@ -35,6 +35,7 @@ def check_free_space(directory: str | os.PathLike[str], n_bytes: int, purpose: s
     OSError
         The disk of `directory` has fewer than `n_bytes` free; the message holds both numbers.
     """
+    # An estimate, looked at once: better to refuse now than to fail after an hour with a full disk.
     free = shutil.disk_usage(directory).free
     if n_bytes > free:
         raise OSError(
@@ -55,14 +56,21 @@ def scratch_folder(directory: str | os.PathLike[str] | None, *, name: str = "dkl
         `directory` is not there, or nothing may be written in it.
     """
     parent = Path(directory or tempfile.gettempdir())
+    # Names of files end at 255 bytes on most file systems.
     prefix = f".{name.encode()[:100].decode(errors='ignore')}.scratch-"
-    _remove_abandoned(parent, prefix)
+    pattern = "".join(f"[{char}]" if char in "*?[" else char for char in prefix)
+    for abandoned in parent.glob(f"{pattern}*"):
+        # A folder without its lock file is being made this moment by another process, or is not ours to judge.
+        with suppress(OSError), (abandoned / _LOCK).open("r+") as lock:
+            if _try_lock(lock):
+                shutil.rmtree(abandoned, ignore_errors=True)
     try:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     except (FileNotFoundError, PermissionError) as error:
         raise type(error)(
             error.errno, "temporary files cannot be written here; pass another temporary_directory=", str(parent)
         ) from error
+    # Held while the folder is in use: the next run takes a folder whose lock is free for an abandoned one.
     lock = (folder / _LOCK).open("w")
     try:
         _try_lock(lock)
@@ -70,18 +78,6 @@ def scratch_folder(directory: str | os.PathLike[str] | None, *, name: str = "dkl
     finally:
         lock.close()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_abandoned(parent: Path, prefix: str) -> None:
-    for folder in parent.glob(f"{_escaped(prefix)}*"):
-        # a folder without its lock file is being made this moment by another process, or is not ours to judge
-        with suppress(OSError), (folder / _LOCK).open("r+") as lock:
-            if _try_lock(lock):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _escaped(text: str) -> str:
-    return "".join(f"[{char}]" if char in "*?[" else char for char in text)
 
 
 def _try_lock(lock: IO[str]) -> bool:

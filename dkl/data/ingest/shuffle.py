@@ -14,7 +14,7 @@ from dkl.data.ingest.packing import fixed_rows, from_fixed_rows, from_ragged_row
 from dkl.data.ingest.scratch import check_free_space, scratch_folder
 from dkl.data.ingest.staging import ROW, Stage
 
-# NumPy array or scipy.sparse.csr_array, told apart by `sparse.issparse`
+# A NumPy array or a scipy.sparse.csr_array, told apart by `sparse.issparse`.
 Rows: TypeAlias = Any
 Batch: TypeAlias = tuple[Rows, np.ndarray | None, np.ndarray | None]
 NumberedBatch: TypeAlias = tuple[Rows, np.ndarray | None, np.ndarray | None, np.ndarray]
@@ -79,6 +79,7 @@ class RowLayout:
         self.n_columns = X.shape[1]
         self.dtype = np.dtype(X.dtype)
         dense = {"y": y, "weight": weight} | ({} if self.is_sparse else {"X": X})
+        # Sparse rows are ragged, and go as two columns of their own.
         self._kinds = {name: (a.dtype, a.shape[1:]) for name, a in dense.items() if a is not None}
 
     def pack(self, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> pa.Table:
@@ -86,6 +87,7 @@ class RowLayout:
         given = {"X": X, "y": y, "weight": weight}
         columns = {name: fixed_rows(_checked(given[name], *kind), *kind) for name, kind in self._kinds.items()}
         if self.is_sparse:
+            # Both with the same bounds, so that indices and values of a row stay together.
             columns["indices"] = ragged_rows(X.indices.astype(np.int32, copy=False), X.indptr)
             columns["data"] = ragged_rows(X.data.astype(self.dtype, copy=False), X.indptr)
         return pa.table(columns)
@@ -104,6 +106,7 @@ class RowLayout:
 
 
 def _checked(values: Rows, dtype: np.dtype, shape: tuple[int, ...]) -> Rows:
+    """Refuse rows that are not of the shape and type of the first batch: their bytes would be taken for others."""
     if values is None or values.shape[1:] != shape:
         raise ValueError(f"batches differ: expected rows of shape {shape}, got {getattr(values, 'shape', None)}")
     if not np.can_cast(values.dtype, dtype, "safe"):

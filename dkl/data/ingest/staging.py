@@ -14,10 +14,10 @@ ROW = "__dkl_row__"
 """The name of the column that carries the number of each row in the input."""
 
 BUFFER_BYTES = 64 * 2**20
-# buckets to a buffer: the finer they are, the closer reading comes to half a buffer, whatever n_bytes was
+# Buckets to a buffer: the finer they are, the closer reading comes to half a buffer, whatever n_bytes was.
 _BUCKETS = 16
 _MAX_BUCKETS = 4096
-# keeps these keys apart from other hashes of row numbers (splits, samples) under the same seed
+# Keeps these keys apart from other hashes of row numbers (splits, samples) under the same seed.
 _SALT = 0x5348_5546_464C_4531
 
 
@@ -26,6 +26,8 @@ def shuffle_keys(rows: np.ndarray, seed: int) -> np.ndarray:
 
     Sorting by it is a uniform permutation that depends on nothing else: not on files, batches, buckets or memory.
     """
+    # The seed is mixed before the row number is added, and the sum again: neighbouring rows and seeds have nothing in
+    # common.
     keys = rows.astype(np.uint64) + _mixed(np.array([(seed ^ _SALT) % 2**64], np.uint64))
     return _mixed(_mixed(keys) ^ np.uint64(0x9E37_79B9_7F4A_7C15))
 
@@ -62,6 +64,7 @@ class Stage:
         self._buffer_bytes = buffer_bytes
         self._read_bytes = buffer_bytes // 2
         self._seed = seed
+        # So many that one bucket of all runs fits into a fraction of a buffer.
         self._n_buckets = int(np.clip(math.ceil(_BUCKETS * n_bytes / buffer_bytes), 1, _MAX_BUCKETS))
         self._pending: list[pa.Table] = []
         self._pending_bytes = 0
@@ -77,6 +80,7 @@ class Stage:
             self._write_run()
 
     def _write_run(self) -> None:
+        # One copy in one piece: sorting a column that is in many pieces costs several times as much.
         table = pa.concat_tables(self._pending).combine_chunks()
         self._pending = []
         self._pending_bytes = 0
@@ -88,11 +92,14 @@ class Stage:
             bounds = np.concatenate([[0], np.cumsum(np.bincount(buckets, minlength=self._n_buckets))])
         path = self._folder / f"run-{len(self._runs):05d}.arrow"
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            # One record batch a bucket, empty ones too: a bucket is found by its number.
             for start, stop in pairwise(bounds):
-                writer.write_batch(_one_batch(table.slice(start, stop - start)))
+                batches = table.slice(start, stop - start).to_batches()
+                writer.write_batch(batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema))
         self._runs.append(path)
 
     def _buckets(self, table: pa.Table, seed: int) -> np.ndarray:
+        """The bucket of each row: its key's share of 2^64 times the number of buckets, in integers of 64 bits."""
         top = shuffle_keys(table.column(ROW).to_numpy(), seed) >> np.uint64(32)
         return (top * np.uint64(self._n_buckets) >> np.uint64(32)).astype(np.uint16)
 
@@ -108,11 +115,13 @@ class Stage:
     def _in_input_order(self) -> Iterator[pa.Table]:
         for run in self._runs:
             table = _read(run, range(1))
+            # In the order of the input a run is one batch, which is handed out in pieces of half a buffer.
             rows = max(1, math.ceil(table.num_rows * self._read_bytes / max(table.nbytes, 1)))
             for start in range(0, table.num_rows, rows):
                 yield table.slice(start, rows)
 
     def _in_shuffled_order(self, seed: int) -> Iterator[pa.Table]:
+        # So many buckets at a time as fill half a buffer: the rows of all runs are there beside their sorted copy.
         step = max(1, math.floor(self._read_bytes * self._n_buckets / max(self.n_bytes, 1)))
         for start in range(0, self._n_buckets, step):
             buckets = range(start, min(start + step, self._n_buckets))
@@ -122,12 +131,8 @@ class Stage:
                 yield table.take(pa.array(np.argsort(keys, kind="stable"))).combine_chunks()
 
 
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    batches = table.to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
-
-
 def _read(run: Path, buckets: range) -> pa.Table:
-    # read, not memory-mapped: mapped pages would count as memory of the process
+    """The rows of some buckets of a run."""
+    # Read, not memory-mapped: mapped pages would count as memory of the process.
     with pa.OSFile(str(run)) as source, pa.ipc.open_file(source) as reader:
         return pa.Table.from_batches([reader.get_batch(i) for i in buckets], schema=reader.schema)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -17,6 +17,8 @@ from dkl.data.ingest.precision import EXACT, EXACT_FLOAT32, NumberSample, why_do
 MAX_CATEGORIES = 1_000
 """More distinct texts than this make a column one of high cardinality, unless the user names it in `categorical`."""
 MAX_CHOSEN_CATEGORIES = 100_000
+# So many values are looked at before all others.
+_FEW = 32
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class ColumnStatistics:
             The column was of one kind here and of another there.
         """
         if self.kind == "empty" or other.kind == "empty":
+            # A stretch without any value says nothing of the kind.
             known = other if self.kind == "empty" else self
             return replace(known, rows=self.rows + other.rows, missing=self.missing + other.missing)
         if self.kind != other.kind:
@@ -82,6 +85,7 @@ class ColumnStatistics:
         )
 
     def _merged_categories(self, other: ColumnStatistics) -> dict[str, int] | None:
+        # Too many in one stretch are too many in both: their names were not kept.
         if self.categories is None or other.categories is None:
             return None
         counts = dict(self.categories)
@@ -107,6 +111,7 @@ class TableStatistics:
     def why_double(self, place: int) -> str:
         """Why column number `place` needs float64, in words; an empty text where float32 holds what matters of it."""
         column = self.columns[place]
+        # One value in all rows needs no precision: it says nothing that could be learned.
         if column.kind != "number" or column.fits_float32 or column.minimum == column.maximum:
             return ""
         return why_double(self.sample.values[:, place], rounds_whole_numbers=column.is_whole)
@@ -132,7 +137,7 @@ def table_statistics(table: pa.Table, *, categorical: Collection[str] = (), firs
     check_kinds(table.schema.remove_metadata())
     chosen = set(categorical)
     keys, rows = NumberSample.rows_of(first_row, table.num_rows)
-    # a column at a time is written, so the values of one lie side by side
+    # A column at a time is written, so the values of one lie side by side.
     sampled = np.full((table.num_columns, len(rows)), np.nan).T
     seen = [
         _column(name, table.column(name), chosen, first_row, rows, sampled[:, place])
@@ -159,7 +164,16 @@ def _column(
     if kind == "empty":
         return ColumnStatistics(name, "empty", len(column), len(column))
     if kind == "category" or name in categorical:
-        return _category(name, column, MAX_CHOSEN_CATEGORIES if name in categorical else MAX_CATEGORIES)
+        values = texts(column)
+        counted = pc.value_counts(values.drop_null())
+        limit, categories = MAX_CHOSEN_CATEGORIES if name in categorical else MAX_CATEGORIES, None
+        # How often each occurs, as long as they are no more than the limit.
+        if len(counted) <= limit:
+            labels, counts = (counted.field(key).to_pylist() for key in ("values", "counts"))
+            categories = dict(zip(labels, counts, strict=True))
+        return ColumnStatistics(
+            name, "category", len(values), values.null_count, categories=categories, max_categories=limit
+        )
     check_exact(name, column, first_row)
     values = numbers(column)
     seen = _number(name, "boolean" if kind == "boolean" else "number", values, first_row)
@@ -167,42 +181,20 @@ def _column(
         return seen
     sampled[:] = values[rows]
     largest = max(-seen.minimum, seen.maximum)
-    # beyond 2**53 every float64 is whole, whatever it measures
-    is_whole = largest <= EXACT and _all_whole(values)
-    fits = (is_whole and largest <= EXACT_FLOAT32) or _all_float32(values)
+
+    def is_unchanged(rounded: Callable[[np.ndarray], np.ndarray]) -> bool:
+        """Whether rounding changes no value; of most columns where it does, the first few tell."""
+        return all(((part == rounded(part)) | np.isnan(part)).all() for part in (values[:_FEW], values))
+
+    # Beyond 2**53 every float64 is whole, whatever it measures.
+    is_whole = largest <= EXACT and is_unchanged(np.rint)
+    with np.errstate(over="ignore"):
+        fits = (is_whole and largest <= EXACT_FLOAT32) or is_unchanged(lambda part: part.astype(np.float32))
     return replace(seen, is_whole=is_whole, fits_float32=fits)
 
 
-_FEW = 32
-
-
-def _all_whole(values: np.ndarray) -> bool:
-    # of most columns that are not, a few values tell
-    return all(((part == np.rint(part)) | np.isnan(part)).all() for part in (values[:_FEW], values))
-
-
-def _all_float32(values: np.ndarray) -> bool:
-    for part in (values[:_FEW], values):
-        with np.errstate(over="ignore"):
-            held = part.astype(np.float32)
-        if not ((part == held) | np.isnan(part)).all():
-            return False
-    return True
-
-
-def _category(name: str, column: pa.ChunkedArray, limit: int) -> ColumnStatistics:
-    values = texts(column)
-    counted = pc.value_counts(values.drop_null())
-    categories = None
-    if len(counted) <= limit:
-        names, counts = (counted.field(key).to_pylist() for key in ("values", "counts"))
-        categories = dict(zip(names, counts, strict=True))
-    return ColumnStatistics(
-        name, "category", len(values), values.null_count, categories=categories, max_categories=limit
-    )
-
-
 def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> ColumnStatistics:
+    """The sum and the range of the numbers that are there, and the first infinite one, which is refused later."""
     there = values[np.isfinite(values)]
     missing = int(np.isnan(values).sum())
     infinite = None
@@ -211,5 +203,6 @@ def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> 
         infinite = first_row + row, float(values[row])
     if not len(there):
         return ColumnStatistics(name, kind, len(values), missing, infinite=infinite)
+    # Of the finite values; missing ones have no part in the mean that fills them.
     total, low, high = float(there.sum()), float(there.min()), float(there.max())
     return ColumnStatistics(name, kind, len(values), missing, total, low, high, infinite=infinite)

@@ -34,33 +34,26 @@ class Probe:
 
 
 def probed(files: list[InputFile], reader: TableFormat) -> list[Probe]:
-    """The columns of every file, and behind them those that the names of its folders give."""
-    return [_with_partition(reader.probe(file)) for file in files]
+    """The columns of every file, and behind them those that the names of its folders give.
 
-
-def _with_partition(probe: Probe) -> Probe:
-    keys = [key for key, _ in probe.file.partition]
-    twice = [key for key in keys if key in probe.schema.names or keys.count(key) > 1]
-    if twice:
-        raise ValueError(
-            f"'{probe.file.name}' has the column '{twice[0]}' and stands in a folder '{twice[0]}=...', which would be "
-            "a column of that name, too; rename the folder or the column"
-        )
-    fields = [pa.field(key, pa.array([value]).type) for key, value in probe.file.partition]
-    return replace(probe, schema=pa.schema([*probe.schema, *fields]))
-
-
-def _partitioned(file: InputFile, reader: TableFormat, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
-    """The rows of a file with the columns of its folders, in the order of `schema`."""
-    beside = dict(file.partition)
-    stored = pa.schema([field for field in schema if field.name not in beside])
-    for table, n_bytes in reader.read(file, stored):
-        columns = {name: table.column(name) for name in stored.names}
-        for name, value in beside.items():
-            if name in schema.names:
-                constant = pa.chunked_array([pa.repeat(pa.scalar(value), table.num_rows)])
-                columns[name] = plain(constant, schema.field(name))
-        yield pa.table([columns[name] for name in schema.names], schema=schema), n_bytes
+    Raises
+    ------
+    ValueError
+        A file has a column of the name that one of its folders gives.
+    """
+    probes = []
+    for file in files:
+        probe = reader.probe(file)
+        keys = [key for key, _ in file.partition]
+        twice = [key for key in keys if key in probe.schema.names or keys.count(key) > 1]
+        if twice:
+            raise ValueError(
+                f"'{file.name}' has the column '{twice[0]}' and stands in a folder '{twice[0]}=...', which would be a "
+                "column of that name, too; rename the folder or the column"
+            )
+        fields = [pa.field(key, pa.array([value]).type) for key, value in file.partition]
+        probes.append(replace(probe, schema=pa.schema([*probe.schema, *fields])))
+    return probes
 
 
 class TableFormat(Protocol):
@@ -99,10 +92,15 @@ def common_schema(
         with problems.collected():
             _check_names(probe, probes[0])
     problems.raise_all()
+    # Order and names are those of the first file; the others may have their columns in any order.
     names, texts = _without(probes[0].schema.names, drop), set(as_text)
     problems = Problems() if further is None else further
     with problems.collected():
-        _check_named(names, probes[0])
+        if "" in names:
+            raise ValueError(
+                f"column {names.index('') + 1} of '{probes[0].file.name}' has no name, as a row index written by "
+                "pandas has none; leave it out with drop=[''], or name it"
+            )
     for probe in probes:
         with problems.collected(), located(f"'{probe.file.name}'"):
             check_kinds(pa.schema([probe.schema.field(name) for name in names]), as_text=texts)
@@ -118,6 +116,7 @@ def common_schema(
 
 
 def _check_names(probe: Probe, first: Probe) -> None:
+    """Refuse a file whose columns are not those of the first one, in whatever order."""
     names = probe.schema.names
     twice = repeated(names)
     if twice:
@@ -141,15 +140,8 @@ def _without(names: list[str], others: Collection[str]) -> list[str]:
     return [name for name in names if name not in known]
 
 
-def _check_named(names: list[str], first: Probe) -> None:
-    if "" in names:
-        raise ValueError(
-            f"column {names.index('') + 1} of '{first.file.name}' has no name, as a row index written by pandas has "
-            f"none; leave it out with drop=[''], or name it"
-        )
-
-
 def _common_type(name: str, probes: list[Probe], as_text: bool) -> pa.DataType:
+    """The type in which a column of all files is read: the one that holds the values of each."""
     if as_text:
         return pa.string()
     common, where = pa.null(), ""
@@ -157,26 +149,27 @@ def _common_type(name: str, probes: list[Probe], as_text: bool) -> pa.DataType:
         plain = plain_type(probe.schema.field(name).type)
         if pa.types.is_null(common) or plain == common:
             common, where = plain, where or probe.file.name
+        # Float32 in one file and float64 in another.
         elif pa.types.is_floating(common) and pa.types.is_floating(plain):
             common = pa.float64()
         elif not pa.types.is_null(plain):
+            called = {"string": "texts", "bool": "booleans"}
+            here, there = (called.get(str(dtype), "numbers") for dtype in (plain, common))
             raise TypeError(
-                f"column '{name}' holds {_called(plain)} in '{probe.file.name}' and {_called(common)} in '{where}'; "
-                f"make it one type, or take its values as names: categorical=['{name}']"
+                f"column '{name}' holds {here} in '{probe.file.name}' and {there} in '{where}'; make it one type, or "
+                f"take its values as names: categorical=['{name}']"
             )
-    # a column without any value yet: later rows, if they hold some, must be numbers
+    # A column without any value yet: later rows, if they hold some, must be numbers.
     return pa.float64() if pa.types.is_null(common) else common
-
-
-def _called(plain: pa.DataType) -> str:
-    return {"string": "texts", "bool": "booleans"}.get(str(plain), "numbers")
 
 
 def pieces(tables: Iterable[tuple[pa.Table, int]], schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
     """The same rows in pieces whose size follows from the schema alone: sums over them do not depend on files' cuts."""
+    # About 4 MiB of numbers, and at least 1,024 rows however many columns there are.
     rows = max(1024, min(65_536, _PIECE_BYTES // (8 * max(len(schema), 1))))
     pending: list[pa.Table] = []
     count = n_bytes = 0
+    # Whole pieces are handed on as soon as there are any; what is left waits for the next table, of whatever file.
     for table, table_bytes in tables:
         pending.append(table)
         count += table.num_rows
@@ -193,4 +186,18 @@ def pieces(tables: Iterable[tuple[pa.Table, int]], schema: pa.Schema) -> Iterato
 
 def file_tables(files: list[InputFile], reader: TableFormat, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
     """All rows of all files in their order, in `pieces`, with the bytes of input that each accounts for."""
-    return pieces((table for file in files for table in _partitioned(file, reader, schema)), schema)
+
+    def partitioned() -> Iterator[tuple[pa.Table, int]]:
+        """The rows of each file with the columns that the names of its folders give, in the order of `schema`."""
+        for file in files:
+            beside = dict(file.partition)
+            stored = pa.schema([field for field in schema if field.name not in beside])
+            for table, n_bytes in reader.read(file, stored):
+                columns = {name: table.column(name) for name in stored.names}
+                for name, value in beside.items():
+                    if name in schema.names:
+                        constant = pa.chunked_array([pa.repeat(pa.scalar(value), table.num_rows)])
+                        columns[name] = plain(constant, schema.field(name))
+                yield pa.table([columns[name] for name in schema.names], schema=schema), n_bytes
+
+    return pieces(partitioned(), schema)

@@ -80,16 +80,18 @@ class TargetSummary:
         kind = column_kind(column.type)
         if kind is None:
             raise TypeError(f"target: {why_unusable(self.name, column.type)}")
+        # Types are those of the whole input, so that this is a type that changes from file to file.
         if self.kind not in ("empty", kind):
             raise TypeError(f"target '{self.name}' holds {self.kind} values up to row {self.rows}, then {kind} values")
         if kind == "category":
             values = texts(column)
             self._check_there(np.asarray(values.is_null().to_numpy()))
+            # A class whose rows all have weight 0 is no class.
             values = values if counted is None else values.filter(pa.array(counted))
-            found = set(values.unique().to_pylist())
-            if wrong := sorted(label for label in found if "\0" in label):
+            labels = set(values.unique().to_pylist())
+            if wrong := sorted(label for label in labels if "\0" in label):
                 raise ValueError(f"target '{self.name}' holds a NUL character in the label {wrong[0]!r}; remove it")
-            self._labels |= found
+            self._labels |= labels
         else:
             values = self._checked(numbers(column))
             self._add_numbers(values if counted is None else values[counted])
@@ -102,6 +104,7 @@ class TargetSummary:
             )
 
     def _checked(self, values: np.ndarray) -> np.ndarray:
+        """The numbers, none of them missing or infinite."""
         self._check_there(np.isnan(values))
         infinite = np.flatnonzero(np.isinf(values))
         if len(infinite):
@@ -111,10 +114,12 @@ class TargetSummary:
         return values
 
     def _add_numbers(self, values: np.ndarray) -> None:
+        """Note what decides the task: the first fraction, else the distinct numbers, as long as they may be classes."""
         fractional = values[values != np.trunc(values)]
         if len(fractional) and self._fractional is None:
             self._fractional = float(fractional[0])
         self._largest = max(self._largest, float(np.abs(values).max(initial=0.0)))
+        # Beyond, the numbers are quantities, or too many: gathering all of them would take memory without a bound.
         if self._fractional is None and len(self._labels) <= MAX_CLASSES:
             self._labels |= set(np.unique(values).tolist())
 
@@ -134,12 +139,12 @@ class TargetSummary:
             One class; texts for regression; fractions for classification; whole numbers with so many values that the
             task has to be said.
         """
-        chosen = self._task() if task == "auto" else task
-        if chosen == "regression":
+        if (self._task() if task == "auto" else task) == "regression":
             if self.kind == "category":
                 raise ValueError(f"target '{self.name}' holds texts, and task='regression' needs numbers")
             return Target("regression", None)
         self._check_classes()
+        # Sorted, so that codes do not depend on the order in which labels were met.
         labels = sorted(self._labels)
         if self.kind == "category":
             return Target("classification", np.array(labels, np.str_))
@@ -147,8 +152,11 @@ class TargetSummary:
         return Target("classification", np.array(labels).astype(dtype))
 
     def _task(self) -> Task:
+        """The task that the values tell; whole numbers of which there are many may be either, and are asked about."""
         if self._fractional is not None:
             return "regression"
+        # Many different whole numbers may be counts as well as codes. A wrong guess would learn a thousand classes, or
+        # a line through postcodes.
         ambiguous = self.kind == "number" and len(self._labels) > min(AUTO_CLASSES, max(20, self.rows // ROWS_A_CLASS))
         if ambiguous:
             raise ValueError(
@@ -158,6 +166,7 @@ class TargetSummary:
         return "classification"
 
     def _check_classes(self) -> None:
+        """Refuse labels that can be no classes."""
         if self._fractional is not None:
             raise ValueError(
                 f"target '{self.name}' holds fractions ({self._fractional:g}), not labels; use task='regression'"
@@ -201,6 +210,7 @@ class WeightSummary:
         if column_kind(column.type) not in ("number", "boolean"):
             raise ValueError(f"weight '{self.name}' holds {column.type} values; weights are numbers")
         values = numbers(column)
+        # NaN fails both comparisons, and is a wrong weight like any other.
         wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
         if len(wrong):
             raise ValueError(

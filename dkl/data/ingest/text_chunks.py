@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 LONGEST_LINE = 64 * 2**20
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# what a file begins with that is no text, and what to do with it
+# What a file begins with that is no text, and what to do with it.
 _OTHER_KINDS = {
     b"\x1f\x8b": "gzip data; give the file a name that ends in .gz",
     b"PK\x03\x04": "a zip archive (or an Excel workbook); unpack it, or save its rows as CSV",
@@ -47,8 +47,9 @@ def text_chunks(
         `LONGEST_LINE` bytes; the message has the file and the line.
     """
     rest, line, at_start = b"", 1, True
-    # the first piece is long enough to tell what kind of file this is
+    # The first piece is long enough to tell what kind of file this is.
     while data := stream.read(max(chunk_bytes, 16) if at_start else chunk_bytes):
+        # No text has one; what follows would be cut off by whoever takes it for the end of a text.
         if b"\0" in data:
             _check_kind(rest + data, name)
             raise ValueError(
@@ -58,11 +59,13 @@ def text_chunks(
         data = rest + data
         if at_start:
             _check_kind(data, name)
+            # The mark would become a part of the first column's name.
             text = data.removeprefix(_BYTE_ORDER_MARK)
             text = text if quotes is None else text.lstrip(b"\r\n")
             line += _line_ends(data[: len(data) - len(text)])
             data, at_start = text, not text
         if quotes is None:
+            # What comes after the last line end waits for the next piece.
             end = data.rfind(b"\n") + 1
         else:
             end = _checked(data, name, line, quotes, at_end=False).last_row_end()
@@ -79,22 +82,25 @@ def text_chunks(
 
 
 def _check_kind(data: bytes, name: str) -> None:
+    """Refuse data that begins as a known kind of file does which is no text."""
     for beginning, kind in _OTHER_KINDS.items():
         if data.startswith(beginning):
             raise ValueError(f"'{name}' begins as no text does: it is {kind}")
 
 
 def _checked(data: bytes, name: str, line: int, quotes: QuoteRules, *, at_end: bool) -> QuotedText:
+    """The quoted text, unless a value in it cannot be meant: then the error names the line where it begins."""
     text = QuotedText(data, quotes)
-    found = text.fault(at_end=at_end)
-    if found is not None:
-        place, fault = found
-        raise ValueError(f"'{name}', line {line + _line_ends(data[:place])}: {fault}")
+    fault = text.fault(at_end=at_end)
+    if fault is not None:
+        place, what = fault
+        raise ValueError(f"'{name}', line {line + _line_ends(data[:place])}: {what}")
     return text
 
 
 def _line_ends(data: bytes) -> int:
     """Line ends as an editor counts them."""
+    # Old Macintosh files end their lines with a carriage return alone.
     return data.count(b"\n") or data.count(b"\r")
 
 
@@ -105,6 +111,8 @@ def in_order(
     running: deque[Future[Result]] = deque()
     try:
         for item in items:
+            # Submitted in order and taken in order: the slowest of those under way is waited for, and memory stays
+            # bounded.
             running.append(pool.submit(function, item))
             if len(running) >= window:
                 yield running.popleft().result()

@@ -10,18 +10,10 @@ import numpy as np
 from scipy import sparse
 
 from dkl.data.counts import RowCounts
-from dkl.data.sources.rows import PARTS, drop_weightless, nbytes_of, without_x
+from dkl.data.sources.rows import TicketReader, drop_weightless, nbytes_of, without_x
 from dkl.data.store.blocking import block_bounds, memory_block_rows, row_bytes
 from dkl.data.store.digests import rows_digest
 from dkl.protocols.block import Block
-
-
-class MemoryReader:
-    """The reader of rows that travel in the ticket."""
-
-    def load(self, ticket: Block, parts: tuple[str, ...] = PARTS) -> Block:
-        """The rows of `ticket` whose weight is not 0."""
-        return drop_weightless(ticket)
 
 
 class ArraySource:
@@ -52,6 +44,7 @@ class ArraySource:
         row_id: np.ndarray | None = None,
         rows_a_block: int | None = None,
     ) -> None:
+        # Not copied: the caller keeps these arrays as they are for as long as the source is in use.
         self._X, self._y, self._weight = X, y, weight
         self.row_id = np.arange(X.shape[0], dtype=np.int64) if row_id is None else row_id
         self._n_classes = n_classes
@@ -71,7 +64,7 @@ class ArraySource:
 
     @cached_property
     def counts(self) -> RowCounts:
-        return RowCounts.of_blocks(self.light_blocks(), self._n_classes)
+        return RowCounts.of_blocks(self.blocks_without_x(), self._n_classes)
 
     @property
     def _numbers(self) -> range:
@@ -88,13 +81,14 @@ class ArraySource:
 
     @cached_property
     def fingerprint(self) -> str:
+        # The shape and the cut are part of it: the same rows in other blocks give sums with other bits.
         digest = hashlib.sha256(repr((self._X.shape, self.dtype.str, self._n_classes, self.rows_a_block)).encode())
         for i in self._numbers:
             digest.update(rows_digest(self.ticket(i)))
         return digest.hexdigest()
 
-    def reader(self) -> MemoryReader:
-        return MemoryReader()
+    def reader(self) -> TicketReader:
+        return TicketReader()
 
     def ticket(self, index: int) -> Block:
         """The rows of block `index`: views of the arrays, rows of weight 0 among them."""
@@ -105,11 +99,13 @@ class ArraySource:
 
     def reordered(self, order: np.ndarray) -> Iterator[Block]:
         """Blocks of the rows in another order, each copied when it is asked for."""
+        # Rows of one block of the result come from all over X, so that this is the one place where rows in memory are
+        # copied.
         for index in self._numbers:
             rows = order[self._bounds[index] : self._bounds[index + 1]]
             y = None if self._y is None else self._y[rows]
             weight = None if self._weight is None else self._weight[rows]
             yield drop_weightless(Block(index, self._X[rows], y, weight, self.row_id[rows]))
 
-    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         return (drop_weightless(without_x(self.ticket(index))) for index in self._numbers)

@@ -28,7 +28,7 @@ from dkl.data.labels import (
 )
 from dkl.data.schema import Task
 from dkl.data.soundness import check_pointers, whole_csr
-from dkl.data.sources.rows import LIGHT_PARTS, PARTS, drop_weightless
+from dkl.data.sources.rows import PARTS, PARTS_WITHOUT_X, drop_weightless
 from dkl.data.store.blocking import block_bounds, block_rows, sparse_row_bytes
 from dkl.data.store.digests import rows_digest
 from dkl.data.store.location import Location
@@ -85,9 +85,13 @@ class CsrGroup:
         return self.group.attrs[name]
 
     def __getitem__(self, rows: slice) -> sparse.csr_array:
+        # One pointer more than there are rows: the end of the last row.
         indptr = np.asarray(self._array("indptr")[rows.start : rows.stop + 1])
+        # Pointers count from the first row of the whole matrix; within a slice they are checked from its own first
+        # entry.
         before = max(int(indptr[0]), 0) if rows.start and len(indptr) else 0
         check_pointers(indptr - before, rows.stop - rows.start, self.nnz - before, first_line=rows.start)
+        # Only the entries of these rows are read.
         entries = slice(int(indptr[0]), int(indptr[-1]))
         data, indices = (np.asarray(self._array(name)[entries]) for name in ("data", "indices"))
         return whole_csr(data, indices, indptr - indptr[0], self.shape[1])
@@ -129,6 +133,7 @@ class InPlaceReader:
         """
         with located(f"block {ticket.index} of {self.place}"):
             n_rows = ticket.stop - ticket.start
+            # Weights come first: they say which labels count and which rows stay.
             weight = checked_weight(self._part("weight", ticket), n_rows, first_row=ticket.start)
             X = self._rows(ticket) if "X" in parts else np.empty((n_rows, 0))
             y = self._targets(ticket, weight) if "y" in parts else None
@@ -166,6 +171,7 @@ class InPlaceSource:
     """
 
     def __init__(self, X: Any, y: Any, weight: Any, classes: np.ndarray | None) -> None:
+        # What is a zarr array is read block by block; values in memory travel with the tickets.
         given = {"X": X, "y": y, "weight": weight}
         self._arrays = {n: a for n, a in given.items() if isinstance(a, zarr.Array | CsrGroup)}
         self._held = {n: np.asarray(a) for n, a in given.items() if a is not None and n not in self._arrays}
@@ -179,7 +185,7 @@ class InPlaceSource:
 
     @cached_property
     def counts(self) -> RowCounts:
-        return RowCounts.of_blocks(self.light_blocks(), None if self._classes is None else len(self._classes))
+        return RowCounts.of_blocks(self.blocks_without_x(), None if self._classes is None else len(self._classes))
 
     @property
     def block_rows(self) -> np.ndarray:
@@ -225,9 +231,9 @@ class InPlaceSource:
         start, stop = int(self._bounds[index]), int(self._bounds[index + 1])
         return InPlaceTicket(index, start, stop, {name: values[start:stop] for name, values in self._held.items()})
 
-    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         reader = self.reader()
-        return (reader.load(self.ticket(index), LIGHT_PARTS) for index in range(self.n_blocks))
+        return (reader.load(self.ticket(index), PARTS_WITHOUT_X) for index in range(self.n_blocks))
 
 
 def classes_in_place(y: Any, task: TaskChoice, classes: Any, weight: Any = None) -> tuple[Task, np.ndarray | None]:
@@ -262,7 +268,9 @@ def rows_in_place(X: Any) -> int:
     """Rows a block: whole chunks of X where they fit, else parts of one."""
     if isinstance(X, CsrGroup):
         return block_rows(sparse_row_bytes(X.nnz, X.shape[0], X.dtype), X.shape[0])
+    # A chunk that two blocks share is read and decoded twice in every pass, so that blocks end where chunks do.
     rows, chunk = block_rows(X.shape[1] * X.dtype.itemsize), int(X.chunks[0])
+    # A chunk larger than a block is cut into even parts; each block then reads the chunk that it lies in.
     if chunk > rows:
         return -(-chunk // -(-chunk // rows))
     return rows // chunk * chunk

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import dask
 import dask.array as da
@@ -17,7 +16,7 @@ from scipy import sparse
 
 from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows, stored_dtype
 from dkl.data.counts import RowCounts
-from dkl.data.dataset import Dataset
+from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import (
     TaskChoice,
     as_targets,
@@ -30,20 +29,23 @@ from dkl.data.labels import (
     sorted_classes,
 )
 from dkl.data.schema import Schema, Task
-from dkl.data.sources.rows import PARTS, drop_weightless
+from dkl.data.sources.rows import TicketReader, drop_weightless
 from dkl.data.store.blocking import block_bounds, block_rows, row_bytes
 from dkl.errors import located
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 
 _AT_ONCE = 64
 
 
-def is_lazy(value: Any) -> bool:
+def is_lazy(value: object) -> bool:
     """Whether `value` is a Dask array, series or delayed frame of values."""
     return dask.is_dask_collection(value)
 
 
-def aligned(X: Any, y: Any, weight: Any, rows_a_block: int | None = None) -> tuple[Any, Any, Any]:
+def aligned(
+    X: GivenRows, y: GivenValues, weight: GivenValues, rows_a_block: int | None = None
+) -> tuple[da.Array, da.Array | None, da.Array | None]:
     """X in blocks of rows, columns in one piece, and y and weight cut as X is; unknown chunk sizes are computed.
 
     Raises
@@ -51,7 +53,7 @@ def aligned(X: Any, y: Any, weight: Any, rows_a_block: int | None = None) -> tup
     ValueError
         X is not two-dimensional or has no rows, or y or weight have another number of rows.
     """
-    # rows in memory are one chunk now, which is cut as the other arrays are
+    # Rows in memory are one chunk now, which is cut as the other arrays are.
     X = _known(X, "X") if is_lazy(X) else da.from_array(as_rows(X), chunks=-1, asarray=False)
     if X.ndim != 2:
         raise ValueError(f"X has shape {X.shape}; expected 2D rows and columns. Reshape your data: X.reshape(-1, 1)")
@@ -64,12 +66,13 @@ def aligned(X: Any, y: Any, weight: Any, rows_a_block: int | None = None) -> tup
     stored_dtype(X.dtype)
     rows = rows_a_block or block_rows(row_bytes(X), X.shape[0])
     bounds = block_bounds(X.shape[0], rows)
+    # Blocks of dkl's own size, whatever the chunks were: sums depend on the cut, and memory does.
     chunks = tuple(int(n) for n in np.diff(bounds))
     X = X.rechunk((chunks, (X.shape[1],)))
     return X, targets_beside(y, chunks), weights_beside(weight, chunks)
 
 
-def as_dask_array(values: Any, name: str) -> da.Array:
+def as_dask_array(values: GivenValues, name: str) -> da.Array:
     """A Dask collection as an array, whose chunks may have unknown sizes.
 
     Raises
@@ -87,7 +90,7 @@ def as_dask_array(values: Any, name: str) -> da.Array:
     return values.to_dask_array()
 
 
-def _known(values: Any, name: str) -> da.Array:
+def _known(values: GivenValues, name: str) -> da.Array:
     """A Dask array or frame as an array whose chunks have known sizes."""
     values = as_dask_array(values, name)
     if any(np.isnan(n) for sizes in values.chunks for n in sizes):
@@ -95,7 +98,7 @@ def _known(values: Any, name: str) -> da.Array:
     return values
 
 
-def targets_beside(y: Any, chunks: tuple[int, ...]) -> da.Array | None:
+def targets_beside(y: GivenValues, chunks: tuple[int, ...]) -> da.Array | None:
     """Targets as a Dask array of (n,) or (n, t) in the given chunks of rows; values in memory are checked now."""
     if y is None:
         return None
@@ -105,7 +108,7 @@ def targets_beside(y: Any, chunks: tuple[int, ...]) -> da.Array | None:
     return _cut(y, chunks)
 
 
-def weights_beside(weight: Any, chunks: tuple[int, ...]) -> da.Array | None:
+def weights_beside(weight: GivenValues, chunks: tuple[int, ...]) -> da.Array | None:
     """Weights as a Dask array of (n,) in the given chunks of rows; values in memory are checked now."""
     if weight is None:
         return None
@@ -130,14 +133,14 @@ class MakeBlock:
 
     classes: np.ndarray | None
 
-    def __call__(self, index: int, first_row: int, X: Any, y: Any, weight: Any) -> Block:
+    def __call__(self, index: int, first_row: int, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> Block:
         with located(f"block {index} of a Dask array"):
             rows = as_rows(X)
             check_rows(rows, first_row=first_row)
-            return self.light(index, first_row, rows, y, weight)
+            return self.beside(index, first_row, rows, y, weight)
 
-    def light(self, index: int, first_row: int, X: Any, y: Any, weight: Any) -> Block:
-        """The block with `X` as it is given."""
+    def beside(self, index: int, first_row: int, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> Block:
+        """The block with checked targets and weights beside an `X` that is taken as it is given."""
         n_rows = X.shape[0]
         weight = checked_weight(weight, n_rows, first_row=first_row)
         if y is not None:
@@ -151,14 +154,6 @@ class MakeBlock:
         return Block(index, X, y, weight, np.arange(first_row, first_row + n_rows, dtype=np.int64))
 
 
-class ComputedReader:
-    """The reader of blocks that Dask has computed."""
-
-    def load(self, ticket: Block, parts: tuple[str, ...] = PARTS) -> Block:
-        """The rows of `ticket` whose weight is not 0."""
-        return drop_weightless(ticket)
-
-
 class DaskSource:
     """Rows of Dask arrays; see `dkl.protocols.source.BlockSource` for the attributes.
 
@@ -170,7 +165,7 @@ class DaskSource:
 
     stored_nbytes = 0
 
-    def __init__(self, X: Any, y: Any, weight: Any, classes: np.ndarray | None) -> None:
+    def __init__(self, X: da.Array, y: da.Array | None, weight: da.Array | None, classes: np.ndarray | None) -> None:
         self._X, self._y, self._weight = X, y, weight
         self._make = MakeBlock(classes)
         self._n_classes = None if classes is None else len(classes)
@@ -196,12 +191,13 @@ class DaskSource:
 
     @cached_property
     def counts(self) -> RowCounts:
-        return RowCounts.of_blocks(self.light_blocks(), self._n_classes)
+        return RowCounts.of_blocks(self.blocks_without_x(), self._n_classes)
 
     @property
     def block_nbytes(self) -> int:
         """For sparse rows, whose density is not known ahead, as if a twentieth of the values were not zero."""
         width = self.n_columns * self.dtype.itemsize
+        # A twentieth of the values, each with a column number beside it: a tenth of the dense bytes.
         width = max(width // 10, 16) if self.is_sparse else width
         return max(self._sizes) * (width + 8 * (1 + self.has_y + self.has_weight))
 
@@ -211,46 +207,46 @@ class DaskSource:
 
     @cached_property
     def fingerprint(self) -> str:
+        # Dask names an array by a hash of what it is computed from; computing the rows to hash them would cost a pass.
         names = [None if a is None else (a.name, a.chunks) for a in (self._X, self._y, self._weight)]
         return hashlib.sha256(repr((names, self._make.classes)).encode()).hexdigest()
 
-    def reader(self) -> ComputedReader:
-        return ComputedReader()
+    def reader(self) -> TicketReader:
+        return TicketReader()
 
     @cached_property
-    def _pieces(self) -> list[tuple[Any, Any, Any]]:
-        columns = [[None] * self.n_blocks if a is None else list(a.to_delayed().ravel()) for a in self._arrays]
+    def _chunks(self) -> list[tuple[Delayed, Delayed | None, Delayed | None]]:
+        """The chunks of X, y and the weights that make up each block."""
+        arrays = (self._X, self._y, self._weight)
+        columns = [[None] * self.n_blocks if a is None else list(a.to_delayed().ravel()) for a in arrays]
         return list(zip(*columns, strict=True))
-
-    @property
-    def _arrays(self) -> tuple[Any, Any, Any]:
-        return self._X, self._y, self._weight
 
     def ticket(self, index: int) -> Delayed:
         """A Delayed of the rows of block `index`, rows of weight 0 among them."""
-        X, y, weight = self._pieces[index]
-        return delayed(self._make, pure=False)(index, int(self._starts[index]), X, y, weight)
+        return delayed(self._make, pure=False)(index, int(self._starts[index]), *self._chunks[index])
 
-    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
-        light = delayed(self._make.light, pure=False)
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+        beside = delayed(self._make.beside, pure=False)
+        # Many at once, since these graphs are small; not all, since those of a million blocks are not.
         for start in range(0, self.n_blocks, _AT_ONCE):
             indices = range(start, min(start + _AT_ONCE, self.n_blocks))
-            empty = [np.empty((self._sizes[i], 0)) for i in indices]
             tasks = [
-                light(i, int(self._starts[i]), x, *self._pieces[i][1:]) for i, x in zip(indices, empty, strict=True)
+                beside(i, int(self._starts[i]), np.empty((self._sizes[i], 0)), *self._chunks[i][1:]) for i in indices
             ]
             yield from map(drop_weightless, dask.compute(*tasks))
 
 
-def lazy_dataset(X: Any, y: Any, weight: Any, *, task: TaskChoice = "auto", classes: Any = None) -> Dataset:
-    """The Dataset of Dask arrays; y and the weights are computed once, X is not (see `as_dataset`)."""
+def lazy_source(
+    X: GivenRows, y: GivenValues, weight: GivenValues, *, task: TaskChoice = "auto", classes: GivenValues = None
+) -> tuple[DaskSource, Schema]:
+    """The blocks of Dask arrays and their schema; y and the weights are computed once, X is not."""
     X, y, weight = aligned(X, y, weight)
-    found, labels = (None, None) if y is None else lazy_classes(y, weight, task, classes)
+    decided, labels = (None, None) if y is None else lazy_classes(y, weight, task, classes)
     schema = Schema(
         n_columns=X.shape[1],
         dtype=stored_dtype(X.dtype),
         is_sparse=sparse.issparse(X._meta),
-        task=found,
+        task=decided,
         classes=labels,
         n_targets=y.shape[1] if y is not None and y.ndim == 2 else None,
         has_weight=weight is not None,
@@ -258,11 +254,11 @@ def lazy_dataset(X: Any, y: Any, weight: Any, *, task: TaskChoice = "auto", clas
     source = DaskSource(X, y, weight, labels)
     if weight is not None:
         check_total_weight(source.counts.weights)
-    return Dataset(source, schema)
+    return source, schema
 
 
 def lazy_classes(
-    y: da.Array, weight: da.Array | None, task: TaskChoice, classes: Any
+    y: da.Array, weight: da.Array | None, task: TaskChoice, classes: GivenValues
 ) -> tuple[Task, np.ndarray | None]:
     """The task of a Dask array of targets and its sorted classes, found in one pass over y."""
     if task == "regression":
@@ -273,20 +269,20 @@ def lazy_classes(
         return "regression", None
     if classes is not None:
         return "classification", sorted_classes(classes)
-    pieces = y.to_delayed().ravel()
-    weights = [None] * len(pieces) if weight is None else weight.to_delayed().ravel()
-    starts = np.concatenate([[0], np.cumsum(y.chunks[0])])
-    look = delayed(_labels_of, pure=False)
-    parts = zip(pieces, weights, starts[:-1], strict=True)
-    seen = dask.compute(*(look(piece, weights_of_piece, task, int(start)) for piece, weights_of_piece, start in parts))
-    if any(labels is None for labels in seen):
+
+    def labels_of(chunk: np.ndarray, weights: np.ndarray | None, first_row: int) -> np.ndarray | None:
+        """The distinct labels of one chunk, of rows that count; None where its values are no labels."""
+        values = as_targets(chunk, first_row=first_row)
+        check_targets(values, first_row=first_row)
+        if task == "auto" and guess_task(values) == "regression":
+            return None
+        return np.unique(labels_that_count(values, checked_weight(weights, len(values), first_row=first_row)))
+
+    chunks = y.to_delayed().ravel()
+    weights = [None] * len(chunks) if weight is None else weight.to_delayed().ravel()
+    starts = np.concatenate([[0], np.cumsum(y.chunks[0])]).tolist()
+    look = delayed(labels_of, pure=False)
+    labels = dask.compute(*(look(*parts) for parts in zip(chunks, weights, starts[:-1], strict=True)))
+    if any(of_chunk is None for of_chunk in labels):
         return "regression", None
-    return "classification", sorted_classes(np.concatenate(seen))
-
-
-def _labels_of(y: Any, weight: Any, task: TaskChoice, first_row: int) -> np.ndarray | None:
-    values = as_targets(y, first_row=first_row)
-    check_targets(values, first_row=first_row)
-    if task == "auto" and guess_task(values) == "regression":
-        return None
-    return np.unique(labels_that_count(values, checked_weight(weight, len(values), first_row=first_row)))
+    return "classification", sorted_classes(np.concatenate(labels))

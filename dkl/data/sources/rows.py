@@ -17,11 +17,11 @@ from dkl.protocols.block import Block
 from dkl.protocols.source import BlockSource
 
 PARTS = ("X", "y", "weight", "row_id")
-LIGHT_PARTS = PARTS[1:]
+PARTS_WITHOUT_X = PARTS[1:]
 
 
 class RowReader(Protocol):
-    """A BlockReader that can leave parts of a block unread (X is then of zero columns, y and weight are None)."""
+    """A BlockReader that can leave parts of a block unread (X then has no columns, y and weight are None)."""
 
     def load(self, ticket: Any, parts: tuple[str, ...] = PARTS) -> Block: ...
 
@@ -37,13 +37,22 @@ class RowSource(BlockSource, Protocol):
 
     def reader(self) -> RowReader: ...
 
-    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         """Every block in turn without its X, read here and now; `extra` names row columns for `Block.columns`."""
         ...
 
 
+class TicketReader:
+    """The reader of blocks that are whole in their tickets: rows in memory, or such as Dask has computed."""
+
+    def load(self, ticket: Block, parts: tuple[str, ...] = PARTS) -> Block:
+        """The rows of `ticket` whose weight is not 0; all parts are there already, so none is left out."""
+        return drop_weightless(ticket)
+
+
 def drop_weightless(block: Block) -> Block:
     """The rows whose weight is not 0; the block itself when that is all of them."""
+    # The common case costs one look at the weights, and no copy.
     if block.weight is None or block.weight.all():
         return block
     return block.rows(np.flatnonzero(block.weight))
@@ -75,10 +84,14 @@ def lazy_part(source: RowSource, part: str, meta: Any, *, classes: np.ndarray | 
     """
     name = f"dkl-{part}-{uuid.uuid4().hex}"
     reader, tail = f"{name}-reader", (0,) * (meta.ndim - 1)
+    # One node holds the reader for all chunks; each chunk is a node of its own, so that Dask reads only what is asked
+    # for.
     graph: dict[Any, Any] = {reader: _Constant(source.reader())}
+    # Dask arrays may have chunks without rows, but many functions on them fail there.
     filled = np.flatnonzero(source.block_rows)
     tickets = [source.ticket(int(index)) for index in filled]
     for position, ticket in enumerate(tickets):
+        # The rows of a Dask source are nodes of another graph, to which this one refers.
         handed = ticket.key if isinstance(ticket, Delayed) else _Constant(ticket)
         graph[(name, position, *tail)] = (_read_part, reader, handed, part, _Constant(classes))
     if not tickets:

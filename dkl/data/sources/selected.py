@@ -16,6 +16,7 @@ from dkl.data.counts import RowCounts
 from dkl.data.ingest.staging import shuffle_keys
 from dkl.data.sources.rows import PARTS, RowReader, RowSource
 from dkl.protocols.block import Block
+from dkl.protocols.source import WrappedSource
 
 # keeps the order of a thinned sample apart from that of a shuffle with the same seed
 _THIN_SALT = 0x5448_494E
@@ -72,6 +73,7 @@ class Fewest:
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
         if self.count >= len(chosen):
             return chosen
+        # By row id, so that the sample is the same however the rows are cut into blocks within their share.
         keys = shuffle_keys(block.row_id[chosen], self.seed ^ _THIN_SALT)
         return np.sort(chosen[np.argpartition(keys, self.count)[: self.count]]) if self.count else chosen[:0]
 
@@ -93,6 +95,8 @@ class Thinned:
     @cached_property
     def kept(self) -> np.ndarray:
         """Rows of each block after thinning."""
+        # Block b keeps floor(B[b + 1] w / n) - floor(B[b] w / n) of its rows, where B are the rows before each block, w
+        # the rows wanted and n all rows: each within one row of its share, and w in all.
         before = np.concatenate([[0], np.cumsum(self.rows)])
         wanted = min(self.max_rows, int(before[-1]))
         return np.diff(before * wanted // max(int(before[-1]), 1))
@@ -149,7 +153,7 @@ def chosen_rows(block: Block, choosers: tuple[Chooser | Noting, ...], columns: I
     return block if len(chosen) == len(block.row_id) else block.rows(chosen)
 
 
-class SelectedSource:
+class SelectedSource(WrappedSource[RowSource]):
     """The rows of `base` that all `steps` keep; see `dkl.protocols.source.BlockSource` for the attributes.
 
     Parameters
@@ -172,20 +176,27 @@ class SelectedSource:
         n_classes: int | None,
         counts: RowCounts | None = None,
     ) -> None:
-        self.base, self.steps, self.block_rows = base, steps, np.asarray(rows, np.int64)
-        self.n_blocks, self.n_columns, self.dtype = base.n_blocks, base.n_columns, base.dtype
-        self.is_sparse, self.has_y, self.has_weight = base.is_sparse, base.has_y, base.has_weight
-        self.stored_nbytes = base.stored_nbytes
-        self.place = base.place
+        super().__init__(base)
+        self.steps = steps
+        self._rows = np.asarray(rows, np.int64)
         self._n_classes = n_classes
         self._counts = counts
 
+    @property
+    def has_y(self) -> bool:
+        return self.base.has_y
+
+    @property
+    def block_rows(self) -> np.ndarray:
+        return self._rows
+
     @cached_property
     def counts(self) -> RowCounts:
-        return self._counts or RowCounts.of_blocks(self.light_blocks(), self._n_classes)
+        return self._counts or RowCounts.of_blocks(self.blocks_without_x(), self._n_classes)
 
     @property
     def block_nbytes(self) -> int:
+        # The rows that are kept may be the fullest of a sparse block, so only those of dense rows take a known share.
         if self.is_sparse:
             return self.base.block_nbytes
         share = self.block_rows.max() / max(self.base.block_rows.max(), 1)
@@ -198,6 +209,7 @@ class SelectedSource:
 
     @property
     def read_nbytes(self) -> int:
+        # The whole block is read before its rows are chosen, and is there beside the copy of those that stay.
         return self.base.read_nbytes + self.base.block_nbytes
 
     @property
@@ -217,6 +229,7 @@ class SelectedSource:
     def ticket(self, index: int) -> Any:
         base = self.base.ticket(index)
         choosers = tuple(None if hasattr(step, "rule") else step.at(index) for step in self.steps)
+        # Where the rows are computed by Dask, so is the ticket: the choosers are added to what the base's graph makes.
         if isinstance(base, Delayed):
             return delayed(partial(SelectedTicket, choosers=choosers), pure=False)(base)
         return SelectedTicket(base, choosers)
@@ -224,9 +237,9 @@ class SelectedSource:
     def _choosers(self, index: int) -> tuple[Chooser | Noting, ...]:
         return tuple(step.at(index) for step in self.steps)
 
-    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         asked = _asked_of_base(extra, self._choosers(0))
-        for block in self.base.light_blocks(tuple(sorted({*asked} - {"row_id"}))):
+        for block in self.base.blocks_without_x(tuple(sorted({*asked} - {"row_id"}))):
             yield chosen_rows(block, self._choosers(block.index), extra)
 
 
@@ -240,6 +253,7 @@ def narrowed(
     source: RowSource, step: Step, rows: np.ndarray, *, n_classes: int | None, counts: RowCounts | None = None
 ) -> SelectedSource:
     """`source` after one more step; steps on one base are kept in one list, so that rows are copied once."""
+    # A view of a view: one list of steps, so that the rows of a block are copied once at the end.
     if isinstance(source, SelectedSource):
         return SelectedSource(source.base, (*source.steps, step), rows, n_classes=n_classes, counts=counts)
     return SelectedSource(source, (step,), rows, n_classes=n_classes, counts=counts)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dkl.data.counts import RowCounts
-from dkl.data.sources.rows import LIGHT_PARTS
+from dkl.data.sources.rows import PARTS_WITHOUT_X
 from dkl.data.splits import SplitSet, code_blocks
 from dkl.data.store.commit import Home
 from dkl.data.store.location import Location
@@ -31,6 +31,8 @@ class StoreSource:
     version = 0
 
     def __init__(self, store: OpenStore) -> None:
+        # The readers of this process find the store open already: opening it reads the manifest and every array's
+        # metadata.
         keep_open(store, store.token)
         self.location: Location = store.location
         self.schema = store.schema
@@ -52,17 +54,18 @@ class StoreSource:
 
     @property
     def block_nbytes(self) -> int:
-        return int((self._x_nbytes + self._manifest.stored_rows * self._light_row_nbytes).max())
+        return int((self._x_nbytes + self._manifest.stored_rows * self._row_nbytes_without_x).max())
 
     @property
     def _x_nbytes(self) -> np.ndarray:
         """Bytes of X in each block."""
         if self._manifest.entries is None:
             return self._manifest.stored_rows * self.n_columns * self.dtype.itemsize
+        # Of CSR rows: a value and an int32 column an entry, and an int32 pointer a row.
         return np.diff(self._manifest.entries) * (self.dtype.itemsize + 4) + 4 * (self._manifest.stored_rows + 1)
 
     @property
-    def _light_row_nbytes(self) -> int:
+    def _row_nbytes_without_x(self) -> int:
         columns = 1 + self.has_weight + len(self.schema.row_columns)
         return 8 * (columns + (self.schema.n_targets or 1) * self.has_y)
 
@@ -74,6 +77,7 @@ class StoreSource:
 
     @cached_property
     def fingerprint(self) -> str:
+        # The manifest's digest covers those of all blocks, so that no row is read for it.
         facts = [self._facts["manifest"], self._facts["rows_a_block"], self._facts["schema"]["classes"]]
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
@@ -89,6 +93,8 @@ class StoreSource:
 
     def block_identity(self, index: int) -> str:
         """Changes whenever a value or a label of a block changes, whatever happens to other blocks."""
+        # Stored digests of the block's parts, its rows and the labels that its codes stand for: nothing of any other
+        # block.
         digests = sorted((name, int(values[index])) for name, values in self._manifest.digests.items())
         return repr((int(self._manifest.stored_rows[index]), digests, self._facts["schema"]["classes"]))
 
@@ -112,13 +118,14 @@ class StoreSource:
     def ticket(self, index: int) -> int:
         return index
 
-    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         reader = self.reader()
-        return (reader.load(index, (*LIGHT_PARTS, *extra)) for index in range(self.n_blocks))
+        return (reader.load(index, (*PARTS_WITHOUT_X, *extra)) for index in range(self.n_blocks))
 
     def write_split(self, name: str, split: SplitSet, *, overwrite: bool) -> SplitSet:
         """Keep a set of splits beside the rows."""
         store = opened(self.location, self._facts["token"])
+        # Codes are kept of all stored rows, those of weight 0 too, since chunks of codes go beside chunks of rows.
         weights = (store.values("weight", i) if self.has_weight else None for i in range(self.n_blocks))
         codes = code_blocks(split, weights)
         chunk, shards = self._facts["rows_a_block"], self._facts["arrays"]["row_id"]["shards"]

@@ -12,10 +12,11 @@ import numpy as np
 from scipy import sparse
 
 from dkl.data.counts import RowCounts
-from dkl.data.sources.rows import LIGHT_PARTS, PARTS
+from dkl.data.sources.rows import PARTS, PARTS_WITHOUT_X
 from dkl.data.sources.stored import StoreSource
 from dkl.data.store.reader import StoreReader
 from dkl.protocols.block import Block
+from dkl.protocols.source import WrappedSource
 
 
 class VersionTicket(NamedTuple):
@@ -49,14 +50,17 @@ class VersionReader:
         """The rows of a block that are left, verified."""
         number, part, place, kept = ticket
         columns = [name for name in parts if name not in PARTS]
+        # Of a block that has lost all of its rows nothing is read at all.
         if kept is not None and not len(kept):
             return replace(self.empty, index=number, columns={name: np.empty(0, np.uint8) for name in columns})
+        # Codes of splits are kept beside the first part alone; appended blocks belong to one split as a whole.
         wanted = parts if part == 0 else tuple(name for name in parts if name in (*PARTS, *self.row_columns))
+        # In its own store the block has another number; sums, samples and row columns go by the one in the dataset.
         block = replace(self.parts[part].load(place, wanted), index=number)
         return block if kept is None else block.rows(kept)
 
 
-class VersionSource:
+class VersionSource(WrappedSource[StoreSource]):
     """The blocks of a version; see `dkl.protocols.source.BlockSource` for the attributes.
 
     Absolute block numbers stay: a dropped block has no rows, appended blocks come last.
@@ -68,20 +72,26 @@ class VersionSource:
     """
 
     def __init__(self, base: StoreSource) -> None:
+        super().__init__(base)
         self.location, self.schema = base.location, base.schema
-        self.n_columns, self.dtype, self.is_sparse = base.n_columns, base.dtype, base.is_sparse
-        self.has_y, self.has_weight, self.place = base.has_y, base.has_weight, base.place
-        self.version, self.token, self.stored_block_rows = 0, base.token, base.stored_block_rows
+        self.version, self.token = 0, base.token
         self.parts: tuple[StoreSource, ...] = (base,)
+        # Of each block that lost rows: which of the rows of its part are left; an empty mask where none is.
         self.kept: dict[int, np.ndarray] = {}
         self.counts = base.counts
+        # Of each block: the part that holds it, and its number there.
         self._places = [(0, index) for index in range(base.n_blocks)]
 
     def appended(self, part: StoreSource, version: int) -> VersionSource:
         """This version and the blocks of one more store."""
+        ours, theirs = self.counts, part.counts
+        classes = None
+        if ours.class_weights is not None and theirs.class_weights is not None:
+            classes = np.concatenate([ours.class_weights, theirs.class_weights])
+        rows, weights = np.concatenate([ours.rows, theirs.rows]), np.concatenate([ours.weights, theirs.weights])
         other = self._next(version, part.token)
         other.parts = (*self.parts, part)
-        other.counts = _stacked_counts(self.counts, part.counts)
+        other.counts = RowCounts(rows, weights, classes)
         other._places = self._places + [(len(self.parts), index) for index in range(part.n_blocks)]
         return other
 
@@ -89,7 +99,16 @@ class VersionSource:
         """This version less the rows of a record of `dkl.data.store.version_files.drop_record`."""
         other = self._next(version, token)
         blocks, rows = dropped["blocks"], dropped["rows"]
-        other.counts = _replaced_counts(self.counts, dropped)
+        # The record holds the counts that the blocks have now, so that nothing need be subtracted (and rounded).
+        replaced: list[np.ndarray | None] = []
+        for name in ("rows", "weights", "class_weights"):
+            values = getattr(self.counts, name)
+            if values is not None:
+                values = values.copy()
+                values[blocks] = dropped[name]
+            replaced.append(values)
+        other.counts = RowCounts(*replaced)  # type: ignore[arg-type]
+        # The masks of all these blocks lie one behind the other; a block without any row left has none.
         start = 0
         for block, left in zip(blocks.tolist(), rows.tolist(), strict=True):
             size = self.part_rows(block) if left else 0
@@ -98,6 +117,7 @@ class VersionSource:
         return other
 
     def _next(self, version: int, token: str) -> VersionSource:
+        """A copy of this version under another number, to which a change is made."""
         other = VersionSource(self.parts[0])
         other.version, other.token = version, token
         other.parts, other.kept, other.counts = self.parts, dict(self.kept), self.counts
@@ -115,6 +135,15 @@ class VersionSource:
         return kept if len(kept) else np.zeros(self.part_rows(index), bool)
 
     @property
+    def has_y(self) -> bool:
+        return self.base.has_y
+
+    @property
+    def stored_block_rows(self) -> int:
+        """Rows of each block but the last."""
+        return self.base.stored_block_rows
+
+    @property
     def n_blocks(self) -> int:
         return len(self._places)
 
@@ -128,6 +157,7 @@ class VersionSource:
 
     @property
     def read_nbytes(self) -> int:
+        # Where rows were dropped, a block is there whole before those that are left are copied out of it.
         return max(part.read_nbytes for part in self.parts) + (self.block_nbytes if self.kept else 0)
 
     @property
@@ -141,6 +171,7 @@ class VersionSource:
     def block_identity(self, index: int) -> str:
         """Changes whenever a value, a label or the choice of the rows of a block changes."""
         part, own = self._places[index]
+        # Where rows were dropped, which ones are left is part of what the block is.
         identity, kept = self.parts[part].block_identity(own), self.kept.get(index)
         return identity if kept is None else f"{identity} {hashlib.sha256(kept.tobytes()).hexdigest()}"
 
@@ -151,6 +182,7 @@ class VersionSource:
         return {**self.parts[0].storage_facts, "version": self.version, "rows dropped": dropped}
 
     def reader(self) -> VersionReader:
+        # What is handed out for a block that has lost all of its rows.
         X: Any = np.empty((0, self.n_columns), self.dtype)
         y = None
         if self.has_y:
@@ -162,26 +194,6 @@ class VersionSource:
     def ticket(self, index: int) -> VersionTicket:
         return VersionTicket(index, *self._places[index], self.kept.get(index))
 
-    def light_blocks(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         reader = self.reader()
-        return (reader.load(self.ticket(index), (*LIGHT_PARTS, *extra)) for index in range(self.n_blocks))
-
-
-def _stacked_counts(first: RowCounts, second: RowCounts) -> RowCounts:
-    classes = None
-    if first.class_weights is not None and second.class_weights is not None:
-        classes = np.concatenate([first.class_weights, second.class_weights])
-    return RowCounts(
-        np.concatenate([first.rows, second.rows]), np.concatenate([first.weights, second.weights]), classes
-    )
-
-
-def _replaced_counts(counts: RowCounts, dropped: Mapping[str, np.ndarray]) -> RowCounts:
-    replaced = []
-    for name in ("rows", "weights", "class_weights"):
-        values = getattr(counts, name)
-        if values is not None:
-            values = values.copy()
-            values[dropped["blocks"]] = dropped[name]
-        replaced.append(values)
-    return RowCounts(*replaced)
+        return (reader.load(self.ticket(index), (*PARTS_WITHOUT_X, *extra)) for index in range(self.n_blocks))

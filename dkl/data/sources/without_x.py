@@ -1,30 +1,33 @@
-"""LightSource: the blocks of a source without their X, for passes that look at targets and row columns alone."""
+"""SourceWithoutX: the blocks of a source without their X, for passes whose records look at everything else alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from dkl.data.sources.rows import LIGHT_PARTS, RowReader, without_x
+from dkl.data.sources.rows import PARTS_WITHOUT_X, RowReader, without_x
 from dkl.protocols.block import Block
-from dkl.protocols.source import BlockSource
+from dkl.protocols.source import BlockSource, WrappedSource
 
 
 @dataclass(frozen=True)
-class LightReader:
+class ReaderWithoutX:
     """Reads everything of a block but its rows."""
 
     base: RowReader
 
-    def load(self, ticket: Any) -> Block:
-        return without_x(self.base.load(ticket, LIGHT_PARTS))
+    def load(self, ticket: object) -> Block:
+        # The reader of a store leaves the chunks of X unread. Rows in memory, or from a graph, come with their X in the
+        # ticket; `without_x` drops it, so that a block function never finds columns that another source would not have.
+        return without_x(self.base.load(ticket, PARTS_WITHOUT_X))
 
 
-class LightSource:
+class SourceWithoutX(WrappedSource[BlockSource]):
     """A source whose rows have no columns; see `dkl.protocols.source.BlockSource` for the attributes.
+
+    `block_nbytes` stays that of whole rows: those in memory or in a graph come with their X.
 
     Parameters
     ----------
@@ -36,30 +39,10 @@ class LightSource:
     dtype = np.dtype(np.float64)
     is_sparse = False
 
-    def __init__(self, base: BlockSource) -> None:
-        self.base = base
-        self.n_blocks, self.block_rows, self.place = base.n_blocks, base.block_rows, base.place
-        self.has_weight = base.has_weight
-
-    @property
-    def block_nbytes(self) -> int:
-        """As of the whole rows: those in memory or in a graph come with their X."""
-        return self.base.block_nbytes
-
-    @property
-    def read_nbytes(self) -> int:
-        return self.base.read_nbytes
-
-    @property
-    def stored_nbytes(self) -> int:
-        return self.base.stored_nbytes
-
     @cached_property
     def fingerprint(self) -> str:
-        return f"light {self.base.fingerprint}"
+        # Blocks are cached by the fingerprint of their source: one without X must not be taken for one that has it.
+        return f"without X {self.base.fingerprint}"
 
-    def reader(self) -> LightReader:
-        return LightReader(self.base.reader())  # type: ignore[arg-type]
-
-    def ticket(self, index: int) -> Any:
-        return self.base.ticket(index)
+    def reader(self) -> ReaderWithoutX:
+        return ReaderWithoutX(self.base.reader())  # type: ignore[arg-type]

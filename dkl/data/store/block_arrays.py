@@ -13,10 +13,11 @@ from dkl.data.store.growing import GrowingArray
 from dkl.protocols.block import Block
 
 CSR_PARTS = ("X/data", "X/indices", "X/indptr")
+# From so many blocks on several go into one file, of about 64 MiB: file systems are slow with a million small files.
 _MANY_BLOCKS = 256
 _SHARD_BYTES = 64 * 2**20
 _MOST_IN_A_SHARD = 64
-# entries of a chunk of CSR data: an eighth of a block, so that a block reads little of its neighbours' entries
+# Entries of a chunk of CSR data: an eighth of a block, so that a block reads little of its neighbours' entries.
 _CHUNKS_A_BLOCK = 8
 _LEAST_ENTRIES = 1024
 _MOST_ENTRIES = 2**19
@@ -67,6 +68,7 @@ class BlockArrays:
         return {name: block_digest(index, values) for name, values in parts.items()}
 
     def _parts(self, block: Block) -> dict[str, np.ndarray]:
+        """What one block adds to each array; pointers of CSR rows go on from the entries that are there."""
         parts: dict[str, np.ndarray] = {}
         if self._schema.is_sparse:
             X: Any = block.X
@@ -80,6 +82,7 @@ class BlockArrays:
         return parts | {"row_id": block.row_id} | {name: block.columns[name] for name in row_column_names(self._schema)}
 
     def _open(self, parts: dict[str, np.ndarray]) -> None:
+        """Make the arrays, in the types of the first block and with chunks of a block's size."""
         group = self._group
         if self._schema.is_sparse:
             shape = [self._n_rows or 0, self._schema.n_columns]
@@ -93,7 +96,7 @@ class BlockArrays:
                 chunk = int(np.clip(len(values) // _CHUNKS_A_BLOCK, _LEAST_ENTRIES, _MOST_ENTRIES))
                 grown = GrowingArray(target, stored, chunk=chunk, shard=1 if shard == 1 else _CHUNKS_A_BLOCK * shard)
             else:
-                # the last pointer is one more than there are rows
+                # The last pointer is one more than there are rows.
                 n_rows = None if self._n_rows is None else self._n_rows + (name == "X/indptr")
                 grown = GrowingArray(target, stored, chunk=self._rows, shard=shard, n_rows=n_rows)
             self._arrays[name] = grown
@@ -102,12 +105,14 @@ class BlockArrays:
         """Several blocks go into one file where there are many of them."""
         if self._n_rows is None or self._n_rows <= _MANY_BLOCKS * self._rows:
             return 1
+        # A block's bytes over all arrays, as the first one has them.
         size = sum(values.nbytes for values in parts.values())
         return int(np.clip(_SHARD_BYTES // max(size, 1), 1, _MOST_IN_A_SHARD))
 
     def close(self) -> None:
         """Write what is buffered and the shape of sparse rows."""
         if self._schema.is_sparse:
+            # The last pointer is the number of all entries; it is known when the last block was written.
             self._arrays["X/indptr"].append(np.array([self._entries], np.int64))
             shape = [self._written_rows, self._schema.n_columns]
             self._group["X"].attrs.put(_csr_attributes(shape))

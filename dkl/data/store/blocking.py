@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy import sparse
+
+from dkl.data.given import GivenRows
 
 MAX_BLOCK_ROWS = 65_536
 TARGET_BLOCK_BYTES = 32 * 2**20
-# rows in memory cost nothing to read: smaller blocks, so that few rows still keep all cores busy
+# Rows in memory cost nothing to read: smaller blocks, so that few rows still keep all cores busy.
 LEAST_BLOCK_BYTES = 8 * 2**20
 _MEMORY_BLOCKS = 8
 
@@ -37,6 +39,7 @@ def block_rows(row_bytes: float, n_rows: int | None = None, target: int = TARGET
     >>> block_rows(4 * 784, 12_000)
     6000
     """
+    # Even blocks: with a last block of few rows, one worker would be done long before the others in every pass.
     most = int(np.clip(target // max(row_bytes, 1), 1, MAX_BLOCK_ROWS))
     if n_rows is None:
         return most
@@ -49,14 +52,14 @@ def memory_block_rows(row_bytes: float, n_rows: int) -> int:
     return block_rows(row_bytes, n_rows, int(target))
 
 
-def row_bytes(X: Any) -> float:
+def row_bytes(X: GivenRows) -> float:
     """Bytes of one row of `X`: dense (NumPy, Dask, zarr) or the mean of sparse rows (values, columns, pointer)."""
     if sparse.issparse(X):
         return sparse_row_bytes(X.nnz, X.shape[0], X.dtype)
     return X.shape[1] * np.dtype(X.dtype).itemsize
 
 
-def sparse_row_bytes(nnz: int, n_rows: int, dtype: Any) -> float:
+def sparse_row_bytes(nnz: int, n_rows: int, dtype: DTypeLike) -> float:
     """The mean bytes of a CSR row: its values, its int32 columns and one pointer."""
     return nnz / max(n_rows, 1) * (np.dtype(dtype).itemsize + 4) + 8
 

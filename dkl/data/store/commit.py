@@ -19,7 +19,8 @@ from typing import Any
 
 import zarr
 
-from dkl.data.store.location import MARKER, Location
+from dkl.data.store.location import MARKER, Location, located_error
+from dkl.data.store.overwriting import check_output
 from dkl.data.store.strangers import check_no_strangers
 
 try:
@@ -27,6 +28,7 @@ try:
 except ImportError:  # Windows: what a killed process left stays until it is removed by hand
     fcntl = None  # type: ignore[assignment]
 
+# RENAME_EXCHANGE and AT_FDCWD of Linux's renameat2, which Python has no name for.
 _EXCHANGE = 2
 _AT_FDCWD = -100
 _PAUSES = (0.02, 0.1, 0.5, 2.0)
@@ -88,7 +90,7 @@ class Staging:
         marker = {MARKER: {"state": "writing", "token": self.token}}
         if self.target.is_local:
             return zarr.create_group(self.location.store(read_only=False), attributes=marker, zarr_format=3)
-        # what is there is marked before it is deleted: after a kill in between it is half-written, and says so
+        # What is there is marked before it is deleted: after a kill in between it is half-written, and says so.
         self.target.write_marker(marker[MARKER])
         self.target.delete(keep_marker=True)
         return self.target.group(read_only=False)
@@ -122,11 +124,76 @@ class Staging:
             ensure_group(self.target.parent)
         self.group.attrs.put({**(attributes or {}), MARKER: {**marker, "state": "complete", "token": self.token}})
         if self.target.is_local:
-            _flush(self.location.path)
-            _rename(self)
+            flush_folder(self.location.path)
+            self._put_in_place()
         if self.home is not None:
             self.home.check()
         self.committed = True
+
+    def _put_in_place(self) -> None:
+        """Rename the finished folder to its place; each step is atomic, and whoever comes second is told."""
+        path, target = self.location.path, self.target.path
+        if self.replaced[0] is None:
+            try:
+                self._move(path, target)
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    raise FileExistsError(_told(self.target)) from error
+                raise
+        else:
+            self._replace(path, target)
+        flush(target.parent)
+
+    def _replace(self, path: Path, target: Path) -> None:
+        """Put the folder in the place of a store that is there, provided that it is still the one seen at the start."""
+        aside = path if exchanged(path, target, self.handle) else self._moved_aside(path, target)
+        former = Location(str(aside), self.target.given)
+        try:
+            if store_state(former) != self.replaced:
+                raise FileExistsError(_told(self.target))
+            check_no_strangers(former, former.read_marker() or {})
+        except OSError:
+            # It is not the store that was to be replaced, or no longer as it was at the start: put it back.
+            if not exchanged(target, aside, self.handle):
+                self._move(target, path)
+                self._move(aside, target)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+
+    def _moved_aside(self, path: Path, target: Path) -> Path:
+        """Replace by two renames, where the system cannot exchange two folders at once; where the old store is now."""
+        aside = path.with_suffix(".replaced")
+        try:
+            self._move(target, aside)
+            self._move(path, target)
+        except OSError as error:
+            if not target.exists():
+                with suppress(OSError):
+                    self._move(aside, target)
+            raise FileExistsError(_told(self.target)) from error
+        return aside
+
+    def _move(self, path: Path, target: Path) -> None:
+        """Rename a folder inside the folder that was there when writing began, wherever that one is now."""
+        if self.handle is None:
+            os.rename(path, target)
+        else:
+            os.rename(path.name, target.name, src_dir_fd=self.handle, dst_dir_fd=self.handle)
+
+    def discard(self) -> None:
+        """Remove what was written, as far as it is still this writer's."""
+        if self.target.is_local:
+            # Threads of zarr may still be writing into the folder after one of them has failed.
+            for pause in _PAUSES:
+                shutil.rmtree(self.location.path, ignore_errors=True)
+                time.sleep(pause)
+                if not self.location.path.exists():
+                    return
+            return
+        with suppress(OSError, ValueError):
+            marker = self.target.read_marker()
+            if marker is not None and marker.get("token") == self.token:
+                self.target.delete()
 
 
 def store_state(location: Location) -> tuple[Any, list[str]]:
@@ -145,15 +212,17 @@ def ensure_group(location: Location) -> None:
 
 
 @contextmanager
-def staged(target: Location, *, overwrite: bool, home: Home | None = None) -> Iterator[Staging]:
+def staged(target: Location, kind: str, *, overwrite: bool, home: Home | None = None) -> Iterator[Staging]:
     """Write a group that appears at `target` when `Staging.commit` is called, or leaves nothing.
 
     Parameters
     ----------
     target : Location
+    kind : str
+        What is written, one of `dkl.data.store.overwriting.STORES`.
     overwrite : bool
-        Replace a whole store of dkl that is there. What a killed writer left is replaced in any case; anything else
-        (a folder of other files) never.
+        Replace a whole store of that kind. What a killed writer left is replaced in any case; anything else (a folder
+        of other files) never.
     home : Home or None
         The store that the group is added to, where it is a part of one.
 
@@ -173,17 +242,22 @@ def staged(target: Location, *, overwrite: bool, home: Home | None = None) -> It
             home.check()
         if target.is_local:
             _clear_abandoned(target.path)
-        check_replaceable(target, overwrite=overwrite)
-        made = _missing_folders(target, home)
+        check_output(target, kind, overwrite=overwrite, in_store=home is not None)
+        if target.is_local:
+            # Folders above the target that are removed again, where they are empty, when writing fails; lowest first.
+            # A store that is deleted meanwhile comes back as empty folders, when zarr writes the next chunk.
+            inside = [target.path.parent, home.location.path] if home is not None else []
+            missing = [folder for folder in target.path.parents if not folder.exists()]
+            made = list(dict.fromkeys([*inside, *missing]))
         with _folder(target) as (location, token, handle):
             staging = Staging(target, location, token, home)
             staging.handle = handle
-            # a writer behind a URL must be seen from now on
+            # A writer behind a URL must be seen from now on.
             _ = staging.group
             yield staging
     except Exception as error:
         if home is not None:
-            # whatever went wrong, the reason may be that the store is gone
+            # Whatever went wrong, the reason may be that the store is gone.
             home.check()
         if isinstance(error, OSError) and not isinstance(error, FileExistsError):
             raise located_error(error, target) from error
@@ -191,68 +265,38 @@ def staged(target: Location, *, overwrite: bool, home: Home | None = None) -> It
     finally:
         if staging is None or not staging.committed:
             if staging is not None:
-                _discard(staging)
+                staging.discard()
             for folder in made:
                 with suppress(OSError):
                     folder.rmdir()
-
-
-def _missing_folders(target: Location, home: Home | None) -> list[Path]:
-    """Folders above a local target that are removed again, where they are empty, when writing fails; lowest first."""
-    if not target.is_local:
-        return []
-    missing = [folder for folder in target.path.parents if not folder.exists()]
-    # a store that is deleted meanwhile comes back as empty folders, when zarr writes the next chunk
-    inside = [target.path.parent, home.location.path] if home is not None else []
-    return list(dict.fromkeys([*inside, *missing]))
-
-
-def check_replaceable(target: Location, *, overwrite: bool, kind: str | None = None) -> None:
-    """Refuse to write where something is that may not be replaced.
-
-    Parameters
-    ----------
-    target : Location
-    overwrite : bool
-    kind : str or None
-        What will be written: "dataset"; only a store of that kind is replaced by it.
-
-    Raises
-    ------
-    FileExistsError
-        What is there may not be replaced.
-    """
-    try:
-        marker = target.read_marker()
-    except ValueError:
-        marker = None
-    if marker is None:
-        if target.exists():
-            raise FileExistsError(
-                f"{target.place} exists and is not a store of dkl, so it is not replaced; choose another path"
-            )
-        return
-    if marker.get("state") == "complete":
-        if kind is not None and marker.get("kind", kind) != kind:
-            raise FileExistsError(
-                f"{target.place} is a {marker['kind']}, not a {kind}, so it is not replaced; choose another path"
-            )
-        if not overwrite:
-            raise FileExistsError(f"{target.place} exists; pass overwrite=True to replace it, or choose another path")
-    check_no_strangers(target, marker)
 
 
 @contextmanager
 def _folder(target: Location) -> Iterator[tuple[Location, str, int | None]]:
     """Where to write, the writer's token, and the open folder around it.
 
-    A local folder is locked for as long as this process lives and writes.
+    Beside a local target that is a new hidden folder with the token in its name, which is locked for as long as this
+    process lives and writes: the system lets go of the lock when the process dies, however it dies.
     """
     if not target.is_local:
         yield target, uuid.uuid4().hex, None
         return
-    token, path, handles = _locked_folder(target.path)
+    handles: list[int] = []
     try:
+        while not handles:
+            token = uuid.uuid4().hex
+            path = target.path.with_name(f"{_prefix(target.path)}{token}.partial")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Another writer that clears up may take the folder before it is locked: it is gone then, and the next one
+            # is tried.
+            with suppress(FileNotFoundError):
+                path.mkdir()
+                handles.append(os.open(path, os.O_RDONLY))
+                if fcntl is not None:
+                    with suppress(OSError):
+                        fcntl.flock(handles[0], fcntl.LOCK_EX)
+                if not path.is_dir():
+                    os.close(handles.pop())
         if os.rename in os.supports_dir_fd:
             handles.append(os.open(path.parent, os.O_RDONLY))
         yield Location(str(path), target.given), token, handles[1] if len(handles) > 1 else None
@@ -261,25 +305,8 @@ def _folder(target: Location) -> Iterator[tuple[Location, str, int | None]]:
             os.close(handle)
 
 
-def _locked_folder(target: Path) -> tuple[str, Path, list[int]]:
-    """A new hidden folder beside `target`, the token in its name, and the handle that holds its lock."""
-    while True:
-        token = uuid.uuid4().hex
-        path = target.with_name(f"{_prefix(target)}{token}.partial")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # another writer that clears up may take the folder before it is locked: then it is gone, and the next is tried
-        with suppress(FileNotFoundError):
-            path.mkdir()
-            handle = os.open(path, os.O_RDONLY)
-            if fcntl is not None:
-                with suppress(OSError):
-                    fcntl.flock(handle, fcntl.LOCK_EX)
-            if path.is_dir():
-                return token, path, [handle]
-            os.close(handle)
-
-
 def _prefix(path: Path) -> str:
+    """How the hidden folders of a target begin: with its name, or a hash where the token would make that too long."""
     name = path.name if len(os.fsencode(path.name)) < 180 else hashlib.sha256(os.fsencode(path.name)).hexdigest()
     return f".{name}."
 
@@ -288,7 +315,7 @@ def _clear_abandoned(target: Path) -> None:
     """Remove what killed writers of this target left, and put back a store that one had just moved aside."""
     if fcntl is None or not target.parent.is_dir():
         return
-    # the whole name is compared: what begins alike belongs to another store (`rows`, `rows.zarr`) or to the user
+    # The whole name is compared: what begins alike belongs to another store (`rows`, `rows.zarr`) or to the user.
     ours = re.compile(re.escape(_prefix(target)) + r"[0-9a-f]{32}\.(partial|replaced)")
     for folder in list(target.parent.iterdir()):
         if not ours.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
@@ -296,6 +323,7 @@ def _clear_abandoned(target: Path) -> None:
         with suppress(OSError):
             handle = os.open(folder, os.O_RDONLY)
             try:
+                # A lock that is to be had at once belongs to nobody: the writer of the folder is dead.
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if folder.suffix == ".replaced" and not target.exists():
                     os.rename(folder, target)
@@ -305,72 +333,20 @@ def _clear_abandoned(target: Path) -> None:
                 os.close(handle)
 
 
-def _flush(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Have the system write every file and folder below to the disk."""
     for parent, _, files in os.walk(folder):
         for name in [*files, "."]:
-            _sync(os.path.join(parent, name))
+            flush(os.path.join(parent, name))
 
 
-def _sync(path: str | Path) -> None:
+def flush(path: str | Path) -> None:
+    """Have the system write a file, or the entries of a folder, to the disk: a rename is not kept before that."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _rename(staging: Staging) -> None:
-    """Put the finished folder in its place; each step is atomic, and whoever comes second is told."""
-    path, target = staging.location.path, staging.target.path
-    if staging.replaced[0] is None:
-        try:
-            _move(staging, path, target)
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise FileExistsError(_told(staging.target)) from error
-            raise
-    else:
-        _replace(staging, path, target)
-    _sync(target.parent)
-
-
-def _replace(staging: Staging, path: Path, target: Path) -> None:
-    aside = path if exchanged(path, target, staging.handle) else _moved_aside(staging, path, target)
-    former = Location(str(aside), staging.target.given)
-    try:
-        if store_state(former) != staging.replaced:
-            raise FileExistsError(_told(staging.target))
-        check_no_strangers(former, former.read_marker() or {})
-    except OSError:
-        # not the store that was to be replaced, or no longer as it was at the start: put it back
-        if not exchanged(target, aside, staging.handle):
-            _move(staging, target, path)
-            _move(staging, aside, target)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _moved_aside(staging: Staging, path: Path, target: Path) -> Path:
-    """Two renames, where the system cannot exchange two folders at once."""
-    aside = path.with_suffix(".replaced")
-    try:
-        _move(staging, target, aside)
-        _move(staging, path, target)
-    except OSError as error:
-        if not target.exists():
-            with suppress(OSError):
-                _move(staging, aside, target)
-        raise FileExistsError(_told(staging.target)) from error
-    return aside
-
-
-def _move(staging: Staging, path: Path, target: Path) -> None:
-    """Rename a folder inside the folder that was there when writing began, wherever that one is now."""
-    if staging.handle is None:
-        os.rename(path, target)
-    else:
-        os.rename(path.name, target.name, src_dir_fd=staging.handle, dst_dir_fd=staging.handle)
 
 
 def exchanged(one: Path, other: Path, folder: int | None = None) -> bool:
@@ -384,43 +360,8 @@ def exchanged(one: Path, other: Path, folder: int | None = None) -> bool:
     return bool(rename(place, names[0], place, names[1], _EXCHANGE) == 0)
 
 
-def _discard(staging: Staging) -> None:
-    """Remove what was written, as far as it is still this writer's."""
-    if staging.target.is_local:
-        _remove(staging.location.path)
-        return
-    with suppress(OSError, ValueError):
-        marker = staging.target.read_marker()
-        if marker is not None and marker.get("token") == staging.token:
-            staging.target.delete()
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder into which threads of zarr may still be writing after one of them has failed."""
-    for pause in _PAUSES:
-        shutil.rmtree(folder, ignore_errors=True)
-        time.sleep(pause)
-        if not folder.exists():
-            return
-
-
 def _told(target: Location) -> str:
     return (
         f"another writer created or replaced {target.place} in the meantime; this one's rows were not kept. "
         "Open what is there, or write again with overwrite=True"
     )
-
-
-def located_error(error: OSError, target: Location, left: str = "Nothing was kept") -> OSError:
-    """The error of a write with the path, the reason and what can be done; `left` says what is there now."""
-    if error.errno is None:
-        return error
-    reasons = {
-        errno.ENOSPC: "the disk is full; free some space or choose another place",
-        errno.EDQUOT: "the disk quota is used up; free some space or choose another place",
-        errno.EACCES: "writing there is not permitted; choose another place or change its permissions",
-        errno.EPERM: "writing there is not permitted; choose another place or change its permissions",
-        errno.EROFS: "the file system is read-only; choose another place",
-    }
-    reason = reasons.get(error.errno, str(error))
-    return OSError(error.errno, f"{target.place} was not written: {reason}. {left}", target.url)

@@ -15,12 +15,13 @@ from dkl.protocols.block import Block
 
 def block_digest(index: int, values: np.ndarray) -> int:
     """The digest of the values of one array in block `index` (13 GB/s on one core)."""
+    # It begins with the number of the block: a chunk that was copied to another place has another digest there.
     start = google_crc32c.value(struct.pack("<q", index))
     return int(google_crc32c.extend(start, _bytes(values)))
 
 
 def _bytes(values: np.ndarray) -> Any:
-    # the C extension takes an array but no memoryview
+    """The bytes of an array in C order, as the C extension takes them: it takes an array, but no memoryview."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 

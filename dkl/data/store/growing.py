@@ -10,6 +10,7 @@ import zarr
 from zarr.abc.codec import BytesBytesCodec
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+# Compression is tried on so many bytes, and used where it leaves at most this share of them.
 _SAMPLE_BYTES = 4 * 2**20
 _WORTH = 0.9
 
@@ -46,7 +47,7 @@ class GrowingArray:
             joined = self._pieces[0] if len(self._pieces) == 1 else np.concatenate(self._pieces)
             whole = len(joined) // unit * unit
             self._write(joined[:whole])
-            # a copy: a view would keep the whole buffer alive
+            # A copy, since a view would keep the whole buffer alive.
             self._pieces = [joined[whole:].copy()] if whole < len(joined) else []
             self._buffered = len(joined) - whole
 
@@ -54,6 +55,7 @@ class GrowingArray:
         """Write what is buffered; `like` gives dtype and trailing shape where no row ever came."""
         joined = np.concatenate(self._pieces) if self._pieces else like[:0]
         self._pieces = []
+        # An array without rows is made all the same: readers and digests count on each that the schema names.
         if len(joined) or self._array is None:
             self._write(joined)
 
@@ -91,13 +93,14 @@ class GrowingArray:
             filters=None,
             compressors=chosen_codecs(values),
             fill_value=unlikely_value(values.dtype),
-            # a chunk that holds nothing but the fill value must be there too, or a lost one would look like it
+            # A chunk that holds nothing but the fill value must be there too, or a lost one would look like it.
             config={"write_empty_chunks": True},
         )
 
 
 def unlikely_value(dtype: np.dtype) -> float | int:
     """What a lost chunk reads as: a value that rows do not have (floats, signed), or seldom have (unsigned)."""
+    # Rows are finite, so that NaN says "lost". Of integers no value is impossible; there the digests alone tell.
     if dtype.kind == "f":
         return float("nan")
     return -1 if dtype.kind == "i" else int(np.iinfo(dtype).max) - 1
@@ -105,6 +108,7 @@ def unlikely_value(dtype: np.dtype) -> float | int:
 
 def chosen_codecs(values: np.ndarray) -> tuple[BytesBytesCodec, ...]:
     """zstd level 1 where it takes off a tenth of a first sample, and a crc32c of what is stored in any case."""
+    # Floats seldom compress; one-hot columns and codes do, many times over.
     sample = np.ascontiguousarray(values).reshape(-1).view(np.uint8)[:_SAMPLE_BYTES]
     if len(sample) and len(numcodecs.zstd.compress(sample, 1)) > _WORTH * len(sample):
         return (Crc32cCodec(),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import uuid
@@ -59,7 +60,8 @@ class Location:
             )
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"storage_options is {options!r}; expected a dict of options for fsspec, or None")
-        path = given.removeprefix("file://") if given.startswith("file://") else given
+        path = given.removeprefix("file://")
+        # URLs are taken as they stand; local paths are made absolute now, since workers run in other folders.
         if "://" in path:
             return cls(path.rstrip("/"), given, dict(options or {}))
         if options:
@@ -177,6 +179,7 @@ class Location:
         FileNotFoundError
             One is absent.
         """
+        # In the order of their names, whatever order they are given in: the digest is that of a set of files.
         crc = 0
         for name in sorted(names):
             text = self.read(f"{name}/zarr.json")
@@ -229,13 +232,14 @@ class Location:
 
     def write_marker(self, marker: Mapping[str, Any]) -> None:
         """Keep `marker` in the attributes of the zarr group here, which need not be there yet; at once."""
+        # A zarr group by its metadata file alone: one write, which makes the marker and the group visible at once.
         node = {"attributes": {MARKER: dict(marker)}, "zarr_format": 3, "node_type": "group"}
         text = json.dumps(node, indent=2).encode()
         if not self.is_local:
             fs, path = self._fs()
             fs.pipe_file(f"{path}/zarr.json", text)
             return
-        # as zarr names a file that it has begun
+        # Named as zarr names a file that it has begun: what a kill leaves is then known for what it is.
         begun = self.path / f"zarr.{uuid.uuid4().hex}.partial"
         try:
             begun.write_bytes(text)
@@ -245,6 +249,21 @@ class Location:
 
     def _fs(self) -> tuple[Any, str]:
         fs, path = fsspec.core.url_to_fs(self.url, **self.options)
-        # listings are cached by some file systems; another process may have written
+        # Listings are cached by some file systems; another process may have written.
         fs.invalidate_cache()
         return fs, path
+
+
+def located_error(error: OSError, target: Location, left: str = "Nothing was kept") -> OSError:
+    """The error of a write with the path, the reason and what can be done; `left` says what is there now."""
+    if error.errno is None:
+        return error
+    reasons = {
+        errno.ENOSPC: "the disk is full; free some space or choose another place",
+        errno.EDQUOT: "the disk quota is used up; free some space or choose another place",
+        errno.EACCES: "writing there is not permitted; choose another place or change its permissions",
+        errno.EPERM: "writing there is not permitted; choose another place or change its permissions",
+        errno.EROFS: "the file system is read-only; choose another place",
+    }
+    reason = reasons.get(error.errno, str(error))
+    return OSError(error.errno, f"{target.place} was not written: {reason}. {left}", target.url)

@@ -22,7 +22,7 @@ _DIGEST = "digest-"
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """Figures of all blocks.
+    """What is known of all blocks without reading them.
 
     Parameters
     ----------
@@ -53,7 +53,8 @@ class Manifest:
         named = {"rows": self.rows, "weights": self.weights, "stored_rows": self.stored_rows}
         optional = {"class_weights": self.class_weights, "entries": self.entries}
         named |= {name: values for name, values in optional.items() if values is not None}
-        return named | {_digest_name(name): values for name, values in self.digests.items()}
+        # A zarr array cannot have a slash in its name, which those of CSR parts have.
+        return named | {_DIGEST + name.replace("/", "."): values for name, values in self.digests.items()}
 
     @property
     def digest(self) -> str:
@@ -73,7 +74,11 @@ class Manifest:
             It is not what was written.
         """
         arrays = read_arrays(group[GROUP], digest)
-        digests = {_array_name(name): v for name, v in arrays.items() if name.startswith(_DIGEST)}
+        digests = {
+            name.removeprefix(_DIGEST).replace(".", "/"): values
+            for name, values in arrays.items()
+            if name.startswith(_DIGEST)
+        }
         return cls(
             arrays["rows"],
             arrays["weights"],
@@ -84,14 +89,6 @@ class Manifest:
         )
 
 
-def _digest_name(array: str) -> str:
-    return _DIGEST + array.replace("/", ".")
-
-
-def _array_name(name: str) -> str:
-    return name.removeprefix(_DIGEST).replace(".", "/")
-
-
 def write_arrays(group: zarr.Group, arrays: dict[str, np.ndarray]) -> None:
     """Small arrays, each in one chunk."""
     for name, values in arrays.items():
@@ -99,13 +96,14 @@ def write_arrays(group: zarr.Group, arrays: dict[str, np.ndarray]) -> None:
             name,
             shape=values.shape,
             dtype=values.dtype,
+            # One chunk each: a manifest is small, and is read whole whenever the store is opened.
             chunks=tuple(max(n, 1) for n in values.shape),
             compressors=chosen_codecs(values),
         )
         written[...] = values
 
 
-def read_arrays(group: Any, digest: str) -> dict[str, np.ndarray]:
+def read_arrays(group: zarr.Group | zarr.Array, digest: str) -> dict[str, np.ndarray]:
     """The arrays that `write_arrays` wrote.
 
     Raises
@@ -113,7 +111,9 @@ def read_arrays(group: Any, digest: str) -> dict[str, np.ndarray]:
     StoreError
         Their digest is another.
     """
-    arrays = {name: np.asarray(array[...]) for name, array in group.arrays()}
+    named: Any = group.arrays()  # type: ignore[union-attr]
+    arrays = {name: np.asarray(array[...]) for name, array in named}
+    # One digest of names, shapes and bytes of all: an array that is missing shows as one that is damaged does.
     if arrays_digest(arrays) != digest:
         raise StoreError("the manifest is not what was written")
     return arrays
@@ -149,6 +149,7 @@ class ManifestDraft:
 
     def add(self, block: Block, digests: dict[str, int]) -> None:
         """Count one block as it is stored."""
+        # Rows of weight 0 are stored and never handed out: they are counted among the stored rows alone.
         self.rows.append(int(np.count_nonzero(block.weights)))
         self.weights.append(float(block.weights.sum()))
         if self.n_classes is not None:

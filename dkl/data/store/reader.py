@@ -1,4 +1,4 @@
-"""Reading a store: what a process has open, the light reader that passes broadcast, and the checks on the way."""
+"""Reading a store: what a process has open, the small reader that passes broadcast, and the checks on the way."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -56,16 +57,7 @@ def read_facts(location: Location) -> dict[str, Any]:
         raise StoreError(
             f"{location.place} is half-written: its writer was stopped or is at work; creating it again replaces it"
         )
-    return _checked_facts(location, facts)
-
-
-def _remedy(location: Location) -> str:
-    if location.is_in_memory:
-        return "only the process that wrote it sees memory://; use threads, or a folder or URL that workers can read"
-    return "write one with dkl.ingest or dkl.create_dataset"
-
-
-def _checked_facts(location: Location, facts: dict[str, Any]) -> dict[str, Any]:
+    # Of a newer format nothing more is known: its digest, too, may be made in another way.
     newer = facts.get("format")
     if isinstance(newer, int) and newer > FORMAT:
         raise StoreError(
@@ -74,10 +66,18 @@ def _checked_facts(location: Location, facts: dict[str, Any]) -> dict[str, Any]:
         )
     if facts.get("kind") == "model":
         raise StoreError(f"{location.place} is a model, not a dataset; open it with dkl.load_model")
+    # The digest was made before it was put among the facts, and the state when the store became whole.
     kept = {name: value for name, value in facts.items() if name not in ("digest", "state")}
     if facts.get("kind") != "dataset" or json_digest(kept) != facts.get("digest"):
         raise CorruptChunkError(f"the metadata of {location.place} is not what was written; create the dataset again")
     return facts
+
+
+def _remedy(location: Location) -> str:
+    """What to do where there is no dataset."""
+    if location.is_in_memory:
+        return "only the process that wrote it sees memory://; use threads, or a folder or URL that workers can read"
+    return "write one with dkl.ingest or dkl.create_dataset"
 
 
 def is_store(store: str | os.PathLike[str], **storage_options: Any) -> bool:
@@ -132,11 +132,14 @@ class OpenStore:
         start, stop = self._range(name, index)
         with self.reading(f"block {index} of '{name}'"):
             values = read_rows(array, start, stop)
+            # zarr's own checksum tells of a flipped bit; this one also of a chunk that is missing, old or in another's
+            # place.
             if block_digest(index, values) != self.manifest.digests[name][index]:
                 raise ValueError("its digest is not the one in the manifest: a chunk is missing, damaged or misplaced")
         return values
 
     def _range(self, name: str, index: int) -> tuple[int, int]:
+        """Where the part of a block begins and ends in an array: by entries for CSR data, by rows for others."""
         if name in ("X/data", "X/indices") and self.manifest.entries is not None:
             return int(self.manifest.entries[index]), int(self.manifest.entries[index + 1])
         start = index * self.rows_a_block
@@ -144,6 +147,7 @@ class OpenStore:
 
     def block(self, index: int, parts: tuple[str, ...]) -> Block:
         """Block `index` as stored; row ids and weights always, of the rest what `parts` names."""
+        # Row ids and weights are read in any case: without them it is not known which rows there are.
         row_id = self.values("row_id", index)
         y = self._targets(index) if "y" in parts and self.schema.task is not None else None
         weight = self.values("weight", index) if self.schema.has_weight else None
@@ -155,6 +159,7 @@ class OpenStore:
         return self.values(name, index) if name in self.schema.row_columns else self.codes(name, index)
 
     def _targets(self, index: int) -> np.ndarray:
+        # Codes are stored in 32 bits and handed out in 64, as NumPy indexes with them.
         y = self.values("y", index)
         return y.astype(np.int64) if self.schema.n_classes is not None else y
 
@@ -175,6 +180,7 @@ class OpenStore:
         indptr = np.append(starts, last) - first
         with self.reading(f"block {index} of 'X'"):
             rows = whole_csr(data, indices, indptr.astype(np.int32), self.schema.n_columns)
+        # The writer has sorted and summed the entries; SciPy would look through all of them to find that out.
         rows.has_canonical_format = True
         return rows
 
@@ -225,6 +231,7 @@ def read_rows(array: zarr.Array, start: int, stop: int) -> np.ndarray:
     """Rows of a zarr array, decoded into fresh memory that zarr need not fill first (half as fast again)."""
     rows = np.empty((stop - start, *array.shape[1:]), array.dtype)
     if len(rows):
+        # zarr decodes into this memory directly.
         array.get_basic_selection(slice(start, stop), out=NDBuffer.from_numpy_array(rows))
     return rows
 
@@ -246,7 +253,9 @@ class Reading:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if not isinstance(error, Exception) or isinstance(error, StoreReplacedError | MemoryError):
             return
         self._check_still_there(error)
@@ -263,10 +272,11 @@ class Reading:
         except StoreReplacedError as gone:
             raise gone from error
         except (StoreError, OSError):
-            # damaged or out of reach itself: then what was read is to be named
+            # The store is damaged or out of reach itself: then what was read is to be named.
             return
 
 
+# The stores that this process has open, by place and token; the one used longest ago goes first.
 _open: OrderedDict[tuple[Any, str], OpenStore] = OrderedDict()
 _lock = threading.Lock()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -49,34 +48,30 @@ def write_split(
     OSError
         The store cannot be written to; nothing is left there.
     """
-    with _said_how(), staged(home.location.child(FOLDER, name), overwrite=overwrite, home=home) as staging:
-        array = GrowingArray(staging.group, "codes", chunk=chunk, shard=shard)
-        digests = []
-        for index, values in enumerate(codes):
-            array.append(values)
-            digests.append(block_digest(index, values))
-        array.close(np.empty(0, np.uint8))
-        arrays = {"rows": split.rows, "weights": split.weights, "digests": np.array(digests, np.uint32)}
-        if split.class_weights is not None:
-            arrays["class_weights"] = split.class_weights
-        write_arrays(staging.group.create_group("manifest"), arrays)
-        facts = {"kind": "splits", "names": list(split.names), "codes": split.digest, "manifest": arrays_digest(arrays)}
-        facts["token"] = staging.token
-        facts["nodes"] = staging.location.nodes_digest(_nodes(arrays))
-        staging.commit({**facts, "digest": json_digest(facts)})
-    return replace(split, column=column_of(name, staging.token), codes=None)
-
-
-@contextmanager
-def _said_how() -> Iterator[None]:
-    """Where splits cannot be written, they need not be."""
+    place = home.location.child(FOLDER, name)
     try:
-        yield
-    except FileExistsError:
-        raise
+        with staged(place, "set of splits", overwrite=overwrite, home=home) as staging:
+            # Chunks as long as those of the rows: a block reads one chunk of codes.
+            array = GrowingArray(staging.group, "codes", chunk=chunk, shard=shard)
+            digests = []
+            for index, values in enumerate(codes):
+                array.append(values)
+                digests.append(block_digest(index, values))
+            array.close(np.empty(0, np.uint8))
+            arrays = {"rows": split.rows, "weights": split.weights, "digests": np.array(digests, np.uint32)}
+            if split.class_weights is not None:
+                arrays["class_weights"] = split.class_weights
+            write_arrays(staging.group.create_group("manifest"), arrays)
+            facts = {"kind": "splits", "names": list(split.names), "codes": split.digest}
+            facts |= {"manifest": arrays_digest(arrays), "token": staging.token}
+            facts["nodes"] = staging.location.nodes_digest(_nodes(arrays))
+            staging.commit({**facts, "digest": json_digest(facts)})
     except OSError as error:
-        error.add_note("splits need not be stored: ds.split(..., write=False) keeps them in memory")
+        # Where splits cannot be written, they need not be; another set of that name is another matter.
+        if not isinstance(error, FileExistsError):
+            error.add_note("splits need not be stored: ds.split(..., write=False) keeps them in memory")
         raise
+    return replace(split, column=column_of(name, staging.token), codes=None)
 
 
 def read_split(location: Location) -> SplitSet | None:
@@ -94,12 +89,13 @@ def read_split(location: Location) -> SplitSet | None:
         now = _facts(location)
         if facts is None or now is None or now["token"] == facts["token"]:
             raise
-        # another writer replaced it between the marker and the manifest
+        # Another writer replaced it between the marker and the manifest.
         return _split_set(location, now)
 
 
 def _facts(location: Location) -> dict[str, Any] | None:
     """The marker of a set of splits, checked; None when it is being written."""
+    # Splits can be made again, unlike rows.
     remedy = "restore it from a copy, or remove that folder and split again (the same seed gives the same splits)"
     try:
         facts = location.read_marker()
@@ -118,6 +114,7 @@ def _facts(location: Location) -> dict[str, Any] | None:
 
 
 def _split_set(location: Location, facts: dict[str, Any]) -> SplitSet:
+    """The set of splits whose marker is given; its codes stay in the store."""
     arrays = _manifest(location, facts)
     return SplitSet(
         tuple(facts["names"]),
@@ -147,10 +144,12 @@ def whole_split(location: Location) -> SplitSet:
 
 
 def _nodes(arrays: Iterable[str]) -> list[str]:
+    """The zarr nodes of a set of splits, whose metadata files have a digest in its marker."""
     return ["codes", "manifest", *(f"manifest/{name}" for name in arrays)]
 
 
 def _manifest(location: Location, facts: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The counts of each block and the digests of its codes, checked; whatever decoding raises means damage."""
     try:
         return read_arrays(location.group(read_only=True)["manifest"], facts["manifest"])
     except OSError as error:
@@ -187,6 +186,7 @@ class StoredCodeReader:
         self._rows = rows_a_block
 
     def _check_still_there(self) -> None:
+        # The same name may hold other splits by now, whose codes would choose other rows without a word.
         facts = _facts(self._location)
         if facts is None or facts["token"] != self._token:
             raise StoreReplacedError(

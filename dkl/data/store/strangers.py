@@ -10,11 +10,11 @@ from dkl.data.store.location import Location
 
 _SHOWN = 5
 _TOKEN = "[0-9a-f]{32}"
-# what zarr writes (a file that it had begun when it was killed among them), and what writers of dkl leave
+# What zarr writes (a file that it had begun when it was killed among them), and what writers of dkl leave.
 _WRITTEN = re.compile(
     rf"(?:.*/)?(?:zarr\.json|c(?:/\d+)*|[^/]+\.{_TOKEN}\.partial)|(?:.*/)?\.[^/]+\.{_TOKEN}\.(?:partial|replaced)/.*"
 )
-# what file systems and file managers put into folders by themselves
+# What file systems and file managers put into folders by themselves.
 _BY_SYSTEMS = re.compile(r"(?:.*/)?(?:\.DS_Store|\._[^/]*|Thumbs\.db|desktop\.ini|\.nfs[^/]*)")
 _OF_DATASETS = re.compile(
     r"zarr\.(?:json|\w+\.partial)|\..*|(?:X|y|sample_weight|row_id|group|time|manifest|splits|versions)/.*"
@@ -25,15 +25,16 @@ _IN_VERSIONS = re.compile(r"versions/(?:zarr\.|\d+/|\.)")
 def strangers(location: Location, marker: Mapping[str, Any]) -> list[str]:
     """Files in the folder of the store whose marker is given that are not of that store."""
     is_dataset = marker.get("kind") == "dataset"
-    found = [name for name in location.files() if not _BY_SYSTEMS.fullmatch(name)]
-    return [name for name in found if not (_WRITTEN.fullmatch(name) and (not is_dataset or _is_of_dataset(name)))]
 
+    def is_ours(name: str) -> bool:
+        if not _WRITTEN.fullmatch(name):
+            return False
+        # A zarr array that a user put beside those of a dataset looks as zarr writes, and does not begin as ours do.
+        if is_dataset and name.startswith("versions/"):
+            return bool(_IN_VERSIONS.match(name))
+        return not is_dataset or bool(_OF_DATASETS.fullmatch(name))
 
-def _is_of_dataset(name: str) -> bool:
-    """Whether a path begins as those of a dataset do; a zarr array that a user put beside its arrays does not."""
-    if name.startswith("versions/"):
-        return bool(_IN_VERSIONS.match(name))
-    return bool(_OF_DATASETS.fullmatch(name))
+    return [name for name in location.files() if not _BY_SYSTEMS.fullmatch(name) and not is_ours(name)]
 
 
 def check_no_strangers(location: Location, marker: Mapping[str, Any]) -> None:
@@ -44,10 +45,10 @@ def check_no_strangers(location: Location, marker: Mapping[str, Any]) -> None:
     FileExistsError
         They are listed.
     """
-    found = strangers(location, marker)
-    if found:
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    others = strangers(location, marker)
+    if others:
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
         raise FileExistsError(
-            f"{location.place} holds files that dkl did not write: {', '.join(map(repr, found[:_SHOWN]))}{more}. "
+            f"{location.place} holds files that dkl did not write: {', '.join(map(repr, others[:_SHOWN]))}{more}. "
             "overwrite=True would delete them, so nothing was replaced; move them away, or choose another path"
         )

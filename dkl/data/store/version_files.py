@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.data.sources.rows import LIGHT_PARTS
+from dkl.data.sources.rows import PARTS_WITHOUT_X
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
 from dkl.data.splits import NO_SPLIT, SplitSet, split_table
@@ -47,12 +47,13 @@ def open_version(location: Location, version: int | None = None) -> tuple[StoreS
         try:
             return _opened_version(location, version)
         except StoreReplacedError:
-            # another writer replaced the store while it was being opened: what is there now is opened
+            # Another writer replaced the store while it was being opened: what is there now is opened.
             continue
     return _opened_version(location, version)
 
 
 def _opened_version(location: Location, version: int | None) -> tuple[StoreSource | VersionSource, dict[str, Any]]:
+    """One attempt of `open_version`: version 0, and what each later one appended or dropped, in their order."""
     base = StoreSource(OpenStore(location))
     with Reading("the versions", location, base.token):
         splits = base.read_splits()
@@ -62,14 +63,23 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
         source: StoreSource | VersionSource = base
         left_out: list[str] = []
         for number, (place, facts) in enumerate(records, start=1):
+            # A folder that was copied in from another store would append rows that never belonged here.
             if facts["after"] != source.token:
                 raise CorruptChunkError(
                     f"{place.place} does not follow version {number - 1}: it belongs to another store. "
                     + _remedy(location, number)
                 )
             whole = source if isinstance(source, VersionSource) else VersionSource(source)
-            if number == 1:
-                _check_recorded(facts["splits"], splits, location)
+            lost = sorted(set(facts["splits"]) - set(splits)) if number == 1 else []
+            if lost:
+                raise CorruptChunkError(
+                    f"the splits {', '.join(map(repr, lost))} of {location.place}, which its versions refer to, are "
+                    f"missing. Restore the folder '{location.given}/splits/{lost[0]}' from a copy, or split as it was "
+                    f"done before: dkl.open_dataset({location.given!r}, version=0).split(..., name={lost[0]!r}, "
+                    "overwrite=True)"
+                )
+            # A set of splits that was made, or made anew, for version 0 when this version was there already says
+            # nothing of its rows.
             left_out += [n for n, split in splits.items() if facts["splits"].get(n, {}).get("digest") != split.digest]
             splits = {name: split for name, split in splits.items() if name not in left_out}
             if facts["kind"] == "dataset":
@@ -81,6 +91,7 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
                 dropped = _read_drop(place, facts)
                 splits = {name: _thinned(split, dropped, name) for name, split in splits.items()}
                 source = whole.without(dropped, number, facts["token"])
+        # Looked at last: the store may have been replaced while its versions were read.
         location.check_token(base.token)
     if left_out:
         warnings.warn(
@@ -124,7 +135,7 @@ def check_newest(location: Location, token: str, version: int) -> None:
     ------
     FileExistsError
     """
-    # a folder of the very next number is looked at by `staged`: a writer may have left it
+    # A folder of the very next number is looked at by `staged`: a writer may have left it.
     later = max([0, *(number for number in _numbers(location) if number > version + 1), _noted(location, token)])
     if later > version:
         raise FileExistsError(f"{location.place} has the version {later}")
@@ -135,6 +146,7 @@ def _records(location: Location, version: int | None, token: str) -> Iterator[tu
 
     A version that a writer behind a URL has not finished, the last of all, is as if it were not there.
     """
+    # Up to the newest that has a folder or was noted, so that one in the middle that is gone is missed.
     newest = newest_version(location, token)
     for number in range(1, (newest if version is None else min(version, newest)) + 1):
         place = version_place(location, number)
@@ -179,6 +191,7 @@ def _facts(location: Location, number: int) -> dict[str, Any] | None:
 
 
 def _remedy(location: Location, number: int) -> str:
+    """What to do when a version is lost: it cannot be made again from what is left."""
     return (
         f"Restore the folder '{version_place(location, number).given}' from a copy; or go on from the version before "
         f"it, in another store: dkl.create_dataset(other, dkl.open_dataset({location.given!r}, version={number - 1}))"
@@ -191,7 +204,7 @@ def note_newest(location: Location, token: str, version: int) -> None:
     A writer that is killed before leaves the note of an older one, which is true as well.
     """
     note = {"of": token, "newest": version}
-    # the version is whole without it
+    # The version is whole without the note, so that a failure to write it is none of the version.
     with suppress(OSError):
         location.child(VERSIONS).write_marker({**note, "digest": json_digest(note)})
 
@@ -223,39 +236,30 @@ def check_note(location: Location) -> None:
 
 
 def _is_whole(note: Mapping[str, Any]) -> bool:
+    """Whether a note is as it was written: its digest is that of the rest of it."""
     return json_digest({name: value for name, value in note.items() if name != "digest"}) == note.get("digest")
-
-
-def _check_recorded(recorded: Mapping[str, Any], splits: Mapping[str, SplitSet], location: Location) -> None:
-    """Refuse a store that has lost sets of splits which its versions were made with."""
-    lost = sorted(set(recorded) - set(splits))
-    if lost:
-        raise CorruptChunkError(
-            f"the splits {', '.join(map(repr, lost))} of {location.place}, which its versions refer to, are missing. "
-            f"Restore the folder '{location.given}/splits/{lost[0]}' from a copy, or split as it was done before: "
-            f"dkl.open_dataset({location.given!r}, version=0).split(..., name={lost[0]!r}, overwrite=True)"
-        )
 
 
 def _joined(split: SplitSet, part: StoreSource, name: str | None) -> SplitSet:
     """A set of splits whose split `name` (None: none) has all rows of a further store."""
     code = NO_SPLIT if name is None else split.names.index(name)
     n_old, counts = len(split.rows), part.counts
-    place = np.arange(len(split.names)) == code
+    # All counts of the new blocks go to this one split, and zeros to the others.
+    is_joined = np.arange(len(split.names)) == code
     classes = None
     if split.class_weights is not None and counts.class_weights is not None:
-        classes = np.concatenate([split.class_weights, counts.class_weights[:, None, :] * place[:, None]])
+        classes = np.concatenate([split.class_weights, counts.class_weights[:, None, :] * is_joined[:, None]])
     return replace(
         split,
-        rows=np.concatenate([split.rows, counts.rows[:, None] * place]),
-        weights=np.concatenate([split.weights, counts.weights[:, None] * place]),
+        rows=np.concatenate([split.rows, counts.rows[:, None] * is_joined]),
+        weights=np.concatenate([split.weights, counts.weights[:, None] * is_joined]),
         class_weights=classes,
         whole={**split.whole, **dict.fromkeys(range(n_old, n_old + part.n_blocks), code)},
     )
 
 
 def _thinned(split: SplitSet, dropped: Mapping[str, np.ndarray], name: str) -> SplitSet:
-    """A set of splits after rows were dropped."""
+    """A set of splits after rows were dropped; the record has the new counts of the blocks that lost any."""
     table, blocks = dropped[f"split-{name}"], dropped["blocks"]
     rows, weights = split.rows.copy(), split.weights.copy()
     rows[blocks], weights[blocks] = table[:, :, 0].astype(np.int64), table[:, :, 1]
@@ -285,7 +289,13 @@ def drop_record(source: VersionSource, splits: Mapping[str, SplitSet], gone: Map
     gone : mapping of int to ndarray of bool
         Which of the rows that a block still has go.
     """
-    left = {index: _left_after(source, index, lost) for index, lost in gone.items()}
+    # Which rows of these blocks are left, counted before any was dropped; nothing is noted where none is.
+    left: dict[int, np.ndarray] = {}
+    for index, lost in gone.items():
+        left[index] = np.zeros(0, bool) if lost.all() else source.rows_left(index).copy()
+        if not lost.all():
+            # `lost` counts the rows that the block still had.
+            left[index][np.flatnonzero(left[index])[lost]] = False
     record: Record = {
         "blocks": np.array(list(left), np.int64),
         "kept": np.concatenate(list(left.values())).astype(np.uint8),
@@ -298,23 +308,15 @@ def drop_record(source: VersionSource, splits: Mapping[str, SplitSet], gone: Map
     return record | {f"split-{name}": table for name, table in tables.items()}
 
 
-def _left_after(source: VersionSource, index: int, lost: np.ndarray) -> np.ndarray:
-    """Which rows of a block are left, counted before any was dropped; nothing where none is."""
-    if lost.all():
-        return np.zeros(0, bool)
-    left = source.rows_left(index).copy()
-    left[np.flatnonzero(left)[lost]] = False
-    return left
-
-
 def _left_tables(source: VersionSource, splits: Mapping[str, SplitSet], left: Mapping[int, np.ndarray]) -> Record:
     """Counts of what is left, for all rows (under an empty name) and for each set of splits: (b, n_splits, 2 + K)."""
     reader, n_classes = source.reader(), source.schema.n_classes
     columns = {name: str(split.column) for name, split in splits.items()}
     tables: dict[str, list[np.ndarray]] = {name: [] for name in ("", *splits)}
     for index, kept in left.items():
-        block = reader.load(source.ticket(index)._replace(kept=kept), (*LIGHT_PARTS, *columns.values()))
+        block = reader.load(source.ticket(index)._replace(kept=kept), (*PARTS_WITHOUT_X, *columns.values()))
         size = len(block.row_id)
+        # All rows together are as one split of the code 0.
         tables[""].append(split_table(block, np.zeros(size, np.uint8), 1, n_classes))
         for name, split in splits.items():
             joined = np.full(size, split.whole.get(index, NO_SPLIT), np.uint8)
@@ -325,18 +327,21 @@ def _left_tables(source: VersionSource, splits: Mapping[str, SplitSet], left: Ma
 
 def write_drop(home: Home, place: Location, record: Record, facts: Mapping[str, Any]) -> None:
     """Keep a record of dropped rows as the version at `place`."""
-    with staged(place, overwrite=False, home=home) as staging:
+    with staged(place, "version", overwrite=False, home=home) as staging:
         write_arrays(staging.group.create_group(_GROUP), record)
         whole = {"kind": "drop", "format": FORMAT, "arrays": arrays_digest(record), "token": staging.token, **facts}
+        # The metadata files of the arrays have no checksum of their own.
         whole["nodes"] = staging.location.nodes_digest(_drop_nodes(record))
         staging.commit({**whole, "digest": json_digest(whole)})
 
 
 def _drop_nodes(record: Record) -> list[str]:
+    """The zarr nodes of a record of dropped rows."""
     return [_GROUP, *(f"{_GROUP}/{name}" for name in record)]
 
 
 def _read_drop(place: Location, facts: Mapping[str, Any]) -> Record:
+    """A record of dropped rows, checked against the digest in its facts."""
     with Reading(f"the dropped rows of {place.place}", place, facts["token"]):
         return read_arrays(place.group(read_only=True)[_GROUP], facts["arrays"])
 
@@ -353,6 +358,6 @@ def check_version(location: Location, number: int, token: str) -> None:
         _check_unfinished(location, number, token)
     elif facts["kind"] == "drop":
         record = _read_drop(place, facts)
-        # records of the first releases have no digest of their nodes
+        # Records of the first releases have no digest of their nodes.
         if "nodes" in facts and place.nodes_digest(_drop_nodes(record)) != facts["nodes"]:
             raise CorruptChunkError(f"a file 'zarr.json' of the dropped rows {place.place} is not what was written")

@@ -13,12 +13,13 @@ import numpy as np
 from scipy import sparse
 
 from dkl.data.checks import as_rows, check_rows, checked_weight
+from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.precision import stored_as
 from dkl.data.labels import check_targets, numeric_targets
 from dkl.data.schema import Schema
 from dkl.data.store.block_arrays import BlockArrays
 from dkl.data.store.blocking import block_rows, sparse_row_bytes
-from dkl.data.store.commit import Home, Staging, check_replaceable, staged
+from dkl.data.store.commit import Home, Staging, staged
 from dkl.data.store.digests import json_digest
 from dkl.data.store.location import Location
 from dkl.data.store.manifest import ManifestDraft, node_names, row_column_nodes
@@ -88,6 +89,7 @@ class DatasetWriter:
         self._overwrite = overwrite
         self._further = dict(further or {})
         self._home = home
+        # Of sparse rows the density must be seen first.
         self._rows_a_block = rows_a_block or (None if schema.is_sparse else self._dense_rule())
         self._pending: list[Block] = []
         self._buffered = 0
@@ -100,24 +102,26 @@ class DatasetWriter:
         return block_rows(self.schema.n_columns * self.schema.dtype.itemsize, self.n_rows)
 
     def __enter__(self) -> Self:
-        check_replaceable(self.location, overwrite=self._overwrite, kind="dataset")
-        self._staging = self._exit.enter_context(staged(self.location, overwrite=self._overwrite, home=self._home))
+        writing = staged(self.location, "dataset", overwrite=self._overwrite, home=self._home)
+        self._staging = self._exit.enter_context(writing)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # pushed last, so it runs first: an error of the commit must still pass through the clean-up of `staged`
+        # Pushed last, so it runs first: an error of the commit must still pass through the clean-up of `staged`.
         if kind is None:
             self._exit.push(self._commit_on_exit)
         self._exit.__exit__(kind, error, trace)
 
-    def _commit_on_exit(self, kind: Any, error: Any, trace: Any) -> None:
+    def _commit_on_exit(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._commit()
 
     def write(
         self,
-        X: Any,
+        X: GivenRows,
         y: np.ndarray | None = None,
         weight: np.ndarray | None = None,
         row_id: np.ndarray | None = None,
@@ -152,7 +156,8 @@ class DatasetWriter:
         self._buffered += block.n_rows
         self._flush_whole_blocks()
 
-    def _checked(self, X: Any, y: Any, weight: Any, row_id: Any) -> Block:
+    def _checked(self, X: GivenRows, y: GivenValues, weight: GivenValues, row_id: GivenValues) -> Block:
+        """The rows as they will be stored, or the error that names the first wrong one by its number in the store."""
         schema, first = self.schema, self.rows_written
         rows = as_rows(X)
         if sparse.issparse(rows) != schema.is_sparse:
@@ -181,7 +186,8 @@ class DatasetWriter:
             )
         return given
 
-    def _checked_targets(self, y: Any, n_rows: int) -> np.ndarray | None:
+    def _checked_targets(self, y: GivenValues, n_rows: int) -> np.ndarray | None:
+        """Class codes as int32, which blocks widen when they are read; targets of a regression as float64."""
         if y is None:
             return None
         schema, first = self.schema, self.rows_written
@@ -198,12 +204,14 @@ class DatasetWriter:
         return values.astype(np.int32)
 
     def _flush_whole_blocks(self, *, all_of_it: bool = False) -> None:
+        """Write as many whole blocks as are buffered; with `all_of_it` what is left as the last block, too."""
         if self._rows_a_block is None:
             self._rows_a_block = self._sparse_rule(all_of_it)
         rows = self._rows_a_block
         if rows is None or (self._buffered < rows and not all_of_it):
             return
         joined = joined_blocks(self._pending)
+        # What does not fill a block waits for the rows of the next call.
         stop = joined.n_rows if all_of_it else joined.n_rows // rows * rows
         for start in range(0, stop, rows):
             self._write_block(joined.rows(slice(start, min(start + rows, stop))))
@@ -221,10 +229,9 @@ class DatasetWriter:
         staging = self._writing
         staging.check_owner()
         if self._arrays is None:
-            # fewer rows than a block holds: a chunk is as large as they are
-            whole = self.n_rows if self.n_rows is not None else None
+            # Where there are fewer rows than a block holds, a chunk is as large as they are.
             self._rows_a_block = min(self._rows_a_block or block.n_rows, max(block.n_rows, 1))
-            self._arrays = BlockArrays(staging.group, self.schema, self._rows_a_block, n_rows=whole)
+            self._arrays = BlockArrays(staging.group, self.schema, self._rows_a_block, n_rows=self.n_rows)
         digests = self._arrays.append(self._manifest.n_blocks, block)
         self._manifest.add(block, digests)
 
@@ -263,6 +270,7 @@ class DatasetWriter:
             **self._row_column_facts(),
             **self._further,
         }
+        # The digest covers everything that readers rely on, the token among it.
         facts["token"] = self._writing.token
         facts["digest"] = json_digest(facts)
         self._writing.commit(facts)

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
 
 import dask
 import numpy as np
 
 from dkl.data.checks import spoken_names
-from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
+from dkl.data.schema import Schema
+from dkl.data.sources.rows import RowSource
 from dkl.data.together.choosing import check_one_kind, chosen_rows_together, with_values
 from dkl.data.together.rules import held_source
+
+
+class HasRows(Protocol):
+    """What is asked of a Dataset here, whose own module uses this one."""
+
+    @property
+    def source(self) -> RowSource: ...
+
+    @property
+    def schema(self) -> Schema: ...
+
+    def with_rows(self, source: RowSource, schema: Schema) -> Self: ...
+
+
+D = TypeVar("D", bound=HasRows)
 
 
 class BesideFeatures:
@@ -49,12 +65,21 @@ class BesideFeatures:
         for role, values in (("group", groups), ("time", times)):
             if values is not None:
                 self._given[role] = self._taken(role, values)
-        if not is_frame(X) and not isinstance(X, Dataset) and (by_group, by_time) != (None, None) and not self._given:
+        if not is_frame(X) and not hasattr(X, "schema") and (by_group, by_time) != (None, None) and not self._given:
             name, value = ("by_group", by_group) if by_group is not None else ("by_time", by_time)
             raise ValueError(
                 f"{name}={value!r} names a column, and X has none by name: pass a data frame, a Dataset that has the "
                 f"column, or one value a row, fit(X, y, {'groups' if name == 'by_group' else 'times'}=values)"
             )
+
+    @classmethod
+    def like(cls, schema: Schema, X: Any, groups: Any, times: Any) -> BesideFeatures:
+        """Those of further rows for a store: as given, or the columns of a data frame that have the names there."""
+        given = {"group": groups, "time": times}
+        for role, known in schema.row_columns.items():
+            if given[role] is None and is_frame(X) and known.name in X.columns:
+                given[role] = known.name
+        return cls(X, given["group"], given["time"])
 
     def _taken(self, role: str, values: Any) -> tuple[Any, str | None]:
         """Values and their name; a column of the frame is taken out where it is no feature."""
@@ -74,7 +99,7 @@ class BesideFeatures:
             self.X, self.taken = self.X.drop(columns=[values]), (*self.taken, values)
         return column, values
 
-    def held(self, dataset: Dataset, sample_weight: Any = None) -> Dataset:
+    def held(self, dataset: D, sample_weight: Any = None) -> D:
         """The dataset of the rows, whose blocks say what they are held out with where anything holds them together.
 
         Raises
@@ -84,9 +109,13 @@ class BesideFeatures:
         """
         return held_rows(self.noted(dataset, sample_weight))
 
-    def noted(self, dataset: Dataset, sample_weight: Any = None) -> Dataset:
+    def noted(self, dataset: D, sample_weight: Any = None) -> D:
         """The dataset with the groups and times as row columns."""
-        source, schema = dataset.source, dataset.schema
+        source, schema = self.on(dataset.source, dataset.schema, sample_weight)
+        return dataset if schema is dataset.schema else dataset.with_rows(source, schema)
+
+    def on(self, source: RowSource, schema: Schema, sample_weight: Any = None) -> tuple[RowSource, Schema]:
+        """The source and the schema with the groups and times as row columns."""
         kept = _counted(sample_weight) if self._given else None
         # the last one decides what rows are held out by: the groups, where both are given
         for role in [role for role in ("time", "group") if role in self._given]:
@@ -97,9 +126,7 @@ class BesideFeatures:
             # what later tables may hold all the same
             encoding = replace(schema.encoding, ignored=(*schema.encoding.ignored, *self.taken))
             schema = replace(schema, encoding=encoding)
-        if schema is dataset.schema:
-            return dataset
-        return dataset.with_rows(source, schema)
+        return source, schema
 
 
 def _first_given(values: Any, named: str | None, role: str) -> Any:
@@ -121,7 +148,7 @@ def _counted(sample_weight: Any) -> np.ndarray | None:
     return np.asarray(weight).ravel() != 0
 
 
-def held_rows(dataset: Dataset) -> Dataset:
+def held_rows(dataset: D) -> D:
     """The dataset whose blocks say what their rows are held out with, where groups or times hold them together.
 
     Raises

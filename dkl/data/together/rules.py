@@ -191,7 +191,7 @@ def held_source(source: RowSource, schema: Schema) -> RowSource:
     if schema.held_by is None or (isinstance(source, SelectedSource) and isinstance(source.steps[-1], HeldRows)):
         return source
     known = schema.row_columns[schema.held_by]
-    blocks = (block.columns[known.column] for block in source.light_blocks((known.column,)))
+    blocks = (block.columns[known.column] for block in source.blocks_without_x((known.column,)))
     made = group_rule if schema.held_by == "group" else time_rule
     step = HeldRows(made(blocks, known))
     return narrowed(source, step, source.block_rows, n_classes=schema.n_classes, counts=source.counts)

@@ -45,7 +45,7 @@ def split_rule_together(
 
 def _by_time(source: RowSource, known: RowColumn, shares: np.ndarray) -> Assign:
     """Splits in the order of their names from the oldest rows on; rows of one time are in one split."""
-    times, counts = counted_times(block.columns[known.column] for block in source.light_blocks((known.column,)))
+    times, counts = counted_times(block.columns[known.column] for block in source.blocks_without_x((known.column,)))
     refuse_one(len(times), known)
     older = np.cumsum(counts) - counts
     # where each split ends: at the time before which there are about as many rows as it and the older ones are due
@@ -63,7 +63,7 @@ def _by_time(source: RowSource, known: RowColumn, shares: np.ndarray) -> Assign:
 def _by_group(source: RowSource, known: RowColumn, names: tuple[str, ...], shares: np.ndarray, seed: int) -> Assign:
     """Each group in one split: few groups so that the rows come close to the shares, many by their hash."""
     groups, counts = np.empty(0, np.int64), np.empty(0, np.int64)
-    for block in source.light_blocks((known.column,)):
+    for block in source.blocks_without_x((known.column,)):
         own, of_own = np.unique(block.columns[known.column], return_counts=True)
         merged, place = np.unique(np.concatenate([groups, own]), return_inverse=True)
         counts = np.bincount(place, np.concatenate([counts, of_own]), len(merged)).astype(np.int64)

@@ -11,6 +11,7 @@ from scipy import sparse
 
 from dkl.data.dataset import Dataset
 from dkl.data.schema import HeldBy
+from dkl.data.store.copying import blocks_in_order
 
 _IDS = {
     "id",
@@ -94,9 +95,7 @@ def _role_of(name: str) -> HeldBy | None:
 
 def _first_rows(dataset: Dataset) -> Any:
     """X of the first block that has rows."""
-    from dkl.data.create import blocks_in_order
-
-    return next(block for block in blocks_in_order(dataset) if block.n_rows).X[:_LOOKED_AT]
+    return next(block for block in blocks_in_order(dataset.source) if block.n_rows).X[:_LOOKED_AT]
 
 
 def _values(rows: Any, places: slice) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The CUDA source of `dkl.kernels.sgd.steps`: a thread block takes all rows of a piece, in order, through one model."""
+"""The CUDA source of `dkl.kernels.sgd.steps`: a thread block takes all rows, in order, through one model."""
 
 from __future__ import annotations
 
@@ -111,6 +111,16 @@ extern "C" __global__ void sgd_rows(
 
 def sgd_source(rule: SGDRule, dtype: np.dtype, group: int = GROUP) -> str:
     """The source for rules of one kind (their numbers are arguments), for NVRTC or nvcc; `group` squared threads."""
+    if rule.is_passive:
+        # A passive-aggressive step is as long as brings the row's loss to zero, within the rule's bound.
+        hinged = rule.loss == "hinge"
+        loss, towards = ("1 - y * p", "y") if hinged else ("fabs(y - p) - epsilon", "(y < p ? -1 : 1)")
+        length = _PASSIVE_STEPS[rule.learning_rate]
+        step = f"const double loss = fmax(0.0, {loss}); step = {towards} * {length};"
+    else:
+        step = f"const double slope = {_SLOPES[rule.loss]}; step = -eta * fmin(fmax(slope, -1e12), 1e12);"
+    # What a rule never does is compiled out: averaging, truncation and sparse rows cost a branch a coefficient
+    # otherwise.
     names = {
         "REAL": {"float32": "float", "float64": "double"}[dtype.name],
         "GROUP": group,
@@ -118,16 +128,6 @@ def sgd_source(rule: SGDRule, dtype: np.dtype, group: int = GROUP) -> str:
         "TRUNCATED": int(rule.penalties[0] > 0),
         "SPARSE": int(rule.sparse),
         "PASSES_OVER": int(rule.learning_rate == "pa1"),
-        "RULE": _passive_step(rule) if rule.is_passive else _slope_step(rule),
+        "RULE": step,
     }
     return "\n".join([*(f"#define {name} {value}" for name, value in names.items()), _SOURCE])
-
-
-def _slope_step(rule: SGDRule) -> str:
-    return f"const double slope = {_SLOPES[rule.loss]}; step = -eta * fmin(fmax(slope, -1e12), 1e12);"
-
-
-def _passive_step(rule: SGDRule) -> str:
-    hinged = rule.loss == "hinge"
-    loss, towards = ("1 - y * p", "y") if hinged else ("fabs(y - p) - epsilon", "(y < p ? -1 : 1)")
-    return f"const double loss = fmax(0.0, {loss}); step = {towards} * {_PASSIVE_STEPS[rule.learning_rate]};"

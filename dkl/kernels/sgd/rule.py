@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+
+from dkl.protocols.arrays import Array
 
 # how fast the intercept of sparse rows learns, in scikit-learn as here
 _SPARSE_INTERCEPT = 0.01
@@ -47,6 +48,7 @@ class SGDRule:
     @property
     def penalties(self) -> tuple[float, float]:
         """The factors of the absolute and of the squared coefficients."""
+        # The penalty is alpha (l1_ratio |w|_1 + (1 - l1_ratio) |w|^2 / 2).
         share = {"l1": 1.0, "elasticnet": self.l1_ratio}.get(self.penalty or "", 0.0)
         strength = 0.0 if self.penalty is None else self.alpha
         return share * strength, (1.0 - share) * strength
@@ -84,8 +86,8 @@ class SGDModels:
         The number of the next step.
     """
 
-    coef: Any
-    intercept: Any
-    average_coef: Any
-    average_intercept: Any
+    coef: Array
+    intercept: Array
+    average_coef: Array
+    average_intercept: Array
     clock: float = 1.0

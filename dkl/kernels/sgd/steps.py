@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from dkl.kernels import device
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
+from dkl.protocols.arrays import Array
 from dkl.solvers.losses import loss_of
 
 __all__ = ["sgd_rows"]
@@ -16,7 +18,7 @@ __all__ = ["sgd_rows"]
 _STEEPEST = 1e12
 
 
-def sgd_rows(X: Any, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule: SGDRule) -> SGDModels:
+def sgd_rows(X: Array, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule: SGDRule) -> SGDModels:
     """The models after a step on each row, in order; on a GPU in one launch, a thread block a model.
 
     Results are scikit-learn's within rounding. A deviation: with penalty "l1" and averaging scikit-learn leaves the
@@ -62,35 +64,42 @@ def sgd_rows(X: Any, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule: S
 
 
 def _in_order(
-    xp: Any, X: Any, by_row: tuple[np.ndarray, np.ndarray], models: SGDModels, rule: SGDRule
+    xp: ModuleType, X: Array, by_row: tuple[np.ndarray, np.ndarray], models: SGDModels, rule: SGDRule
 ) -> tuple[Any, ...]:
-    Y, S = (xp.asarray(one, dtype=xp.float64) for one in by_row)
-    coef, mean = (xp.asarray(one, dtype=X.dtype) for one in (models.coef, models.average_coef))
-    b, mean_b = (xp.asarray(one, dtype=xp.float64) for one in (models.intercept, models.average_intercept))
+    """The coefficients and intercepts after a step on each row, and the means of both over the steps."""
+    Y, S = (xp.asarray(values, dtype=xp.float64) for values in by_row)
+    coef, mean = (xp.asarray(values, dtype=X.dtype) for values in (models.coef, models.average_coef))
+    b, mean_b = (xp.asarray(values, dtype=xp.float64) for values in (models.intercept, models.average_intercept))
+    # `debt` is what the l1 penalty has come to, and `owed` what each coefficient has paid of it (Tsuruoka et al. 2009).
     (l1, l2), clock, owed, debt = rule.penalties, models.clock, xp.zeros_like(coef), 0.0
     for i, eta in enumerate(map(float, rule.step_lengths(models.clock, X.shape[0]))):
         x, score = X[i, :], xp.asarray(xp.matmul(coef, X[i, :]), dtype=xp.float64) + b
-        step = _pulls(xp, (Y[i, :], score, x), rule, eta)
+        step = _unit_step(xp, (Y[i, :], score, x), rule, eta)
         if step is None:
             continue
         # a slope may take no notice of a score that has overflown: the coefficients shall show it
         step = xp.where(xp.isnan(score), score, step * S[i, :])
+        # The l2 penalty shrinks all coefficients first, then the row is added.
         coef = coef * max(0.0, 1.0 - eta * l2) + xp.asarray(step, dtype=X.dtype)[:, None] * x[None, :]
         b = b + rule.intercept_rate * step
         if 0 < rule.average <= clock:
+            # The running mean of the iterates from step `average` on.
             share = 1.0 / (clock - rule.average + 1.0)
             mean, mean_b = mean + share * (coef - mean), mean_b + share * (b - mean_b)
         if l1:
             debt += l1 * eta
-            shrunk = _truncated(xp, coef, owed, debt)
+            # Each coefficient moves towards 0 by what it has not paid yet, and stops there.
+            down = xp.clip(coef - (owed + debt), 0.0, None)
+            up = xp.clip(coef + (debt - owed), None, 0.0)
+            shrunk = xp.where(coef > 0, down, xp.where(coef < 0, up, coef))
             shrunk = xp.where(x[None, :] != 0, shrunk, coef) if rule.sparse else shrunk
             coef, owed = shrunk, owed + (shrunk - coef)
         clock += 1.0
     return coef, b, mean, mean_b
 
 
-def _pulls(xp: Any, row: tuple[Any, Any, Any], rule: SGDRule, eta: float) -> Any:
-    """What each model takes of a row (y, score, x) of weight 1; None where a passive rule passes over it."""
+def _unit_step(xp: ModuleType, row: tuple[Array, Array, Array], rule: SGDRule, eta: float) -> Array | None:
+    """The multiple of a row (y, score, x) of weight 1 that each model takes; None where a passive rule skips it."""
     y, score, x = row
     if not rule.is_passive:
         return -eta * xp.clip(loss_of(rule.loss, rule.epsilon).slope(y, score), -_STEEPEST, _STEEPEST)
@@ -103,9 +112,3 @@ def _pulls(xp: Any, row: tuple[Any, Any, Any], rule: SGDRule, eta: float) -> Any
     if rule.learning_rate == "pa1":
         return towards * xp.clip(loss / square, None, eta)
     return towards * loss / (square + 0.5 / eta)
-
-
-def _truncated(xp: Any, coef: Any, owed: Any, debt: float) -> Any:
-    """Coefficients less what the l1 penalty has come to and they have not paid, down to 0 (Tsuruoka et al. 2009)."""
-    down, up = xp.clip(coef - (owed + debt), 0.0, None), xp.clip(coef + (debt - owed), None, 0.0)
-    return xp.where(coef > 0, down, xp.where(coef < 0, up, coef))

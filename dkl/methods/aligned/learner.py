@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,6 +14,8 @@ from dkl.bounds.alignment import alignment_deviation, alignment_gap, rademacher_
 from dkl.bounds.certificate import Bounds
 from dkl.bounds.pair_loss import divergence_bound
 from dkl.data.dataset import Dataset
+from dkl.events import Subscriber
+from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.methods.base import SelectingLearner
@@ -29,6 +33,7 @@ from dkl.methods.parameters import (
 from dkl.methods.potentials import AlignmentDriver, PotentialProblem
 from dkl.solvers.kernel_alignment import divergence, effective_features, maximise_alignment
 
+# The radius rho of the ball where none is given, for each candidate.
 RHO_SHARE = 0.005
 
 
@@ -114,7 +119,7 @@ class AlignedFeatures(Certified, SelectingLearner):
 
     def __init__(
         self,
-        family: Any = None,
+        family: Family | None = None,
         n_candidates: int | None = 20_000,
         n_features: int | None = 1_000,
         rho: float | None = None,
@@ -123,17 +128,17 @@ class AlignedFeatures(Certified, SelectingLearner):
         center: bool = False,
         diagonal: bool = True,
         estimator: Estimator = "auto",
-        sigma_factors: Any = (1.0,),
-        sums: Any = None,
+        sigma_factors: Sequence[float] = (1.0,),
+        sums: str | PathLike[str] | None = None,
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
-        class_weight: Any = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",
         device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
+        random_state: int | np.random.RandomState | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool | Subscriber | None = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         self.family = family
         self.n_candidates = n_candidates
@@ -205,17 +210,19 @@ class AlignedFeatures(Certified, SelectingLearner):
         # pairs of a row with itself: n terms of 1 for cosine-sine pairs, at most that for a cosine with a phase
         own = n if self.diagonal or self.pool_.activation == "cos-sin" else 0.0
         losses = 0.5 - (self.alignment_ - own) / (2.0 * n * (n - 1.0))
-        found = 1.0 - 2.0 * float(q @ losses)
+        # the mean over pairs of different rows of y_i y_j K_q(x_i, x_j)
+        alignment = 1.0 - 2.0 * float(q @ losses)
         return Bounds(
             [
                 divergence_bound(losses, q, n_rows=n, mu=k, eps=eps, as_printed=as_printed),
-                alignment_deviation(n, self.rho_, k=k, alignment=found, eps=eps, as_printed=as_printed),
+                alignment_deviation(n, self.rho_, k=k, alignment=alignment, eps=eps, as_printed=as_printed),
                 alignment_gap(n, len(q), self.rho_, k=k, eps=eps, as_printed=as_printed),
                 rademacher_bound(n, self.rho_, k=k, as_printed=as_printed),
             ]
         )
 
     def _why_no_bounds(self) -> str:
+        """The theorems are about labels, waves and similarities of two rows alone."""
         if why := why_no_waves(self):
             return why
         return "center=True makes the similarities depend on all rows" if self.center else super()._why_no_bounds()
@@ -230,15 +237,18 @@ class AlignedFeatures(Certified, SelectingLearner):
         return replace(super()._problem(pool, dataset), center=self.center, diagonal=self.diagonal)
 
     def _keep_values(self, values: np.ndarray) -> None:
+        """The alignments v that the driver has found."""
         self.alignment_ = values
 
     def _choose(self) -> None:
+        """The weights q that maximise q.v in the ball, and the features that are kept by them: no pass."""
         groups = self.pool_.groups
         sizes = np.bincount(groups)
         self.rho_ = self._radius
         weights = self.weighed(self.alignment_)
         self.divergence_ = divergence(weights, self.k)
         self.effective_features_ = effective_features(weights)
+        # candidates of one block share its weight
         self.weights_ = (weights / sizes)[groups]
         self._keep(self.chosen(weights))
 
@@ -251,13 +261,16 @@ class AlignedFeatures(Certified, SelectingLearner):
         total : float
             The weight of the rows, on which these weights do not depend.
         """
+        # blocks (the harmonics of one degree) are weighed as one: their mean alignment counts
         return maximise_alignment(block_means(values, self.pool_.groups), self._radius, self.k)
 
     @property
     def _radius(self) -> float:
+        """rho, which grows with the number of blocks where none is given."""
         return RHO_SHARE * (int(self.pool_.groups.max()) + 1) if self.rho is None else float(self.rho)
 
     def chosen(self, weights: np.ndarray) -> FeatureChoice:
         """The candidates that a feature map keeps by weights of the blocks."""
+        # a pair takes two columns of the bound that `n_features` is
         kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
         return choose_blocks(weights, self.pool_.groups, kept, self.seed_, estimator=self.estimator)

@@ -1,11 +1,9 @@
-"""Fitting tuned random features by epochs of Adam: figures of the rows first, the epochs, the model that they leave."""
+"""Fitting tuned random features by epochs of Adam: a summary of the rows, the epochs, and the model that they leave."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -15,28 +13,30 @@ from dkl.linear.minibatches import RowTargets
 from dkl.linear.summary import Summary, summary_records
 from dkl.methods.density.descent import TunedDescent, TunedModel, tuned_step
 from dkl.methods.density.penalty import DensityPenalty
+from dkl.passes.session import PassStats
 from dkl.protocols.records import Record
 from dkl.protocols.source import BlockSource
 
-# on few rows as many epochs as make so many steps
+# On few rows there are as many epochs as make _STEPS steps, within these bounds; batches are small up to _MANY_ROWS.
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 6_000, 10, 400
 _SMALL_BATCH, _LARGE_BATCH, _MANY_ROWS = 32, 512, 65_536
-# a step reads the meta-kernel's vectors twice, and as many bytes take as long as some operations of a product
+# The cost of a step, for plans: it reads the meta-kernel's vectors twice, and each number of theirs takes as long as
+# so many operations of a product; so does each number of the model, which Adam updates one by one.
 _MATRIX_FLOPS, _NUMBER_FLOPS = 40.0, 300.0
 
 
 @dataclass(frozen=True)
 class Descent:
-    """How Adam goes.
+    """The options of Adam.
 
     Parameters
     ----------
     epochs : int or None
-        At most, with patience; None is 10, and more on few rows.
+        How many at most; None is 10, and more on few rows.
     rate : float
-        Of the first steps; it falls with the square root of their number.
+        The learning rate of the first steps; it falls with the square root of their number.
     patience : int or None
-        Epochs without a lower loss on held-out rows; None goes through all of them.
+        After so many epochs without a lower loss on held-out rows it stops; None goes through all epochs.
     shared : bool
         One density for all models, or one each.
     """
@@ -49,19 +49,19 @@ class Descent:
 
 @dataclass(frozen=True, eq=False)
 class AdamFit:
-    """What the epochs came to.
+    """The result of the epochs.
 
     Attributes
     ----------
     model : TunedModel
-        On mapped rows as they are, of standardised targets.
+        For mapped rows as they are (the epochs centre them), and for standardised targets.
     target_center, target_scale : ndarray of shape (t,)
     losses : tuple of float
         The held-out loss after each epoch, with patience.
     trace : ndarray of shape (epochs,)
         The mean objective of the batches of each epoch, as it was when each was stepped on.
     ended : str
-        Who ended the epochs before their time; empty while nobody did.
+        Who ended the epochs before their time; empty where nobody did.
     """
 
     model: TunedModel
@@ -71,16 +71,32 @@ class AdamFit:
     trace: np.ndarray
     ended: str = ""
 
+    def message(self, objective: float, gap: float) -> str:
+        """How the epochs ended, given the objective of the model and its duality gap (NaN where it was not judged)."""
+        share = gap / max(objective, np.finfo(np.float64).tiny)
+        best = f", the best of which ({int(np.argmin(self.losses)) + 1}) was kept," if self.losses else ""
+        bound = f"end at most {100.0 * share:.2g} % above the optimum" if share < 1.0 else "end where no bound is known"
+        asked = f"{self.ended}: " if self.ended else ""
+        return f"{asked}{len(self.trace)} epochs of Adam{best} {bound}; more epochs, or solver='full', come nearer"
+
+    def history(self) -> list[dict[str, float]]:
+        """One line for each epoch: the objective of its batches, and the held-out loss with early stopping."""
+        lines = []
+        for epoch, objective in enumerate(self.trace):
+            line = {"epoch": float(epoch + 1), "objective": float(objective)}
+            lines.append(line | ({"held_out_loss": self.losses[epoch]} if self.losses else {}))
+        return lines
+
 
 def fit_by_adam(
     problem: LinearProblem, penalty: DensityPenalty, source: BlockSource, run: Run, descent: Descent
-) -> tuple[AdamFit, list[Any]]:
+) -> tuple[AdamFit, list[PassStats]]:
     """Epochs of Adam with clipping over the shuffled blocks (Shilton et al. 2022, section 5).
 
     Parameters
     ----------
     problem : LinearProblem
-        Its `alpha` is lam.
+        Its `alpha` is lam of equation (22).
     penalty : DensityPenalty
     source : BlockSource
     run : Run
@@ -101,12 +117,25 @@ def fit_by_adam(
     UserWarning
         If the order of the rows would bias the steps, so that several blocks are read for each.
     """
+    # one pass finds the means of the features, the units of the targets and whether the rows are in order
     summary = summarise_rows(problem, source, run)
+    # all rows counted means that no hash fell among those to be held out
     if descent.patience is not None and summary.n_rows >= np.sum(source.block_rows):
         raise none_held_out(problem)
     mixed = mixed_source(source, summary.unevenness, problem.seed)
     task = adam_problem(problem, penalty, summary, descent, n_blocks=mixed.n_blocks)
-    fit = partial(_fitted, problem, penalty, summary)
+
+    def fit(state: EpochState) -> AdamFit:
+        final = TunedDescent(**state.result)
+        coef, intercept = uncentred(final, summary.center)
+        model = TunedModel(coef, intercept, final.model.density.copy())
+        # an average of densities that follow from weights is not the one that follows from their average
+        model.clip(problem.alpha, penalty)
+        # the best epoch is kept, but the trace is that of all epochs
+        trace = TunedDescent(**state.model).trace
+        means = trace[:, 0] / np.maximum(trace[:, 1], 1.0)
+        return AdamFit(model, summary.target_center, summary.target_scale, state.losses, means, state.ended)
+
     state, stats = run.drive(EpochDriver(), task, mixed, model=run.looked_at(fit))
     return fit(state), stats
 
@@ -114,10 +143,11 @@ def fit_by_adam(
 def descent_passes(
     problem: LinearProblem, penalty: DensityPenalty, descent: Descent, source: BlockSource
 ) -> list[tuple[Sequence[Record], int]]:
-    """The records of each kind of pass and how often it runs at most, for plans."""
+    """The records of each kind of pass and how often it runs at most, for plans: no row is read."""
     K = None if problem.classes is None else len(problem.classes)
     columns = K or problem.n_targets
     records = summary_records(columns, K, problem.class_weight, problem.held_out, problem.seed)
+    # a summary of as many rows, with moments that do not matter for sizes
     n_rows = float(np.sum(source.block_rows)) * (1.0 - problem.held_out.share)
     planned = Summary(
         n_rows, n_rows, np.zeros(columns), np.ones(columns), center=np.zeros(problem.feature_map.n_features)
@@ -129,11 +159,22 @@ def descent_passes(
 def adam_problem(
     problem: LinearProblem, penalty: DensityPenalty, summary: Summary, descent: Descent, *, n_blocks: int
 ) -> EpochProblem:
-    """The epochs as `EpochDriver` takes them."""
+    """The epochs as `EpochDriver` takes them.
+
+    Rows are centred, so that the intercept does not have to follow the weights; class weights have a mean of 1 over
+    the rows, so that the learning rate means the same whatever they are.
+    """
     K = None if problem.classes is None else len(problem.classes)
     n_rows, n_models = summary.n_rows, problem.n_models
+    weight_scale = n_rows / summary.total_weight
+    if problem.classes is None:
+        targets = RowTargets(weight_scale=weight_scale, center=summary.target_center, scale=summary.target_scale)
+    else:
+        targets = RowTargets(np.arange(len(problem.classes)), problem.class_weight, weight_scale)
+    # Small minibatches step further on few rows; on many rows larger ones cost less for each row.
     batch = _SMALL_BATCH if n_rows <= _MANY_ROWS else _LARGE_BATCH
     first = TunedModel.first(n_models, 1 if descent.shared else n_models, penalty)
+    # what a step costs beside the products with its rows: Adam on all numbers, and the gradient of the penalty
     numbers = len(first.values)
     matrix = 0 if penalty.separable else len(first.density) * penalty.n_frequencies**2
     stopping = None if descent.patience is None else Stopping(problem.loss, descent.patience)
@@ -149,7 +190,7 @@ def adam_problem(
         },
         first=TunedDescent.begin(first),
         feature_map=problem.feature_map,
-        targets=_targets(problem, summary),
+        targets=targets,
         n_blocks=n_blocks,
         epochs=default_epochs(n_rows, batch) if descent.epochs is None else descent.epochs,
         center=summary.center,
@@ -162,24 +203,5 @@ def adam_problem(
 
 
 def default_epochs(n_rows: float, batch: int) -> int:
-    """10, and on few rows as many as make some thousand steps."""
+    """10 epochs, and on few rows as many as make some thousand steps, up to 400."""
     return int(np.clip(np.ceil(_STEPS * batch / max(n_rows, 1.0)), _FEWEST_EPOCHS, _MOST_EPOCHS))
-
-
-def _targets(problem: LinearProblem, summary: Summary) -> RowTargets:
-    """Codes of classes with weights of mean 1, or standardised targets."""
-    scale = summary.n_rows / summary.total_weight
-    if problem.classes is not None:
-        return RowTargets(np.arange(len(problem.classes)), problem.class_weight, scale)
-    return RowTargets(weight_scale=scale, center=summary.target_center, scale=summary.target_scale)
-
-
-def _fitted(problem: LinearProblem, penalty: DensityPenalty, summary: Summary, state: EpochState) -> AdamFit:
-    final = TunedDescent(**state.result)
-    coef, intercept = uncentred(final, summary.center)
-    model = TunedModel(coef, intercept, final.model.density.copy())
-    # an average of densities that follow from weights is not the one that follows from their average
-    model.clip(problem.alpha, penalty)
-    trace = TunedDescent(**state.model).trace
-    means = trace[:, 0] / np.maximum(trace[:, 1], 1.0)
-    return AdamFit(model, summary.target_center, summary.target_scale, state.losses, means, state.ended)

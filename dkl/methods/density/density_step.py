@@ -1,19 +1,133 @@
-"""The density that minimises data terms plus its own penalty: Newton steps on u among those that are allowed."""
+"""The density that is best with its coefficients eliminated: data terms as functions of u, and Newton steps on u."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+from scipy.linalg import blas, lapack, solve_triangular
 
-from dkl.methods.density.forms import Eliminated, Form, frequency_squares
+from dkl.solvers.cholesky import factorise
 from dkl.solvers.density_term import LEAST_DENSITY, DensityTerm
 
+# What is added to the diagonal, over its mean, where rounding leaves a matrix indefinite in spite of lam.
+_JITTER = 1e-15
+# A step is halved until the objective falls by at least this share of what its slope promises (Armijo's rule).
 _SUFFICIENT = 1e-4
 _SHORTEST = 1e-10
-# relative: differences of objectives below this are rounding
+# Differences of objectives below this, relative to them, are rounding.
 _NOISE = 1e-15
+
+
+@dataclass(frozen=True, eq=False)
+class Eliminated:
+    """The best coefficients w for a density u.
+
+    Attributes
+    ----------
+    value : float
+        ``tr(w'Aw)/2 - tr(C'w) + lam/2 sum |w_j|^2/u_j`` at them.
+    ratios : ndarray of shape (m, K)
+        w / u, which has a limit where u is 0.
+    factor : ndarray
+        The Cholesky factor that led to them; the curvature needs it again.
+    """
+
+    value: float
+    ratios: np.ndarray
+    factor: np.ndarray
+
+
+class Form(Protocol):
+    """A data term as a convex function of the density: the penalised least squares problem of a given u, solved."""
+
+    lam: float
+
+    def at(self, u: np.ndarray) -> Eliminated:
+        """Eliminate the coefficients for a density of shape (D,)."""
+        ...
+
+    def curvature(self, u: np.ndarray, point: Eliminated) -> np.ndarray:
+        """The second derivative by u at `point`, of shape (D, D)."""
+        ...
+
+
+class WholeForm:
+    """(A + lam/u) w = C, scaled by sqrt(u) on both sides.
+
+    Parameters
+    ----------
+    A : ndarray of shape (m, m)
+        Symmetric, positive semidefinite: the covariance of m = parts D columns, those of one part together.
+    C : ndarray of shape (m, K)
+        In the range of A.
+    lam : float
+    """
+
+    def __init__(self, A: np.ndarray, C: np.ndarray, lam: float) -> None:
+        self.A, self.C, self.lam = A, C, lam
+
+    def at(self, u: np.ndarray) -> Eliminated:
+        # with w = sqrt(u) v the system is (sqrt(u) A sqrt(u) + lam) v = sqrt(u) C, whatever u is near to 0
+        root = np.sqrt(columns_of(u, len(self.A)))[:, None]
+        factor = ridge_factor(self.A * root * root.T, self.lam)
+        scaled = lapack.dpotrs(factor, self.C * root, lower=0)[0]
+        w = root * scaled
+        held = root > 0.0
+        if held.all():
+            ratios = scaled / root
+        else:
+            # at u = 0 the equation itself tells w / u
+            ratios = np.where(held, scaled / np.where(held, root, 1.0), (self.C - self.A @ w) / self.lam)
+        return Eliminated(-0.5 * float(np.sum(self.C * w)), ratios, factor)
+
+    def curvature(self, u: np.ndarray, point: Eliminated) -> np.ndarray:
+        # B M^-1 B' = (1 - lam (sqrt(u) A sqrt(u) + lam)^-1) / (sqrt(u) sqrt(u)'), for A = BB' and M = B'uB + lam
+        root = np.sqrt(np.maximum(columns_of(u, len(self.A)), np.finfo(float).tiny))
+        inner = lapack.dpotri(point.factor, lower=0)[0]
+        inner = np.triu(inner) + np.triu(inner, 1).T
+        inner *= -self.lam
+        np.einsum("ii->i", inner)[:] += 1.0
+        inner /= root
+        inner /= root[:, None]
+        inner *= point.ratios @ point.ratios.T
+        # the cosine and the sine of a frequency share its density: their entries add
+        D = len(u)
+        parts = len(inner) // D
+        return self.lam * inner.reshape(parts, D, parts, D).sum(axis=(0, 2))
+
+
+class ThinForm:
+    """For a small rank r: with A = BB' and C = Bt, w / u = B (B'uB + lam)^-1 t, an r x r system.
+
+    Parameters
+    ----------
+    B : ndarray of shape (m, r)
+        For columns of rows, those of sqrt(s/N) (phi - mean) transposed.
+    t : ndarray of shape (r, K)
+    lam : float
+    """
+
+    def __init__(self, B: np.ndarray, t: np.ndarray, lam: float) -> None:
+        self.B, self.t, self.lam = B, t, lam
+
+    def at(self, u: np.ndarray) -> Eliminated:
+        scaled = self.B * np.sqrt(columns_of(u, len(self.B)))[:, None]
+        factor = ridge_factor(blas.dsyrk(1.0, scaled.T), self.lam)
+        dual = lapack.dpotrs(factor, self.t, lower=0)[0]
+        value = 0.5 * self.lam * float(np.sum(self.t * dual)) - 0.5 * float(np.sum(self.t**2))
+        return Eliminated(value, self.B @ dual, factor)
+
+    def curvature(self, u: np.ndarray, point: Eliminated) -> np.ndarray:
+        D = len(u)
+        whitened = solve_triangular(np.triu(point.factor), self.B.T, trans="T", check_finite=False)
+        total = np.zeros((D, D))
+        for ratio in point.ratios.T:
+            moved = (whitened * ratio).reshape(len(whitened), -1, D).sum(axis=1)
+            total += moved.T @ moved
+        return self.lam * total
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,19 +169,30 @@ def tuned_density(
         The last step is one that promises to lower the objective by no more than this share of it.
     max_steps : int
     """
+
+    def evaluated(u: np.ndarray) -> tuple[tuple[Eliminated, ...], float]:
+        points = tuple(form.at(u) for form in forms)
+        return points, sum(point.value for point in points) + penalty.value(u)
+
     u = penalty.inside(np.asarray(start, dtype=np.float64))
-    points, value = _evaluated(forms, penalty, u)
+    points, value = evaluated(u)
     if penalty.fixed:
         return DensityFit(u, points, value + offset, 0)
     for step in range(max_steps):
         gradient = density_gradient(forms, points, penalty, u)
         curvature = sum(form.curvature(u, point) for form, point in zip(forms, points, strict=True))
         move = penalty.quadratic_minimum(np.asarray(curvature), gradient, u) - u
-        slope = float(gradient @ move)
-        found = _shortened(forms, penalty, (u, points, value), (move, slope))
-        if found is None:
-            return DensityFit(u, points, value + offset, step)
-        u, points, value = found
+        slope, length = float(gradient @ move), 1.0
+        while True:
+            if length <= _SHORTEST:
+                return DensityFit(u, points, value + offset, step)
+            tried = np.maximum(u + length * move, max(penalty.floor, LEAST_DENSITY))
+            tried_points, tried_value = evaluated(tried)
+            if tried_value <= value + _SUFFICIENT * length * slope + _NOISE * abs(value):
+                break
+            length *= 0.5
+        u, points, value = tried, tried_points, tried_value
+        # a Newton step lowers a quadratic by half its slope
         if -0.5 * slope <= tol * abs(value + offset):
             return DensityFit(u, points, value + offset, step + 1)
     return DensityFit(u, points, value + offset, max_steps)
@@ -79,27 +204,38 @@ def density_gradient(
     """The gradient by u once w is eliminated: Lam H (u - c) - lam/2 |w_j|^2/u_j^2."""
     gradient = penalty.gradient(u)
     for form, point in zip(forms, points, strict=True):
-        gradient = gradient - 0.5 * form.lam * frequency_squares(point.pulls, len(u))
+        gradient = gradient - 0.5 * form.lam * frequency_squares(point.ratios, len(u))
     return gradient
 
 
-def _evaluated(forms: Sequence[Form], penalty: DensityTerm, u: np.ndarray) -> tuple[tuple[Eliminated, ...], float]:
-    points = tuple(form.at(u) for form in forms)
-    return points, sum(point.value for point in points) + penalty.value(u)
+def frequency_squares(values: np.ndarray, n_frequencies: int) -> np.ndarray:
+    """The squares of (m, K) values, summed over outputs and over the columns of each frequency: (D,)."""
+    return np.einsum("pjk,pjk->j", *[values.reshape(-1, n_frequencies, values.shape[1])] * 2)
 
 
-def _shortened(
-    forms: Sequence[Form],
-    penalty: DensityTerm,
-    where: tuple[np.ndarray, tuple[Eliminated, ...], float],
-    step: tuple[np.ndarray, float],
-) -> tuple[np.ndarray, tuple[Eliminated, ...], float] | None:
-    """The longest of the halved steps that lowers the objective enough, or None where none does."""
-    (u, _, value), (move, slope), length = where, step, 1.0
-    while length > _SHORTEST:
-        tried = np.maximum(u + length * move, max(penalty.floor, LEAST_DENSITY))
-        points, found = _evaluated(forms, penalty, tried)
-        if found <= value + _SUFFICIENT * length * slope + _NOISE * abs(value):
-            return tried, points, found
-        length *= 0.5
-    return None
+def columns_of(u: np.ndarray, m: int) -> np.ndarray:
+    """The density of each of m columns: all cosines come first, then all sines."""
+    return np.tile(u, m // len(u))
+
+
+def ridge_factor(M: np.ndarray, lam: float) -> np.ndarray:
+    """The upper factor of M + lam (M is overwritten), with a growing diagonal where rounding needs one.
+
+    Raises
+    ------
+    ValueError
+        If M is not finite.
+    """
+    diagonal = np.einsum("ii->i", M)
+    diagonal += lam
+    if not np.isfinite(M).all():
+        raise ValueError("the density or the sums of the mapped rows are not finite: give a larger Lam or lam")
+    jitter = 0.0
+    # a failed factorisation destroys its matrix: each attempt begins with a copy
+    while True:
+        factor = np.array(M, order="F")
+        if factorise(factor):
+            return factor
+        more = max(_JITTER, 10.0 * jitter)
+        diagonal += (more - jitter) * float(diagonal.mean())
+        jitter = more

@@ -10,15 +10,15 @@ import numpy as np
 
 from dkl.kernels.device import on_host
 from dkl.kernels.tiles import spans
-from dkl.linear.minibatches import Piece, signs
+from dkl.linear.minibatches import Minibatch, signs
 from dkl.linear.refinement_sums import adam_update
+from dkl.methods.density.loss_table import TunedLoss
 from dkl.methods.density.penalty import DensityPenalty
-from dkl.methods.density.problem import TunedLoss
 from dkl.solvers.losses import loss_of
 
-# polynomial-decay averaging (Shamir & Zhang 2013, section 4)
+# The weights of polynomial-decay averaging (Shamir & Zhang 2013, section 4): later steps count more.
 _AVERAGING = 8.0
-# steps until the rate has fallen to 1 / sqrt(2)
+# After so many steps the rate has fallen to 1 / sqrt(2).
 _DECAY = 500.0
 
 
@@ -73,20 +73,21 @@ class TunedModel:
     def squares(self) -> np.ndarray:
         """|w_j|^2, summed over the models that share a density: (G, D)."""
         K, G, D = self.shape
+        # the weights of a cosine and of its sine belong to one frequency
         lengths = np.sum(self.coef.reshape(K, 2, D) ** 2, axis=1)
         return lengths.sum(axis=0, keepdims=True) if G == 1 else lengths
 
 
 @dataclass(frozen=True, eq=False)
 class TunedDescent:
-    """A model under way.
+    """A model while it is fitted, with the running means that Adam's steps are made of.
 
     Attributes
     ----------
     values, first, second : ndarray of shape (P,)
-        The numbers of a `TunedModel`, and the running means of their gradients and of these squared.
+        The numbers of a `TunedModel`, and the running means of their gradients and of the squares of these.
     average : ndarray of shape (P,)
-        What the model is: the average of `values` over the steps, later ones counting more.
+        The model: the average of `values` over the steps, of which later ones count more.
     shape : tuple of int
         (K, G, D).
     steps : int
@@ -115,10 +116,12 @@ class TunedDescent:
 
     @property
     def average_coef(self) -> np.ndarray:
+        """The weights that `dkl.linear.epochs` judges on held-out rows."""
         return self.model.coef
 
     @property
     def average_intercept(self) -> np.ndarray:
+        """The intercepts that go with `average_coef`."""
         return self.model.intercept
 
 
@@ -150,65 +153,66 @@ def tuned_gradient(
     lam : float
     penalty : DensityPenalty
     """
+    # products are in the precision of the features, what is small (scores, penalties) in float64
     scores = phi @ model.coef.T.astype(phi.dtype) + model.intercept
     losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
     share = np.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
     slope = slope * share[:, None]
-    pulled = (slope.T.astype(phi.dtype) @ phi).astype(np.float64)
-    ridge, pull, density = _regulariser(model, lam, penalty)
-    gradient = TunedModel(pulled + pull, slope.sum(axis=0), density)
-    return float(share @ losses) + ridge, gradient
-
-
-def _regulariser(model: TunedModel, lam: float, penalty: DensityPenalty) -> tuple[float, np.ndarray, np.ndarray]:
-    """``lam/2 sum |w_j|^2 / u_j`` and the density's penalty, and the gradients in w and u."""
+    by_losses = (slope.T.astype(phi.dtype) @ phi).astype(np.float64)
     u, squares = model.density, model.squares
     if penalty.separable:
+        # u is the best one for w: the derivative of the whole by |w_j|^2 is lam / (2 u_j), infinite at w = 0, where
+        # the gradient by w is 0
         best = penalty.eliminate(squares, lam)
-        # at w = 0 the slope is infinite, and the gradient 0
-        slope = np.where(squares > 0.0, best.slope, 0.0)
-        return best.value, 2.0 * np.tile(slope, 2) * model.coef, np.zeros_like(u)
-    pull, ridge = penalty.gradient(u), 0.5 * lam * squares / u
-    # of a quadratic: its value is half the product with its gradient
-    value = float(ridge.sum()) + 0.5 * float(np.sum((u - penalty.center) * pull))
-    return value, lam * model.coef / np.tile(u, 2), np.zeros_like(u) if penalty.fixed else pull - ridge / u
+        by_square = np.where(squares > 0.0, best.slope, 0.0)
+        by_penalties = 2.0 * np.tile(by_square, 2) * model.coef
+        value, by_density = best.value, np.zeros_like(u)
+    else:
+        by_u, ridge = penalty.gradient(u), 0.5 * lam * squares / u
+        # the penalty is quadratic in u - c: its value is half the product with its gradient
+        value = float(ridge.sum()) + 0.5 * float(np.sum((u - penalty.center) * by_u))
+        by_penalties = lam * model.coef / np.tile(u, 2)
+        by_density = np.zeros_like(u) if penalty.fixed else by_u - ridge / u
+    gradient = TunedModel(by_losses + by_penalties, slope.sum(axis=0), by_density)
+    return float(share @ losses) + value, gradient
 
 
-def tuned_step(state: TunedDescent, piece: Piece, operands: Mapping[str, Any]) -> TunedDescent:
-    """The state after the batches of a piece; `state` stays as it is.
+def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str, Any]) -> TunedDescent:
+    """The state after the batches of a minibatch; `state` stays as it is.
 
-    Operands: "loss", "lam", "penalty", "n_classes" (or None), "rate", "batch_rows", and what `shuffled_piece`
+    Operands: "loss", "lam", "penalty", "n_classes" (or None), "rate", "batch_rows", and what `shuffled_minibatch`
     had, "epoch" among it. A step is one of Adam (Kingma & Ba 2015), then u is clipped (Shilton et al. 2022, section 5).
     """
     penalty, n_classes = operands["penalty"], operands["n_classes"]
-    values, first, second, average = (one.copy() for one in (state.values, state.first, state.second, state.average))
-    trace, steps = _begun(state.trace, operands["epoch"]), state.steps
+    values, first, second, average = (
+        numbers.copy() for numbers in (state.values, state.first, state.second, state.average)
+    )
+    # the trace has a line for this epoch from its first piece on
+    missing = np.zeros((max(0, operands["epoch"] + 1 - len(state.trace)), 2))
+    trace, steps = np.concatenate([state.trace, missing]), state.steps
     model = TunedModel.of(values, state.shape)  # type: ignore[arg-type]
-    targets = np.reshape(piece.y, (len(piece.y), -1)) if n_classes is None else signs(piece.y, n_classes)
-    mapped = on_host(piece.phi)
+    targets = np.reshape(minibatch.y, (len(minibatch.y), -1)) if n_classes is None else signs(minibatch.y, n_classes)
+    mapped = on_host(minibatch.phi)
     for batch in spans(len(mapped), operands["batch_rows"]):
         phi = mapped[batch]
         value, gradient = tuned_gradient(
             phi,
             targets[batch],
-            None if piece.weight is None else piece.weight[batch],
+            None if minibatch.weight is None else minibatch.weight[batch],
             model,
             loss=operands["loss"],
             lam=operands["lam"],
             penalty=penalty,
         )
+        # the objective before the step: an estimate of the epoch's, at no further pass
         trace[-1] += len(phi) * value, len(phi)
         steps += 1
+        # Without a falling rate clipped steps keep on moving about the optimum.
         rate = operands["rate"] / np.sqrt(1.0 + steps / _DECAY)
         adam_update(values, (first, second), gradient.values, np.full(len(values), rate), step=steps)
         model.clip(operands["lam"], penalty)
+        # the average over the steps, step t counting like t^_AVERAGING
         share = (1.0 + _AVERAGING) / (steps + _AVERAGING)
         average *= 1.0 - share
         average += share * values
     return TunedDescent(values, first, second, average, state.shape, steps, trace)
-
-
-def _begun(trace: np.ndarray, epoch: int) -> np.ndarray:
-    """A copy of the trace with a line for this epoch."""
-    missing = np.zeros((max(0, epoch + 1 - len(trace)), 2))
-    return np.concatenate([trace, missing])

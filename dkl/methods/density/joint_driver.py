@@ -1,4 +1,4 @@
-"""A kernel's weights in a divergence ball and the machine on it, learned together, with a certificate for all weights.
+"""A kernel's weights in a divergence ball and the machine on it, learned together, with a gap over all weights.
 
 Few candidates have weight where the ball is large. Rounds therefore solve the problem of tuned random features on a few
 working candidates; then a pass over the features of all candidates bounds how much the others could still gain, and
@@ -16,29 +16,28 @@ import numpy as np
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import mapping_flops
-from dkl.methods.density.driver import TunedDriver
+from dkl.methods.density.driver import driver_of
+from dkl.methods.density.hinge_driver import balance_of_sides, from_subsample, square_of_duals
 from dkl.methods.density.joint_problem import JointProblem, JointState
 from dkl.methods.density.joint_sums import pricing_block, pricing_shapes
-from dkl.methods.density.margin import margin_start, share_of_sides, square_of_duals
 from dkl.methods.density.pass_records import TunedCost
 from dkl.methods.density.solution import ridge_value, squared_weights
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
-# of the gap at hand: how far the problem on the working candidates is solved before all are looked at again
+# The problem on the working candidates is solved to this share of the gap over all, then all are looked at again.
 _NEARER = 0.2
-# working candidates for each one in use, or that the dual point gives weight
+# So many working candidates are taken for each one in use, or that the dual point gives weight, but at least _FEWEST.
 _SPARE = 1.5
 _FEWEST = 32
-# of those in use, or that must have weight, what the dual point may ask for
+# The dual point may ask for so many times the candidates that are in use, or that must have weight.
 _GROWTH = 2
-# more than so many times them are dropped: what the driver's matrices cost grows with their cube
+# More working candidates than so many times those wanted are dropped: what the driver's matrices cost grows with the
+# cube of their number.
 _KEPT = 1.2
-# of the mean density: less is none
-_NONE = 1e-7
-# times the gap of the round before: a round that broke off there changes nothing, whatever candidates are new
+# A round stands still where its gap is above this share of the gap before it: if it broke off there, new candidates
+# will not change that.
 _STANDS = 0.99
 _MOST_ROUNDS = 40
-_TUNED = TunedDriver()
 
 
 class JointDriver:
@@ -50,25 +49,26 @@ class JointDriver:
         on_these = problem.on(working, 1.0)
         if problem.start is not None:
             on_these = replace(on_these, start=problem.start[1:])
-        first = _TUNED.init(on_these)
-        known = {each.name: getattr(first, each.name) for each in fields(first)}
+        first = driver_of(problem.loss).init(on_these)
+        known = {field.name: getattr(first, field.name) for field in fields(first)}
         return JointState(**known | {"ended": True, "working": working})
 
     def request(self, problem: JointProblem, state: JointState) -> Sequence[Record] | None:
-        """The next pass: over the features of all candidates, or of a step on the working ones."""
+        """The next pass: over the features of all candidates, or for a step on the working ones; None at the end."""
         if state.done:
             return None
         if state.ended:
-            return [_pricing_record(problem, state)]
-        return _TUNED.request(problem.on(state.working, state.goal), state)
+            return [self._pricing_record(problem, state)]
+        return driver_of(problem.loss).request(problem.on(state.working, state.goal), state)
 
     def step(self, problem: JointProblem, state: JointState, results: Sequence[Any]) -> JointState:
         """The state after that pass."""
         if not state.ended:
-            solved: Any = _TUNED.step(problem.on(state.working, state.goal), state, results)
+            # the driver of tuned features replaces fields of the state that it is given, which stays a JointState
+            solved: Any = driver_of(problem.loss).step(problem.on(state.working, state.goal), state, results)
             return solved
         with one_blas_thread():
-            return _priced(problem, state, results[0])
+            return self._priced(problem, state, results[0])
 
     def metrics(self, problem: JointProblem, state: JointState) -> dict[str, float]:
         """Where the last look at all candidates stood."""
@@ -81,54 +81,94 @@ class JointDriver:
         looked = bool(state.rounds) and state.rounds[-1]["passes"] == state.passes
         if not looked or not state.coefficients.any():
             return None
-        return replace(state, done=True, was_stopped=True, message=f"{why}: {_standing(state)}")
+        return replace(state, done=True, was_stopped=True, message=f"{why}: {state.standing}")
 
     def memory(self, problem: JointProblem, row_bytes: int) -> dict[str, int]:
         """The matrices of the largest working set, and the sums of all candidates."""
         parts, D = problem.pool.columns_a_frequency, problem.pool.n_frequencies
-        matrices = _TUNED.memory(problem.on(_largest_set(problem), 1.0), row_bytes)
+        matrices = driver_of(problem.loss).memory(problem.on(problem.largest_working, 1.0), row_bytes)
         return {**matrices, "sums of all candidates": 4 * 8 * parts * D * problem.n_outputs}
 
     def plan(self, problem: JointProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """Looks at all candidates, and passes on the largest working set."""
-        state = self.init(problem)
-        working = _largest_set(problem)
-        largest = state.moved_to(working)
-        solving = _TUNED.plan(problem.on(working, 1.0))
-        rounds = _MOST_ROUNDS if problem.loss == "squared_error" else 1
+        largest = self.init(problem).moved_to(problem.largest_working)
+        solving = driver_of(problem.loss).plan(problem.on(problem.largest_working, 1.0))
+        # max_passes bounds the steps of all rounds together; a round without steps takes its one pass each time
+        rounds = _MOST_ROUNDS if problem.loss_row.takes_one_pass else 1
         return [
-            ([_pricing_record(problem, largest)], _MOST_ROUNDS),
+            ([self._pricing_record(problem, largest)], _MOST_ROUNDS),
             *((records, count * rounds) for records, count in solving),
         ]
 
+    def _pricing_record(self, problem: JointProblem, state: JointState) -> BlockSum:
+        """The features of all candidates, weighed by the dual weights of the model at hand."""
+        pool, K = problem.pool, problem.n_outputs
+        working = pool.take(state.working)
+        shapes = pricing_shapes(pool.columns_a_frequency, pool.n_frequencies, K)
+        operands = {
+            "feature_map": working,
+            "targets": problem.targets,
+            "models": state.coefficients,
+            # the dual weights that the last step was judged by: its width has become the state's
+            "smoothing": replace(state.smoothing, ahead=state.width, follows=False),
+            "loss": problem.loss,
+            "pool": pool,
+            "dtype": problem.dtype,
+        }
+        accumulators = {name: Accumulator(shape) for name, shape in shapes.items()}
+        cost = PricingCost(TunedCost(working, K, 0, problem.dtype), pool, K)
+        return BlockSum("sums of all candidates", pricing_block, accumulators, operands, cost)
 
-def _largest_set(problem: JointProblem) -> np.ndarray:
-    return np.arange(min(problem.most_working, problem.pool.n_frequencies))
-
-
-def _pricing_record(problem: JointProblem, state: JointState) -> BlockSum:
-    """The features of all candidates, weighed by the dual weights of the model at hand."""
-    pool, K = problem.pool, problem.n_outputs
-    working = pool.take(state.working)
-    shapes = pricing_shapes(pool.columns_a_frequency, pool.n_frequencies, K)
-    operands = {
-        "feature_map": working,
-        "targets": problem.targets,
-        "models": state.coefficients,
-        # the dual weights that the last step was judged by: its width has become the state's
-        "smoothing": replace(state.smoothing, ahead=state.width, follows=False),
-        "loss": problem.loss,
-        "pool": pool,
-        "dtype": problem.dtype,
-    }
-    accumulators = {name: Accumulator(shape) for name, shape in shapes.items()}
-    cost = _PricingCost(TunedCost(working, K, 0, problem.dtype), pool, K)
-    return BlockSum("sums of all candidates", pricing_block, accumulators, operands, cost)
+    def _priced(self, problem: JointProblem, state: JointState, sums: Mapping[str, np.ndarray]) -> JointState:
+        """The gap over all candidates; done where it is small or cannot fall, else the next candidates to work on."""
+        point, inner_gap = dual_point(problem, state, sums), state.gap
+        bound = max(state.bound, point.dual)
+        state = replace(
+            state,
+            objective=point.objective,
+            gap=max(0.0, point.objective - bound),
+            bound=bound,
+            passes=state.passes + 1,
+        )
+        round_metrics = {
+            "passes": float(state.passes),
+            "objective": state.objective,
+            "gap": state.gap,
+            "working": float(len(state.working)),
+            "support": float(np.count_nonzero(state.has_density)),
+        }
+        state = replace(state, rounds=(*state.rounds, round_metrics))
+        working = next_working(problem, state, point)
+        if why := why_done(problem, state, working, inner_gap):
+            return replace(state, done=True, message=f"{why}: {state.standing}")
+        goal = _NEARER * state.gap / state.objective
+        # close to tol the rest is solved at once, and a little further, not to miss it
+        goal = goal if goal > 2.0 * problem.tol else 0.5 * problem.tol
+        state, is_first = replace(state, goal=goal).moved_to(working), not state.coefficients.any()
+        if is_first:
+            # no candidate has weight yet: any density will do
+            density = problem.ball.within(len(working)).inside(point.density[working])[None]
+            state = replace(state, density=density)
+        if problem.loss_row.takes_one_pass:
+            return replace(state, ended=False, history=())
+        state = replace(state, ended=False, step=1.0, promise=0.0, ahead=state.width, follows=False)
+        # a JointState again, as in `step`
+        restarted: Any = from_subsample(problem.on(working, goal), state) if is_first else replace(state, share=1.0)
+        return restarted
 
 
 @dataclass(frozen=True, eq=False)
-class _PricingCost:
-    """What a block costs: scores by the working candidates, then the features of all."""
+class PricingCost:
+    """What a block costs: scores by the working candidates, then the features of all.
+
+    Parameters
+    ----------
+    scores : TunedCost
+    pool : FeatureMap
+        Of all candidates.
+    n_outputs : int
+        K.
+    """
 
     scores: TunedCost
     pool: FeatureMap
@@ -142,16 +182,17 @@ class _PricingCost:
 
 
 @dataclass(frozen=True, eq=False)
-class _Judged:
-    """The model against the best dual point that its margins give.
+class DualPoint:
+    """The model at hand against the best dual point that its margins give.
 
     Attributes
     ----------
     objective, dual : float
+        Of the model, and of the dual point: a lower bound of the minimum over all candidates.
     squares : ndarray of shape (D,)
         |c_m|^2 / (2 lam), c_m the sums of the candidates' features by the dual weights: v(alpha) of the paper.
     density : ndarray of shape (D,)
-        The best in the ball for them.
+        The density in the ball that is the best for these.
     """
 
     objective: float
@@ -160,124 +201,75 @@ class _Judged:
     density: np.ndarray
 
 
-def _judged(problem: JointProblem, state: JointState, sums: Mapping[str, np.ndarray]) -> _Judged:
+def dual_point(problem: JointProblem, state: JointState, sums: Mapping[str, np.ndarray]) -> DualPoint:
+    """The dual point from the sums of all candidates: dual weights that sum to zero, and the best density for them.
+
+    Of the two columns of weights that a block sums, `mix` says how much of each is taken so that they sum to zero: of
+    hinges the two sides, of the squared error the residuals less their mean.
+    """
     weight = float(sums["weight"][0])
     losses, mass, pool = sums["loss"] / weight, sums["mass"] / weight, problem.pool
-    squared = problem.loss == "squared_error"
-    # of the two columns of weights, so much of each sums to zero
-    mix = np.stack([np.ones_like(mass[0]), -mass[0] / mass[1]]) if squared else share_of_sides(mass)
+    is_squared = problem.loss_row.takes_one_pass
+    mix = np.stack([np.ones_like(mass[0]), -mass[0] / mass[1]]) if is_squared else balance_of_sides(mass)
+    # c_m = sum_i a_i z_im of every candidate, whether it is a working one or not
     duals = np.stack([(sums[f"pool{k}"] @ mix[:, k]).ravel() for k in range(problem.n_outputs)]) / weight
     squares = squared_weights(duals, np.empty(pool.n_frequencies)) / (2.0 * problem.lam)
     best = problem.ball.conjugate(squares)
     coef = state.coefficients[:, :-1]
     # before anything was solved there is a weightless candidate and no density
     ridge = ridge_value(coef, state.density[0], problem.lam) if coef.any() else 0.0
-    if squared:
+    if is_squared:
+        # the best intercept takes the mean of the residuals out of the loss
         data = float(losses.sum() - 0.5 * np.sum(mass[0] ** 2))
         linear = float(np.sum(duals[:, state.columns(pool.n_frequencies, pool.columns_a_frequency)] * coef))
-        return _Judged(data + ridge, data + linear + best.value, squares, best.density)
+        return DualPoint(data + ridge, data + linear + best.value, squares, best.density)
     conjugate = square_of_duals(mix, losses, problem.loss)
     dual = 2.0 * float(mass.min(axis=0).sum()) - conjugate + best.value
-    return _Judged(float(losses.sum()) + ridge, dual, squares, best.density)
+    return DualPoint(float(losses.sum()) + ridge, dual, squares, best.density)
 
 
-def _priced(problem: JointProblem, state: JointState, sums: Mapping[str, np.ndarray]) -> JointState:
-    """The gap over all candidates; done where it is small, or the next candidates to work on."""
-    found, inner = _judged(problem, state, sums), state.gap
-    bound = max(state.bound, found.dual)
-    state = replace(
-        state, objective=found.objective, gap=max(0.0, found.objective - bound), bound=bound, passes=state.passes + 1
-    )
-    state = replace(state, rounds=(*state.rounds, _line(state)))
-    working = _next_working(problem, state, found)
-    why = _why_done(problem, state) or _why_stuck(problem, state, working, inner)
-    if why:
-        return replace(state, done=True, message=f"{why}: {_standing(state)}")
-    goal = _NEARER * state.gap / state.objective
-    # not to miss tol by a little
-    goal = goal if goal > 2.0 * problem.tol else 0.5 * problem.tol
-    return _restarted(problem, replace(state, goal=goal), working, found.density)
+def why_done(problem: JointProblem, state: JointState, working: np.ndarray, inner_gap: float) -> str:
+    """Why no further round is of use; empty where one is.
 
-
-def _line(state: JointState) -> dict[str, float]:
-    return {
-        "passes": float(state.passes),
-        "objective": state.objective,
-        "gap": state.gap,
-        "working": float(len(state.working)),
-        "support": float(np.count_nonzero(_has_density(state))),
-    }
-
-
-def _has_density(state: JointState) -> np.ndarray:
-    """Which working candidates have weight, (s,); none before anything was solved."""
-    u = state.density[0]
-    return (u > _NONE * u.mean()) & state.coefficients.any()
-
-
-def _why_done(problem: JointProblem, state: JointState) -> str:
+    Parameters
+    ----------
+    problem : JointProblem
+    state : JointState
+        After all candidates were looked at.
+    working : ndarray of shape (s,), int64
+        The candidates that the next round would work on.
+    inner_gap : float
+        The gap among the working candidates that the last round ended at.
+    """
     if state.gap <= problem.tol * state.objective or state.gap == 0.0:
         return "the duality gap is below tol"
     if state.passes >= problem.max_passes or len(state.rounds) >= _MOST_ROUNDS:
         return "max_passes is reached; a smaller C or a larger tol ends sooner"
-    return ""
-
-
-def _why_stuck(problem: JointProblem, state: JointState, working: np.ndarray, inner: float) -> str:
-    """Why another round would end where this one has, whose gap among its working candidates was `inner`."""
     if len(state.rounds) == 1 or not state.coefficients.any():
         return ""
     has_new = not np.isin(working, state.working).all()
     stands = state.gap > _STANDS * state.rounds[-2]["gap"]
-    if inner > state.goal * state.objective and (stands or not has_new):
+    if inner_gap > state.goal * state.objective and (stands or not has_new):
         return "no step lowers the objective any more; use dtype='float64' or a larger tol"
-    if has_new:
-        return ""
-    full = len(working) == problem.most_working < problem.pool.n_frequencies
-    return "more than max_working candidates would have weight" if full and state.gap > 2.0 * inner else ""
+    is_full = len(working) == problem.most_working < problem.pool.n_frequencies
+    if not has_new and is_full and state.gap > 2.0 * inner_gap:
+        return "more than max_working candidates would have weight"
+    return ""
 
 
-def _standing(state: JointState) -> str:
-    support = int(state.rounds[-1]["support"])
-    return (
-        f"after {state.passes} passes {support} candidates have weight, and the objective is at most "
-        f"{100.0 * state.gap / max(state.objective, 1e-300):.2g} % above the minimum"
-    )
-
-
-def _next_working(problem: JointProblem, state: JointState, found: _Judged) -> np.ndarray:
+def next_working(problem: JointProblem, state: JointState, point: DualPoint) -> np.ndarray:
     """Those in use and those that the dual point gives the most, of which a few that were there before stay."""
-    in_use = state.working[_has_density(state) | _has_past(state)]
+    in_use = state.working[state.has_density | state.has_past]
     used = max(len(in_use), problem.ball.least)
     # the first dual points give weight to many more candidates than the last
-    wanted = min(int(np.count_nonzero(found.density)), _GROWTH * used)
+    wanted = min(int(np.count_nonzero(point.density)), _GROWTH * used)
     count = max(_FEWEST, int(np.ceil(_SPARE * max(wanted, used))))
-    best = np.argsort(-found.squares, kind="stable")[:count]
-    chosen = np.union1d(state.working, best) if state.coefficients.any() else np.sort(best)
+    best = np.argsort(-point.squares, kind="stable")[:count]
+    working = np.union1d(state.working, best) if state.coefficients.any() else np.sort(best)
     limit = min(problem.most_working, int(np.ceil(_KEPT * count)))
-    if len(chosen) <= limit:
-        return chosen
-    rank = found.squares.copy()
-    rank[in_use] += 2.0 * found.squares.max()
-    return np.sort(chosen[np.argsort(-rank[chosen], kind="stable")[:limit]])
-
-
-def _has_past(state: JointState) -> np.ndarray:
-    """Which working candidates the rows' priors depend on, (s,): without them dual weights would be found anew."""
-    past = np.zeros_like(state.coefficients) if state.past is None else np.abs(state.past)
-    largest = past[:, :-1].max(axis=0).reshape(-1, len(state.working)).max(axis=0)
-    return largest > _NONE * largest.max(initial=0.0)
-
-
-def _restarted(problem: JointProblem, state: JointState, working: np.ndarray, best: np.ndarray) -> JointState:
-    """The same model as a start on other working candidates."""
-    first = not state.coefficients.any()
-    state = state.moved_to(working)
-    if first:
-        # no candidate has weight yet: any density will do
-        state = replace(state, density=problem.ball.within(len(working)).inside(best[working])[None])
-    if problem.loss == "squared_error":
-        return replace(state, ended=False, history=())
-    state = replace(state, ended=False, step=1.0, promise=0.0, ahead=state.width, follows=False)
-    started: Any = margin_start(problem.on(working, state.goal), state) if first else replace(state, share=1.0)
-    return started
+    if len(working) <= limit:
+        return working
+    # those in use rank before all others
+    rank = point.squares.copy()
+    rank[in_use] += 2.0 * point.squares.max()
+    return np.sort(working[np.argsort(-rank[working], kind="stable")[:limit]])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +13,8 @@ import numpy as np
 from dkl.bounds.alignment import rademacher_bound
 from dkl.bounds.certificate import Bounds
 from dkl.data.dataset import Dataset
+from dkl.events import Subscriber
+from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.kernels.normal_equations import NewtonTargets
@@ -19,9 +23,10 @@ from dkl.methods.aligned.learner import RHO_SHARE
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified, why_no_waves
 from dkl.methods.choice import choose_features
-from dkl.methods.density.driver import matrix_bytes
 from dkl.methods.density.joint_driver import JointDriver
 from dkl.methods.density.joint_problem import JointProblem, JointState
+from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
+from dkl.methods.density.problem import matrix_bytes
 from dkl.methods.frequency_search.learner import row_bytes, weight_of
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import (
@@ -40,8 +45,9 @@ from dkl.methods.warm_start import goes_on
 from dkl.solvers.divergence_ball import DivergenceBall
 from dkl.solvers.kernel_alignment import divergence, effective_features
 
-# of the largest weight: less is rounding
+# A weight below this share of the largest is rounding.
 _NO_WEIGHT = 1e-7
+# What the matrices of the working candidates' columns may take where `max_working` is None.
 _WORKING_BYTES = 2 << 30
 
 
@@ -134,28 +140,28 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
 
     def __init__(
         self,
-        family: Any = None,
+        family: Family | None = None,
         n_candidates: int | None = 2_000,
         n_features: int | None = 1_000,
         rho: float | None = None,
         *,
         k: float = 2,
         C: float = 1.0,
-        loss: str | None = None,
+        loss: TunedLoss | None = None,
         tol: float = 1e-3,
         max_passes: int = 200,
         max_working: int | None = None,
         warm_start: bool = False,
-        sigma_factors: Any = (1.0,),
+        sigma_factors: Sequence[float] = (1.0,),
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
-        class_weight: Any = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",
         device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
+        random_state: int | np.random.RandomState | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool | Subscriber | None = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         self.family = family
         self.n_candidates = n_candidates
@@ -213,11 +219,12 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         if why := self._why_no_bounds():
             return Bounds(why_none=why)
         n = self.total_weight_
-        # all coefficients zero cost C a row; at a minimum half the squared length costs no more
+        # weights of zero cost C for each row; at a minimum half the squared length costs no more
         norm = float(np.sqrt(2.0 * self.C * n))
         return Bounds([rademacher_bound(n, self.rho_, norm=norm, k=float(self.k), as_printed=as_printed)])
 
     def _why_no_bounds(self) -> str:
+        """The theorem is about labels and waves."""
         return why_no_waves(self) or super()._why_no_bounds()
 
     def _check_rest(self) -> None:
@@ -227,6 +234,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
             kept_frequencies(type(self).__name__, self.n_features, family)
 
     def _planned_problem(self, dataset: Dataset) -> JointProblem:
+        """The problem of the right size on unfitted candidates."""
         pool = self._planned_pool(self._planned_family(), dataset)
         return self._unfitted()._problem(pool, dataset, None)
 
@@ -234,6 +242,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         start = self._start(dataset)
         if dataset.classes is not None:
             self.classes_ = np.asarray(dataset.classes)
+        # parameters without meaning for these rows are told before any pass
         self._planned_problem(dataset)
         if start is None:
             scaler = self._prepare(dataset)
@@ -280,6 +289,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
             center=None if scale is None else scale.center,
             scale=None if scale is None else scale.scale,
         )
+        # |w|^2 / (2 q) + C sum loss is C N times the problem with the mean loss, u = D q and lam = 1 / (C N)
         loss, total = self._loss(classes), weight_of(dataset, targets.class_weight)
         amplitude = self.family_.feature_scale(pool.n_columns) / np.sqrt(D)
         return JointProblem(
@@ -292,7 +302,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
             tol=self.tol,
             max_passes=self.max_passes,
             most_working=self._most_working(
-                ball, pool.columns_a_frequency, 1 if loss == "squared_error" else n_outputs
+                ball, pool.columns_a_frequency, 1 if TUNED_LOSSES[loss].takes_one_pass else n_outputs
             ),
             dtype=self.dtype,
             n_rows=dataset.n_rows,
@@ -300,6 +310,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
 
     def _most_working(self, ball: DivergenceBall, parts: int, n_hessians: int) -> int:
         """How many candidates are solved on at once."""
+        # the most columns whose matrices stay within the bound, in whole frequencies
         most = self.max_working or int(np.sqrt(_WORKING_BYTES / matrix_bytes(1, n_hessians))) // parts
         if ball.least > most:
             raise ValueError(
@@ -309,8 +320,9 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
             )
         return most
 
-    def _loss(self, classes: Any) -> Any:
-        if classes is None and self.loss not in (None, "squared_error"):
+    def _loss(self, classes: Sequence[object] | np.ndarray | None) -> TunedLoss:
+        """The loss that is asked for, or the default for these targets."""
+        if classes is None and self.loss is not None and not TUNED_LOSSES[self.loss].takes_one_pass:
             raise ValueError(
                 f"loss={self.loss!r} is for class labels, and these targets are numbers; use loss='squared_error'"
             )
@@ -319,15 +331,17 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
     def _keep_solution(self, problem: JointProblem, state: JointState, scale: TargetScale | None) -> None:
         """The weights, and the model on the features at the learned amplitudes."""
         D = problem.pool.n_frequencies
-        found = np.where(state.density[0] > _NO_WEIGHT * state.density.max(), state.density[0], 0.0)
+        density = np.where(state.density[0] > _NO_WEIGHT * state.density.max(), state.density[0], 0.0)
         self.weights_, self._solution = np.zeros(D), (state.working, state.coefficients, state.density)
-        self.weights_[state.working] = found / found.sum()
+        self.weights_[state.working] = density / density.sum()
         self.divergence_, self.rho_ = divergence(self.weights_, problem.ball.k), problem.ball.rho
         self.effective_features_, self.total_weight_ = effective_features(self.weights_), problem.total_weight
         kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
+        # where more have weight than are wanted, the largest weights stay, and the model loses the others
         choice = choose_features(self.weights_, kept, self.seed_, estimator="support")
         self._keep(choice)
         model = state.moved_to(choice.index).coefficients
+        # the solver has features of amplitude 1 / sqrt(D), the map has those of the choice
         coef = model[:, :-1] / np.tile(np.sqrt(D) * choice.amplitudes, self.pool_.columns_a_frequency)
         center, unit = (0.0, np.ones(len(coef))) if scale is None else (scale.center, scale.scale)
         self.coef_, self.intercept_ = coef * unit[:, None], model[:, -1] * unit + center

@@ -9,8 +9,12 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.methods.density.problem import TunedLoss, TunedProblem, TunedState
+from dkl.methods.density.loss_table import TUNED_LOSSES, LossRow, TunedLoss
+from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.solvers.divergence_ball import DivergenceBall
+
+# A density below this share of the mean, or a coefficient of a prior below this share of the largest, counts as none.
+_NONE = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +66,23 @@ class JointProblem:
     start: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
     @property
+    def loss_row(self) -> LossRow:
+        """What the solvers must know of the loss."""
+        return TUNED_LOSSES[self.loss]
+
+    @property
     def n_outputs(self) -> int:
         """K."""
         return len(self.targets.models)
 
+    @property
+    def largest_working(self) -> np.ndarray:
+        """As many candidates as may be solved on at once, for plans."""
+        return np.arange(min(self.most_working, self.pool.n_frequencies))
+
     def on(self, working: np.ndarray, goal: float) -> TunedProblem:
         """The problem on some of the candidates, to be solved to a gap of `goal` of the objective."""
+        # equation (9) on these candidates is equation (22) with the ball in the place of the penalty of the density
         return TunedProblem(
             self.pool.take(working),
             self.targets,
@@ -78,7 +93,7 @@ class JointProblem:
             tol=goal,
             max_passes=self.max_passes,
             # further passes would correct sums of float32 products of the squared error: float64 is solved at once
-            dtype="float64" if self.loss == "squared_error" else self.dtype,
+            dtype="float64" if self.loss_row.takes_one_pass else self.dtype,
             n_rows=self.n_rows,
         )
 
@@ -106,23 +121,46 @@ class JointState(TunedState):
     rounds: tuple[Mapping[str, float], ...] = ()
     done: bool = False
 
+    @property
+    def has_density(self) -> np.ndarray:
+        """Which working candidates have weight, (s,); none before anything was solved."""
+        u = self.density[0]
+        return (u > _NONE * u.mean()) & self.coefficients.any()
+
+    @property
+    def has_past(self) -> np.ndarray:
+        """Which working candidates the rows' priors depend on, (s,): without them dual weights would begin anew."""
+        past = np.zeros_like(self.coefficients) if self.past is None else np.abs(self.past)
+        largest = past[:, :-1].max(axis=0).reshape(-1, len(self.working)).max(axis=0)
+        return largest > _NONE * largest.max(initial=0.0)
+
+    @property
+    def standing(self) -> str:
+        """How many candidates have weight and how far the minimum can be, in words."""
+        support = int(self.rounds[-1]["support"])
+        return (
+            f"after {self.passes} passes {support} candidates have weight, and the objective is at most "
+            f"{100.0 * self.gap / max(self.objective, 1e-300):.2g} % above the minimum"
+        )
+
     def columns(self, n_candidates: int, parts: int) -> np.ndarray:
         """The columns of the working candidates among those of all, (parts s,)."""
         return (n_candidates * np.arange(parts)[:, None] + self.working).ravel()
 
     def moved_to(self, working: np.ndarray) -> JointState:
         """The same point with other working candidates: new ones have neither weight nor density."""
-        place = np.searchsorted(working, self.working)
+        index = np.searchsorted(working, self.working)
         kept = np.flatnonzero(np.isin(self.working, working))
         size, parts = len(self.working), (self.coefficients.shape[1] - 1) // len(self.working)
+        # the columns of the candidates that stay, among the old ones and the new; the intercept is the last
         old = np.append((size * np.arange(parts)[:, None] + kept).ravel(), -1)
-        new = np.append((len(working) * np.arange(parts)[:, None] + place[kept]).ravel(), -1)
+        new = np.append((len(working) * np.arange(parts)[:, None] + index[kept]).ravel(), -1)
         coefficients = np.zeros((len(self.coefficients), parts * len(working) + 1))
         past, density = np.zeros_like(coefficients), np.zeros((1, len(working)))
         coefficients[:, new] = self.coefficients[:, old]
         if self.past is not None:
             past[:, new] = self.past[:, old]
-        density[:, place[kept]] = self.density[:, kept]
+        density[:, index[kept]] = self.density[:, kept]
         return replace(
             self,
             working=working,

@@ -9,10 +9,9 @@ import numpy as np
 
 from dkl.kernels.normal_equations import TrialSteps, mapped_tiles
 from dkl.kernels.sums import feature_sums
-from dkl.methods.density.sums import Smoothing, sided_duals
+from dkl.methods.density.loss_table import TUNED_LOSSES
+from dkl.methods.density.sums import sided_duals
 from dkl.protocols.block import Block
-
-Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def pricing_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -33,34 +32,32 @@ def pricing_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
         "weight" (1,).
     """
     targets, weight = operands["targets"](block)
-    K, pool = targets.shape[1], operands["pool"]
+    models, pool, loss = operands["models"], operands["pool"], operands["loss"]
+    K, takes_one_pass = targets.shape[1], TUNED_LOSSES[loss].takes_one_pass
+    # the model itself is judged, not a step from it
+    trial = TrialSteps(models, np.zeros_like(models), np.zeros((K, 1)))
     columns = np.empty((block.n_rows, K, 2))
-    sums = {name: np.zeros(shape) for name, shape in pricing_shapes(0, 0, K).items() if not name.startswith("pool")}
+    sums = {"loss": np.zeros((2, K)), "mass": np.zeros((2, K)), "weight": np.zeros(1)}
     sums["weight"] += weight.sum()
     for rows, phi in mapped_tiles(block.X, operands["feature_map"], operands["dtype"]):
-        loss, mass, columns[rows] = _dual_columns(phi.astype(np.float64), targets[rows], weight[rows], operands)
-        sums["loss"] += loss
-        sums["mass"] += mass
+        wide, y, s = phi.astype(np.float64), targets[rows], weight[rows]
+        if takes_one_pass:
+            misfit = y - wide @ models[:, :-1].T - models[:, -1]
+            columns[rows] = np.stack([misfit, np.ones_like(misfit)], axis=2) * s[:, None, None]
+            sums["loss"][0] += 0.5 * np.sum(columns[rows][:, :, 0] * misfit, axis=0)
+            sums["mass"] += columns[rows].sum(axis=0).T
+        else:
+            _, losses, sides, _ = sided_duals(wide, y, s, trial, operands["smoothing"], loss)
+            columns[rows] = sides.transpose(1, 2, 0)
+            sums["loss"] += losses
+            sums["mass"] += np.abs(sides).sum(axis=1)
+    # the one expensive product: the features of all candidates with two columns for each output
     features = feature_sums(block.X, columns.reshape(block.n_rows, 2 * K), pool, dtype=operands["dtype"])
     return sums | {f"pool{k}": features[:, :, 2 * k : 2 * k + 2] for k in range(K)}
 
 
 def pricing_shapes(parts: int, n_candidates: int, n_outputs: int) -> dict[str, tuple[int, ...]]:
-    """What `pricing_block` returns."""
+    """The accumulators that `pricing_block` returns, by name."""
     K = n_outputs
     pools = {f"pool{k}": (parts, n_candidates, 2) for k in range(K)}
     return {"loss": (2, K), "mass": (2, K), "weight": (1,), **pools}
-
-
-def _dual_columns(wide: np.ndarray, targets: np.ndarray, weight: np.ndarray, operands: Mapping[str, Any]) -> Columns:
-    """Losses and masses by side, (2, K) each, and the weight columns (n, K, 2)."""
-    models: np.ndarray = operands["models"]
-    if operands["loss"] == "squared_error":
-        misfit = targets - wide @ models[:, :-1].T - models[:, -1]
-        columns = np.stack([misfit, np.ones_like(misfit)], axis=2) * weight[:, None, None]
-        losses = 0.5 * np.sum(columns[:, :, 0] * misfit, axis=0)
-        return np.stack([losses, np.zeros_like(losses)]), columns.sum(axis=0).T, columns
-    smoothing: Smoothing = operands["smoothing"]
-    trial = TrialSteps(models, np.zeros_like(models), np.zeros((len(models), 1)))
-    _, loss, sides, _ = sided_duals(wide, targets, weight, trial, smoothing, operands["loss"])
-    return loss, np.abs(sides).sum(axis=1), sides.transpose(1, 2, 0)

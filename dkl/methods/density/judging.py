@@ -1,4 +1,4 @@
-"""How good given weights and a density are: objective, optimality conditions and duality gap, in one pass of sums."""
+"""How good given weights and a density are: objective, optimality conditions and duality gap, from one pass."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.scores import scoring_cost
 from dkl.methods.density.descent import TunedModel
+from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
 from dkl.methods.density.penalty import DensityPenalty
-from dkl.methods.density.problem import TunedLoss
-from dkl.methods.density.solution import TunedSolution, largest, ridge_value, squared_weights
-from dkl.methods.density.sums import judging_shapes, judging_sums, slope_widths
-from dkl.protocols.records import Accumulator, BlockSum, Cost
+from dkl.methods.density.solution import TunedSolution, largest_size, ridge_value, squared_weights
+from dkl.methods.density.sums import judging_shapes, judging_sums
+from dkl.protocols.records import Accumulator, BlockSum
 from dkl.solvers.losses import loss_of
 
 
@@ -36,9 +36,9 @@ def judging_record(
     """
     accumulators = {name: Accumulator(shape) for name, shape in judging_shapes(model.coef, loss).items()}
     operands = {"feature_map": feature_map, "targets": targets, "model": model, "loss": loss, "dtype": dtype}
-    cost = partial(
-        _cost, feature_map=feature_map, n_models=len(model.coef) * (1 + 2 * len(slope_widths(loss))), dtype=dtype
-    )
+    # for each width the scores' slopes of both signs are multiplied with the rows once more
+    n_models = len(model.coef) * (1 + 2 * len(TUNED_LOSSES[loss].slope_widths))
+    cost = partial(scoring_cost, feature_map=feature_map, n_models=n_models, share=1.0, dtype=dtype)
     return BlockSum("objective", judging_sums, accumulators, operands, cost=cost)
 
 
@@ -61,36 +61,29 @@ def judged(
     weight = float(sums["weight"][0])
     u = model.density[0] if len(model.density) == 1 else model.density
     objective = float(sums["loss"][0]) / weight + ridge_value(model.coef, u, lam) + penalty.value(u)
-    mass, linear, squares, pulls = (sums[name] / weight for name in ("mass", "linear", "squares", "pulls"))
+    mass, linear, squares, dual_sums = (sums[name] / weight for name in ("mass", "linear", "squares", "dual_sums"))
     scale = np.divide(mass.min(axis=1, keepdims=True), mass, out=np.zeros_like(mass), where=mass > 0.0)
-    feasible = np.einsum("wsk,wskj->wkj", scale, pulls[..., :-1])
-    # minus the conjugates at the scaled duals, summed over the rows
+    # c_j = sum_i a_i z_ij of the feasible dual point of each width, (W, K, m)
+    feasible = np.einsum("wsk,wskj->wkj", scale, dual_sums[..., :-1])
+    # minus the conjugates of the losses at the scaled duals, summed over the rows: a y - conjugate_square a^2
     data = np.sum(scale * linear - loss_of(loss).conjugate_square * scale**2 * squares, axis=(1, 2))
     bounds = [
         value + penalty.conjugate(squared_weights(c, u) / (2.0 * lam)).value
         for value, c in zip(data, feasible, strict=True)
     ]
+    # the slope itself comes first: both signs together are minus the gradient of the mean loss
+    descent = dual_sums[0].sum(axis=0)
+    columns = np.tile(np.atleast_2d(u), 2)
+    # where u is 0 so is w, and w / u has the limit that makes the gradient vanish
+    ratios = np.where(columns > 0.0, model.coef / np.where(columns > 0.0, columns, 1.0), descent[:, :-1] / lam)
+    by_density = penalty.gradient(u) - 0.5 * lam * squared_weights(ratios, u)
+    by_model = max(largest_size(descent[:, :-1] - lam * ratios), largest_size(descent[:, -1]))
     return TunedSolution(
         coef=model.coef,
         intercept=model.intercept,
         density=u,
         objective=objective,
-        residual=_residual(pulls[0].sum(axis=0), model.coef, u, (lam, penalty)),
+        residual=max(by_model, penalty.residual(u, by_density)),
         gap=max(0.0, objective - max(bounds)),
         message="",
     )
-
-
-def _residual(pull: np.ndarray, coef: np.ndarray, u: np.ndarray, terms: tuple[float, DensityPenalty]) -> float:
-    """The largest violation: of the gradients by w and b, and of that by u where u may move."""
-    lam, penalty = terms
-    columns = np.tile(np.atleast_2d(u), 2)
-    # where u is 0 so is w, and w / u has the limit that makes the gradient vanish
-    ratio = np.where(columns > 0.0, coef / np.where(columns > 0.0, columns, 1.0), pull[:, :-1] / lam)
-    by_density = penalty.gradient(u) - 0.5 * lam * squared_weights(ratio, u)
-    by_model = max(largest(pull[:, :-1] - lam * ratio), largest(pull[:, -1]))
-    return max(by_model, penalty.residual(u, by_density))
-
-
-def _cost(rows: int, columns: int, *, feature_map: FeatureMap, n_models: int, dtype: str) -> Cost:
-    return scoring_cost(rows, columns, feature_map=feature_map, n_models=n_models, share=1.0, dtype=dtype)

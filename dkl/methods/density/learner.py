@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from os import PathLike
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.utils import Tags
 
 from dkl.data.labels import TaskChoice
+from dkl.events import Subscriber
+from dkl.features.families import Family
 from dkl.features.scaling import ScalingKind
+from dkl.methods.density.loss_table import TunedLoss
+from dkl.methods.density.meta_kernels import MetaKernel
 from dkl.methods.density.tuned_learner import TunedLearner
 from dkl.methods.parameters import TUNED_CLASSIFIER, TUNED_REGRESSOR, Constraints
 from dkl.methods.predicting import ClassPredictions, NumberPredictions
@@ -129,14 +135,14 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         self,
         n_features: int = 1_000,
         *,
-        family: Any = None,
+        family: Family | None = None,
         reference_scale: float | None = None,
         scaling: ScalingKind | None = None,
-        loss: Literal["hinge", "squared_hinge", "squared_error"] = "hinge",
+        loss: TunedLoss = "hinge",
         lam: float = 1e-4,
         Lam: float = 0.1,
         gamma: float = 0.1,
-        meta_kernel: Any = "rbf",
+        meta_kernel: str | MetaKernel = "rbf",
         length_scale: float | None = None,
         density_floor: float = 1.0,
         center: float = 1.0,
@@ -149,16 +155,16 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 5,
-        sums: Any = None,
+        sums: str | PathLike[str] | None = None,
         warm_start: bool = False,
         max_rows: int | None = None,
-        class_weight: Any = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float64",
         device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
+        random_state: int | np.random.RandomState | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool | Subscriber | None = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         self.n_features = n_features
         self.family = family
@@ -193,6 +199,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         self.memory_limit = memory_limit
 
     def _check_classes(self, classes: np.ndarray) -> None:
+        """Keep the labels; numbers would be a regressor's."""
         check_labels(classes, "TunedRegressor")
         self.classes_ = classes
 
@@ -246,14 +253,14 @@ class TunedRegressor(NumberPredictions, TunedLearner):
         self,
         n_features: int = 1_000,
         *,
-        family: Any = None,
+        family: Family | None = None,
         reference_scale: float | None = None,
         scaling: ScalingKind | None = None,
         loss: Literal["squared_error"] = "squared_error",
         lam: float = 1e-4,
         Lam: float = 0.1,
         gamma: float = 0.1,
-        meta_kernel: Any = "rbf",
+        meta_kernel: str | MetaKernel = "rbf",
         length_scale: float | None = None,
         density_floor: float = 1.0,
         center: float = 1.0,
@@ -266,14 +273,14 @@ class TunedRegressor(NumberPredictions, TunedLearner):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 5,
-        sums: Any = None,
+        sums: str | PathLike[str] | None = None,
         max_rows: int | None = None,
         dtype: str = "float64",
         device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
+        random_state: int | np.random.RandomState | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool | Subscriber | None = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         self.n_features = n_features
         self.family = family
@@ -311,4 +318,5 @@ class TunedRegressor(NumberPredictions, TunedLearner):
         return tags
 
     def _has_one_target(self) -> bool:
+        """Whether predictions have no second axis."""
         return len(self.coef_) == 1

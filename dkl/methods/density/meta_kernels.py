@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -27,17 +27,19 @@ class MetaKernel(Protocol):
 
 
 class _Smooth:
-    """A meta-kernel with a closed form; `even` makes it one of even functions."""
+    """A meta-kernel with a closed form; `even` makes it kappa_e of section 3.1, the kernel of the even densities."""
 
     even: bool
 
     def validate(self) -> None:
         _check_positive(self, "length_scale")
-        _check_flag(self, "even")
+        if not isinstance(self.even, bool | np.bool_):
+            raise ValueError(f"{type(self).__name__}: even is {self.even!r}; it must be True or False")
 
     def gram(self, W: np.ndarray, V: np.ndarray | None = None) -> np.ndarray:
         self.validate()
         W, V = _frequencies(W, V)
+        # the density of a real kernel is even: kappa_e(w, v) = (kappa(w, v) + kappa(w, -v)) / 2
         gram = self._values(W, V)
         if self.even:
             gram += self._values(W, -V)
@@ -155,6 +157,7 @@ class DeltaMetaKernel:
     def gram(self, W: np.ndarray, V: np.ndarray | None = None) -> np.ndarray:
         """1 where two rows are the same frequency."""
         W, V = _frequencies(W, V)
+        # equal rows get equal numbers, also where a frequency stands twice in W
         names = np.unique(np.concatenate([W, V]), axis=0, return_inverse=True)[1].ravel()
         return (names[: len(W), None] == names[len(W) :]).astype(np.float64)
 
@@ -187,7 +190,7 @@ class SumMetaKernel:
                 f"SumMetaKernel: kernels is {self.kernels!r}; it must be a tuple of at least one meta-kernel"
             )
         for kernel in self.kernels:
-            _check_kernel(kernel)
+            _checked_kernel(kernel)
         if self.weights is None:
             return
         if len(self.weights) != len(self.kernels) or not all(_is_positive(weight) for weight in self.weights):
@@ -200,6 +203,7 @@ class SumMetaKernel:
         """The weighted sum of the kernels' values."""
         self.validate()
         weights = self.weights or (1.0,) * len(self.kernels)
+        # in place, so that two matrices of pairs stand at once and not one for each kernel
         gram = weights[0] * self.kernels[0].gram(W, V)
         for weight, kernel in zip(weights[1:], self.kernels[1:], strict=True):
             gram += weight * kernel.gram(W, V)
@@ -214,7 +218,7 @@ NAMED = {
 }
 
 
-def as_meta_kernel(kernel: Any, length_scale: float = 1.0) -> MetaKernel:
+def as_meta_kernel(kernel: str | MetaKernel, length_scale: float = 1.0) -> MetaKernel:
     """The meta-kernel that a name or an object stands for, with its parameters checked.
 
     Parameters
@@ -241,37 +245,36 @@ def as_meta_kernel(kernel: Any, length_scale: float = 1.0) -> MetaKernel:
     """
     if isinstance(kernel, str) and kernel in NAMED:
         kernel = NAMED[kernel]() if kernel == "delta" else NAMED[kernel](length_scale=length_scale)
-    _check_kernel(kernel)
-    return kernel
+    return _checked_kernel(kernel)
 
 
-def _check_kernel(kernel: Any) -> None:
+def _checked_kernel(kernel: object) -> MetaKernel:
+    """The object itself, where it is a meta-kernel whose parameters have a meaning; else ValueError."""
+    # a class has the methods, too, but not the parameters
     if isinstance(kernel, type) or not isinstance(kernel, MetaKernel):
         raise ValueError(
             f"meta_kernel is {kernel!r}; it must be one of {sorted(NAMED)}, or an object with validate() and gram(W, "
             "V), such as RBFMetaKernel(length_scale=1.0)"
         )
     kernel.validate()
+    return kernel
 
 
-def _is_positive(value: Any) -> bool:
+def _is_positive(value: object) -> bool:
+    """Whether a value is a positive finite number; True is none."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0.0 < float(value) < math.inf
 
 
-def _check_positive(kernel: Any, name: str) -> None:
+def _check_positive(kernel: _Smooth, name: str) -> None:
+    """Raise ValueError where a parameter is no positive finite number."""
     value = getattr(kernel, name)
     if not _is_positive(value):
         raise ValueError(f"{type(kernel).__name__}: {name} is {value!r}; it must be a positive finite number")
 
 
-def _check_flag(kernel: Any, name: str) -> None:
-    value = getattr(kernel, name)
-    if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{type(kernel).__name__}: {name} is {value!r}; it must be True or False")
-
-
 def _frequencies(W: np.ndarray, V: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Both as float64 matrices of the same columns."""
+    # float64 for any input: eigenvalues of smooth meta-kernels fall below the rounding of float32
     W = np.asarray(W, dtype=np.float64)
     V = W if V is None else np.asarray(V, dtype=np.float64)
     if W.ndim != 2 or V.ndim != 2 or W.shape[1] != V.shape[1]:

@@ -1,4 +1,4 @@
-"""The passes of tuned random features as records: sums for squared errors, by fold or whole, and for hinges."""
+"""The passes of tuned random features as records: sums for squared errors, by fold or whole, and for margin losses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dkl.methods.density.sums import MarginOptions, Smoothing, margin_block, mar
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 
-# the most that one accumulator may take
+# The most bytes that one accumulator may take: packed matrices above it are cut into panels of columns, a record each.
 _ACCUMULATOR_BYTES = 1 << 26
 
 RowFunction = Callable[[np.ndarray], np.ndarray]
@@ -34,14 +34,14 @@ class FoldSums:
     targets : NewtonTargets
         Of all outputs.
     folds : callable or None
-        Row ids (n,) to the fold of each row, int64; rows outside 0 .. F - 1 are left out. None puts all into one.
+        From row ids (n,) to the fold of each row, int64; rows outside 0 .. F - 1 are left out. None is one fold.
     n_folds : int
         F.
     n_rows : int or None
         If there are no more than half as many rows as columns, they come to the driver themselves.
     dtype : {"float32", "float64"}
-        Of the mapped rows and their products. In float32 these err by some 1e-8 of the largest eigenvalue: too much
-        for lam below 1e-6.
+        The precision of the mapped rows and their products. In float32 these err by some 1e-8 of the largest
+        eigenvalue: too much for lam below 1e-6.
 
     Examples
     --------
@@ -68,27 +68,28 @@ class FoldSums:
 
     def records(self) -> list[Record]:
         """What the pass computes."""
+        # n rows of m features take n m numbers, their sums m^2 / 2: the smaller of the two goes to the driver
         if self.keeps_rows and self.n_rows is not None:
             return [RowSample("rows", self.n_rows, seed=0)]
         panels = packed_panels(self.feature_map.n_features + 1, _ACCUMULATOR_BYTES // self.n_folds)
-        return [self._record(columns, first=place == 0) for place, columns in enumerate(panels)]
+        return [self._record(columns, first=number == 0) for number, columns in enumerate(panels)]
 
     def collect(self, results: Sequence[Any]) -> list[Squared]:
         """The sums (or the rows) of each fold from the results of the pass."""
         if self.keeps_rows:
-            return self._rows_by_fold(results[0])
+            rows: Block = results[0]
+            values, weight = self.targets(rows)
+            folds = np.zeros(rows.n_rows, np.int64) if self.folds is None else self.folds(rows.row_id)
+            phi = on_host(map_rows(rows.X, self.feature_map, self.dtype)).astype(np.float64)
+            by_fold = [np.flatnonzero((folds == f) & (weight > 0.0)) for f in range(self.n_folds)]
+            return [SquaredRows(phi[index], values[index], weight[index]) for index in by_fold]
+        # panels follow each other by columns, as the packed triangle does
         gram = np.concatenate([panel["gram"] for panel in results], axis=1)
         first: Mapping[str, np.ndarray] = results[0]
         return [SquaredSums(gram[f], first["cross"][f], first["squares"][f]) for f in range(self.n_folds)]
 
-    def _rows_by_fold(self, rows: Block) -> list[Squared]:
-        values, weight = self.targets(rows)
-        folds = np.zeros(rows.n_rows, np.int64) if self.folds is None else self.folds(rows.held_with)
-        phi = on_host(map_rows(rows.X, self.feature_map, self.dtype)).astype(np.float64)
-        chosen = [np.flatnonzero((folds == f) & (weight > 0.0)) for f in range(self.n_folds)]
-        return [SquaredRows(phi[index], values[index], weight[index]) for index in chosen]
-
     def _record(self, columns: tuple[int, int], *, first: bool) -> BlockSum:
+        """The sums of one panel of columns; the first panel brings those of the targets."""
         F, K, width = self.n_folds, len(self.targets.models), self.feature_map.n_features + 1
         accumulators = {"gram": Accumulator((F, packed_size(*columns)))}
         if first:
@@ -108,7 +109,7 @@ class FoldSums:
 
 def misfit_record(feature_map: FeatureMap, targets: NewtonTargets, models: np.ndarray, dtype: str) -> BlockSum:
     """Gradient and loss of the squared error at models (K, m + 1)."""
-    accumulators = {"pulls": Accumulator(models.shape), "squares": Accumulator((len(models),))}
+    accumulators = {"dual_sums": Accumulator(models.shape), "squares": Accumulator((len(models),))}
     operands = {"feature_map": feature_map, "targets": targets, "models": models, "dtype": dtype}
     return BlockSum("residuals", misfit_block, accumulators, operands, TunedCost(feature_map, len(models), 0, dtype))
 
@@ -121,7 +122,7 @@ def margin_records(
     options: MarginOptions,
     sample: RowFunction | None,
 ) -> list[BlockSum]:
-    """Losses, gradients and Hessians of a step on hinge losses, whatever the columns and the order of `options` are."""
+    """Losses, gradients and Hessians of a step on margin losses, cut into panels of the Hessians' columns."""
     operands = {
         "feature_map": feature_map,
         "targets": targets,
@@ -130,8 +131,8 @@ def margin_records(
         "sample": sample,
     }
     n_hessians, records = len(options.hessian_of), []
-    for place, columns in enumerate(packed_panels(feature_map.n_features + 1, _ACCUMULATOR_BYTES // n_hessians)):
-        panel = replace(options, columns=columns, first_order=place == 0)
+    for number, columns in enumerate(packed_panels(feature_map.n_features + 1, _ACCUMULATOR_BYTES // n_hessians)):
+        panel = replace(options, columns=columns, first_order=number == 0)
         accumulators = {name: Accumulator(shape) for name, shape in margin_shapes(trial, panel).items()}
         cost = TunedCost(feature_map, len(targets.models), packed_size(*columns) * n_hessians, options.dtype)
         records.append(BlockSum("tuned step", margin_block, accumulators, {**operands, "options": panel}, cost))
@@ -147,7 +148,7 @@ class TunedCost:
     feature_map : FeatureMap
     n_models : int
     packed : int
-        Products a row.
+        Products of columns for each row.
     dtype : str
     """
 
@@ -158,6 +159,7 @@ class TunedCost:
 
     def __call__(self, rows: int, columns: int) -> Cost:
         m, itemsize = self.feature_map.n_features, np.dtype(self.dtype).itemsize
+        # scores, gradients and trial steps take some six products of a row with every model
         flops = mapping_flops(columns, self.feature_map) + 12.0 * self.n_models * m + 2.0 * self.packed
         tile = newton_tile(m, self.dtype) * m * (2 * itemsize + 8)
         return Cost(rows * flops, tile + 2 * itemsize * self.packed)

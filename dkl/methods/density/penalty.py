@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh
@@ -18,22 +18,24 @@ from dkl.solvers.block_pivoting import bounded_minimum
 from dkl.solvers.density_term import LEAST_DENSITY, Conjugate
 from dkl.solvers.interior_point import minimise_quadratic
 
-# D x D matrices of float64 that stand at once: vectors and the work of eigh, or vectors, H and a factor
+# The D x D matrices of float64 that stand at once: vectors and the work of eigh, or vectors, H and a factor.
 _MATRICES = 3
 _TILE_BYTES = 1 << 22
 MOST_BYTES = 8 << 30
+# Newton steps on the cubic of `eliminate`: its start is near, and convergence quadratic.
+_CUBIC_STEPS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class MetaSpectrum:
-    """The eigenvalues and vectors of G = kappa(W, W): all that gamma, Lam, floor and centre need, found once a length.
+    """The eigenvalues and vectors of G = kappa(W, W), equation (15): one serves every gamma, Lam and floor.
 
     Parameters
     ----------
     values : ndarray of shape (D,)
         Ascending, clipped at 0.
     vectors : ndarray of shape (D, D) or None
-        One a column; None for G = I, whose vectors nobody needs.
+        As columns; None for G = I, whose vectors nobody needs.
     """
 
     values: np.ndarray
@@ -72,8 +74,9 @@ class Elimination(NamedTuple):
 class DensityPenalty:
     """Lam/2 (u - c)'H(u - c) over u >= floor, H = (G + gamma D I)^-1 G (G + gamma D I)^-1.
 
-    ``dataclasses.replace(penalty, gamma=..., Lam=...)`` costs nothing: the spectrum stays. Densities are (D,), or
-    (K, D) for one a class, whose penalties are added.
+    G is the meta-kernel between the frequencies. H is small along the densities that the meta-kernel finds smooth, so
+    that these cost little. ``dataclasses.replace(penalty, gamma=..., Lam=...)`` costs nothing: the spectrum stays.
+    Densities are (D,), or (K, D) where each class has its own, whose penalties are added.
 
     Parameters
     ----------
@@ -140,6 +143,7 @@ class DensityPenalty:
         """H itself, (D, D): for solvers that factorise; `times` needs none."""
         if self.spectrum.vectors is None:
             return np.diag(self.curvatures)
+        # V diag(h) V' as a product with its own transpose is symmetric to the last bit
         half = self.spectrum.vectors * np.sqrt(self.curvatures)
         return half @ half.T
 
@@ -176,6 +180,7 @@ class DensityPenalty:
         u : ndarray of shape (D,)
         """
         floor = max(self.floor, LEAST_DENSITY)
+        # second-order model: g'(v - u) + (v - u)'Q(v - u)/2 over v, so that its linear term is g - Qu
         whole = curvature + self.Lam * self.matrix
         return bounded_minimum(whole, gradient - whole @ u, floor, u > floor)
 
@@ -184,6 +189,7 @@ class DensityPenalty:
         e = np.asarray(u, dtype=np.float64) - self.center
         if self.fixed:
             return math.inf if e.any() else 0.0
+        # (u - c)'H(u - c) = sum_i h_i (v_i'(u - c))^2 in the eigenvectors v_i: no matrix of H is formed
         along = e if self.spectrum.vectors is None else e @ self.spectrum.vectors
         return float(0.5 * self.Lam * np.sum(self.curvatures * np.square(along)))
 
@@ -214,9 +220,16 @@ class DensityPenalty:
             u = self.start()
             return Conjugate(-float(u @ p), u, 0.0)
         if self.spectrum.vectors is None:
+            # each frequency by itself: the vertex of its parabola, raised to the floor
             u = np.maximum(self.floor, self.center + p / (self.Lam * self.curvatures))
             return Conjugate(self.value(u) - float(u @ p), u, 0.0)
-        return self._searched_conjugate(p)
+        # a quadratic program over x = u - floor >= 0, its linear term in units of Lam
+        lift = np.full_like(p, self.floor - self.center)
+        with one_blas_thread():
+            program = minimise_quadratic(self.matrix, p / self.Lam - self.times(lift))
+        at_floor = self.value(self.center + lift) - self.floor * float(p.sum())
+        gap = self.Lam * program.gap
+        return Conjugate(self.Lam * program.value + at_floor - gap, self.floor + program.point, gap)
 
     def eliminate(self, squares: np.ndarray, lam: float) -> Elimination:
         """The best density for given weights, in closed form: for a `DeltaMetaKernel` alone.
@@ -247,6 +260,7 @@ class DensityPenalty:
             )
         half = 0.5 * lam * np.asarray(squares, dtype=np.float64)
         u = self.start() + 0.0 * half if self.fixed else np.maximum(self.floor, self._free_density(half))
+        # a frequency without weight costs no ridge, whatever its density
         with np.errstate(divide="ignore", invalid="ignore"):
             ridge = np.where(half > 0.0, half / u, 0.0)
             slope = 0.5 * lam / u
@@ -255,7 +269,7 @@ class DensityPenalty:
     def _free_density(self, half: np.ndarray) -> np.ndarray:
         """The root of u^2 (u - c) = lam |w|^2 / (2 Lam h) at or above the centre."""
         target = half / (self.Lam * self.curvatures)
-        # on the root's far side, where the cubic is convex: Newton falls to it, and stands at once where c is 0
+        # the start lies beyond the root, where the cubic is convex: Newton steps fall to it; for c = 0 they stand
         u = self.center + np.cbrt(target)
         for _ in range(_CUBIC_STEPS):
             slope = u * (3.0 * u - 2.0 * self.center)
@@ -264,18 +278,6 @@ class DensityPenalty:
             u = np.maximum(u - step, self.center)
         return u
 
-    def _searched_conjugate(self, p: np.ndarray) -> Conjugate:
-        """By a quadratic over u - floor >= 0."""
-        lift = np.full_like(p, self.floor - self.center)
-        with one_blas_thread():
-            found = minimise_quadratic(self.matrix, p / self.Lam - self.times(lift))
-        at_floor = self.value(self.center + lift) - self.floor * float(p.sum())
-        gap = self.Lam * found.gap
-        return Conjugate(self.Lam * found.value + at_floor - gap, self.floor + found.point, gap)
-
-
-_CUBIC_STEPS = 8
-
 
 def density_bytes(n_frequencies: int) -> int:
     """Memory that the penalty of D coupled frequencies needs at its peak: some matrices of D x D float64."""
@@ -283,16 +285,16 @@ def density_bytes(n_frequencies: int) -> int:
 
 
 def meta_spectrum(
-    W: np.ndarray, meta_kernel: Any, *, length_scale: float = 1.0, most_bytes: int = MOST_BYTES
+    W: np.ndarray, meta_kernel: str | MetaKernel, *, length_scale: float = 1.0, most_bytes: int = MOST_BYTES
 ) -> MetaSpectrum:
-    """The spectrum of the meta-kernel on the frequencies: one eigendecomposition, D^3, a length.
+    """The spectrum of the meta-kernel on the frequencies: one eigendecomposition, of cost D^3, for each length scale.
 
     Parameters
     ----------
     W : ndarray of shape (D, d)
     meta_kernel : {"rbf", "matern", "polynomial", "delta"} or MetaKernel
     length_scale : float
-        Of a meta-kernel by name.
+        That of a meta-kernel by name; an object has its own.
     most_bytes : int
         Refuse to work above it.
 
@@ -314,12 +316,28 @@ def meta_spectrum(
     if isinstance(kernel, DeltaMetaKernel):
         return MetaSpectrum(np.ones(len(W)), None)
     check_density_size(len(W), most_bytes)
-    return _decomposed(W, kernel)
+    gram = np.empty((len(W), len(W)))
+    for rows in spans(len(W), max(1, _TILE_BYTES // (8 * len(W)))):
+        with np.errstate(over="ignore", invalid="ignore"):
+            part = kernel.gram(W[rows], W)
+        # a user's meta-kernel may return anything
+        if np.shape(part) != gram[rows].shape:
+            raise ValueError(f"{kernel!r}: gram of frequencies {gram[rows].shape} has shape {np.shape(part)}")
+        if not np.isfinite(part).all():
+            raise ValueError(
+                f"{kernel!r} is not finite on these frequencies; its length scale is far from their lengths"
+            )
+        gram[rows] = part
+    with one_blas_thread():
+        # the transpose of a symmetric matrix in C order is one that LAPACK works on in place
+        values, vectors = eigh(gram.T, overwrite_a=True, check_finite=False, driver="evd")
+    # G is positive semidefinite: what rounding leaves below 0 is 0
+    return MetaSpectrum(np.maximum(values, 0.0), vectors)
 
 
 def density_penalty(
     W: np.ndarray,
-    meta_kernel: Any,
+    meta_kernel: str | MetaKernel,
     *,
     gamma: float,
     Lam: float,
@@ -361,26 +379,6 @@ def density_penalty(
     return DensityPenalty(spectrum, gamma, Lam, floor, center)
 
 
-def _decomposed(W: np.ndarray, kernel: MetaKernel) -> MetaSpectrum:
-    gram = np.empty((len(W), len(W)))
-    for rows in spans(len(W), max(1, _TILE_BYTES // (8 * len(W)))):
-        with np.errstate(over="ignore", invalid="ignore"):
-            part = kernel.gram(W[rows], W)
-        gram[rows] = _checked(part, gram[rows].shape, kernel)
-    with one_blas_thread():
-        # the transpose of a symmetric matrix in C order is one that LAPACK works on in place
-        values, vectors = eigh(gram.T, overwrite_a=True, check_finite=False, driver="evd")
-    return MetaSpectrum(np.maximum(values, 0.0), vectors)
-
-
-def _checked(values: np.ndarray, shape: tuple[int, ...], kernel: MetaKernel) -> np.ndarray:
-    if np.shape(values) != shape:
-        raise ValueError(f"{kernel!r}: gram of frequencies {shape} has shape {np.shape(values)}")
-    if not np.isfinite(values).all():
-        raise ValueError(f"{kernel!r} is not finite on these frequencies; its length scale is far from their lengths")
-    return values
-
-
 def check_density_size(n_frequencies: int, most_bytes: int = MOST_BYTES) -> None:
     """Raise MemoryError, with the estimate and a remedy, for more coupled frequencies than fit."""
     needed = density_bytes(n_frequencies)
@@ -393,7 +391,8 @@ def check_density_size(n_frequencies: int, most_bytes: int = MOST_BYTES) -> None
         )
 
 
-def _check_number(name: str, value: Any, expected: str, positive: bool = False) -> None:
+def _check_number(name: str, value: float, expected: str, positive: bool = False) -> None:
+    """Raise ValueError where a value is no number from 0 on; Lam alone may be infinite."""
     real = isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
     infinite = name == "Lam"
     if not real or value < 0.0 or (positive and value == 0.0) or (math.isinf(value) and not infinite):

@@ -1,41 +1,43 @@
-"""The problem of tuned random features, and where its solver stands."""
+"""The problem of tuned random features (Shilton et al. 2022, equation (22)), and the state that its drivers carry."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.normal_equations import NewtonTargets
+from dkl.methods.density.loss_table import TUNED_LOSSES, LossRow, TunedLoss
 from dkl.methods.density.sums import Smoothing
 from dkl.solvers.density_term import DensityTerm
 
-TunedLoss = Literal["squared_error", "hinge", "squared_hinge"]
-
-# products in float32 err by some 1e-8 of the largest eigenvalue; further passes correct that while lam is larger
+# Products in float32 err by some 1e-8 of the largest eigenvalue; further passes correct that while lam is larger.
 _SINGLE_ABOVE = 1e-6
+# The m x m matrices that stand at once: for each Hessian its packed sums, the matrix and its factor, and beside them
+# what one curvature takes; and the D x D matrices: the penalty's, the curvature's, and their factor.
+_MATRICES_EACH, _MATRICES_SHARED, _MATRICES_DENSITY = 4, 3, 5
 
 
 @dataclass(frozen=True, eq=False)
 class TunedProblem:
     """Minimise ``mean loss + lam/2 sum_j |w_j|^2/u_j + Lam/2 (u - c)'H(u - c)`` over w, intercepts b and u >= floor.
 
-    Losses of several outputs are added: half squared errors of targets, hinges of classes against the rest. With a
-    shared density |w_j|^2 adds over outputs, too: the problem is jointly convex either way.
+    u_j is the density of frequency j relative to the reference kernel's, w_j are the weights of its cosine and its
+    sine. Losses of several outputs are added: half squared errors of targets, hinges of classes against the rest. With
+    a shared density |w_j|^2 is summed over the outputs, too. Either way the problem is jointly convex.
 
     Parameters
     ----------
     feature_map : FeatureMap
         D frequencies at amplitudes 1/sqrt(D).
     targets : NewtonTargets
-        Of K outputs.
+        The targets of K outputs.
     total_weight : float
         N, the sum of the weights s, class weights included.
     loss : {"squared_error", "hinge", "squared_hinge"}
-        Half the squared error; the hinge; its square.
+        A row of `dkl.methods.density.loss_table`: half the squared error, the hinge, or its square.
     lam : float
     penalty : DensityTerm
     tol : float
@@ -48,8 +50,9 @@ class TunedProblem:
     n_rows : int or None
         Lets few rows be solved in their own number of dimensions.
     deviations : callable or None
-        Of targets of the squared error that are in units of other rows: what to divide them by, from their means and
-        variances (K,); they are solved for in these units. None takes them as they are.
+        For targets of the squared error that are in units of other rows, as sums that were kept have them: from their
+        means and variances (K,), what to divide them by. They are solved for in these units. None takes targets as
+        they are.
     start : tuple of ndarray or None
         Models (K, m + 1) and density (1, D) or (K, D) that hinges start from: a solution on much the same rows.
 
@@ -73,24 +76,41 @@ class TunedProblem:
     start: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
+    def loss_row(self) -> LossRow:
+        """What the solvers must know of the loss."""
+        return TUNED_LOSSES[self.loss]
+
+    @property
     def n_outputs(self) -> int:
         """K."""
         return len(self.targets.models)
 
     @property
     def width(self) -> int:
-        """Coefficients of a model, the intercept included."""
+        """m + 1, the coefficients of a model with its intercept."""
         return self.feature_map.n_features + 1
 
     @property
     def product_dtype(self) -> str:
-        """Of mapped rows and products of pairs."""
+        """The precision of mapped rows and of the products of their pairs."""
         return self.dtype if self.lam >= _SINGLE_ABOVE else "float64"
 
     @property
     def n_densities(self) -> int:
-        """1, or K."""
+        """1 where all outputs share a density, else K."""
         return 1 if self.shared else self.n_outputs
+
+    def memory(self, n_hessians: int) -> dict[str, int]:
+        """Bytes of the matrices of pairs of columns, for so many Hessians, and of those of pairs of frequencies."""
+        return {
+            "matrices of columns": matrix_bytes(self.width - 1, n_hessians),
+            "matrices of frequencies": _MATRICES_DENSITY * 8 * self.penalty.n_frequencies**2,
+        }
+
+
+def matrix_bytes(n_columns: int, n_hessians: int) -> int:
+    """Bytes that the matrices of pairs of columns take at most, for so many Hessians at once."""
+    return (_MATRICES_SHARED + _MATRICES_EACH * n_hessians) * 8 * n_columns**2
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,27 +122,28 @@ class TunedState:
     coefficients : ndarray of shape (K, m + 1)
         The accepted models, the intercept last.
     density : ndarray of shape (1, D) or (K, D)
+        u.
     moves, density_moves : ndarray of their shapes
-        Where the next step leads.
+        The direction of the next step.
     step : float
         The share of the moves that the next pass tries first.
     promise : float
-        What the whole step changes the objective by, if the model that it minimises were exact.
+        What the whole step would change the objective by if the second-order model that it minimises were exact.
     width, ahead, past, reach, follows
-        Of the smoothed hinge, as of `dkl.methods.density.sums.Smoothing`.
+        How the hinge is smoothed: see `dkl.methods.density.sums.Smoothing`.
     lam : float
-        Of the model at hand: a small one is approached from above.
+        The lam that the next step is for: a small one is approached from above.
     share : float
-        The rows that count: at first a sample where there are many.
+        The share of the rows that count: where there are many, the first steps see a subsample.
     objective, residual, gap : float
-        At the accepted point: see `dkl.methods.density.solution.TunedSolution`.
+        Those of the accepted point: see `dkl.methods.density.solution.TunedSolution`.
     history : tuple of dict
         "objective", "residual", "gap", "width" and "share" of each accepted point.
     passes : int
     ended : bool
     message : str
     was_stopped : bool
-        On request, before its time.
+        Whether it was ended on request, before its time.
     gram, cross, squares : ndarray or None
         The sums of the squared error, where further passes correct its gradient.
     """
@@ -152,6 +173,16 @@ class TunedState:
     cross: np.ndarray | None = None
     squares: np.ndarray | None = None
 
+    @classmethod
+    def begin(cls, problem: TunedProblem) -> TunedState:
+        """Weights 0 and the density of the reference kernel, or those of the problem's start; nothing is read yet."""
+        # the reference kernel, u = c, costs no penalty; where c lies below the floor, the floor costs the least
+        models = np.zeros((problem.n_outputs, problem.width))
+        density = np.tile(problem.penalty.start(), (problem.n_densities, 1))
+        if problem.start is not None:
+            models, density = problem.start
+        return cls(models, density, np.zeros_like(models), np.zeros_like(density))
+
     @property
     def fresh(self) -> bool:
         """Whether no row was read yet."""
@@ -160,10 +191,16 @@ class TunedState:
     @property
     def smoothing(self) -> Smoothing:
         """How the hinge is made smooth."""
+        # the prior is 0 for all rows until it first follows the model
         past = np.zeros_like(self.coefficients) if self.past is None else self.past
         return Smoothing(self.width, self.ahead, past, self.reach, self.follows)
 
-    def noted(self) -> tuple[Mapping[str, float], ...]:
-        """The history with the accepted point."""
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Objective and gap of the accepted point, for the progress line."""
+        return {} if self.fresh else {"objective": float(self.objective), "gap": float(self.gap)}
+
+    def noted(self) -> TunedState:
+        """The same state with a line for the accepted point in its history."""
         names = ("objective", "residual", "gap", "width", "share")
-        return (*self.history, {name: float(getattr(self, name)) for name in names})
+        return replace(self, history=(*self.history, {name: float(getattr(self, name)) for name in names}))

@@ -1,4 +1,4 @@
-"""What the squared error of all linear models on some rows depends on: sums of many rows, or few rows themselves."""
+"""What the squared error of every linear model on some rows depends on: sums of many rows, or few rows themselves."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Protocol
 import numpy as np
 from scipy.linalg import lapack
 
-from dkl.methods.density.forms import Form, ThinForm, WholeForm
+from dkl.methods.density.density_step import Form, ThinForm, WholeForm
 
 
 class Centred(Protocol):
-    """Rows without their means: what solving needs."""
+    """Rows less their means, on which the intercept needs no equation: what the solver works on."""
 
     @property
     def mean(self) -> np.ndarray:
-        """Of the columns, (m,)."""
+        """The means of the columns, (m,)."""
         ...
 
     @property
@@ -27,7 +27,7 @@ class Centred(Protocol):
 
     @property
     def variance(self) -> np.ndarray:
-        """Of the targets, (K,)."""
+        """The variances of the targets, (K,)."""
         ...
 
     def form(self, lam: float) -> Form:
@@ -39,7 +39,7 @@ class Centred(Protocol):
         ...
 
     def output(self, k: int) -> Centred:
-        """Those of one output."""
+        """The same for output k alone."""
         ...
 
 
@@ -84,6 +84,7 @@ class SquaredSums:
         deviations : callable
             From means and variances (K,) what targets are divided by.
         """
+        # the last column of the packed triangle holds sum_i s_i (phi_i, 1), the products with the constant feature
         columns = self.gram[-self.cross.shape[1] :]
         center = self.cross[:, -1] / self.weight
         squares = np.maximum(self.squares - center * self.cross[:, -1], 0.0)
@@ -100,6 +101,8 @@ class SquaredSums:
             If there is no row, or the sums are not finite.
         """
         _check_rows(self.weight, np.isfinite(self.cross).all() and np.isfinite(self.gram).all())
+        # The best intercept for given weights is mean(y) - w.mean(phi). With it put in, the mean squared error is
+        # w'Aw - 2 C'w + var(y), A and C the covariances of the features and with the targets.
         whole = self._whole()
         mean, center = whole[:-1, -1] / self.weight, self.cross[:, -1] / self.weight
         A = whole[:-1, :-1] / self.weight
@@ -110,6 +113,7 @@ class SquaredSums:
 
     def errors(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
         """The mean squared error of K models on these rows: (K,)."""
+        # sum_i s_i (y_i - f(x_i))^2 = sum y^2 - 2 sum y f + sum f^2, each of which the sums have: no row is read
         models = np.concatenate([coef, intercept[:, None]], axis=1)
         squares = np.sum(models * self.times(models), axis=1)
         total = self.squares - 2.0 * np.sum(models * self.cross, axis=1) + squares
@@ -125,6 +129,8 @@ class SquaredSums:
         return models @ self._whole()
 
     def _whole(self) -> np.ndarray:
+        """sum_i s_i (phi_i, 1)(phi_i, 1)' written out, (m + 1, m + 1)."""
+        # LAPACK unpacks the upper triangle; what lies below the diagonal is undefined
         upper = lapack.dtpttr(self.cross.shape[1], self.gram)[0]
         return upper + np.triu(upper, 1).T
 
@@ -156,7 +162,7 @@ class SquaredRows:
         return self.targets.shape[1]
 
     def __add__(self, other: SquaredRows) -> SquaredRows:
-        mine, others = ((one.phi, one.targets, one.weights) for one in (self, other))
+        mine, others = ((rows.phi, rows.targets, rows.weights) for rows in (self, other))
         return SquaredRows(*(np.concatenate(pair) for pair in zip(mine, others, strict=True)))
 
     def centred(self) -> CentredRows:
@@ -168,6 +174,7 @@ class SquaredRows:
             If there is no row, or they are not finite.
         """
         _check_rows(self.weight, np.isfinite(self.phi).all() and np.isfinite(self.targets).all())
+        # rows less their means, times the roots of their shares: then A = BB' and C = Bt of the covariances
         share = self.weights / self.weight
         mean, center = share @ self.phi, share @ self.targets
         root = np.sqrt(share)[:, None]
@@ -202,9 +209,9 @@ class CentredSums:
         return self.C - self.A @ weights
 
     def output(self, k: int) -> CentredSums:
-        """Those of one output."""
-        one = slice(k, k + 1)
-        return replace(self, C=self.C[:, one], center=self.center[one], variance=self.variance[one])
+        """The same for output k alone."""
+        output = slice(k, k + 1)
+        return replace(self, C=self.C[:, output], center=self.center[output], variance=self.variance[output])
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,12 +233,13 @@ class CentredRows:
         return self.B @ (self.t - self.B.T @ weights)
 
     def output(self, k: int) -> CentredRows:
-        """Those of one output."""
-        one = slice(k, k + 1)
-        return replace(self, t=self.t[:, one], center=self.center[one], variance=self.variance[one])
+        """The same for output k alone."""
+        output = slice(k, k + 1)
+        return replace(self, t=self.t[:, output], center=self.center[output], variance=self.variance[output])
 
 
 def _check_rows(weight: float, finite: bool) -> None:
+    """Raise ValueError where there is no row to fit on, or the features have overflowed."""
     if not finite:
         raise ValueError("the mapped rows or their sums are not finite; scale the rows (scaling='standard')")
     if not weight > 0.0:

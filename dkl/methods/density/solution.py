@@ -1,19 +1,19 @@
-"""What solving a tuned problem ends with: coefficients, density, and how far from the optimum they are at most."""
+"""The solution of a tuned problem: coefficients, density, and how far from the optimum they are at most."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from dkl.methods.density.forms import frequency_squares
+from dkl.methods.density.density_step import frequency_squares
+from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.solvers.density_term import DensityTerm
 
 
 @dataclass(frozen=True, eq=False)
 class TunedSolution:
-    """A model on the features of the reference kernel, and the density that its penalty was weighed with.
+    """A model on the features of the reference kernel, and the density that was learned with it.
 
     Attributes
     ----------
@@ -21,7 +21,7 @@ class TunedSolution:
         On features of amplitude 1/sqrt(D): all cosines, then all sines.
     intercept : ndarray of shape (K,)
     density : ndarray of shape (D,) or (K, D)
-        u, shared by all outputs or one an output.
+        u, shared by all outputs, or one for each.
     objective : float
         Mean loss, lam/2 sum |w_j|^2/u_j and the penalty of the density.
     residual : float
@@ -40,10 +40,24 @@ class TunedSolution:
     gap: float
     message: str
 
+    @classmethod
+    def of(cls, problem: TunedProblem, state: TunedState) -> TunedSolution:
+        """The solution where a driver has ended, or stands."""
+        return cls(
+            coef=state.coefficients[:, :-1],
+            intercept=state.coefficients[:, -1],
+            density=state.density[0] if problem.shared else state.density,
+            objective=state.objective,
+            residual=state.residual,
+            gap=state.gap,
+            message=state.message,
+        )
+
 
 def ridge_value(coef: np.ndarray, density: np.ndarray, lam: float) -> float:
-    """lam/2 sum |w_j|^2/u_j of (K, m) coefficients, u shared (D,) or one an output (K, D); 0/0 counts as 0."""
+    """lam/2 sum |w_j|^2/u_j of (K, m) coefficients, u shared (D,) or one for each output (K, D); 0/0 counts as 0."""
     squares = squared_weights(coef, density)
+    # at a density of 0 the weight is 0 as well, and the limit of w^2 / u is 0
     if not np.all(density):
         squares = np.where(squares > 0.0, squares, 0.0)
         density = np.where(squares > 0.0, density, 1.0)
@@ -57,13 +71,17 @@ def squared_weights(coef: np.ndarray, density: np.ndarray) -> np.ndarray:
     return np.stack([frequency_squares(row[:, None], density.shape[1]) for row in coef])
 
 
-def certified(
+def optimality(
     penalty: DensityTerm,
     lam: float,
     point: tuple[np.ndarray, np.ndarray],
     duals: tuple[np.ndarray, np.ndarray],
 ) -> tuple[float, float]:
-    """The residual in w and u, and the gap without the data term's share, of coefficients and a density.
+    """The residual in w and u of coefficients and a density, and their duality gap without the data term's share.
+
+    For a dual point with c_j = sum_i a_i z_ij the dual objective has the terms -u_j |c_j|^2 / (2 lam), of which the
+    least over u counts. So the gap is ``sum_j u_j |c_j - lam w_j/u_j|^2 / (2 lam)``, by which w misses the best weights
+    for this u, and by how much u misses the best density for p_j = |c_j|^2 / (2 lam), a penalty less u.p.
 
     Parameters
     ----------
@@ -75,24 +93,21 @@ def certified(
         Minus the gradient of the mean loss by the coefficients, and c of a feasible dual point.
     """
     coef, density = point
-    slope, feasible = duals
+    descent, feasible = duals
     columns = np.tile(np.atleast_2d(density), coef.shape[1] // density.shape[-1])
-    held = np.where(columns > 0.0, columns, 1.0)
+    positive = np.where(columns > 0.0, columns, 1.0)
     # where u is 0 so is w, and w / u has the limit that makes the gradient vanish
-    pulls = np.where(columns > 0.0, coef / held, slope.T / lam)
-    ridge_gap = 0.5 * float(np.sum(columns * (feasible.T - lam * pulls) ** 2)) / lam
+    ratios = np.where(columns > 0.0, coef / positive, descent.T / lam)
+    ridge_gap = 0.5 * float(np.sum(columns * (feasible.T - lam * ratios) ** 2)) / lam
+    # p_j = |c_j|^2 / (2 lam): what the dual objective has for each unit of density
     p = squared_weights(feasible.T, density) / (2.0 * lam)
-    gradient = penalty.gradient(density) - 0.5 * lam * squared_weights(pulls, density)
-    residual = max(largest(slope.T - lam * pulls), penalty.residual(density, gradient))
-    return residual, ridge_gap + density_gap(penalty, density, p)
-
-
-def density_gap(penalty: DensityTerm, density: np.ndarray, p: np.ndarray) -> float:
-    """How far a density is from the best one for dual squares p = |c_j|^2/(2 lam), as penalties less u.p: >= 0."""
     linear = penalty.value(density) - float(np.sum(density * p))
-    return max(0.0, linear - penalty.conjugate(p).value)
+    density_gap = max(0.0, linear - penalty.conjugate(p).value)
+    gradient = penalty.gradient(density) - 0.5 * lam * squared_weights(ratios, density)
+    residual = max(largest_size(descent.T - lam * ratios), penalty.residual(density, gradient))
+    return residual, ridge_gap + density_gap
 
 
-def largest(values: Any) -> float:
-    """The largest absolute value, 0 of none."""
+def largest_size(values: np.ndarray) -> float:
+    """The largest absolute value, 0 of no values."""
     return float(np.max(np.abs(values), initial=0.0))

@@ -8,7 +8,7 @@ from dkl.kernels.tiles import spans
 from dkl.methods.density.meta_kernels import MetaKernel
 from dkl.methods.density.penalty import MetaSpectrum
 
-# of cosines, or of meta-kernel values, that stand at once
+# The cosines, or the values of the meta-kernel, that stand at once, in bytes.
 _TILE_BYTES = 1 << 26
 
 
@@ -41,6 +41,7 @@ def shift_kernel(shifts: np.ndarray, W: np.ndarray, density: np.ndarray | None =
     W = np.asarray(W, dtype=np.float64)
     u = np.ones(len(W)) if density is None else np.asarray(density, dtype=np.float64)
     shifts = np.asarray(shifts, dtype=np.float64)
+    # sines cancel: the density is taken to be even, so that the kernel is real
     parts = [np.cos(W @ shifts[rows].T) for rows in spans(len(shifts), _step(len(W)))]
     return np.concatenate([u @ part for part in parts], axis=-1) / len(W) if parts else np.zeros((*u.shape[:-1], 0))
 
@@ -72,8 +73,9 @@ def density_at(
     ----------
     Shilton, Gupta, Rana, Venkatesh & Venkatesh 2022, equation (14).
     """
+    # (G + gamma D I)^-1 u in the eigenvectors of G: no system is solved
     coefficients = spectrum.scaled(1.0 / (spectrum.values + gamma * len(W)), np.asarray(density, dtype=np.float64))
-    parts = [kernel.gram(W, points[chosen]) for chosen in spans(len(points), _step(len(W)))]
+    parts = [kernel.gram(W, points[tile]) for tile in spans(len(points), _step(len(W)))]
     return np.concatenate([coefficients @ part for part in parts], axis=-1)
 
 
@@ -93,4 +95,5 @@ def steepest_direction(W: np.ndarray, density: np.ndarray) -> np.ndarray:
 
 
 def _step(n_frequencies: int) -> int:
+    """How many rows of a tile have so many bytes."""
     return max(1, _TILE_BYTES // (8 * n_frequencies))

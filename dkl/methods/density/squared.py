@@ -1,4 +1,4 @@
-"""Tuned random features with half squared error, from sums of one pass: solved, and judged by folds, with no other."""
+"""Tuned random features with half squared error from the sums of one pass: solved, and cross-validated by folds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 
 from dkl.kernels.blas import one_blas_thread
 from dkl.methods.density.density_step import DensityFit, tuned_density
-from dkl.methods.density.forms import Form
 from dkl.methods.density.row_summary import Centred, Squared
-from dkl.methods.density.solution import TunedSolution, certified
+from dkl.methods.density.solution import TunedSolution, optimality
 from dkl.solvers.density_term import DensityTerm
 
-# of the objective: what the last step on the density may still promise
+# What the last Newton step on the density may still promise, as a share of the objective: for a model, and for one
+# that only judges hyper-parameters on a fold.
 _EXACT = 1e-14
 _JUDGED = 1e-7
 
@@ -32,7 +32,7 @@ class HeldOutErrors:
     weights : ndarray of shape (F,)
         The weight of each fold's rows.
     densities : tuple of ndarray
-        Those that the folds' models were fitted with: a start for hyper-parameters nearby.
+        Those of the folds' models: a start for hyper-parameters nearby.
     """
 
     errors: np.ndarray
@@ -78,13 +78,12 @@ def solve_squared(
     Shilton et al. 2022, equation (22), with Lambda before the second penalty.
     """
     rows = sums.centred()
-    begins = _starts(penalty, start, sums.n_outputs, shared)
+    starts = _starts(penalty, start, sums.n_outputs, shared)
     with one_blas_thread():
         if shared:
-            return _certified(rows, penalty, _fitted(rows, penalty, lam, begins[0], tol))
-        outputs = [rows.output(k) for k in range(sums.n_outputs)]
-        fits = [_fitted(one, penalty, lam, begin, tol) for one, begin in zip(outputs, begins, strict=True)]
-        return stacked([_certified(one, penalty, fit) for one, fit in zip(outputs, fits, strict=True)])
+            return SquaredFit.of(rows, penalty, lam, starts[0], tol).judged(penalty)
+        fits = [SquaredFit.of(rows.output(k), penalty, lam, begin, tol) for k, begin in enumerate(starts)]
+        return stacked([fit.judged(penalty) for fit in fits])
 
 
 def cross_validate(
@@ -116,94 +115,86 @@ def cross_validate(
     ValueError
         If there are fewer than two folds, or one without rows.
     """
-    empty = [place for place, fold in enumerate(folds) if not fold.weight > 0.0]
+    empty = [number for number, fold in enumerate(folds) if not fold.weight > 0.0]
     if len(folds) < 2 or empty:
         what = f"fold {empty[0]} has no rows" if empty else f"there is {len(folds)} fold"
         raise ValueError(f"cross-validation needs two folds or more with rows in each, but {what}; take fewer folds")
     errors, densities = [], []
     with one_blas_thread():
-        for place, fold in enumerate(folds):
-            rest = reduce(operator.add, [*folds[:place], *folds[place + 1 :]])
-            begins = _starts(penalty, None if starts is None else starts[place], fold.n_outputs, shared)
-            coef, intercept, density = _predicting(rest, penalty, lam, begins, tol)
-            errors.append(fold.errors(coef, intercept))
-            densities.append(density)
+        for number, fold in enumerate(folds):
+            # sums of disjoint rows add, and rows themselves are put after each other
+            rest = reduce(operator.add, [*folds[:number], *folds[number + 1 :]])
+            begins = _starts(penalty, None if starts is None else starts[number], fold.n_outputs, shared)
+            rows = rest.centred()
+            # models that only predict a fold need no gap
+            outputs = [rows] if shared else [rows.output(k) for k in range(fold.n_outputs)]
+            fits = [SquaredFit.of(part, penalty, lam, begin, tol) for part, begin in zip(outputs, begins, strict=True)]
+            weights = np.hstack([fit.weights for fit in fits])
+            errors.append(fold.errors(weights.T, rows.center - rows.mean @ weights))
+            densities.append(fits[0].fit.density if shared else np.stack([fit.fit.density for fit in fits]))
     return HeldOutErrors(np.array(errors), np.array([fold.weight for fold in folds]), tuple(densities))
 
 
 def stacked(each: Sequence[TunedSolution]) -> TunedSolution:
     """Models with a density each as one solution: the problems are independent, so that objectives and gaps add."""
     return TunedSolution(
-        coef=np.concatenate([one.coef for one in each]),
-        intercept=np.concatenate([one.intercept for one in each]),
-        density=np.stack([one.density for one in each]),
-        objective=sum(one.objective for one in each),
-        residual=max(one.residual for one in each),
-        gap=sum(one.gap for one in each),
-        message=max(each, key=lambda one: one.gap).message,
+        coef=np.concatenate([part.coef for part in each]),
+        intercept=np.concatenate([part.intercept for part in each]),
+        density=np.stack([part.density for part in each]),
+        objective=sum(part.objective for part in each),
+        residual=max(part.residual for part in each),
+        gap=sum(part.gap for part in each),
+        message=max(each, key=lambda part: part.gap).message,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Fitted:
-    """A data term, the density that fits it, and lam."""
+class SquaredFit:
+    """The density that is best for some rows, and the weights that go with it.
 
-    form: Form
+    Parameters
+    ----------
+    rows : Centred
+    lam : float
+    fit : DensityFit
+        Of the rows' data term alone.
+    """
+
+    rows: Centred
+    lam: float
     fit: DensityFit
 
-    @property
-    def columns(self) -> np.ndarray:
-        """u of every column, (m, 1)."""
-        return np.tile(self.fit.density, len(self.pulls) // len(self.fit.density))[:, None]
-
-    @property
-    def pulls(self) -> np.ndarray:
-        """w / u, (m, K)."""
-        return self.fit.points[0].pulls
+    @classmethod
+    def of(cls, rows: Centred, penalty: DensityTerm, lam: float, start: np.ndarray, tol: float) -> SquaredFit:
+        """Newton steps on the density from a start (D,); the variance of the targets completes the objective."""
+        offset = 0.5 * float(rows.variance.sum())
+        return cls(rows, lam, tuned_density([rows.form(lam)], penalty, start, offset=offset, tol=tol))
 
     @property
     def weights(self) -> np.ndarray:
-        """w, (m, K)."""
-        return self.columns * self.pulls
+        """w, (m, K): the ratios w / u times the density of every column."""
+        ratios = self.fit.points[0].ratios
+        return np.tile(self.fit.density, len(ratios) // len(self.fit.density))[:, None] * ratios
+
+    def judged(self, penalty: DensityTerm) -> TunedSolution:
+        """The model with residual and gap, in which the data term has no share: the dual point is its gradient."""
+        weights = self.weights
+        duals = self.rows.duals(weights)
+        residual, gap = optimality(penalty, self.lam, (weights.T, self.fit.density), (duals, duals))
+        return TunedSolution(
+            coef=weights.T,
+            intercept=self.rows.center - self.rows.mean @ weights,
+            density=self.fit.density,
+            objective=self.fit.value,
+            residual=residual,
+            gap=gap,
+            message=f"solved from the sums of one pass in {self.fit.steps} Newton steps on the density",
+        )
 
 
 def _starts(penalty: DensityTerm, start: np.ndarray | None, n_outputs: int, shared: bool) -> np.ndarray:
-    """A density to start from for each problem, (1, D) or (K, D)."""
+    """A density to start from for each problem: (1, D) where the outputs share one, else (K, D)."""
     begin = penalty.start() if start is None else np.asarray(start, dtype=np.float64)
     if shared:
         return np.atleast_2d(begin).mean(axis=0, keepdims=True)
     return np.broadcast_to(begin, (n_outputs, begin.shape[-1]))
-
-
-def _fitted(rows: Centred, penalty: DensityTerm, lam: float, start: np.ndarray, tol: float) -> _Fitted:
-    form = rows.form(lam)
-    return _Fitted(form, tuned_density([form], penalty, start, offset=0.5 * float(rows.variance.sum()), tol=tol))
-
-
-def _predicting(
-    sums: Squared, penalty: DensityTerm, lam: float, starts: np.ndarray, tol: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Coefficients, intercepts and densities, without a certificate."""
-    rows = sums.centred()
-    if len(starts) == 1:
-        found = _fitted(rows, penalty, lam, starts[0], tol)
-        return found.weights.T, rows.center - rows.mean @ found.weights, found.fit.density
-    each = [_fitted(rows.output(k), penalty, lam, start, tol) for k, start in enumerate(starts)]
-    weights = np.hstack([one.weights for one in each])
-    return weights.T, rows.center - rows.mean @ weights, np.stack([one.fit.density for one in each])
-
-
-def _certified(rows: Centred, penalty: DensityTerm, found: _Fitted) -> TunedSolution:
-    """The model with its residual and its gap, in which the data term has no share: the dual point is its gradient."""
-    u, weights = found.fit.density, found.weights
-    duals = rows.duals(weights)
-    residual, gap = certified(penalty, found.form.lam, (weights.T, u), (duals, duals))
-    return TunedSolution(
-        coef=weights.T,
-        intercept=rows.center - rows.mean @ weights,
-        density=u,
-        objective=found.fit.value,
-        residual=residual,
-        gap=gap,
-        message=f"solved from the sums of one pass in {found.fit.steps} Newton steps on the density",
-    )

@@ -1,26 +1,17 @@
-"""Sums over a block for tuned random features: squared errors by fold, and smoothed hinges, and what judges a model."""
+"""Sums over a block for tuned random features: squared errors by fold, steps on margin losses, and a model's duals."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import numba
 import numpy as np
 
 from dkl.kernels.normal_equations import TrialSteps, add_hessian, design_tiles, mapped_tiles, packed_size
+from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
-
-__all__ = ["margin_sums", "misfit_sums", "squared_sums"]
-
-MarginLoss = Literal["hinge", "squared_hinge"]
-JudgedLoss = Literal["squared_error", "hinge", "squared_hinge"]
-
-# rows whose curvature is this share of the steepest are left out of Hessians
-_FLAT = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +57,10 @@ class MarginOptions:
     first_order : bool
         Values and gradients too: one record of a pass has them, the others are further panels of the Hessians.
     dtype : {"float32", "float64"}
-        Of the mapped rows and of the Hessians' products; scores and gradients are float64.
+        The precision of the mapped rows and of the Hessians' products; scores and gradients are float64.
     """
 
-    loss: MarginLoss
+    loss: TunedLoss
     columns: tuple[int, int] | None = None
     hessian_of: tuple[int, ...] = (0,)
     first_order: bool = True
@@ -103,13 +94,15 @@ def squared_sums(
         rows = np.flatnonzero((folds == fold) & (weight > 0.0))
         if len(rows) == 0:
             continue
+        # a copy of the rows costs as much as mapping them: only where some are left out
         part = phi if len(rows) == len(phi) else phi[rows]
         add_hessian(part, weight[rows], columns, out["gram"][fold])
+        # one panel of columns brings the sums of the targets, the others would only repeat them
         if "cross" in out:
-            pulls = (targets[rows] * weight[rows, None]).T
-            out["cross"][fold, :, :-1] += pulls @ part.astype(np.float64)
-            out["cross"][fold, :, -1] += pulls.sum(axis=1)
-            out["squares"][fold] += np.sum(pulls * targets[rows].T, axis=1)
+            weighted = (targets[rows] * weight[rows, None]).T
+            out["cross"][fold, :, :-1] += weighted @ part.astype(np.float64)
+            out["cross"][fold, :, -1] += weighted.sum(axis=1)
+            out["squares"][fold] += np.sum(weighted * targets[rows].T, axis=1)
 
 
 def squared_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -133,7 +126,10 @@ def squared_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
 def misfit_sums(
     phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, models: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """sum_i s_i (y_ik - f_k(x_i)) (phi_i, 1), (K, m + 1), and sum_i s_i (y_ik - f_k(x_i))^2, (K,), both float64.
+    """Sums of the residuals e_ik = y_ik - f_k(x_i), which are the dual weights of half the squared error.
+
+    ``sum_i s_i e_ik (phi_i, 1)``, (K, m + 1), is minus the gradient of the loss; ``sum_i s_i e_ik^2``, (K,), twice its
+    value. Both are float64.
 
     Parameters
     ----------
@@ -143,22 +139,23 @@ def misfit_sums(
     models : ndarray of shape (K, m + 1)
         The intercept last.
     """
+    # float64 whatever the features are in: the residuals correct what float32 has lost
     wide = phi.astype(np.float64)
     misfit = targets - wide @ models[:, :-1].T - models[:, -1]
-    pull = (misfit * weight[:, None]).T
-    return np.concatenate([pull @ wide, pull.sum(axis=1)[:, None]], axis=1), np.sum(pull * misfit.T, axis=1)
+    duals = (misfit * weight[:, None]).T
+    return np.concatenate([duals @ wide, duals.sum(axis=1)[:, None]], axis=1), np.sum(duals * misfit.T, axis=1)
 
 
 def misfit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`misfit_sums` of a block. Operands: "feature_map", "targets", "models", "dtype"."""
     values, weight = operands["targets"](block)
     models = operands["models"]
-    pulls, squares = np.zeros(models.shape), np.zeros(len(models))
+    dual_sums, squares = np.zeros(models.shape), np.zeros(len(models))
     for rows, phi in mapped_tiles(block.X, operands["feature_map"], operands["dtype"]):
-        more_pulls, more_squares = misfit_sums(phi, values[rows], weight[rows], models)
-        pulls += more_pulls
+        more_duals, more_squares = misfit_sums(phi, values[rows], weight[rows], models)
+        dual_sums += more_duals
         squares += more_squares
-    return {"pulls": pulls, "squares": squares}
+    return {"dual_sums": dual_sums, "squares": squares}
 
 
 def margin_sums(
@@ -169,7 +166,7 @@ def margin_sums(
     smoothing: Smoothing,
     options: MarginOptions,
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """What a step on hinge losses depends on, and the curvature of the rows.
+    """What a Newton step on losses of the margin depends on, and the curvature of the rows.
 
     The squared hinge is max(0, 1 - y f)^2 and needs no smoothing; its dual weights are 2 s y max(0, 1 - y f).
 
@@ -179,7 +176,7 @@ def margin_sums(
     targets : ndarray of shape (n, K)
         -1 or 1.
     weight : ndarray of shape (n,)
-    trial : Trial
+    trial : TrialSteps
     smoothing : Smoothing
     options : MarginOptions
 
@@ -187,15 +184,16 @@ def margin_sums(
     -------
     sums : dict of ndarray
         "smooth" (K, T), the smoothed losses at the steps; at the first one, separately over the rows with target -1
-        and 1, "loss" (2, K), the losses themselves, "mass" (2, K), the sums of |dual weights|, and "pulls"
-        (2, K, m + 1), those of the dual weights times (phi_i, 1).
+        and 1, "loss" (2, K), the losses themselves, "mass" (2, K), the sums of |dual weights|, and "dual_sums"
+        (2, K, m + 1), those of the dual weights times (phi_i, 1): together they are minus the gradient.
     curvature : ndarray of shape (n, K)
         The second derivatives of the smoothed losses by f, times the weights; 0 where they hardly count.
     """
     wide = phi.astype(np.float64)
+    # Scores and dual weights are float64 for float32 features, too: at the optimum the dual weights cancel.
     smooth, loss, sides, curvature = sided_duals(wide, targets, weight, trial, smoothing, options.loss)
-    pulls = np.concatenate([sides.transpose(0, 2, 1) @ wide, sides.sum(axis=1)[:, :, None]], axis=2)
-    return {"smooth": smooth, "loss": loss, "mass": np.abs(sides).sum(axis=1), "pulls": pulls}, curvature
+    dual_sums = np.concatenate([sides.transpose(0, 2, 1) @ wide, sides.sum(axis=1)[:, :, None]], axis=2)
+    return {"smooth": smooth, "loss": loss, "mass": np.abs(sides).sum(axis=1), "dual_sums": dual_sums}, curvature
 
 
 def sided_duals(
@@ -204,16 +202,16 @@ def sided_duals(
     weight: np.ndarray,
     trial: TrialSteps,
     smoothing: Smoothing,
-    loss: MarginLoss,
+    loss: TunedLoss,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """What hinges make of rows mapped in float64: `margin_sums` before its sums over rows.
+    """The losses and the dual weights of rows mapped in float64: `margin_sums` before its sums over rows.
 
     Parameters
     ----------
     wide : ndarray of shape (n, m), float64
     targets : ndarray of shape (n, K)
     weight : ndarray of shape (n,)
-    trial : Trial
+    trial : TrialSteps
     smoothing : Smoothing
     loss : {"hinge", "squared_hinge"}
 
@@ -227,65 +225,21 @@ def sided_duals(
         The dual weights of the rows times their targets, 0 on the other side.
     curvature : ndarray of shape (n, K)
     """
+    # Scores of the point, of the direction and of the prior's model: every trial step and the prior of every row follow
+    # from these three, so that a pass needs no more products however many steps it tries.
     models = (trial.coefficients, trial.directions, smoothing.past)
     start, move, past = (wide @ model[:, :-1].T + model[:, -1] for model in models)
     n, K = targets.shape
     smooth, losses, dual, curvature = (np.zeros(shape) for shape in (trial.steps.shape, (2, K), (n, K), (n, K)))
-    rows, out = (start, move, targets, weight), (smooth, losses, dual, curvature)
-    if loss == "squared_hinge":
-        _squared_hinges(rows, trial.steps, out)
-    else:
-        widths = (smoothing.width, smoothing.ahead, smoothing.follows)
-        _smoothed_hinges(rows, smoothing.reach - targets * past, trial.steps, widths, out)
+    dual_loop = TUNED_LOSSES[loss].duals
+    if dual_loop is None:
+        raise ValueError(f"loss={loss!r} is no loss of a margin: its optimum follows from `squared_block`, in one pass")
+    widths = (smoothing.width, smoothing.ahead, smoothing.follows)
+    prior = smoothing.reach - targets * past
+    dual_loop((start, move, targets, weight), prior, trial.steps, widths, (smooth, losses, dual, curvature))
+    # apart by side: a dual point must sum to zero, and each side is scaled by itself to make it so
     sides = np.stack([np.where(targets < 0.0, dual, 0.0), np.where(targets > 0.0, dual, 0.0)])
     return smooth, losses, sides, curvature
-
-
-_Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-
-
-@numba.njit(nogil=True, cache=True)
-def _squared_hinges(rows: _Rows, steps: np.ndarray, out: _Rows) -> None:
-    """Add losses at scores ``start + step * move``; write duals and curvatures at the first."""
-    start, move, targets, weight = rows
-    smooth, loss, dual, curvature = out
-    for i in range(targets.shape[0]):
-        for k in range(targets.shape[1]):
-            y, w = targets[i, k], weight[i]
-            for t in range(steps.shape[1]):
-                smooth[k, t] += w * max(0.0, 1.0 - y * (start[i, k] + steps[k, t] * move[i, k])) ** 2
-            slack = max(0.0, 1.0 - y * (start[i, k] + steps[k, 0] * move[i, k]))
-            loss[1 if y > 0.0 else 0, k] += w * slack * slack
-            dual[i, k] = 2.0 * w * y * slack
-            curvature[i, k] = 2.0 * w if slack > 0.0 else 0.0
-
-
-@numba.njit(nogil=True, cache=True)
-def _smoothed_hinges(
-    rows: _Rows, prior: np.ndarray, steps: np.ndarray, widths: tuple[float, float, bool], out: _Rows
-) -> None:
-    """Add smoothed losses at scores ``start + step * move``, and hinges at the first; write duals and curvatures."""
-    start, move, targets, weight = rows
-    smooth, loss, dual, curvature = out
-    width, ahead, follows = widths
-    for i in range(targets.shape[0]):
-        for k in range(targets.shape[1]):
-            y, w, z = targets[i, k], weight[i], prior[i, k]
-            for t in range(steps.shape[1]):
-                slack = 1.0 - y * (start[i, k] + steps[k, t] * move[i, k])
-                smooth[k, t] += w * width * (_log_one_plus(z + slack / width) - _log_one_plus(z))
-            slack = 1.0 - y * (start[i, k] + steps[k, 0] * move[i, k])
-            loss[1 if y > 0.0 else 0, k] += w * max(0.0, slack)
-            q = (z + slack / width if follows else z) + slack / ahead
-            small = math.exp(-abs(q))
-            dual[i, k] = w * y * (1.0 if q > 0.0 else small) / (1.0 + small)
-            curvature[i, k] = w * small / (ahead * (1.0 + small) ** 2) if small > _FLAT else 0.0
-
-
-@numba.njit(nogil=True, cache=True)
-def _log_one_plus(q: float) -> float:
-    """log(1 + exp(q))."""
-    return max(0.0, q) + math.log1p(math.exp(-abs(q)))
 
 
 def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -295,10 +249,11 @@ def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     of the rows that count, or None for all).
     """
     options, trial, feature_map = operands["options"], operands["trial"], operands["feature_map"]
+    # the first Newton steps see a subsample: its rows are cut out before they are mapped
     if operands["sample"] is not None:
         block = block.rows(np.flatnonzero(operands["sample"](block.row_id)))
     values, weight = operands["targets"](block)
-    out = _zeros(trial, options)
+    out = {name: np.zeros(shape) for name, shape in margin_shapes(trial, options).items()}
     if options.first_order:
         out["weight"] += weight.sum()
     for rows, phi in mapped_tiles(block.X, feature_map, options.dtype):
@@ -307,6 +262,7 @@ def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
             out[name] += sums[name]
         if options.columns is None:
             continue
+        # most rows of a narrow hinge have no curvature: the Hessian takes the others alone
         for model, hessian in zip(options.hessian_of, out["hessian"], strict=True):
             curved = np.flatnonzero(curvature[:, model])
             if len(curved):
@@ -315,23 +271,21 @@ def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     return out
 
 
-def _zeros(trial: TrialSteps, options: MarginOptions) -> dict[str, np.ndarray]:
-    return {name: np.zeros(shape) for name, shape in margin_shapes(trial, options).items()}
-
-
 def margin_shapes(trial: TrialSteps, options: MarginOptions) -> dict[str, tuple[int, ...]]:
-    """What `margin_block` returns."""
+    """The accumulators that `margin_block` returns, by name."""
     K, width = trial.coefficients.shape
     shapes: dict[str, tuple[int, ...]] = {}
     if options.first_order:
-        shapes = {"smooth": trial.steps.shape, "loss": (2, K), "mass": (2, K), "pulls": (2, K, width), "weight": (1,)}
+        shapes = {
+            "smooth": trial.steps.shape,
+            "loss": (2, K),
+            "mass": (2, K),
+            "dual_sums": (2, K, width),
+            "weight": (1,),
+        }
     if options.columns is not None:
         shapes["hessian"] = (len(options.hessian_of), packed_size(*options.columns))
     return shapes
-
-
-# of the hinge's slope, spread over a width: at the optimum rows at the kink have a share of it
-_WIDTHS = (0.0, 0.03, 0.1, 0.3, 1.0)
 
 
 def judging_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -339,42 +293,29 @@ def judging_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
 
     Operands: "feature_map", "targets" (a `NewtonTargets`), "model" (a `TunedModel`), "loss", "dtype".
     """
-    model, loss = operands["model"], operands["loss"]
+    model, loss = operands["model"], loss_of(operands["loss"])
     values, weight = operands["targets"](block)
-    total = {name: np.zeros(shape) for name, shape in judging_shapes(model.coef, loss).items()}
+    total = {name: np.zeros(shape) for name, shape in judging_shapes(model.coef, operands["loss"]).items()}
     total["weight"] += weight.sum()
     for rows, phi in design_tiles(block.X, operands["feature_map"], operands["dtype"]):
-        wide, y, s = phi.astype(np.float64), values[rows], weight[rows]
+        wide, y, s = phi.astype(np.float64), values[rows], weight[rows][:, None]
         scores = wide[:, :-1] @ model.coef.T + model.intercept
-        total["loss"] += s @ loss_of(loss).value(y, scores).sum(axis=1)
-        for name, value in _dual_sums(wide, y, s[:, None], scores, loss).items():
-            total[name] += value
+        # objective, and for each width of the slope the sums that make a dual point of it
+        total["loss"] += weight[rows] @ loss.value(y, scores).sum(axis=1)
+        for number, width in enumerate(TUNED_LOSSES[operands["loss"]].slope_widths):
+            # a slope that jumps from 0 to -y at the margin 1 is spread over a width beyond it
+            slope = -y * np.clip((1.0 - y * scores) / width, 0.0, 1.0) if width else loss.slope(y, scores)
+            # dual weights a = -slope, those above and those below zero apart
+            sides = np.stack([np.maximum(-slope, 0.0), np.minimum(-slope, 0.0)])
+            total["mass"][number] += np.abs(sides * s).sum(axis=1)
+            total["linear"][number] += (sides * s * y).sum(axis=1)
+            total["squares"][number] += (sides**2 * s).sum(axis=1)
+            total["dual_sums"][number] += np.einsum("sik,ij->skj", sides * s, wide, optimize=True)
     return total
 
 
-def judging_shapes(coef: np.ndarray, loss: JudgedLoss) -> dict[str, tuple[int, ...]]:
-    """What `judging_sums` returns: the last four by spread of the slope, by sign and by model."""
-    sides = (len(slope_widths(loss)), 2, len(coef))
-    pulls = (*sides, coef.shape[1] + 1)
-    return {"loss": (1,), "weight": (1,), "mass": sides, "linear": sides, "squares": sides, "pulls": pulls}
-
-
-def slope_widths(loss: JudgedLoss) -> tuple[float, ...]:
-    """The widths that the slope of a loss is spread over: several where it jumps, else none."""
-    return _WIDTHS if loss == "hinge" else (0.0,)
-
-
-def _dual_sums(
-    wide: np.ndarray, y: np.ndarray, s: np.ndarray, scores: np.ndarray, loss: JudgedLoss
-) -> dict[str, np.ndarray]:
-    """Of rows with a last column of ones: sums by spread and by sign, each of shape (spreads, 2, K) and "pulls"."""
-    found: dict[str, list[np.ndarray]] = {"mass": [], "linear": [], "squares": [], "pulls": []}
-    for width in slope_widths(loss):
-        spread = None if width == 0.0 else -y * np.clip((1.0 - y * scores) / width, 0.0, 1.0)
-        slope = loss_of(loss).slope(y, scores) if spread is None else spread
-        sides = np.stack([np.maximum(-slope, 0.0), np.minimum(-slope, 0.0)])
-        found["mass"].append(np.abs(sides * s).sum(axis=1))
-        found["linear"].append((sides * s * y).sum(axis=1))
-        found["squares"].append((sides**2 * s).sum(axis=1))
-        found["pulls"].append(np.einsum("sik,ij->skj", sides * s, wide, optimize=True))
-    return {name: np.stack(values) for name, values in found.items()}
+def judging_shapes(coef: np.ndarray, loss: TunedLoss) -> dict[str, tuple[int, ...]]:
+    """The accumulators that `judging_sums` returns: the last four by spread of the slope, by sign and by model."""
+    sides = (len(TUNED_LOSSES[loss].slope_widths), 2, len(coef))
+    dual_sums = (*sides, coef.shape[1] + 1)
+    return {"loss": (1,), "weight": (1,), "mass": sides, "linear": sides, "squares": sides, "dual_sums": dual_sums}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -11,37 +14,71 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.bounds.certificate import Bounds
 from dkl.bounds.tuned import inverse_eigenvalue_bound, schedules
 from dkl.data.dataset import Dataset
+from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.normal_equations import NewtonTargets
+from dkl.linear.fitting import LinearProblem
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.newton import newton_targets
+from dkl.linear.target_statistics import TargetScale, deviations, target_record, target_scale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.bounds_mixin import Certified
-from dkl.methods.density.fit import History, check_penalty, fit_tuned, held_bytes, meta_spectrum_of, tuned_passes
+from dkl.methods.density.adam_fit import AdamFit, Descent, descent_passes, fit_by_adam
+from dkl.methods.density.descent import TunedModel
+from dkl.methods.density.driver import driver_of
+from dkl.methods.density.judging import judged, judging_record
+from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
+from dkl.methods.density.meta_kernels import DeltaMetaKernel, MetaKernel, as_meta_kernel
+from dkl.methods.density.penalty import (
+    MOST_BYTES,
+    DensityPenalty,
+    MetaSpectrum,
+    check_density_size,
+    density_bytes,
+    meta_spectrum,
+)
+from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.solution import TunedSolution
+from dkl.methods.frequency_search.learner import row_bytes, weight_of
 from dkl.methods.parameters import check_parameters, family_of, kept_frequencies
 from dkl.methods.prediction import Scorer
+from dkl.methods.preparation.bandwidth import median_distance
 from dkl.methods.preparation.driver import PreparationDriver
 from dkl.methods.preparation.learner import preparation_problem
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
 from dkl.methods.validation import map_to_features, one_dimensional
 from dkl.methods.warm_start import goes_on
+from dkl.passes.engine import run_pass
+from dkl.passes.memory import allowed_bytes
+from dkl.protocols.records import Record
+
+# Models (K, m + 1) with their intercepts, and densities (1, D) or (K, D), that the solver starts from.
+Start = tuple[np.ndarray, np.ndarray]
 
 
 class TunedLearner(Updated, Certified, FeatureLearner):
-    """Tuned random features (Shilton et al. 2022): a linear model on them is learned together with their density."""
+    """Tuned random features (Shilton et al. 2022): a linear model on them is learned together with their density.
+
+    The fit has three steps: `_prepare` finds scaling and bandwidth and D frequencies are drawn (the reference kernel);
+    `_solve` or `_descend` minimises equation (22) over the weights and the density u of the frequencies; `_keep` moves
+    sqrt(u / D) into the amplitudes of the feature map, whose kernel is then the learned one. The losses and what is
+    special about each are rows of `dkl.methods.density.loss_table`.
+    """
 
     _supervised: ClassVar[bool] = True
     _parts: ClassVar[tuple[str, ...]] = ("family", "meta_kernel")
     _fitted_by: ClassVar[str] = "coef_"
-    class_weight: Any = None
+    class_weight: Mapping[Any, float] | str | None = None
     warm_start: bool = False
 
     n_features: int
     reference_scale: float | None
-    loss: str
+    loss: TunedLoss
     lam: float
     Lam: float
     gamma: float
-    meta_kernel: Any
+    meta_kernel: str | MetaKernel
     length_scale: float | None
     density_floor: float
     center: float
@@ -55,7 +92,15 @@ class TunedLearner(Updated, Certified, FeatureLearner):
     validation_fraction: float
     patience: int
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None, times: Any = None) -> Self:
+    def fit(
+        self,
+        X: object,
+        y: object = None,
+        sample_weight: object = None,
+        *,
+        groups: object = None,
+        times: object = None,
+    ) -> Self:
         """Learn the density of the frequencies and the linear model on them together.
 
         Parameters
@@ -91,7 +136,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         """
         return super().fit(X, one_dimensional(y), sample_weight, groups=groups, times=times)
 
-    def kernel(self, X: Any, Y: Any = None) -> Any:
+    def kernel(self, X: object, Y: object = None) -> Any:
         """The learned kernel, mean_j u_j cos(w_j.(x - y)), between rows.
 
         Parameters
@@ -125,23 +170,42 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         ----------
         Shilton et al. 2022, section 4.3 and figure 2.
         """
-        eigenvalues = meta_spectrum_of(self, self.feature_map_).values
-        found = [inverse_eigenvalue_bound(eigenvalues, gamma=self.gamma, as_printed=as_printed)]
-        if self.loss == "squared_hinge" or min(self.total_weight_, len(eigenvalues)) < 2:
-            return Bounds(found)
-        return Bounds([*found, schedules(self.total_weight_, len(eigenvalues), loss=self.loss)])
+        eigenvalues = self._meta_spectrum(self.feature_map_).values
+        bound = inverse_eigenvalue_bound(eigenvalues, gamma=self.gamma, as_printed=as_printed)
+        # rates in n and D say nothing of a single row or frequency
+        if not TUNED_LOSSES[self.loss].has_schedules or min(self.total_weight_, len(eigenvalues)) < 2:
+            return Bounds([bound])
+        return Bounds([bound, schedules(self.total_weight_, len(eigenvalues), loss=self.loss)])
 
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The preparation, where it is needed, and the passes of the solver."""
         check_parameters(self)
         self._check_rest()
-        preparation = preparation_problem(dataset, self._prior(), self.scaling, 0)
-        passes = tuned_passes(self._unfitted(), dataset, self.planned_map(dataset))
-        return [*PreparationDriver().plan(preparation), *passes]
+        preparation = PreparationDriver().plan(preparation_problem(dataset, self._prior(), self.scaling, 0))
+        # a plan reads no row: the seed and the bandwidth are any, since sizes do not depend on them
+        reference, learner = self.planned_map(dataset), self._unfitted()
+        penalty = self._planned_penalty(reference.n_frequencies)
+        if self.solver == "adam":
+            problem = learner._linear_problem(dataset, reference)
+            # after the epochs one more pass judges the model
+            first = TunedModel.first(problem.n_models, 1, penalty)
+            record = judging_record(reference, problem_targets(problem, None), first, self.loss, dtype=self.dtype)
+            return [*preparation, *descent_passes(problem, penalty, self._descent(), dataset.source), ([record], 1)]
+        passes = self._kept(driver_of(self.loss)).plan(learner._tuned_problem(dataset, reference, penalty, None))
+        # numbers are standardised, which takes a pass over the targets alone
+        scale: list[tuple[Sequence[Record], int]] = []
+        if dataset.classes is None:
+            scale = [([target_record(dataset.schema.n_targets or 1)], 1)]
+        return [*preparation, *scale, *passes]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Bytes that the solver holds at most beside the passes, item by item."""
-        return held_bytes(self._unfitted(), dataset, self.planned_map(dataset))
+        reference = self.planned_map(dataset)
+        penalty = self._planned_penalty(reference.n_frequencies)
+        if self.solver == "full":
+            problem = self._unfitted()._tuned_problem(dataset, reference, penalty, None)
+            return driver_of(self.loss).memory(problem, row_bytes(dataset.source))
+        return {} if penalty.separable else {"density": density_bytes(reference.n_frequencies)}
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of as many features as `fit` learns, at the amplitudes of the reference kernel."""
@@ -149,11 +213,13 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         check_room(self, kept_frequencies(type(self).__name__, self.n_features, family), dataset.n_columns)
         return self._reference(family, dataset.n_columns, seed=0)
 
-    def _prior(self) -> Any:
+    def _prior(self) -> Family:
+        """The family of the reference kernel, with its bandwidth where `reference_scale` gives one."""
         family = family_of(self)
         return family if self.reference_scale is None else family.with_bandwidth(self.reference_scale)
 
-    def _reference(self, family: Any, n_columns: int, *, seed: int) -> FeatureMap:
+    def _reference(self, family: Family, n_columns: int, *, seed: int) -> FeatureMap:
+        """Frequencies of the reference kernel at amplitudes 1/sqrt(D): the density u is relative to theirs."""
         size = kept_frequencies(type(self).__name__, self.n_features, family)
         drawn = family.draw(size, n_columns, seed, self.dtype)
         return replace(drawn, amplitudes=np.full(size, 1.0 / np.sqrt(size)))
@@ -165,23 +231,26 @@ class TunedLearner(Updated, Certified, FeatureLearner):
                 "a family such as Gaussian() with pairing='cos-sin'"
             )
         size = kept_frequencies(type(self).__name__, self.n_features, self._planned_family())
-        check_penalty(self, size)
+        # a penalty without meaning, or a matrix that does not fit into memory, is told before any pass
+        if not self._planned_penalty(1).separable:
+            check_density_size(size, min(MOST_BYTES, allowed_bytes(self.memory_limit, None)))
         self._check_sums(2 * size)
         if self.solver == "full" and self.early_stopping:
             raise ValueError(
                 "solver='full' goes to the optimum, and early_stopping has no meaning; use solver='adam', or set "
                 "early_stopping=False"
             )
-        if self.warm_start and (self.loss == "squared_error" or self.solver == "adam"):
+        if self.warm_start and (TUNED_LOSSES[self.loss].takes_one_pass or self.solver == "adam"):
             raise ValueError(
                 "warm_start=True starts the steps of solver='full' on a hinge; half squared error takes one pass, and "
                 "none with sums= and update. Set warm_start=False"
             )
 
     def _without_sums(self) -> str:
+        """The remedy where `update` finds no sums."""
         if self.solver == "adam":
             return "solver='adam' keeps none; fit all rows again"
-        if self.loss != "squared_error":
+        if not TUNED_LOSSES[self.loss].takes_one_pass:
             return (
                 f"loss={self.loss!r} needs more than sums; fit all rows again, with warm_start=True from the last model"
             )
@@ -191,7 +260,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         """Raise ValueError where sums are to be kept that the model does not depend on alone, or that are too large."""
         if self.sums is None:
             return
-        if self.loss != "squared_error" or self.solver != "full" or self.dtype != "float64":
+        if not TUNED_LOSSES[self.loss].takes_one_pass or self.solver != "full" or self.dtype != "float64":
             raise ValueError(
                 f"sums={str(self.sums)!r} keeps what half squared error depends on: it needs loss='squared_error', "
                 f"solver='full' and dtype='float64', got {self.loss!r}, {self.solver!r} and {self.dtype!r}; for others "
@@ -203,6 +272,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         start = self._start(dataset)
         if dataset.classes is not None:
             self._check_classes(np.asarray(dataset.classes))
+        # a new fit begins new sums, in the units of its own targets
         self.__dict__.pop("target_units_", None)
         if start is None:
             scaler = self._prepare(dataset)
@@ -210,16 +280,147 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             self.feature_map_ = replace(drawn, scaler=scaler)
         self._weigh(dataset, start)
 
-    def _weigh(self, dataset: Dataset, start: Any = None) -> None:
+    def _weigh(self, dataset: Dataset, start: Start | None = None) -> None:
+        """Learn density and model on the frequencies that are drawn already."""
         self.total_weight_ = dataset.total_weight
         size = self.feature_map_.n_frequencies
-        fit_tuned(self, dataset, replace(self.feature_map_, amplitudes=np.full(size, 1.0 / np.sqrt(size))), start)
+        reference = replace(self.feature_map_, amplitudes=np.full(size, 1.0 / np.sqrt(size)))
+        penalty = self._penalty(self._meta_spectrum(reference))
+        if self.solver == "adam":
+            self._descend(dataset, reference, penalty)
+        else:
+            self._solve(dataset, reference, penalty, start)
 
-    def _start(self, dataset: Dataset) -> tuple[np.ndarray, np.ndarray] | None:
+    def _solve(self, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty, start: Start | None) -> None:
+        """The optimum by full gradients on block sums."""
+        # lam is on the scale of the mean loss: numbers have a variance of 1 there
+        scale, driver = self._target_units(dataset), driver_of(self.loss)
+        problem = replace(self._tuned_problem(dataset, reference, penalty, scale), start=start)
+
+        def keep(learner: TunedLearner, state: TunedState) -> None:
+            optimum = in_own_units(TunedSolution.of(problem, state), scale)
+            learner._keep(reference, optimum, [dict(line) for line in state.history])
+
+        # sums of the blocks that did not change are read from where they are kept
+        if self.sums is not None:
+            keep(self, self._sum(driver, problem, dataset, "solver"))
+            return
+        state = self._run(driver, problem, dataset, "solver", keep=keep)
+        is_open = state.gap > problem.tol * state.objective and not state.was_stopped
+        # the squared error is solved to rounding, whatever tol is
+        if is_open and not problem.loss_row.takes_one_pass:
+            warnings.warn(f"{type(self).__name__} stands where {state.message}", UserWarning, stacklevel=6)
+
+    def _descend(self, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty) -> None:
+        """Epochs of Adam, and a last pass that says how far from the optimum their model can be."""
+        problem = self._linear_problem(dataset, reference)
+
+        def keep(learner: TunedLearner, fit: AdamFit, end: TunedSolution, scale: TargetScale | None) -> None:
+            # models that share a density have one row of it
+            density = fit.model.density[0] if self.shared_density else fit.model.density
+            end = replace(end, density=density, message=fit.message(end.objective, end.gap))
+            learner._keep(reference, in_own_units(end, scale), fit.history())
+
+        def so_far(fit: AdamFit) -> TunedLearner:
+            """A copy with the model under way: its objective is that of the last batches, and it has no bound."""
+            learner, model, unknown = copy.copy(self), fit.model, float("nan")
+            last = float(fit.trace[-1])
+            unjudged = TunedSolution(model.coef, model.intercept, model.density, last, unknown, unknown, "")
+            keep(learner, fit, unjudged, self._adam_units(dataset, fit))
+            return learner
+
+        # subscribers may ask for the model after each epoch
+        run = replace(self._running("descent"), estimator=so_far)
+        fit, stats = fit_by_adam(problem, penalty, dataset.source, run, self._descent())
+        scale = self._adam_units(dataset, fit)
+        # Adam knows the loss of its minibatches alone: one pass finds the objective and a bound of the optimum
+        record = judging_record(reference, problem_targets(problem, scale), fit.model, self.loss, dtype=self.dtype)
+        result = run_pass(
+            dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit, device=run.device
+        )
+        self.stats_.extend([*stats, result.stats])
+        keep(self, fit, judged(result.results[0], fit.model, self.loss, self.lam, penalty), scale)
+
+    def _adam_units(self, dataset: Dataset, fit: AdamFit) -> TargetScale | None:
+        """The units that the epochs have fitted numbers in; None for labels."""
+        return None if dataset.classes is not None else TargetScale(fit.target_center, fit.target_scale)
+
+    def _target_units(self, dataset: Dataset) -> TargetScale | None:
+        """The units that numbers are fitted in; kept sums stay in those that they were begun in. None for labels."""
+        if dataset.classes is not None:
+            return None
+        if self.sums is None:
+            return target_scale(dataset.source, dataset.schema.n_targets or 1)
+        if not hasattr(self, "target_units_"):
+            units = target_scale(dataset.source, dataset.schema.n_targets or 1)
+            self.target_units_ = np.stack([units.center, units.scale])
+        return TargetScale(*self.target_units_)
+
+    def _meta_spectrum(self, reference: FeatureMap) -> MetaSpectrum:
+        """The eigenvalues and vectors of the meta-kernel on the frequencies of `reference`."""
+        # a frequency is smoothed over its neighbours: the median distance is neither all of them nor none
+        W, length = reference.projection.dense(), self.length_scale
+        if length is None:
+            length = median_distance(W) if len(W) > 1 else 1.0
+        return meta_spectrum(W, self.meta_kernel, length_scale=length)
+
+    def _penalty(self, spectrum: MetaSpectrum) -> DensityPenalty:
+        """The penalty of the density by the parameters: Lam/2 (u - c)'H(u - c) above the floor."""
+        return DensityPenalty(spectrum, gamma=self.gamma, Lam=self.Lam, floor=self.density_floor, center=self.center)
+
+    def _planned_penalty(self, n_frequencies: int) -> DensityPenalty:
+        """A penalty of the right size with a spectrum of ones: the true one takes longer than a plan may."""
+        kernel = as_meta_kernel(self.meta_kernel, self.length_scale or 1.0)
+        is_coupled = not isinstance(kernel, DeltaMetaKernel)
+        vectors = np.broadcast_to(0.0, (n_frequencies, n_frequencies)) if is_coupled else None
+        return self._penalty(MetaSpectrum(np.ones(n_frequencies), vectors))
+
+    def _descent(self) -> Descent:
+        """The options of Adam."""
+        patience = self.patience if self.early_stopping else None
+        return Descent(self.epochs, self.learning_rate, patience, self.shared_density)
+
+    def _linear_problem(self, dataset: Dataset, reference: FeatureMap) -> LinearProblem:
+        """Targets, weights and held-out rows as the stochastic solver takes them."""
+        return LinearProblem(
+            feature_map=reference,
+            loss=self.loss,
+            alpha=self.lam,
+            classes=dataset.classes,
+            n_targets=dataset.schema.n_targets or 1,
+            class_weight=self._class_weights(dataset),
+            held_out=HeldOut(self.validation_fraction if self.early_stopping else 0.0, self.seed_),
+            seed=self.seed_,
+            dtype=self.dtype,
+        )
+
+    def _tuned_problem(
+        self, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty, scale: TargetScale | None
+    ) -> TunedProblem:
+        """Equation (22) as the full-gradient solver takes it."""
+        # kept sums serve any number of rows, in units that may be those of other rows
+        keeps_sums = self.sums is not None
+        return TunedProblem(
+            reference,
+            problem_targets(self._linear_problem(dataset, reference), scale),
+            weight_of(dataset, self._class_weights(dataset)),
+            self.loss,
+            self.lam,
+            penalty,
+            tol=self.tol,
+            max_passes=self.max_passes,
+            shared=self.shared_density,
+            dtype=self.dtype,
+            n_rows=None if keeps_sums else dataset.n_rows,
+            deviations=deviations if keeps_sums and dataset.classes is None else None,
+        )
+
+    def _start(self, dataset: Dataset) -> Start | None:
         """The model and the density of the last fit, with `warm_start`, on features at the reference's amplitudes."""
         names = ("n_features", "family", "reference_scale", "scaling", "dtype", "shared_density")
         if not goes_on(self, dataset, names):
             return None
+        # coefficients are kept on features of amplitude sqrt(u / D), the solver's are on 1 / sqrt(D): as in `_keep`
         root = np.sqrt(np.atleast_2d(self.density_).mean(axis=0))
         models = np.concatenate([self.coef_ * np.tile(root, 2), self.intercept_[:, None]], axis=1)
         return models, np.atleast_2d(self.density_)
@@ -227,19 +428,35 @@ class TunedLearner(Updated, Certified, FeatureLearner):
     def _check_classes(self, classes: np.ndarray) -> None:
         """Keep the labels, or raise ValueError where they are none."""
 
-    def _keep(self, reference: FeatureMap, found: TunedSolution, history: History) -> None:
+    def _keep(self, reference: FeatureMap, solution: TunedSolution, history: list[dict[str, float]]) -> None:
         """The model on the features at the learned amplitudes, where its coefficients are those of `transform`."""
         self.history_ = history
-        self.density_ = found.density
-        u = np.atleast_2d(found.density).mean(axis=0)
+        self.density_ = solution.density
+        # The kernel of the model is mean_j u_j cos(w_j.(x - y)), equation (5): a pair's amplitude is sqrt(u_j / D). One
+        # map serves all classes, by the mean of their densities.
+        u = np.atleast_2d(solution.density).mean(axis=0)
         root = np.sqrt(u)
         self.feature_map_ = replace(reference, amplitudes=root * reference.amplitudes)
         # a frequency without density has no weight either
-        self.coef_ = found.coef * np.tile(np.divide(1.0, root, out=np.zeros_like(root), where=root > 0.0), 2)
-        self.intercept_ = found.intercept
-        self.objective_, self.residual_, self.duality_gap_ = found.objective, found.residual, found.gap
-        self.message_ = found.message
+        self.coef_ = solution.coef * np.tile(np.divide(1.0, root, out=np.zeros_like(root), where=root > 0.0), 2)
+        self.intercept_ = solution.intercept
+        self.objective_, self.residual_, self.duality_gap_ = solution.objective, solution.residual, solution.gap
+        self.message_ = solution.message
 
     @property
     def _scorer(self) -> Scorer:
+        """The linear model on the learned features."""
         return Scorer(self.feature_map_, self.coef_, self.intercept_, self.dtype)
+
+
+def problem_targets(problem: LinearProblem, scale: TargetScale | None) -> NewtonTargets:
+    """-1 and 1 for each class against the rest, or numbers in units of a scale."""
+    return newton_targets(problem, None, None) if scale is None else newton_targets(problem, scale.center, scale.scale)
+
+
+def in_own_units(solution: TunedSolution, scale: TargetScale | None) -> TunedSolution:
+    """A solution for standardised targets as one for the targets themselves; for labels it is the same."""
+    if scale is None:
+        return solution
+    coef, intercept = solution.coef * scale.scale[:, None], solution.intercept * scale.scale + scale.center
+    return replace(solution, coef=coef, intercept=intercept)

@@ -1,55 +1,196 @@
-"""What learners that search have in common: where they look, and how many rows they may look at."""
+"""What learners that search have in common: rows that are ready for it, and strategies behind one parameter."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.features.families import FiniteFamily
+from dkl.features.families import Family, FiniteFamily
+from dkl.features.scaling import Scaler
+from dkl.linear.target_statistics import TargetScale, target_record, target_scale
+from dkl.methods.base import FeatureLearner
+from dkl.methods.fit_context import FitContext
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencySpace
 from dkl.methods.frequency_search.harmonic_search import finite_space
 from dkl.methods.frequency_search.peak_search import SearchOptions
+from dkl.methods.parameters import family_of
+from dkl.methods.preparation.driver import PreparationDriver
+from dkl.methods.preparation.learner import preparation_problem
+from dkl.passes.loop import ColumnStore
+from dkl.protocols.driver import Driver
 from dkl.protocols.source import BlockSource
 
+P = TypeVar("P")
+S = TypeVar("S")
+Start = TypeVar("Start", contravariant=True)
+Solved = TypeVar("Solved", contravariant=True)
+Kind = TypeVar("Kind")
 
-def check_searchable(name: str, family: Any) -> None:
+
+@dataclass(frozen=True, eq=False)
+class PreparedRows:
+    """Rows whose scaler and bandwidth are known, so that frequencies can be searched for.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    family : Family
+        With its bandwidth; with some bandwidth in a plan.
+    scaler : Scaler or None
+        None in a plan, too.
+    seed : int
+    dtype : {"float32", "float64"}
+        Of mapped rows.
+    class_weight : ndarray of shape (K,) or None
+        Factors of the rows' weights.
+    target_scale : TargetScale or None
+        Mean and deviation of targets that are numbers; None for classes, and in a plan, which reads nothing.
+    context : FitContext
+        What a machine asks of this fit.
+    """
+
+    dataset: Dataset
+    family: Family
+    scaler: Scaler | None
+    seed: int
+    dtype: str
+    class_weight: np.ndarray | None
+    target_scale: TargetScale | None
+    context: FitContext
+
+    @property
+    def total_weight(self) -> float:
+        """Of all rows, with the factors of their classes."""
+        return weight_of(self.dataset, self.class_weight)
+
+    def within(self, nbytes: int) -> int:
+        """How many of the rows fit into so many bytes."""
+        return rows_within(nbytes, self.dataset.source)
+
+    def frequency_space(self, name: str, options: SearchOptions, chains_a_peak: float = 0.0) -> FrequencySpace:
+        """All of R^d for families of pairs, and the pool of a finite family.
+
+        Parameters
+        ----------
+        name : str
+            Of the learner, for the error.
+        options : SearchOptions
+        chains_a_peak : float
+            Chains for each point that is asked for; those of `options` are a lower bound.
+
+        Raises
+        ------
+        ValueError
+            As `check_searchable`.
+        """
+        check_searchable(name, self.family)
+        d = self.dataset.n_columns
+        if isinstance(self.family, FiniteFamily):
+            return finite_space(self.family, d, self.scaler, self.dtype)
+        # one drawn pair says what all of them are: the search replaces its frequency
+        origin = replace(self.family.draw(1, d, 0, self.dtype), scaler=self.scaler)
+        return FourierSpace(origin, self.family, options, chains_a_peak)
+
+
+class SearchDriver(Driver[Solved, S], Protocol[Solved, S]):
+    """A driver that says how much it holds beside the passes."""
+
+    def memory(self, problem: Solved, row_bytes: int) -> dict[str, int]:
+        """At most so many bytes, item by item, for rows of so many bytes each."""
+        ...
+
+
+class SearchStrategy(Protocol[P, S, Start]):
+    """One of several ways in which a learner can search, with the learner's parameters in the sense it gives them.
+
+    P is what its driver solves, S the driver's state, and Start what a warm start goes on from.
+
+    A learner whose parameters mean something else for each value of one of them (`solver` of MarginFeatures, `method`
+    of PeakFeatures) has a private class for each, with this protocol, and knows no more of them.
+    """
+
+    stage: ClassVar[str]
+
+    def check(self) -> None:
+        """Raise an error where the parameters have no meaning together; needs no rows."""
+        ...
+
+    def driver(self) -> SearchDriver[P, S]:
+        """The rounds."""
+        ...
+
+    def problem(self, rows: PreparedRows, start: Start | None) -> P:
+        """What is to be solved on these rows, from a start or from nothing (None); ValueError where it is nothing."""
+        ...
+
+    def columns(self, problem: P, start: Start | None) -> ColumnStore | None:
+        """The row columns that the driver keeps; None where it needs none."""
+        ...
+
+    def fitted(self, rows: PreparedRows, problem: P, state: S) -> Mapping[str, object]:
+        """The learner's fitted attributes after the rounds, by name."""
+        ...
+
+
+class SearchingLearner(FeatureLearner):
+    """A learner that leaves the search to a strategy; a subclass says to which, and what comes before and after."""
+
+    _supervised: ClassVar[bool] = True
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """The rows that are searched, the ascent on them, and the matrices that the rounds keep."""
+        strategy = self._strategy()
+        problem = strategy.problem(self._planned_rows(dataset), self._planned_start(dataset))
+        return strategy.driver().memory(problem, row_bytes(dataset.source))
+
+    def _strategy(self) -> SearchStrategy[Any, Any, Any]:
+        """The strategy that the parameters ask for."""
+        raise TypeError(f"{type(self).__name__} does not say how it searches")
+
+    def _with_parameters(self, kind: type[Kind]) -> Kind:
+        """A strategy of some class, with those parameters of the learner that it has fields for."""
+        return kind(**{field.name: getattr(self, field.name) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
+
+    def _planned_search(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The passes of a fit: the preparation, the moments of targets that are numbers, and the rounds."""
+        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
+        passes: list[tuple[Any, int]] = list(PreparationDriver().plan(preparation))
+        strategy = self._strategy()
+        problem = strategy.problem(self._planned_rows(dataset), self._planned_start(dataset))
+        if dataset.classes is None:
+            passes.append(((target_record(dataset.schema.n_targets or 1),), 1))
+        return [*passes, *strategy.driver().plan(problem)]
+
+    def _planned_start(self, dataset: Dataset) -> Any:
+        """A start of the size that a fit may have; None for none."""
+        return None
+
+    def _planned_rows(self, dataset: Dataset) -> PreparedRows:
+        """Rows as a plan knows them, without any pass: some bandwidth, no scaler, no moments of the targets."""
+        return self._unfitted()._prepared(dataset, None, None)
+
+    def _prepared(self, dataset: Dataset, scaler: Scaler | None, scale: TargetScale | None) -> PreparedRows:
+        """The rows of a fit, with what the passes before the search have found."""
+        weights = self._class_weights(dataset)
+        return PreparedRows(dataset, self.family_, scaler, self.seed_, self.dtype, weights, scale, self._context)
+
+    def _target_scale(self, dataset: Dataset) -> TargetScale | None:
+        """Mean and deviation of targets that are numbers, by a pass; None for classes."""
+        return None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
+
+
+def check_searchable(name: str, family: Family) -> None:
     """Raise ValueError for a family that has neither pairs to search for nor a finite pool."""
     if not isinstance(family, FiniteFamily) and family.with_bandwidth(1.0).draw(1, 1, 0).activation != "cos-sin":
         raise ValueError(
             f"{name} looks for cosine-sine pairs, or among the features of a finite family, and {family!r} has "
             "neither; use Gaussian(), or SphericalHarmonics(...) for rows on the unit sphere"
         )
-
-
-def frequency_space_of(
-    learner: Any, family: Any, n_columns: int, scaler: Any, options: SearchOptions, spread: float
-) -> FrequencySpace:
-    """All of R^d for families of pairs, and the pool of a finite family.
-
-    Parameters
-    ----------
-    learner : FeatureLearner
-    family : Family
-        With its bandwidth.
-    n_columns : int
-    scaler : Scaler or None
-    options : SearchOptions
-    spread : float
-        Chains for each point that is asked for; those of `options` are a lower bound.
-
-    Raises
-    ------
-    ValueError
-        As `check_searchable`.
-    """
-    check_searchable(type(learner).__name__, family)
-    if isinstance(family, FiniteFamily):
-        return finite_space(family, n_columns, scaler, learner.dtype)
-    origin = replace(family.draw(1, n_columns, 0, learner.dtype), scaler=scaler)
-    return FourierSpace(origin, family, options, spread)
 
 
 def rows_within(nbytes: int, source: BlockSource) -> int:

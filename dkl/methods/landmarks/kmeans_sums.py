@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -18,15 +18,17 @@ from dkl.kernels.tiles import cache_tile, spans
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
-__all__ = ["cluster_sums", "nearest_centers", "square_distances", "square_lengths"]
+# Rows of a block: dense, or sparse ones as a csr_array.
+Rows: TypeAlias = np.ndarray | sparse.csr_array
 
 _TILE_ROWS = 1_024
+# An accumulator of sums of rows by centre takes at most so many bytes.
 _PANEL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Centers:
-    """Where a round of k-means stands.
+    """The centres of a round of k-means, and which rows may go to which of them.
 
     Parameters
     ----------
@@ -35,10 +37,10 @@ class Centers:
     codes : ndarray of shape (L,), int64, or None
         The class of each centre, whose rows alone may go to it; None lets every row go to every centre.
     scaler : Scaler or None
-        Of the rows.
+        Takes rows to the coordinates of the centres.
     n_classes : int
     class_weight : ndarray of shape (K,) or None
-        Factors of the rows' weights.
+        Factors of the rows' weights by class.
     """
 
     points: np.ndarray
@@ -54,16 +56,19 @@ class Centers:
         return list(spans(len(self.points), step))
 
 
-def square_lengths(X: Any) -> np.ndarray:
+def square_lengths(X: Rows) -> np.ndarray:
     """|x|^2 of rows (n, d), dense or sparse."""
-    return np.asarray(X.multiply(X).sum(axis=1)) if sparse.issparse(X) else np.einsum("ij,ij->i", X, X)
+    if isinstance(X, np.ndarray):
+        return np.einsum("ij,ij->i", X, X)
+    return np.asarray(X.multiply(X).sum(axis=1))
 
 
-def square_distances(X: Any, points: np.ndarray, squares: np.ndarray | None = None) -> np.ndarray:
+def square_distances(X: Rows, points: np.ndarray, squares: np.ndarray | None = None) -> np.ndarray:
     """|x - c|^2 of rows (n, d), dense or sparse, and points (L, d): float64 of shape (n, L), never negative.
 
     `squares` are the rows' own |x|^2, where they are known.
     """
+    # |x - c|^2 = |x|^2 - 2 x.c + |c|^2, whose rounding may lead below 0
     distances = X @ points.T
     distances *= -2.0
     distances += (square_lengths(X) if squares is None else squares)[:, None]
@@ -71,27 +76,23 @@ def square_distances(X: Any, points: np.ndarray, squares: np.ndarray | None = No
     return np.maximum(distances, 0.0, out=distances)
 
 
-def nearest_centers(X: Any, codes: np.ndarray, centers: Centers) -> tuple[np.ndarray, np.ndarray]:
+def nearest_centers(X: Rows, codes: np.ndarray, centers: Centers) -> tuple[np.ndarray, np.ndarray]:
     """The nearest centre of each scaled row among those it may go to, and its squared distance: two arrays (n,).
 
     Of centres at one distance the first; -1, at distance 0, for a row whose class has no centre.
     """
     nearest, distances = np.full(X.shape[0], -1, np.int64), np.zeros(X.shape[0])
-    for rows, places in _meetings(codes, centers):
-        if len(places) and len(rows):
-            found = square_distances(X[rows], centers.points[places])
-            nearest[rows] = places[np.argmin(found, axis=1)]
-            distances[rows] = found.min(axis=1)
-    return nearest, distances
-
-
-def _meetings(codes: np.ndarray, centers: Centers) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows and the centres that they may go to."""
     if centers.codes is None:
-        yield np.arange(len(codes)), np.arange(len(centers.points))
-        return
-    for code in range(centers.n_classes):
-        yield np.flatnonzero(codes == code), np.flatnonzero(centers.codes == code)
+        groups = [(np.arange(len(codes)), np.arange(len(centers.points)))]
+    else:
+        own = range(centers.n_classes)
+        groups = [(np.flatnonzero(codes == code), np.flatnonzero(centers.codes == code)) for code in own]
+    for rows, allowed in groups:
+        if len(allowed) and len(rows):
+            squares = square_distances(X[rows], centers.points[allowed])
+            nearest[rows] = allowed[np.argmin(squares, axis=1)]
+            distances[rows] = squares.min(axis=1)
+    return nearest, distances
 
 
 def cluster_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -111,17 +112,24 @@ def cluster_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
         their weight by class; "inertia" (): the weighted sum of their squared distances.
     """
     centers: Centers = operands["centers"]
+    # frequency weight times the factor of the row's class
     weights = encode_targets(block, centers.n_classes, centers.class_weight).sum(axis=1)
     codes = np.asarray(block.y)
+    # sums of rows are dense, also for sparse rows: centres have few zeros
     L, width = centers.points.shape
     sums, mass, inertia = np.zeros((L, width)), np.zeros((L, centers.n_classes)), 0.0
-    for rows, tile in _tiles(block, centers):
+    X = device.rows_on(block.X, "cpu")
+    step = _TILE_ROWS if sparse.issparse(X) else cache_tile(_TILE_ROWS, X.shape[1], np.dtype(np.float64))
+    for rows in spans(X.shape[0], step):
+        tile = scale_rows(X[rows], centers.scaler, "float64")
         nearest, distances = nearest_centers(tile, codes[rows], centers)
-        went = nearest >= 0
-        marks = sparse.csr_array((weights[rows][went], (nearest[went], np.flatnonzero(went))), shape=(L, len(nearest)))
+        # a row whose class has no centre goes nowhere
+        placed = np.flatnonzero(nearest >= 0)
+        # a matrix with the weight of each row in the line of its centre adds the rows up, dense or sparse
+        marks = sparse.csr_array((weights[rows][placed], (nearest[placed], placed)), shape=(L, len(nearest)))
         added = marks @ tile
         sums += added.toarray() if sparse.issparse(added) else added
-        np.add.at(mass, (nearest[went], codes[rows][went]), weights[rows][went])
+        np.add.at(mass, (nearest[placed], codes[rows][placed]), weights[rows][placed])
         inertia += float(weights[rows] @ distances)
     return {
         **{f"points{panel.start}": sums[panel] for panel in centers.panels},
@@ -130,16 +138,8 @@ def cluster_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     }
 
 
-def _tiles(block: Block, centers: Centers) -> Iterator[tuple[slice, Any]]:
-    """Scaled rows in float64, dense or sparse, a tile at a time."""
-    X = device.rows_on(block.X, "cpu")
-    step = _TILE_ROWS if sparse.issparse(X) else cache_tile(_TILE_ROWS, X.shape[1], np.dtype(np.float64))
-    for rows in spans(X.shape[0], step):
-        yield rows, scale_rows(X[rows], centers.scaler, "float64")
-
-
 def cluster_record(centers: Centers) -> BlockSum:
-    """The record of a round."""
+    """The record of a round: the sums of the rows by the centre that is nearest to them."""
     L, width = centers.points.shape
     panels = {f"points{panel.start}": Accumulator((panel.stop - panel.start, width)) for panel in centers.panels}
     return BlockSum(
@@ -147,15 +147,13 @@ def cluster_record(centers: Centers) -> BlockSum:
         function=cluster_sums,
         accumulators={**panels, "mass": Accumulator((L, centers.n_classes)), "inertia": Accumulator(())},
         operands={"centers": centers},
-        cost=partial(_cluster_cost, centers=centers),
+        cost=partial(cluster_cost, centers=centers),
     )
 
 
-def _cluster_cost(rows: int, columns: int, *, centers: Centers) -> Cost:
-    met = len(centers.points) / (1 if centers.codes is None else max(1, centers.n_classes))
-    # float64 products take twice the time of float32 ones
-    flops = 4.0 * rows * columns * met
+def cluster_cost(rows: int, columns: int, *, centers: Centers) -> Cost:
+    """The cost of the products of rows and the centres that they may go to, float64, which takes twice the time."""
+    L = len(centers.points)
+    met = L / (1 if centers.codes is None else max(1, centers.n_classes))
     tile = min(rows, _TILE_ROWS)
-    return Cost(
-        flops, scratch_bytes=8 * (2 * len(centers.points) * columns + tile * (3 * len(centers.points) + 2 * columns))
-    )
+    return Cost(4.0 * rows * columns * met, scratch_bytes=8 * (2 * L * columns + tile * (3 * L + 2 * columns)))

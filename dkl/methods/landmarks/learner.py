@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -11,8 +13,10 @@ import numpy as np
 from dkl.bounds.certificate import Bounds
 from dkl.bounds.similarity import landmark_bound
 from dkl.data.dataset import Dataset
+from dkl.events import Subscriber
+from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import Scaler, ScalingKind
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.frequency_search.learner import row_bytes, rows_within
@@ -129,7 +133,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     def __init__(
         self,
-        family: Any = None,
+        family: Family | None = None,
         n_landmarks: int = 200,
         n_candidates: int | None = None,
         beta: float = 0.3,
@@ -137,17 +141,17 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         *,
         pool: Pool = "own",
         rounds: int = 5,
-        sigma_factors: Any = (1.0,),
-        sums: Any = None,
+        sigma_factors: Sequence[float] = (1.0,),
+        sums: str | PathLike[str] | None = None,
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
-        class_weight: Any = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",
         device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
+        random_state: int | np.random.RandomState | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool | Subscriber | None = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         self.family = family
         self.n_landmarks = n_landmarks
@@ -172,6 +176,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     def candidates_(self) -> np.ndarray:
         """The candidates of each landmark, (n_landmarks, n_candidates, d); formed when asked for."""
         W, L = self.pool_.projection.dense(), len(self.landmarks_)
+        # shared candidates stand once, however many landmarks there are
         return np.broadcast_to(W, (L, *W.shape)) if self._is_shared else W.reshape(L, self._n_candidates, -1)
 
     def bounds(self, eps: float = 0.05, *, t: float | None = None, as_printed: bool = False) -> Bounds:
@@ -203,11 +208,11 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         if why := self._why_no_bounds():
             return Bounds(why_none=why)
         n, t = self.total_weight_, (self.beta or 1.0) * math.sqrt(self.total_weight_) if t is None else t
-        # as many landmarks of each class as of any other: labels had a say
-        found = landmark_bound(
+        # each class has as many landmarks as any other: the labels had a say in their choice
+        bound = landmark_bound(
             self.losses_, self.weights_, n_rows=n, t=t, eps=eps, chosen_from=n, as_printed=as_printed
         )
-        return Bounds([found])
+        return Bounds([bound])
 
     def with_beta(self, beta: float) -> Self:
         """A fitted copy with another beta, without reading the rows.
@@ -233,15 +238,17 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
             PlacementDriver().plan(placement),
             self._kept(LandmarkDriver()).plan(losses),
         )
-        return [one for plan in plans for one in plan]
+        return [planned for plan in plans for planned in plan]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """The candidates and their map, rows that landmarks are looked for on, and the class sums with their losses."""
+        # sizes do not depend on the frequencies, nor on the scaler and the class weights
         pool = self._planned_pool(self._planned_family(), dataset)
         placement = self._placement(dataset, None, None, seed=0)
         rows = min(placement.sample_rows * (len(placement.shares) if placement.by_class else 1), dataset.n_rows)
         row = 2 * (row_bytes(dataset.source) if dataset.source.is_sparse else 8 * dataset.n_columns)
-        # of every candidate cosine and sine sums a class, twice, and a few numbers around each landmark
+        # each candidate has sums of cosines and of sines for every class, which stand twice, and a few numbers around
+        # each landmark
         numbers = self.n_landmarks * self._n_candidates * _NUMBERS_A_CANDIDATE
         sums = 8 * (4 * len(placement.shares) * pool.n_frequencies + numbers)
         return {
@@ -263,19 +270,19 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     @property
     def _n_candidates(self) -> int:
-        """Of each landmark."""
+        """The candidates of each landmark."""
         return _CANDIDATES[self.pool] if self.n_candidates is None else self.n_candidates
 
     def _check_rest(self) -> None:
         check_waves(type(self).__name__, family_of(self))
         bandwidth_factors(type(self).__name__, self.sigma_factors)
 
-    def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
+    def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
         size = self._n_candidates * (1 if self._is_shared else self.n_landmarks)
         check_room(self, size, dataset.n_columns, n_points=self.n_landmarks)
         return self._drawn(family, dataset, self.n_landmarks, seed=0)
 
-    def _drawn(self, family: Any, dataset: Dataset, n_landmarks: int, *, seed: int) -> FeatureMap:
+    def _drawn(self, family: Family, dataset: Dataset, n_landmarks: int, *, seed: int) -> FeatureMap:
         """The candidates of all landmarks; those of one are neighbours, and spread over the bandwidths alike."""
         factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
         size = self._n_candidates * (1 if self._is_shared else n_landmarks)
@@ -284,6 +291,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         pool = replace(pool, activation="cos-sin", phases=None)
         if len(factors) == 1 or self._is_shared:
             return pool
+        # candidates are drawn bandwidth by bandwidth: taken in turns, so that each landmark has some of all
         return pool.take(np.arange(size).reshape(self._n_candidates, n_landmarks).T.ravel())
 
     def _learn(self, dataset: Dataset) -> None:
@@ -292,14 +300,16 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         class_weight = self._class_weights(dataset)
         scaler = self._prepare(dataset)
         placement = self._placement(dataset, scaler, class_weight, seed=self.seed_)
-        places = self._run(PlacementDriver(), placement, dataset, "landmarks")
-        self.landmarks_, self.message_ = places.points, places.message
-        self.landmark_classes_ = np.asarray(dataset.classes)[places.codes]
-        drawn = self._drawn(self.family_, dataset, len(places.points), seed=self.seed_)
+        placed = self._run(PlacementDriver(), placement, dataset, "landmarks")
+        self.landmarks_, self.message_ = placed.points, placed.message
+        self.landmark_classes_ = np.asarray(dataset.classes)[placed.codes]
+        drawn = self._drawn(self.family_, dataset, len(placed.points), seed=self.seed_)
         self.pool_ = replace(drawn, scaler=scaler)
         self._weigh(dataset)
 
     def _weigh(self, dataset: Dataset) -> None:
+        """The losses around the landmarks that are there, and the weights that follow from them."""
+        # classes are sorted: the index of a landmark's label among them is its code
         codes = np.searchsorted(np.asarray(self.classes_), self.landmark_classes_)
         problem = self._losses(self.pool_, dataset, self.landmarks_, codes, self._class_weights(dataset))
         state = self._sum(LandmarkDriver(), problem, dataset, "losses")
@@ -307,16 +317,20 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         self._choose()
 
     def _choose(self) -> None:
+        """The pseudo-posterior of each landmark's candidates, and the map of the similarities that it makes."""
         self.weights_ = pseudo_posterior(self.losses_, self.beta, self.total_weight_)
+        # 1 / sum(q^2): how many candidates a landmark's similarity is effectively a mean of
         self.effective_features_ = 1.0 / np.square(self.weights_).sum(axis=1)
         self.feature_map_ = similarity_map(self.pool_, self.angles_, self.weights_, self.dtype, shared=self._is_shared)
 
     def _placement(
-        self, dataset: Dataset, scaler: Any, class_weight: np.ndarray | None, *, seed: int
+        self, dataset: Dataset, scaler: Scaler | None, class_weight: np.ndarray | None, *, seed: int
     ) -> PlacementProblem:
+        """How the landmarks are placed by these parameters."""
         totals = np.asarray(dataset.class_weights, dtype=np.float64)
         shares = even_shares(self.n_landmarks, totals if class_weight is None else totals * class_weight)
         together = self.landmarks == "kmeans-joint"
+        # a sample of each class must hold its landmarks; centroids start from as many rows as 8 MiB hold
         wanted = int(shares.sum() if together else shares.max())
         if self.landmarks != "random":
             wanted = max(wanted, rows_within(SAMPLE_BYTES, dataset.source) // (1 if together else len(shares)))
@@ -333,8 +347,14 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         )
 
     def _losses(
-        self, pool: FeatureMap, dataset: Dataset, points: np.ndarray, codes: np.ndarray, class_weight: Any
+        self,
+        pool: FeatureMap,
+        dataset: Dataset,
+        points: np.ndarray,
+        codes: np.ndarray,
+        class_weight: np.ndarray | None,
     ) -> LandmarkProblem:
+        """The losses of the candidates around landmarks of these classes."""
         n_classes = len(np.asarray(dataset.classes))
         potentials = PotentialProblem(pool, n_classes, class_weight=class_weight, dtype=self.dtype)
         centroids = self.landmarks != "random"

@@ -1,8 +1,10 @@
 """Ridge leverage scores of candidate features, through the smaller of their number and the number of rows; resampling.
 
-With Phi the features of the candidates over sqrt(M), one row a column of the features and one column a row of the data
-over sqrt(n), Phi^T Phi is the kernel matrix over n. The scores are r = diag(Phi Phi^T (Phi Phi^T + mu I)^-1); those of
-a frequency are added up. No targets come in.
+Phi holds the features of the M candidates over sqrt(M), a line for each column of the features, and over sqrt(n), a
+column for each of n rows, so that Phi^T Phi is the kernel matrix K over n. The scores of the columns are
+r = diag(Phi Phi^T (Phi Phi^T + mu I)^-1), and a frequency's score is the sum over its columns (Sun, Gilbert & Tewari
+2018, section 3). No targets come in. `GramDriver` takes Phi Phi^T, summed over all rows; `RowsDriver` the kernel matrix
+of a sample of rows, where there are fewer rows than columns.
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ from dkl.kernels.normal_equations import newton_tile, packed_panels, packed_size
 from dkl.kernels.threads import Crew, usable_cores
 from dkl.kernels.tiles import spans
 from dkl.methods.choice import FeatureChoice, choose_blocks
-from dkl.methods.leverage.sums import gram_block
+from dkl.methods.leverage.sums import Rows, gram_block
 from dkl.protocols.block import Block
 from dkl.protocols.driver import Driver
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.cholesky import factorise, inverse_bytes, inverse_diagonal, solve_factor
 
+# A packed Gram matrix is cut into panels of columns of at most so many bytes, and a pass sums so many of them.
 _PANEL_BYTES = 1 << 26
 _PANELS_A_PASS = 2
-# features of the sampled rows that exist at once, and rows of one product with them
+# The features of the sampled rows that exist at once, in bytes, and the rows of one product with them.
 _TILE_BYTES = 1 << 25
 _ROWS = 512
 
@@ -43,9 +46,9 @@ class Leverage:
     Parameters
     ----------
     scores : ndarray of shape (M,)
-        Of each frequency; exact, or a little too small.
+        The score of each frequency; exact, or a little too small.
     missed : float
-        What all scores together are too small by, at most; 0 for exact ones.
+        By how much all scores together are too small at most; 0 for exact ones.
     """
 
     scores: np.ndarray
@@ -64,7 +67,7 @@ class Leverage:
 
 @dataclass(frozen=True, eq=False)
 class LeverageProblem:
-    """What is asked of the rows.
+    """The candidates whose leverage scores are wanted, and the rows that these are computed on.
 
     Parameters
     ----------
@@ -73,13 +76,13 @@ class LeverageProblem:
     mu : float
         The ridge, on the scale of the kernel matrix over n.
     n_rows : int
-        Rows that the scores are computed on.
+        The rows that the scores are computed on.
     is_sample : bool
         Whether there are more rows than these.
     seed : int
-        Of the sample.
+        Draws the sample of rows, and the dictionary.
     dtype : {"float32", "float64"}
-        Of the features; sums and solutions are float64.
+        The precision of the features; sums and solutions are float64.
     """
 
     candidates: FeatureMap
@@ -94,14 +97,14 @@ S = TypeVar("S")
 
 
 class ScoreDriver(Driver[LeverageProblem, S], Protocol[S]):
-    """A way to the scores: what it reads, and what the driver makes of that at a given mu."""
+    """A way to the scores: the passes that it needs, and the scores that follow from them at a given mu."""
 
     def leverage(self, problem: LeverageProblem, state: S, mu: float) -> Leverage:
         """The scores at `mu`; no pass."""
         ...
 
     def memory(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
-        """Bytes that the driver holds beside the passes, at most, by what they are."""
+        """Bytes that the driver holds at most beside the passes, item by item."""
         ...
 
 
@@ -116,27 +119,28 @@ class GramDriver:
     """Scores from the Gram matrix of the features over all rows of the source, by block sums."""
 
     def init(self, problem: LeverageProblem) -> GramState:
-        """Nothing read."""
+        """No panel yet."""
         return GramState()
 
     def request(self, problem: LeverageProblem, state: GramState) -> Sequence[Record] | None:
         """The next panels of the matrix, 128 MiB at most."""
-        panels = _panels(problem)[len(state.panels) :][:_PANELS_A_PASS]
+        panels = self._panels(problem)[len(state.panels) :][:_PANELS_A_PASS]
         return [gram_record(problem.candidates, panel, problem.dtype) for panel in panels] or None
 
     def step(self, problem: LeverageProblem, state: GramState, results: Sequence[Any]) -> GramState:
-        """With the panels of a pass."""
+        """The state with the panels of a pass added."""
         return GramState((*state.panels, *(result["gram"] for result in results)))
 
     def plan(self, problem: LeverageProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """One kind of pass."""
-        panels = _panels(problem)
+        """The passes over panels, each as large as the last."""
+        panels = self._panels(problem)
         records = [gram_record(problem.candidates, panel, problem.dtype) for panel in panels[-_PANELS_A_PASS:]]
         return [(records, -(-len(panels) // _PANELS_A_PASS))]
 
     def leverage(self, problem: LeverageProblem, state: GramState, mu: float) -> Leverage:
         """The scores at `mu`, from the stored matrix."""
         packed, columns = np.concatenate(state.panels), problem.candidates.n_features
+        # the last number is the sum of the weights: Phi has the rows over sqrt(n)
         packed /= packed[-1]
         scores = scores_of_gram(packed[: packed_size(0, columns)], columns, mu)
         return Leverage(scores.reshape(problem.candidates.columns_a_frequency, -1).sum(axis=0))
@@ -146,6 +150,10 @@ class GramDriver:
         columns = problem.candidates.n_features
         matrix = 8 * columns**2 + inverse_bytes(columns)
         return {"Gram matrix of the candidates": 16 * packed_size(0, columns + 1) + matrix}
+
+    def _panels(self, problem: LeverageProblem) -> list[tuple[int, int]]:
+        """The columns of each panel; the last column of all is the intercept's, which brings the sum of the weights."""
+        return list(packed_panels(problem.candidates.n_features + 1, _PANEL_BYTES))
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,29 +172,31 @@ class RowsState:
 
 
 class RowsDriver:
-    """Scores from the kernel matrix of a sample of rows, by the push-through identity; no passes beyond the sample's.
+    """Scores from the kernel matrix of a sample of rows, by the push-through identity; one pass takes the sample.
 
-    Where the sample is all of the rows they keep their weights; in a smaller one the weights chose the rows.
+    A sample that is all of the rows keeps their weights. In a smaller one rows of larger weight are more likely, and
+    count alike.
     """
 
     def init(self, problem: LeverageProblem) -> RowsState:
-        """Nothing read."""
+        """No sample yet."""
         return RowsState()
 
     def request(self, problem: LeverageProblem, state: RowsState) -> Sequence[Record] | None:
-        """The sample."""
-        return None if state.rows else [_sample(problem)]
+        """The sample; None once it is there."""
+        return None if state.rows else [self._sample(problem)]
 
     def step(self, problem: LeverageProblem, state: RowsState, results: Sequence[Any]) -> RowsState:
         """Keep the rows."""
         block: Block = results[0]
         X: Any = block.X
+        # a checkpoint holds plain arrays: a sparse matrix is its three
         rows = (X.data, X.indices, X.indptr) if sparse.issparse(X) else (np.asarray(X),)
         return RowsState(rows, None if problem.is_sample else block.weight)
 
     def plan(self, problem: LeverageProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """One pass."""
-        return [([_sample(problem)], 1)]
+        return [([self._sample(problem)], 1)]
 
     def leverage(self, problem: LeverageProblem, state: RowsState, mu: float) -> Leverage:
         """The scores at `mu`, from the kept rows."""
@@ -205,6 +215,10 @@ class RowsDriver:
             "their kernel matrix": 8 * problem.n_rows**2,
             "tiles of their features": 4 * usable_cores() * tile,
         }
+
+    def _sample(self, problem: LeverageProblem) -> RowSample:
+        """The record of the pass."""
+        return RowSample("row sample", problem.n_rows, problem.seed)
 
 
 def scores_of_gram(packed: np.ndarray, size: int, mu: float) -> np.ndarray:
@@ -231,12 +245,13 @@ def scores_of_gram(packed: np.ndarray, size: int, mu: float) -> np.ndarray:
     ----------
     Sun, Gilbert & Tewari 2018, section 3, step 4; Bach 2017, section 4.2.
     """
+    # A (A + mu I)^-1 = I - mu (A + mu I)^-1: the diagonal of the inverse is all that is needed
     system, _ = lapack.dtpttr(size, packed)
     return np.clip(1.0 - mu * inverse_diagonal(cholesky(system, mu)), 0.0, 1.0)
 
 
 def scores_of_rows(
-    X: Any, weight: np.ndarray | None, candidates: FeatureMap, mu: float, *, dtype: str = "float32"
+    X: Rows, weight: np.ndarray | None, candidates: FeatureMap, mu: float, *, dtype: str = "float32"
 ) -> np.ndarray:
     """diag(Phi (Phi^T Phi + mu I)^-1 Phi^T): the same scores from the kernel matrix of the rows (push-through).
 
@@ -249,7 +264,7 @@ def scores_of_rows(
         M frequencies.
     mu : float
     dtype : {"float32", "float64"}
-        Of the features.
+        The precision of the features.
 
     Returns
     -------
@@ -260,36 +275,34 @@ def scores_of_rows(
     ValueError
         As `scores_of_gram`.
     """
-    shares = np.sqrt(np.full(X.shape[0], 1.0 / X.shape[0]) if weight is None else weight / weight.sum())
-    step = max(1, _TILE_BYTES // (8 * X.shape[0] * candidates.columns_a_frequency))
-    parts = list(spans(candidates.n_frequencies, step))
+    n_rows: int = X.shape[0]
+    shares = np.sqrt(np.full(n_rows, 1.0 / n_rows) if weight is None else weight / weight.sum())
+    step = max(1, _TILE_BYTES // (8 * n_rows * candidates.columns_a_frequency))
+    parts, tiles = list(spans(candidates.n_frequencies, step)), list(spans(n_rows, _ROWS))
 
     def features(part: slice, rows: slice = slice(None)) -> np.ndarray:
         mapped = map_rows(X[rows], candidates.take(np.arange(part.start, part.stop)), dtype)
         return on_host(mapped).astype(np.float64) * shares[rows, None]
 
-    factor = cholesky(_kernel(features, parts, X.shape[0]), mu)
+    # the lower triangle of K/n = Phi^T Phi, summed over parts of the features: Phi itself never stands whole
+    kernel = np.zeros((n_rows, n_rows))
+    for part in parts:
+        mapped = np.concatenate(Crew().map(partial(features, part), tiles))
 
-    def of_part(part: slice) -> np.ndarray:
+        def add(rows: slice, mapped: np.ndarray = mapped) -> None:
+            kernel[rows, : rows.stop] += mapped[rows] @ mapped[: rows.stop].T
+
+        Crew().map(add, tiles)
+    # its transpose is the upper triangle in Fortran order, which LAPACK factorises in place
+    factor = cholesky(kernel.T, mu)
+
+    def scores_of_part(part: slice) -> np.ndarray:
+        # with K/n + mu I = U^T U the scores are the squared lengths of the columns of U^-T Phi^T
         solved = np.asfortranarray(features(part))
         solve_factor(factor, solved)
         return np.einsum("ij,ij->j", solved, solved).reshape(candidates.columns_a_frequency, -1)
 
-    return np.concatenate(Crew().map(of_part, parts), axis=1)
-
-
-def _kernel(features: Any, parts: Sequence[slice], n_rows: int) -> np.ndarray:
-    """The upper triangle of the kernel matrix, in Fortran order, summed over tiles of features."""
-    kernel = np.zeros((n_rows, n_rows))
-    rows = list(spans(n_rows, _ROWS))
-    for part in parts:
-        tile = np.concatenate(Crew().map(partial(features, part), rows))
-
-        def add(chosen: slice, tile: np.ndarray = tile) -> None:
-            kernel[chosen, : chosen.stop] += tile[chosen] @ tile[: chosen.stop].T
-
-        Crew().map(add, rows)
-    return kernel.T
+    return np.concatenate(Crew().map(scores_of_part, parts), axis=1)
 
 
 def cholesky(system: np.ndarray, mu: float) -> np.ndarray:
@@ -299,6 +312,7 @@ def cholesky(system: np.ndarray, mu: float) -> np.ndarray:
     ----------
     system : ndarray of shape (m, m), float64, Fortran order
     """
+    # the trace is the sum of all squares: any entry that is not finite makes it so
     trace = float(np.trace(system))
     if not np.isfinite(trace):
         raise ValueError(
@@ -322,7 +336,7 @@ def resample(scores: np.ndarray, groups: np.ndarray, n_kept: int, seed: int, *, 
     groups : ndarray of shape (M,), int64
         Frequencies of one group are drawn together.
     n_kept : int
-        Draws; the frequencies kept are no more.
+        How many draws there are; no more frequencies are kept.
     seed : int
     weighted : bool
         Amplitudes 1/sqrt(p M) on what is drawn with probability p: the kernel of the pool in expectation. False leaves
@@ -330,7 +344,7 @@ def resample(scores: np.ndarray, groups: np.ndarray, n_kept: int, seed: int, *, 
 
     Returns
     -------
-    Choice
+    FeatureChoice
         The squares of the amplitudes sum to 1; with `weighted` their expectations do.
 
     Raises
@@ -348,10 +362,12 @@ def resample(scores: np.ndarray, groups: np.ndarray, n_kept: int, seed: int, *, 
             "no candidate feature has any leverage: all candidate features are 0 on the rows (is X all zeros?), or mu "
             "is too large; leverages are those of ridge regression with the penalty mu"
         )
+    # p of each group
     shares = shares / shares.sum()
     choice = choose_blocks(shares, groups, n_kept, seed, estimator="draw")
     if not weighted:
         return choice
+    # in expectation sum_j 1{j drawn} phi_j phi_j' / (p_j M) is the mean over the pool
     drawn = groups[choice.index]
     return FeatureChoice(choice.index, choice.amplitudes * np.sqrt(sizes[drawn] / (len(scores) * shares[drawn])))
 
@@ -363,13 +379,20 @@ def gram_record(feature_map: FeatureMap, columns: tuple[int, int], dtype: str) -
         function=gram_block,
         accumulators={"gram": Accumulator((packed_size(*columns),))},
         operands={"feature_map": feature_map, "columns": columns, "dtype": dtype},
-        cost=_GramCost(feature_map, columns),
+        cost=GramCost(feature_map, columns),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _GramCost:
-    """Mapping the rows, and products that count twice, since they are float64."""
+class GramCost:
+    """The cost of mapping the rows, and of products that count twice, since they are float64.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+    columns : (int, int)
+        Of the panel.
+    """
 
     feature_map: FeatureMap
     columns: tuple[int, int]
@@ -379,11 +402,3 @@ class _GramCost:
         tile = 3 * 8 * newton_tile(width, "float64") * width
         products = 8 * width * (self.columns[1] - self.columns[0])
         return Cost(rows * (mapping_flops(columns, self.feature_map) + 4.0 * packed), tile + products)
-
-
-def _panels(problem: LeverageProblem) -> list[tuple[int, int]]:
-    return list(packed_panels(problem.candidates.n_features + 1, _PANEL_BYTES))
-
-
-def _sample(problem: LeverageProblem) -> RowSample:
-    return RowSample("row sample", problem.n_rows, problem.seed)

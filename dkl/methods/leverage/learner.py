@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
+from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -11,7 +13,8 @@ import numpy as np
 from dkl.bounds.certificate import Bounds
 from dkl.bounds.leverage import coherence_ratio, feature_count
 from dkl.data.dataset import Dataset
-from dkl.features.families import FiniteFamily
+from dkl.events import Subscriber
+from dkl.features.families import Family, FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.methods.base import PoolLearner
@@ -33,10 +36,12 @@ from dkl.methods.preparation.driver import PreparationDriver
 from dkl.methods.preparation.learner import preparation_problem
 from dkl.methods.updating import Updated
 
-# a system of this size is solved exactly: half a minute and 1 GiB at most
+# A system of this size is solved exactly: half a minute and 1 GiB at most.
 EXACT_SIZE = 8_000
+# The rows that scores are computed on, and the candidates for each frequency that is drawn, where no number is given.
 _DEFAULT_ROWS = 4_000
 _CANDIDATES_A_FEATURE, _DEFAULT_CANDIDATES = 100, 10_000
+# A sample of rows that comes to the driver takes at most so many bytes.
 _SAMPLE_BYTES = 64 << 20
 
 
@@ -91,9 +96,9 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         0 where scores are exact. Where rows and columns of the features are both more than 8,000, the scores are at
         most the exact ones, and the law p is within this total variation of the exact one; certain, not probable.
     coherence_ : float
-        M max(r) / d(mu), the factor by which plain draws need more features; assumption 2 of the paper asks for 1.
+        M max(r) / d(mu), the factor by which random draws need more features; assumption 2 of the paper asks for 1.
     bounds_ : Bounds
-        How many draws stand for the whole pool, by leverage and plain ones; see `bounds`.
+        How many draws stand for the whole pool, by leverage and random ones; see `bounds`.
     mu_ : float
         The ridge that the scores belong to.
     n_rows_ : int
@@ -131,24 +136,24 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
 
     def __init__(
         self,
-        family: Any = None,
+        family: Family | None = None,
         n_candidates: int | None = None,
         n_features: int = 1_000,
         mu: float = 1e-4,
         n_rows: float | None = None,
         weighted: bool = True,
         *,
-        sums: Any = None,
-        sigma_factors: Any = (1.0,),
+        sums: str | PathLike[str] | None = None,
+        sigma_factors: Sequence[float] = (1.0,),
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
-        class_weight: Any = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",
         device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
+        random_state: int | np.random.RandomState | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool | Subscriber | None = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         self.family = family
         self.n_candidates = n_candidates
@@ -205,7 +210,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         return coherence_ratio(self.scores_)
 
     def bounds(self, eps: float = 0.05) -> Bounds:
-        """How many draws stand for the whole pool at this mu: by leverage, and plain draws by their coherence.
+        """How many draws stand for the whole pool at this mu: by leverage, and random draws by their coherence.
 
         Parameters
         ----------
@@ -217,6 +222,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         Bounds
             In frequencies; of the exact degrees of freedom at most, where scores are approximations.
         """
+        # approximate scores are too small by a known share at most: the true sum is no larger than this
         most, size = self.degrees_of_freedom_ / (1.0 - self.score_error_), float(len(self.scores_))
         counts = [feature_count(most, coherence=c, eps=eps, n_candidates=size) for c in (1.0, self.coherence_)]
         return Bounds(counts)
@@ -232,7 +238,8 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         family = self._planned_family()
         return (self._pool_size(family) or 0) * columns_a_frequency(family)
 
-    def _pool_size(self, family: Any) -> int | None:
+    def _pool_size(self, family: Family) -> int | None:
+        """As many candidates as are asked for, else so many for each frequency that is kept; None is a whole family."""
         if self.n_candidates is not None or isinstance(family, FiniteFamily):
             return self.n_candidates
         kept = kept_frequencies(type(self).__name__, self.n_features, family)
@@ -245,20 +252,24 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
 
     def _weigh(self, dataset: Dataset) -> None:
         driver, problem = self._scoring(self.pool_, self.family_, dataset, seed=self.seed_)
+        # the driver of a kernel matrix takes its sample itself
         rows = dataset if isinstance(driver, RowsDriver) else dataset.thin(problem.n_rows, self.seed_)
+        # what the passes found stays with the learner: `with_mu` needs no other
         self._found = driver, problem, self._sum(driver, problem, rows, "leverage")
         self.n_rows_ = problem.n_rows
         self._score()
         self._choose()
 
     def _planned_scoring(self, dataset: Dataset) -> tuple[ScoreDriver[Any], LeverageProblem]:
+        """The same for candidates of another draw, before anything is fitted."""
         family = self._planned_family()
         return self._scoring(self._planned_pool(family, dataset), family, dataset, seed=0)
 
     def _scoring(
-        self, pool: FeatureMap, family: Any, dataset: Dataset, *, seed: int
+        self, pool: FeatureMap, family: Family, dataset: Dataset, *, seed: int
     ) -> tuple[ScoreDriver[Any], LeverageProblem]:
         """How the scores of a pool are found: by the smaller exact system, or by a dictionary where both are large."""
+        # the products of features of this amplitude have the kernel for their sum over the pool
         amplitude = family.feature_scale(dataset.n_columns) / np.sqrt(pool.n_frequencies)
         n_rows = self._rows_used(dataset.n_rows)
         problem = LeverageProblem(
@@ -271,18 +282,21 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         )
         if self.sums is not None:
             return GramDriver(), problem
+        # whether a sample of the rows and their kernel matrix fit into the driver
         fits = n_rows <= min(EXACT_SIZE, max(1_000, rows_within(_SAMPLE_BYTES, dataset.source)))
         if pool.n_features <= EXACT_SIZE and (pool.n_features <= n_rows or not fits):
             return GramDriver(), problem
         return (RowsDriver() if fits else DictionaryDriver()), problem
 
     def _rows_used(self, n_rows: int) -> int:
+        """L, of so many rows that there are."""
         if self.n_rows is None:
             return n_rows if self.sums is not None else min(n_rows, _DEFAULT_ROWS)
         wanted = self.n_rows if isinstance(self.n_rows, Integral) else np.ceil(self.n_rows * n_rows)
         return min(n_rows, int(wanted))
 
     def _choose(self) -> None:
+        """Draw frequencies by their scores, which are found anew where `mu` is another one."""
         if self.mu_ != self.mu:
             self._score()
         kept = self.n_features // self.pool_.columns_a_frequency
@@ -295,6 +309,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
                 f"{type(self).__name__} was loaded, and models are saved without what scores at another mu than "
                 f"{self.mu_!r} are computed from; fit it again with mu={self.mu!r}"
             )
+        # d(mu) is the sum of the scores, and the law of the draws is r / d(mu)
         driver, problem, state = self._found
         leverage = driver.leverage(problem, state, self.mu)
         self.mu_, self.scores_ = self.mu, leverage.scores

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import on_host
@@ -15,11 +16,12 @@ from dkl.kernels.sums import feature_squares
 from dkl.kernels.tiles import spans
 from dkl.protocols.block import Block
 
-__all__ = ["cross_gram_sums", "gram_sums"]
+# Rows of a block: dense, or sparse ones as a csr_array.
+Rows: TypeAlias = np.ndarray | sparse.csr_array
 
 
 def gram_sums(
-    X: Any, weight: np.ndarray, feature_map: FeatureMap, columns: tuple[int, int], dtype: Any = "float32"
+    X: Rows, weight: np.ndarray, feature_map: FeatureMap, columns: tuple[int, int], dtype: str = "float32"
 ) -> np.ndarray:
     """Columns of the upper triangle of sum_i weight_i (phi_i, 1) (phi_i, 1)^T, packed.
 
@@ -32,7 +34,8 @@ def gram_sums(
     columns : (int, int)
         Columns start .. stop - 1 of the m + 1.
     dtype : {"float32", "float64"}
-        Of the features. Their products are float64: where mu is small, a score is a small difference of them.
+        The precision of the features. Their products are float64: where mu is small, a score is a small difference of
+        them.
 
     Returns
     -------
@@ -41,13 +44,14 @@ def gram_sums(
     """
     out = np.zeros(packed_size(*columns))
     for rows in spans(X.shape[0], newton_tile(feature_map.n_features, "float64")):
+        # rows are cut to tiles whose float64 copy stays in the cache
         phi = on_host(map_rows(X[rows], feature_map, dtype)).astype(np.float64, copy=False)
         add_hessian(phi, weight[rows], columns, out)
     return out
 
 
 def cross_gram_sums(
-    X: Any, weight: np.ndarray, first: FeatureMap, second: FeatureMap, dtype: Any = "float32"
+    X: Rows, weight: np.ndarray, first: FeatureMap, second: FeatureMap, dtype: str = "float32"
 ) -> np.ndarray:
     """sum_i weight_i phi(x_i) psi(x_i)^T of two maps.
 
@@ -66,7 +70,8 @@ def cross_gram_sums(
     """
     out = np.zeros((first.n_features, second.n_features))
     for rows in spans(X.shape[0], newton_tile(first.n_features + second.n_features, "float64")):
-        phi, psi = (on_host(map_rows(X[rows], one, dtype)).astype(np.float64) for one in (first, second))
+        phi, psi = (on_host(map_rows(X[rows], features, dtype)).astype(np.float64) for features in (first, second))
+        # weights go into one of the two factors
         phi *= weight[rows, None]
         out += phi.T @ psi
     return out

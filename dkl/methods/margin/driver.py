@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,14 @@ from dkl.methods.frequency_search.searched_rows import SearchedRows
 from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, with_whole_losses
 from dkl.methods.margin.round import most_candidates, round_record, sample_record, spread, trimmed, with_gram
 from dkl.methods.margin.working_model import WorkingSystem, refit
+from dkl.protocols.arrays import Rows
 from dkl.protocols.records import Record, RowSample
 from dkl.solvers.losses import loss_of
 from dkl.solvers.positive_definite import systems_at_once
 
 
 class CorrectiveDriver:
-    """Column generation for a kernel machine (ALGORITHMS section 3): one pass a round.
+    """Column generation for a kernel machine: one pass a round.
 
     A pass evaluates the working model on all rows: its loss, the potentials of the candidates under its dual, and the
     Gram columns that a Newton step on old and new features needs. It also draws the sample of the next search.
@@ -65,7 +66,8 @@ class CorrectiveDriver:
             return None
         records: list[Record] = [round_record(problem, state)]
         sample = sample_record(problem, state)
-        if _will_search(problem, state) and not self._rows.has(sample):
+        searches = not state.is_full and _wanted(problem, state)[0] > 0
+        if searches and not self._rows.has(sample):
             records.append(sample)
         return records
 
@@ -77,16 +79,23 @@ class CorrectiveDriver:
                 self._rows.keep(sample, results[1])
             state = replace(with_whole_losses(problem, state), passes=state.passes + 1)
             state = with_gram(problem, state, sums)
-            if _went_up(problem, state, sums):
+            # the objective of the working model before the last Newton step, and where that step has led
+            before = state.base_loss + _penalty(problem, state, state.base)
+            now = float(np.sum(sums["loss"])) + _penalty(problem, state, state.coefficients)
+            has_moved = not np.allclose(state.base, state.coefficients, rtol=1e-4, atol=0.0)
+            if np.isfinite(before) and has_moved and now > before * (1.0 + 1e-6):
+                # A convex loss is lower on the way: half the step is evaluated by the next pass, until it gains.
                 return replace(state, coefficients=(state.base + state.coefficients) / 2.0)
-            settled = state.is_full and _has_settled(problem, state, sums)
-            state = _noted(problem, state, sums)
-            if ended := _ending(problem, state, settled):
-                before, state = state, trimmed(problem, state, ended)
-                if state.n_points < before.n_points:
+            state = _recorded(problem, state, sums, now)
+            stop = why_to_stop(problem, state, before, now)
+            if stop is not None and stop.is_final:
+                return replace(state, message=_message(state, stop.why))
+            if stop is not None:
+                n_points = state.n_points
+                state = trimmed(problem, state, stop.why)
+                if state.n_points < n_points:
+                    # the sums are those of the larger model: the next pass evaluates what is left of it
                     return state
-            elif settled:
-                return replace(state, message=_message(state))
             return _searched(problem, _extended(problem, state, sums), self._rows, sample)
 
     def metrics(self, problem: CorrectiveProblem, state: CorrectiveState) -> dict[str, float]:
@@ -101,30 +110,103 @@ class CorrectiveDriver:
         """The state with the points so far as its last; None before the first."""
         if state.n_points == 0:
             return None
-        return replace(state, message=state.message or _message(replace(state, ended=why)))
+        return replace(state, message=state.message or _message(state, why))
 
     def memory(self, problem: CorrectiveProblem, row_bytes: int) -> dict[str, int]:
-        """The rows of the search with their features, the climb, and the Gram matrix with its factor and its sums."""
+        """The rows of the search with their features, the ascent, and the Gram matrix with its factor and its sums."""
         width = problem.parts * problem.n_points + 1
         rows = SearchedRows.most_bytes(problem.most_rows, row_bytes, width - 1, problem.dtype)
-        most = max(_most_candidates(problem, size) for size in planned_sizes(problem))
-        climb = problem.space.search_bytes(problem.most_rows, most)
+        most = max(_most_verified(problem, size) for size in planned_sizes(problem))
+        ascent = problem.space.search_bytes(problem.most_rows, most)
         solved = systems_at_once(problem.n_models, width)
-        return {**rows, "chains that climb": climb, "Gram matrices": (4 + solved) * 8 * width * width}
+        return {**rows, "chains that climb": ascent, "Gram matrices": (4 + solved) * 8 * width * width}
 
     def plan(self, problem: CorrectiveProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """Rounds up to half the final size, and the last ones; steps that have to be halved come on top."""
-        counts = planned_sizes(problem)
+        counts, space = planned_sizes(problem), problem.space
         half, last = counts[: len(counts) // 2], counts[len(counts) // 2 :]
         settling = 1 + problem.schedule.settling
         # the best round on held-out rows may be one with fewer points, and these settle again
         tail = settling * (1 if problem.schedule.patience is None else 2)
-        kinds = [(half, len(half)), (last, len(last) + tail)]
-        return [(_planned(problem, sizes), calls) for sizes, calls in kinds if sizes]
+        sample = RowSample("rows to search on", problem.sample_rows, problem.seed)
+        passes: list[tuple[Sequence[Record], int]] = []
+        for sizes, calls in [(half, len(half)), (last, len(last) + tail)]:
+            if not sizes:
+                continue
+            # The largest pass of these: no round has more points or more candidates, and of both together there are
+            # as many as there is room for. Points that nobody searched for take as much room as those of a search.
+            most = max(_most_verified(problem, size) for size in sizes)
+            points = space.start(sizes[-1], problem.seed)
+            candidates = space.start(min(most, most_candidates(problem.parts, sizes[-1])), problem.seed)
+            model = np.zeros((problem.n_models, problem.parts * len(points) + 1))
+            largest = replace(
+                self.init(problem), points=points, candidates=candidates, coefficients=model, gram_at=model[:1]
+            )
+            passes.append(([round_record(problem, largest), sample], calls))
+        return passes
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The end of the search for points, or of everything.
+
+    Parameters
+    ----------
+    why : str
+    is_final : bool
+        Nothing is left to do: the working model has settled, too.
+    """
+
+    why: str
+    is_final: bool = False
+
+
+def why_to_stop(problem: CorrectiveProblem, state: CorrectiveState, before: float, now: float) -> Stop | None:
+    """The stopping rule of margin rounds: why they stop at this state, or None where they go on.
+
+    While points are looked for, the search ends, and the working model on the points that are there settles, as soon as
+
+    - the estimated duality gap, as a share of the objective, is at most `tol`; or
+    - the loss on held-out rows has not been lower for `patience` rounds; or
+    - `rounds` rounds were made (the first pass is none: it adds no point); or
+    - nothing is left to choose from, as in a finite family whose features are all taken.
+
+    Once all points are there, the model settles by Newton steps, one a pass, until `settling` of them were taken or one
+    has lowered the objective by no more than the share `least_gain` of it. The settled model ends the rounds, unless
+    held-out rows were better served by fewer points: then these settle anew, and end the rounds.
+
+    Parameters
+    ----------
+    problem : CorrectiveProblem
+        Its `schedule` has the numbers of the rule.
+    state : CorrectiveState
+        With the line of history of the model that the pass evaluated.
+    before, now : float
+        The objective before the last Newton step and after it.
+    """
+    schedule, rounds = problem.schedule, len(state.history)
+    if state.is_full:
+        gains_little = state.settled > 0 and before - now <= schedule.least_gain * before
+        if state.settled < schedule.settling and not (schedule.least_gain > 0.0 and gains_little):
+            return None
+        if schedule.patience is not None and not state.ended and state.kept != state.n_points:
+            return Stop("held-out rows were best served by fewer")
+        return Stop(state.ended or "found as many as asked for", is_final=True)
+    gap = state.series("duality_gap")[-1]
+    if schedule.tol is not None and state.n_points and gap <= schedule.tol:
+        return Stop(f"the estimated duality gap fell to {gap:.1e}")
+    since_best = rounds - 1 - _best_round(state.series("held_out_loss"))
+    if schedule.patience is not None and state.n_points and since_best >= schedule.patience:
+        return Stop(f"no lower loss on held-out rows in {schedule.patience} rounds")
+    if schedule.rounds is not None and rounds - 1 > schedule.rounds:
+        return Stop(f"ended after {schedule.rounds} rounds")
+    if len(state.candidates) == 0:
+        return Stop("there are no more points to choose from")
+    return None
 
 
 def planned_sizes(problem: CorrectiveProblem) -> list[int]:
-    """Points that are there before each round."""
+    """How many points there are before each round."""
     sizes = [0 if problem.start is None else len(problem.start)]
     while sizes[-1] < problem.n_points:
         sizes.append(sizes[-1] + _addition(problem, sizes[-1], problem.n_points))
@@ -132,49 +214,32 @@ def planned_sizes(problem: CorrectiveProblem) -> list[int]:
     return sizes if most is None else sizes[: most + 1]
 
 
-def _went_up(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> bool:
-    """Whether the step to the evaluated model was too long."""
-    if not np.isfinite(state.base_loss) or np.allclose(state.base, state.coefficients, rtol=1e-4, atol=0.0):
-        return False
+def _penalty(problem: CorrectiveProblem, state: CorrectiveState, coefficients: np.ndarray) -> float:
+    """ridge m / 2 |w|^2 of the m points' coefficients; the intercept, which comes last, is free."""
     ridge = problem.ridge_of(state.is_full) * max(1, state.n_points)
-    before = state.base_loss + _penalty(state.base, ridge)
-    return bool(np.sum(sums["loss"]) + _penalty(state.coefficients, ridge) > before * (1.0 + 1e-6))
-
-
-def _has_settled(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> bool:
-    """Whether the working model on all points is final: all its steps are taken, or the last gained too little."""
-    schedule = problem.schedule
-    if state.settled >= schedule.settling:
-        return True
-    if schedule.least_gain == 0.0 or state.settled == 0:
-        return False
-    ridge = problem.ridge_of(state.is_full) * max(1, state.n_points)
-    before = state.base_loss + _penalty(state.base, ridge)
-    gain = before - float(np.sum(sums["loss"])) - _penalty(state.coefficients, ridge)
-    return gain <= schedule.least_gain * before
-
-
-def _penalty(coefficients: np.ndarray, ridge: float) -> float:
     return 0.5 * ridge * float(np.sum(coefficients[:, :-1] ** 2))
 
 
-def _noted(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> CorrectiveState:
-    """With a line of history for the evaluated model."""
+def _recorded(
+    problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray], objective: float
+) -> CorrectiveState:
+    """With a line of history for the evaluated model, whose penalised loss is `objective`."""
     loss = float(np.sum(sums["loss"]))
-    ridge = problem.ridge_of(state.is_full) * max(1, state.n_points)
-    objective = loss + _penalty(state.coefficients, ridge)
-    potentials = _potentials(problem, state, sums)
+    potentials = _potentials(problem, sums)
+    # The dual of the machine over all features: sum of -conjugate, less the largest potential over 2 ridge. Only
+    # candidates and chosen points bound that potential from below, so that the gap is an estimate.
     dual = float(np.sum(sums["dual"])) - potentials.max(initial=0.0) / (2.0 * problem.ridge_of(state.is_full))
     # at this intercept, which only in the end is the one at which the duals sum to zero
     dual -= float(np.sum(state.coefficients[:, -1] * sums["gradient"][:, -1]))
     normal = pair_potentials(potentials, sums["absolutes"], sums["squares"])
-    judged, weight = sums["held_out"]
-    held = judged / weight if weight > 0.0 else np.nan
+    held_out, weight = sums["held_out"]
+    held_out_loss = held_out / weight if weight > 0.0 else np.nan
+    # |u| of the machine on features of amplitude 1 / sqrt(m): the margin is its inverse
     length = np.sqrt(max(1, state.n_points) * float(np.sum(state.coefficients[:, :-1] ** 2)))
     line = {
         "n_features": problem.parts * state.n_points,
         "loss": loss / problem.total_weight,
-        "held_out_loss": held,
+        "held_out_loss": held_out_loss,
         "duality_gap": (objective - dual) / objective if objective > 0.0 else 0.0,
         "potential": normal.max(initial=0.0),
         "sampled_potential": state.sampled.max(initial=0.0),
@@ -182,93 +247,63 @@ def _noted(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, n
         "margin": 1.0 / length if length > 0.0 else np.inf,
         "sample_rows": state.sample_rows,
     }
-    history = np.vstack([state.history, [line[name] for name in HISTORY]])
-    best = len(history) - 1 == _best_round(history)
-    kept = state.n_points if best or np.isnan(held) else state.kept
-    return replace(state, history=history, kept=kept, base_loss=loss)
+    state = replace(state, history=np.vstack([state.history, [line[name] for name in HISTORY]]), base_loss=loss)
+    is_best = len(state.history) - 1 == _best_round(state.series("held_out_loss"))
+    return replace(state, kept=state.n_points if is_best or np.isnan(held_out_loss) else state.kept)
 
 
-def _best_round(history: np.ndarray) -> int:
-    losses = history[:, HISTORY.index("held_out_loss")]
-    return len(history) - 1 if np.isnan(losses).all() else int(np.nanargmin(losses))
+def _best_round(losses: np.ndarray) -> int:
+    """The round with the lowest loss on held-out rows; the last where none are held out."""
+    return len(losses) - 1 if np.isnan(losses).all() else int(np.nanargmin(losses))
 
 
-def _potentials(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> np.ndarray:
-    """Of chosen points and candidates on all rows, (m + q,)."""
+def _potentials(problem: CorrectiveProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
+    """v = sum over models and columns of (sum_i s_i phi_j(x_i))^2, of chosen points and candidates, (m + q,)."""
     squares = np.sum(sums["gradient"][:, :-1] ** 2, axis=0)
     return squares.reshape(problem.parts, -1).sum(axis=0)
 
 
-def _ending(problem: CorrectiveProblem, state: CorrectiveState, settled: bool) -> str:
-    """Why no more points are looked for; empty if they are. `settled` is whether all are there and the model stands."""
-    schedule, rounds = problem.schedule, len(state.history)
-    if state.is_full:
-        is_best = state.ended or schedule.patience is None or state.kept == state.n_points
-        return "" if is_best or not settled else "held-out rows were best served by fewer"
-    gap = state.history[-1, HISTORY.index("duality_gap")]
-    if schedule.tol is not None and state.n_points and gap <= schedule.tol:
-        return f"the estimated duality gap fell to {gap:.1e}"
-    if (
-        schedule.patience is not None
-        and state.n_points
-        and rounds - 1 - _best_round(state.history) >= schedule.patience
-    ):
-        return f"no lower loss on held-out rows in {schedule.patience} rounds"
-    # the first pass adds nothing yet
-    if schedule.rounds is not None and rounds - 1 > schedule.rounds:
-        return f"ended after {schedule.rounds} rounds"
-    if len(state.candidates) == 0:
-        return "there are no more points to choose from"
-    return ""
+def _message(state: CorrectiveState, why: str) -> str:
+    """How the rounds ended, for the user."""
+    gap = state.series("duality_gap")[-1]
+    return f"{why}: {state.n_points} points in {len(state.history)} rounds, estimated duality gap {gap:.1e}"
 
 
-def _message(state: CorrectiveState) -> str:
-    gap = state.history[-1, HISTORY.index("duality_gap")]
-    ended = state.ended or "found as many as asked for"
-    return f"{ended}: {state.n_points} points in {len(state.history)} rounds, estimated duality gap {gap:.1e}"
-
-
-def _extended(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> CorrectiveState:
+def _extended(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]) -> CorrectiveState:
     """With the best candidates among the points, and the working model refitted on all of them."""
-    chosen = _chosen(problem, state, sums)
-    ridge = problem.ridge_of(state.n_points + len(chosen) >= state.limit)
+    joining = _best_candidates(problem, state, sums)
+    ridge = problem.ridge_of(state.n_points + len(joining) >= state.limit)
     model = WorkingSystem(state.coefficients, state.gram, problem.loss, problem.active, ridge)
-    coefficients, base, gram = refit(model, sums, chosen, parts=problem.parts, total_weight=problem.total_weight)
-    points = np.concatenate([state.points, state.candidates[chosen]])
-    settled = state.settled + state.is_full
-    verified = _potentials(problem, state, sums)[state.n_points :]
+    coefficients, base, gram = refit(model, sums, joining, parts=problem.parts, total_weight=problem.total_weight)
+    points = np.concatenate([state.points, state.candidates[joining]])
+    verified = _potentials(problem, sums)[state.n_points :]
     rows = state.sample_rows
-    searched = chosen[chosen < len(state.candidates) - state.plain]
+    searched = joining[joining < len(state.candidates) - state.plain]
     if len(searched):
+        # where potentials on all rows fall behind those of the sample, the search has followed its noise
         normal = pair_potentials(verified, sums["absolutes"], sums["squares"])
         rows = grown_sample(
             rows, state.sampled[searched], normal[searched], most=problem.most_rows, least=problem.schedule.trusted
         )
-    left = np.delete(np.arange(len(state.candidates)), chosen)
+    left = np.delete(np.arange(len(state.candidates)), joining)
     if len(points) >= state.limit and problem.space.draws_plainly:
         # the highest says as much as all, and the last passes cost less
         left = left[np.argsort(-verified[left], kind="stable")[:1]]
-    at = spread(state.gram_at, state.n_points, len(chosen), problem.parts)
     return replace(
         state,
         points=points,
-        # those that were not chosen still bound what no feature may exceed
+        # those that do not join still bound what no feature may exceed
         candidates=state.candidates[left],
         sampled=state.sampled[left[left < len(state.sampled)]],
         plain=0,
         coefficients=coefficients,
         base=base,
         gram=gram,
-        gram_at=at,
+        gram_at=spread(state.gram_at, state.n_points, len(joining), problem.parts),
         sample_rows=rows,
         n_searched=state.n_searched + len(searched),
-        settled=settled,
+        settled=state.settled + state.is_full,
     )
-
-
-def _will_search(problem: CorrectiveProblem, state: CorrectiveState) -> bool:
-    """Whether rows to search on are wanted after the next pass."""
-    return not state.is_full and _wanted(problem, state)[0] > 0
 
 
 def _wanted(problem: CorrectiveProblem, state: CorrectiveState) -> tuple[int, int]:
@@ -290,25 +325,27 @@ def _addition(problem: CorrectiveProblem, n_points: int, limit: int) -> int:
     return min(problem.schedule.addition(n_points, limit), max(1, int(most)))
 
 
-def _chosen(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> np.ndarray:
+def _best_candidates(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]) -> np.ndarray:
     """Positions of the candidates that this round adds: none in the first, whose candidates nobody searched for."""
     if len(state.history) == 1 or state.is_full:
         return np.zeros(0, np.int64)
     n_searched = len(state.candidates) - state.plain
-    potentials = _potentials(problem, state, sums)[state.n_points :][:n_searched]
+    potentials = _potentials(problem, sums)[state.n_points :][:n_searched]
     k, _ = _wanted(problem, state)
     room = state.limit - state.n_points
     best = problem.space.distinct(state.candidates[:n_searched], potentials, k, room=room)
+    # random draws are taken as they come: their potentials are not what they were drawn for
     return np.concatenate([best, np.arange(n_searched, len(state.candidates))])
 
 
 def _searched(
     problem: CorrectiveProblem, state: CorrectiveState, rows: SearchedRows, sample: RowSample
 ) -> CorrectiveState:
-    """With new candidates: from the duals of the refitted model on the rows of the sample, and plain draws."""
+    """With new candidates: from the duals of the refitted model on the rows of the sample, and random draws."""
     room = state.limit - state.n_points
     if room <= 0:
         return state
+    # a large prime apart, so that the streams of two rounds, and of fits with neighbouring seeds, differ
     seed = (problem.seed + 7919 * state.passes) % 2**31
     wanted, drawn = _wanted(problem, state)
     candidates, sampled = problem.space.none, np.zeros(0)
@@ -323,18 +360,19 @@ def _searched(
         elif state.n_points == 0:
             # nothing to learn, and a map has at least one feature
             candidates, sampled = problem.space.start(1, seed), np.zeros(1)
-    # nothing but plain draws are those of `RandomFeatures`
+    # where all points are random draws, they are those of `RandomFeatures`
     is_first = state.n_points == 0 and problem.schedule.plain_share == 1.0
-    plain = problem.space.plain(drawn, problem.seed if is_first else seed)
-    return replace(state, candidates=np.concatenate([candidates, plain]), sampled=sampled, plain=len(plain))
+    random = problem.space.plain(drawn, problem.seed if is_first else seed)
+    return replace(state, candidates=np.concatenate([candidates, random]), sampled=sampled, plain=len(random))
 
 
 def sample_duals(
     problem: CorrectiveProblem, state: CorrectiveState, rows: SearchedRows
-) -> tuple[Any, np.ndarray, np.ndarray | None]:
-    """Scaled rows of the sample that have a dual, the weights S (r, K) by which they pull, and how often they repeat.
+) -> tuple[Rows, np.ndarray, np.ndarray | None]:
+    """Scaled rows of the sample that have a dual, their dual weights S (r, K), and how often they repeat.
 
-    None means that each counts once.
+    S_ik = -c_i loss'(y_ik, f_k(x_i)), divided by the sum of all |S_ik|: the weights of the rows in the potential that
+    is searched. None for the repetitions means that each counts once.
     """
     sample = rows.block
     targets, weight, _ = problem.targets(sample)
@@ -348,34 +386,15 @@ def sample_duals(
     duals = -loss_of(problem.loss).slope(targets, scores + state.coefficients[:, -1])
     repeats = rows.repeats * (weight / sample.weights)
     S = duals * repeats[:, None]
-    pulling = np.flatnonzero(np.any(S != 0.0, axis=1))
+    # rows beyond the margin have no slope and no say: leaving them out makes the search cheaper, and changes no sum
+    with_dual = np.flatnonzero(np.any(S != 0.0, axis=1))
     total = np.abs(S).sum() or 1.0
     scaled = rows.scaled(problem.space.feature_map(problem.space.none), problem.dtype)
-    repeats = repeats[pulling]
-    return scaled[pulling], S[pulling] / total, None if np.all(repeats == 1.0) else repeats
+    repeats = repeats[with_dual]
+    return scaled[with_dual], S[with_dual] / total, None if np.all(repeats == 1.0) else repeats
 
 
-def _planned(problem: CorrectiveProblem, sizes: list[int]) -> list[Record]:
-    """The records of the largest of the rounds that begin with so many points, by points nobody searched for."""
-    space = problem.space
-    points = space.start(sizes[-1], problem.seed)
-    # no round has more of either; of both together, as many as there is room for
-    most = max(_most_candidates(problem, size) for size in sizes)
-    candidates = space.start(min(most, most_candidates(problem.parts, sizes[-1])), problem.seed)
-    width = problem.parts * len(points) + 1
-    coefficients = np.zeros((problem.n_models, width))
-    state = replace(
-        CorrectiveDriver().init(problem),
-        points=points,
-        candidates=candidates,
-        coefficients=coefficients,
-        gram_at=coefficients[:1],
-    )
-    sample = RowSample("rows to search on", problem.sample_rows, problem.seed)
-    return [round_record(problem, state), sample]
-
-
-def _most_candidates(problem: CorrectiveProblem, size: int) -> int:
+def _most_verified(problem: CorrectiveProblem, size: int) -> int:
     """Points that a round may verify beside `size` chosen ones: where none is searched for, all that are missing."""
     schedule, missing = problem.schedule, problem.n_points - size
     wanted = max(schedule.first, _addition(problem, size, problem.n_points))

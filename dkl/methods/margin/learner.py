@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
-from dkl.linear.target_statistics import target_record
-from dkl.methods.base import FeatureLearner
 from dkl.methods.bounds_mixin import CertifiedMargins
-from dkl.methods.frequency_search.learner import row_bytes, weight_of
-from dkl.methods.game.learner import check_game, game_driver, game_problem, game_to_resume, play_game
-from dkl.methods.margin.driver import CorrectiveDriver
-from dkl.methods.margin.rounds import AUTO_FEATURES, corrective_problem, fit_correctively
+from dkl.methods.frequency_search.learner import SearchingLearner, SearchStrategy
+from dkl.methods.game.learner import GameSolver
+from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import COMMON, MARGIN, Constraints, check_parameters, family_of, kept_frequencies
-from dkl.methods.preparation.driver import PreparationDriver
-from dkl.methods.preparation.learner import preparation_problem
 from dkl.methods.refining import refine_learner, refining_passes
 from dkl.methods.room import check_room
 from dkl.methods.warm_start import has_start
 
 Solver = Literal["corrective", "game"]
+P = TypeVar("P")
+S = TypeVar("S")
+T = TypeVar("T")
 
 
-class MarginFeatures(CertifiedMargins, WorkingModelMixin, FeatureLearner):
+class MarginSolver(SearchStrategy[P, S, T], Protocol[P, S, T]):
+    """What stands behind `solver`: a strategy, and what it goes on from with `warm_start`."""
+
+    goes_on_from: ClassVar[str]
+
+    def start(self, last: T | None, dataset: Dataset) -> T | None:
+        """What rounds on these rows start from, given the attribute `goes_on_from` of the last fit."""
+        ...
+
+    def seed(self, start: T | None, drawn: int) -> int:
+        """The seed of the rounds, where `drawn` was drawn for them."""
+        ...
+
+
+SOLVERS: dict[Solver, type[MarginSolver[Any, Any, Any]]] = {"corrective": CorrectiveSolver, "game": GameSolver}
+
+
+class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
     """The fewest features for a given accuracy: each is searched for where the machine on the others errs most.
 
     Rounds alternate between the dual of a linear machine on the features so far, and the peaks of the Fourier potential
@@ -144,7 +159,6 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, FeatureLearner):
     """
 
     _parameter_constraints: ClassVar[Constraints] = {**COMMON, **MARGIN}
-    _supervised: ClassVar[bool] = True
     _searches: ClassVar[bool] = True
 
     n_features: Any
@@ -225,33 +239,17 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, FeatureLearner):
         if self.n_features != "auto":
             size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
             check_room(self, size, dataset.n_columns, n_points=size)
-        problem = self._planned_problem(dataset)
-        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
-        passes: list[tuple[Any, int]] = list(PreparationDriver().plan(preparation))
-        if self.solver == "game":
-            passes.extend(game_driver(self).plan(problem))
-        else:
-            if dataset.classes is None:
-                passes.append(([target_record(dataset.schema.n_targets or 1)], 1))
-            passes.extend(CorrectiveDriver().plan(problem))
+        passes = self._planned_search(dataset)
         return passes + (refining_passes(self._unfitted(), dataset, self.planned_map(dataset)) if self.refine else [])
-
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The rows that are searched with their features, the climb and the Gram matrices."""
-        driver = game_driver(self) if self.solver == "game" else CorrectiveDriver()
-        return driver.memory(self._planned_problem(dataset), row_bytes(dataset.source))
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn."""
-        size = AUTO_FEATURES if self.n_features == "auto" else self.n_features
-        return copy.copy(self).set_params(n_features=size)._planned_map(dataset)
-
-    def _planned_map(self, dataset: Dataset) -> FeatureMap:
-        return super().planned_map(dataset)
+        if self.n_features != "auto":
+            return super().planned_map(dataset)
+        return copy.copy(self).set_params(n_features=AUTO_FEATURES).planned_map(dataset)
 
     def _check_rest(self) -> None:
-        if self.solver == "game":
-            check_game(self)
+        self._strategy().check()
         if self.refine and self._planned_family().draw(1, 2, 0).activation != "cos-sin":
             raise ValueError(
                 f"refine={self.refine} moves the frequencies of cosine-sine pairs, and {family_of(self)!r} has none; "
@@ -259,48 +257,37 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, FeatureLearner):
             )
         if self.n_features != "auto":
             kept_frequencies(type(self).__name__, self.n_features, family_of(self))
-        elif self.solver == "game":
-            raise ValueError("n_features='auto' needs solver='corrective': the game plays a number of rounds")
 
-    def _planned_problem(self, dataset: Dataset) -> Any:
-        """What would be solved on these rows, with some bandwidth.
-
-        Raises
-        ------
-        ValueError
-            For parameters that have no meaning for these rows.
-        """
-        describe = game_problem if self.solver == "game" else corrective_problem
-        return describe(self._unfitted(), dataset, None)
+    def _strategy(self) -> MarginSolver[Any, Any, Any]:
+        """The solver, which gives the parameters their sense: nothing below depends on which one it is."""
+        return self._with_parameters(SOLVERS[self.solver])
 
     def _learn(self, dataset: Dataset) -> None:
-        start = self._start(dataset)
-        self._planned_problem(dataset)
+        solver = self._strategy()
+        start = self._start(dataset, solver)
+        # parameters that have no meaning for these rows are refused before any pass
+        solver.problem(self._planned_rows(dataset), None)
         scaler = self._prepare(dataset)
         for name in ("points_", "dual_", "_played"):
             self.__dict__.pop(name, None)
         if dataset.task == "classification":
             self.classes_ = dataset.classes
-        self.total_weight_ = weight_of(dataset, self._class_weights(dataset))
-        if self.solver == "game":
-            play_game(self, dataset, scaler, start)
-        else:
-            fit_correctively(self, dataset, scaler, start)
+        rows = self._prepared(dataset, scaler, self._target_scale(dataset))
+        self.total_weight_ = rows.total_weight
+        problem = solver.problem(rows, start)
+        self._run(
+            solver.driver(),
+            problem,
+            dataset,
+            solver.stage,
+            solver.columns(problem, start),
+            keep=lambda learner, state: vars(learner).update(solver.fitted(rows, problem, state)),
+        )
         if self.refine:
             refine_learner(self, dataset)
             self.points_ = np.asarray(self.feature_map_.projection.dense(), dtype=np.float32)
 
-    def _keep_result(self, result: Any) -> None:
-        if self.solver == "game":
-            self.dual_, self._played = result.dual, result.played
-        else:
-            self.points_ = result.points
-        self.feature_map_, self.weights_ = result.feature_map, result.weights
-        self.coef_, self.intercept_ = result.coef, result.intercept
-        self.history_, self.message_ = result.history, result.message
-        self.duality_gap_, self.certified_ = result.duality_gap, result.certified
-
-    def _start(self, dataset: Dataset) -> Any:
+    def _start(self, dataset: Dataset, solver: MarginSolver[Any, Any, Any]) -> Any:
         """The points of the last fit, or the game that it played, with `warm_start`.
 
         Raises
@@ -312,8 +299,6 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, FeatureLearner):
             return None
         # a checkpoint of the last fit does not hold this one
         self._fingerprint += f" after {len(self.history_)} rounds" if self._fingerprint else ""
-        if self.solver == "corrective":
-            return getattr(self, "points_", None)
-        played = game_to_resume(self, dataset)
-        self.seed_ = played.seed
-        return played
+        start = solver.start(getattr(self, solver.goes_on_from, None), dataset)
+        self.seed_ = solver.seed(start, self.seed_)
+        return start

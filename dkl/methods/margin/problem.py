@@ -9,6 +9,7 @@ import numpy as np
 from dkl.methods.frequency_search.frequency_space import FrequencySpace
 from dkl.methods.margin.sums import CorrectiveLoss, HeldTargets
 
+# what a line of the history says of the model that a round evaluated, in the order of its columns in checkpoints
 HISTORY = (
     "n_features",
     "loss",
@@ -50,9 +51,9 @@ class RoundSchedule:
     sample_rounds : int
         Passes that search on the same rows.
     plain_share : float
-        Share of a round's points that are plain draws.
+        Share of a round's points that are random draws.
     most_searched : int or None
-        Searched points in all; what follows is plain draws.
+        Searched points in all; what follows is random draws.
     trusted : float
         Twice as many rows are sampled where verified potentials keep less than this share of the sampled ones.
     """
@@ -106,7 +107,7 @@ class CorrectiveProblem:
         For each point that is there; heavy, so that rounds stay diverse.
     last_ridge : float or None
         What takes its place when all points are there; None keeps it.
-    schedule : Schedule
+    schedule : RoundSchedule
     sample_rows, most_rows : int
         Rows that are searched on: at first, and at most.
     seed : int
@@ -170,7 +171,7 @@ class CorrectiveState:
     searches : ndarray of shape (s, 3), int64
         Rows and age of the sample of each search, and how many points there were.
     plain : int
-        Plain draws among the candidates, the last ones: taken without being looked at.
+        Random draws among the candidates, the last ones: taken without being looked at.
     n_searched : int
         Points that were searched for.
     sample_rows, passes, settled : int
@@ -211,6 +212,10 @@ class CorrectiveState:
     @property
     def n_points(self) -> int:
         return len(self.points)
+
+    def series(self, name: str) -> np.ndarray:
+        """A column of the history, one number a round; `name` is one of `HISTORY`."""
+        return self.history[:, HISTORY.index(name)]
 
     @property
     def is_full(self) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from dkl.features.feature_map import FeatureMap
-from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState
+from dkl.methods.margin.problem import CorrectiveProblem, CorrectiveState
 from dkl.methods.margin.sums import CorrectiveRound, corrective_block
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, RowSample
 
+# no accumulator of a pass is larger: what is, travels in panels of rows
 _PANEL_BYTES = 1 << 26
 
 
@@ -24,8 +25,14 @@ def round_record(problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum
     """The sums of the pass that evaluates a state's working model and verifies its candidates."""
     old, new = column_numbers(problem.parts, state.n_points, len(state.candidates))
     width = len(old) + len(new)
-    need_old = problem.active or state.gram_at.size == 0
-    panels = _panels(len(old)) if need_old else ()
+    # A Gram matrix of all rows in full stays as it is once it is known; one of the rows with curvature has to follow
+    # the model. Its upper triangle of len(old) columns is cut into panels of rows of at most 64 MiB.
+    panels, start = [], 0
+    changes = problem.active or state.gram_at.size == 0
+    while changes and start < len(old):
+        stop = min(len(old), start + max(1, _PANEL_BYTES // (8 * (len(old) - start))))
+        panels.append((start, stop))
+        start = stop
     round_ = CorrectiveRound(
         loss=problem.loss,
         coefficients=_widened(state.coefficients, old, width),
@@ -33,7 +40,7 @@ def round_record(problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum
         new=new,
         active=problem.active,
         previous=_widened(state.gram_at, old, width) if problem.active and state.gram_at.size else None,
-        panels=panels,
+        panels=tuple(panels),
         dtype=problem.dtype,
     )
     K = problem.n_models
@@ -43,7 +50,7 @@ def round_record(problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum
     accumulators["cross"] = Accumulator((width, len(new)))
     for j, (start, stop) in enumerate(panels):
         accumulators[f"change_{j}"] = Accumulator((stop - start, len(old) - start))
-    feature_map = _joined(problem, state)
+    feature_map = problem.space.feature_map(np.concatenate([state.points, state.candidates]))
 
     def cost(rows: int, columns: int) -> Cost:
         mapping = feature_map.n_frequencies * (2.0 * columns + SINCOS_FLOPS)
@@ -58,12 +65,14 @@ def round_record(problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum
 
 def most_candidates(parts: int, n_old: int) -> int:
     """Candidates whose Gram columns, with those of `n_old` points, are within 64 MiB; at least one."""
+    # q of them have parts^2 q (n_old + q) numbers: the larger root of a quadratic equation, and one less for rounding
     numbers = _PANEL_BYTES / (8 * parts**2)
     return max(1, int((np.sqrt(n_old**2 + 4.0 * numbers) - n_old) / 2.0) - 1)
 
 
 def column_numbers(parts: int, n_old: int, n_new: int) -> tuple[np.ndarray, np.ndarray]:
     """The columns of `n_old` points and the intercept, and of `n_new` points after them, in the map of both."""
+    # a map has all cosines first, then all sines, and the design matrix a last column of ones
     n = n_old + n_new
     starts = n * np.arange(parts)[:, None]
     old = (starts + np.arange(n_old)).ravel()
@@ -79,10 +88,11 @@ def spread(coefficients: np.ndarray, n_old: int, n_new: int, parts: int) -> np.n
 
 def trimmed(problem: CorrectiveProblem, state: CorrectiveState, ended: str) -> CorrectiveState:
     """With the points of the best round on held-out rows alone (all without `patience`), and no more to find."""
-    sizes = state.history[:, HISTORY.index("n_features")] // problem.parts
+    sizes = state.series("n_features") // problem.parts
+    # a best round without points is that of a model of the intercept alone: a map has at least the first points
     best = state.kept or int(sizes[sizes > 0].min(initial=state.n_points))
     kept = state.n_points if problem.schedule.patience is None else best
-    columns = np.append(_part_columns(problem.parts, state.n_points, kept), problem.parts * state.n_points)
+    columns, _ = column_numbers(problem.parts, kept, state.n_points - kept)
     return replace(
         state,
         points=state.points[:kept],
@@ -97,11 +107,7 @@ def trimmed(problem: CorrectiveProblem, state: CorrectiveState, ended: str) -> C
     )
 
 
-def _part_columns(parts: int, n: int, kept: int) -> np.ndarray:
-    return (n * np.arange(parts)[:, None] + np.arange(kept)).ravel()
-
-
-def with_gram(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str, np.ndarray]) -> CorrectiveState:
+def with_gram(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]) -> CorrectiveState:
     """With the Gram matrix brought to the rows of the model that the pass evaluated."""
     at = state.coefficients[:1]
     panels = [sums[f"change_{j}"] for j in range(sum(name.startswith("change_") for name in sums))]
@@ -110,6 +116,7 @@ def with_gram(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str
     gram, start = state.gram.copy(), 0
     for panel in panels:
         stop = start + len(panel)
+        # what a panel has below the diagonal need not be there: both triangles take the upper one, the diagonal once
         upper = np.triu(panel)
         gram[start:stop, start:] += upper
         gram[start:, start:stop] += upper.T
@@ -118,21 +125,8 @@ def with_gram(problem: CorrectiveProblem, state: CorrectiveState, sums: dict[str
     return replace(state, gram=gram, gram_at=at)
 
 
-def _joined(problem: CorrectiveProblem, state: CorrectiveState) -> FeatureMap:
-    return problem.space.feature_map(np.concatenate([state.points, state.candidates]))
-
-
 def _widened(coefficients: np.ndarray, old: np.ndarray, width: int) -> np.ndarray:
+    """Models (K, len(old)) on `width` columns, 0 for those that are new."""
     out = np.zeros((len(coefficients), width))
     out[:, old] = coefficients
     return out
-
-
-def _panels(width: int) -> tuple[tuple[int, int], ...]:
-    """Rows of an upper triangle cut so that no accumulator exceeds 64 MiB."""
-    panels, start = [], 0
-    while start < width:
-        stop = min(width, start + max(1, _PANEL_BYTES // (8 * (width - start))))
-        panels.append((start, stop))
-        start = stop
-    return tuple(panels)

@@ -10,6 +10,7 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.normal_equations import NewtonTargets, design_tiles, signed_products
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
 
@@ -82,12 +83,13 @@ def gram_weights(scores: np.ndarray, targets: np.ndarray, weight: np.ndarray, lo
 
     That is its weight times its curvature as a share of the loss's largest.
     """
+    # of the squared hinge 1 within the margin and 0 beyond: a Newton step needs the active rows alone
     table = loss_of(loss)
     return weight * (table.curvature(targets, scores)[:, 0] / table.largest_curvature)
 
 
 def corrective_sums(
-    X: Any,
+    X: Rows,
     targets: tuple[np.ndarray, np.ndarray, np.ndarray],
     feature_map: FeatureMap,
     round_: CorrectiveRound,
@@ -112,10 +114,36 @@ def corrective_sums(
         "cross" (width, new): Gram columns of the candidates, by `gram_weights` or the rows' weights. "change_0", ...:
         what has to be added to the Gram matrix of the old columns.
     """
-    sums: dict[str, np.ndarray] = {}
+    loss = loss_of(round_.loss)
     change = _GramChange(round_)
+    sums: dict[str, np.ndarray] = {}
     for rows, phi in design_tiles(X, feature_map, round_.dtype):
-        tile = _tile_sums(phi, tuple(part[rows] for part in targets), round_, change)
+        y, weight, held_out = (part[rows] for part in targets)
+        scores = (phi @ round_.coefficients.T.astype(phi.dtype)).astype(np.float64)
+        losses, slopes = loss.value(y, scores), loss.slope(y, scores)
+        # s = -loss'(y, f): the dual weight of a row, sign included, whose potential the search climbs
+        duals = -slopes
+        weighted = weight[:, None] * duals
+        # what each row counts in the Gram sums: by its curvature where these follow one model
+        used = gram_weights(scores, y, weight, round_.loss) if round_.active else weight
+        counting = np.flatnonzero(used)
+        counted = phi if len(counting) == len(phi) else phi[counting]
+        tile = {
+            "gradient": (weighted.T.astype(phi.dtype) @ phi).astype(np.float64),
+            "loss": weight @ losses,
+            # Fenchel's dual of the loss at this slope
+            "dual": -(weight @ loss.conjugate(y, slopes)),
+            "curvature": weight @ loss.curvature(y, scores),
+            "absolutes": np.abs(weighted).sum(axis=0),
+            # a row of weight w is w rows, each of which meets itself
+            "squares": weight @ duals**2,
+            "support": weight @ (duals != 0.0),
+            "held_out": np.array([(held_out @ losses).sum(), held_out.sum()]),
+            # sum over rows of used phi phi_new^T: Gram columns of the candidates
+            "cross": counted.T @ (counted[:, round_.new] * used[counting, None].astype(phi.dtype)),
+        }
+        change.add(phi, y, weight, used)
+        # tiles are added in float64, whatever they were formed in
         for name, value in tile.items():
             if name in sums:
                 sums[name] += value
@@ -127,39 +155,6 @@ def corrective_sums(
 def corrective_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`corrective_sums` of a block. Operands: "feature_map", "round", "targets" (a `HeldTargets`)."""
     return corrective_sums(block.X, operands["targets"](block), operands["feature_map"], operands["round"])
-
-
-def _tile_sums(
-    phi: np.ndarray, targets: tuple[np.ndarray, ...], round_: CorrectiveRound, change: _GramChange
-) -> dict[str, np.ndarray]:
-    y, weight, held = targets
-    scores = (phi @ round_.coefficients.T.astype(phi.dtype)).astype(np.float64)
-    loss = loss_of(round_.loss)
-    losses, slopes = loss.value(y, scores), loss.slope(y, scores)
-    duals = -slopes
-    pull = weight[:, None] * duals
-    sums = {
-        "gradient": (pull.T.astype(phi.dtype) @ phi).astype(np.float64),
-        "loss": weight @ losses,
-        "dual": -(weight @ loss.conjugate(y, slopes)),
-        "curvature": weight @ loss.curvature(y, scores),
-        "absolutes": np.abs(pull).sum(axis=0),
-        # a row of weight w is w rows, each of which meets itself
-        "squares": weight @ duals**2,
-        "support": weight @ (duals != 0.0),
-        "held_out": np.array([(held @ losses).sum(), held.sum()]),
-    }
-    used = gram_weights(scores, y, weight, round_.loss) if round_.active else weight
-    sums["cross"] = _cross(phi, used, round_.new)
-    change.add(phi, y, weight, used)
-    return sums
-
-
-def _cross(phi: np.ndarray, used: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """sum over rows of used * phi phi_new^T, (width, new)."""
-    rows = np.flatnonzero(used)
-    chosen = phi if len(rows) == len(phi) else phi[rows]
-    return chosen.T @ (chosen[:, new] * used[rows, None].astype(phi.dtype))
 
 
 class _GramChange:
@@ -178,6 +173,7 @@ class _GramChange:
         """Take the rows of a tile of which another weight is `used` than before."""
         if not self._totals:
             return
+        # the weight under the model at which the matrix is known: 0 where it is not, so that all rows come in
         before = np.zeros_like(used)
         if self._round.previous is not None:
             scores = phi @ self._round.previous.T.astype(phi.dtype)
@@ -196,11 +192,13 @@ class _GramChange:
         return {f"change_{j}": total for j, total in enumerate(self._totals)}
 
     def _multiply(self) -> None:
+        """Add the outer products of the rows that were taken, by their change of weight, and forget them."""
         if not self._rows:
             return
         phi, weight = np.concatenate(self._rows), np.concatenate(self._weights)
         self._rows, self._weights = [], []
         if len(self._totals) == 1:
+            # one symmetric product, of half the cost: rows that came in less those that went
             self._totals[0] += signed_products(phi, weight, upper=True)
             return
         weighted = phi * weight.astype(phi.dtype)[:, None]

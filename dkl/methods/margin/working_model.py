@@ -42,16 +42,16 @@ class WorkingSystem:
 
 
 def refit(
-    model: WorkingSystem, sums: Mapping[str, np.ndarray], chosen: np.ndarray, *, parts: int, total_weight: float
+    system: WorkingSystem, sums: Mapping[str, np.ndarray], joining: np.ndarray, *, parts: int, total_weight: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One Newton step on the model's points and the chosen candidates.
+    """One Newton step on the model's points and the joining candidates.
 
     Parameters
     ----------
-    model : WorkingModel
+    system : WorkingSystem
     sums : mapping
         "gradient", "cross" and "curvature" of the round, as `dkl.methods.margin.sums.corrective_sums` returns them.
-    chosen : ndarray of int64
+    joining : ndarray of int64
         Positions among the candidates.
     parts : int
         Columns of a point.
@@ -64,64 +64,43 @@ def refit(
         The stepped model, and the one before it on the same columns, 0 for new ones.
     gram : ndarray of shape (width, width)
     """
-    n_old = (model.coefficients.shape[1] - 1) // parts
+    n_old = (system.coefficients.shape[1] - 1) // parts
     n_candidates = sums["cross"].shape[1] // parts
-    width = parts * (n_old + len(chosen)) + 1
-    columns, is_new = _columns(parts, n_old, n_candidates, chosen)
-    base = np.zeros((len(model.coefficients), width))
-    base[:, ~is_new] = model.coefficients
-    gram = _gram(model.gram, sums["cross"], columns, is_new, _positions(parts, n_candidates, chosen))
-    ridge = np.full(width, model.ridge * max(1, n_old + len(chosen)))
+    n, n_points = n_old + n_candidates, n_old + len(joining)
+    width = parts * n_points + 1
+    # The round's map has the columns of all candidates: `columns` are those of old and joining points among them, in
+    # the order of the new map (all cosines, then all sines, the intercept last), and `is_new` those that join.
+    kept = np.concatenate([np.arange(n_old), n_old + joining])
+    columns = np.append((n * np.arange(parts)[:, None] + kept).ravel(), parts * n)
+    is_new = np.append(np.tile(kept >= n_old, parts), False)
+    base = np.zeros((len(system.coefficients), width))
+    base[:, ~is_new] = system.coefficients
+    # the Gram matrix: what is known of the old columns, and the new ones' as rows and as columns
+    gram = np.empty((width, width))
+    gram[np.ix_(~is_new, ~is_new)] = system.gram
+    new_columns = sums["cross"][np.ix_(columns, (n_candidates * np.arange(parts)[:, None] + joining).ravel())]
+    gram[:, is_new] = new_columns
+    gram[np.ix_(is_new, ~is_new)] = new_columns[~is_new].T
+    # the penalty is ridge m |w|^2 / 2 for m points
+    ridge = np.full(width, system.ridge * max(1, n_points))
     ridge[-1] *= _INTERCEPT
-    pull = sums["gradient"][:, columns] - ridge * base
-    # the system and its right side over the loss's largest curvature, which the Gram matrix is without
-    largest = loss_of(model.loss).largest_curvature
-    shares = _curvature_shares(model, sums["curvature"] / largest, total_weight)
+    gradient = sums["gradient"][:, columns] - ridge * base
+    # The system and its right side are divided by the loss's largest curvature, which the Gram matrix is without. Of
+    # one model, or of squares, the Hessian is then the Gram matrix itself; of several models each has a share of it.
+    largest = loss_of(system.loss).largest_curvature
+    shares = np.ones(len(gradient))
+    if not (system.active or system.loss == "squared_error"):
+        shares = np.minimum(1.0, _CURVATURE_MARGIN * (sums["curvature"] / largest) / total_weight)
 
-    def solved(model: int) -> np.ndarray:
-        return _solve(gram, ridge / largest, shares[model], pull[model] / largest)
+    def solved(k: int) -> np.ndarray:
+        return _solve(gram, ridge / largest, shares[k], gradient[k] / largest)
 
-    steps = map_systems(solved, range(len(pull)), width)
+    steps = map_systems(solved, range(len(gradient)), width)
     return base + np.array(steps), base, gram
 
 
-def _columns(parts: int, n_old: int, n_candidates: int, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The columns, among those of the round, of old and chosen points in the order of the new map, intercept last."""
-    n = n_old + n_candidates
-    kept = np.concatenate([np.arange(n_old), n_old + chosen])
-    columns = (n * np.arange(parts)[:, None] + kept).ravel()
-    is_new = np.tile(kept >= n_old, parts)
-    return np.append(columns, parts * n), np.append(is_new, False)
-
-
-def _positions(parts: int, n_candidates: int, chosen: np.ndarray) -> np.ndarray:
-    """The columns of the chosen points among those of the candidates."""
-    return (n_candidates * np.arange(parts)[:, None] + chosen).ravel()
-
-
-def _gram(
-    old: np.ndarray, cross: np.ndarray, columns: np.ndarray, is_new: np.ndarray, positions: np.ndarray
-) -> np.ndarray:
-    gram = np.empty((len(columns),) * 2)
-    gram[np.ix_(~is_new, ~is_new)] = old
-    block = cross[np.ix_(columns, positions)]
-    gram[:, is_new] = block
-    gram[np.ix_(is_new, ~is_new)] = block[~is_new].T
-    return gram
-
-
-def _curvature_shares(model: WorkingSystem, curvature: np.ndarray, total_weight: float) -> np.ndarray:
-    """What each model's Hessian is as a multiple of the Gram matrix and the loss's largest curvature.
-
-    `curvature` (K,) is summed over the rows, as a share of the largest too.
-    """
-    if model.active or model.loss == "squared_error":
-        return np.ones(len(curvature))
-    return np.minimum(1.0, _CURVATURE_MARGIN * curvature / total_weight)
-
-
-def _solve(gram: np.ndarray, ridge: np.ndarray, share: float, pull: np.ndarray) -> np.ndarray:
-    """(share gram + diag(ridge))^-1 pull."""
+def _solve(gram: np.ndarray, ridge: np.ndarray, share: float, gradient: np.ndarray) -> np.ndarray:
+    """(share gram + diag(ridge))^-1 gradient."""
 
     def system() -> np.ndarray:
         # symmetric: its transpose is the same matrix in the order that LAPACK works in
@@ -129,4 +108,4 @@ def _solve(gram: np.ndarray, ridge: np.ndarray, share: float, pull: np.ndarray) 
         np.einsum("ii->i", matrix)[...] += ridge
         return matrix
 
-    return solve_positive(system, pull)
+    return solve_positive(system, gradient)

@@ -162,6 +162,10 @@ class GridDriver:
             return replace(state, cells=_halves(problem, left, state.level), level=state.level + 1)
         return _polished(problem, state, results[1])
 
+    def memory(self, problem: GridProblem, row_bytes: int) -> dict[str, int]:
+        """The rows on which candidates are polished: as they came, and scaled in float64."""
+        return {"searched rows": 3 * problem.sample_rows * row_bytes}
+
     def plan(self, problem: GridProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The grid, the refinements at most, and the verification."""
         start = self.init(problem)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -12,44 +11,38 @@ from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingKind
-from dkl.kernels.nufft import MOST_COLUMNS
-from dkl.linear.target_statistics import target_record, target_scale
-from dkl.methods.base import FeatureLearner
-from dkl.methods.frequency_search.frequency_space import FrequencyPool, FrequencySpace
-from dkl.methods.frequency_search.learner import check_searchable, frequency_space_of, row_bytes, rows_within
-from dkl.methods.frequency_search.peak_search import Method, SearchOptions, distinct_peaks, sample_size
-from dkl.methods.parameters import PEAKS, Constraints, check_parameters, family_of, kept_frequencies
-from dkl.methods.peaks.driver import (
-    PeakDriver,
-    PeakProblem,
-    PeakState,
-    chosen_points,
-    distinct_points,
-    filled,
-)
-from dkl.methods.peaks.grid_driver import GridDriver
-from dkl.methods.peaks.grid_learner import check_grid, grid_message, grid_problem
-from dkl.methods.peaks.sums import PeakTargets
-from dkl.methods.preparation.driver import PreparationDriver
-from dkl.methods.preparation.learner import preparation_problem
+from dkl.methods.frequency_search.learner import PreparedRows, SearchingLearner, SearchStrategy
+from dkl.methods.frequency_search.peak_search import Method
+from dkl.methods.parameters import PEAKS, Constraints, check_parameters, kept_frequencies
+from dkl.methods.peaks.ascent_learner import AscentSearch
+from dkl.methods.peaks.grid_learner import GridSearch
 from dkl.methods.room import check_room
 from dkl.methods.warm_start import goes_on
-from dkl.passes.devices import driving_device
 
-# chains without a number of their own: at least so many, and so many for each peak; candidates for each peak
-_LEAST_CHAINS, _CHAINS_A_PEAK, _CANDIDATES_A_PEAK = 200, 4, 2
-# of theorem 4.4: the error of a sampled potential that the first sample allows for
-_ACCURACY = 0.1
-_SAMPLE_BYTES = 64 << 20
+P = TypeVar("P")
+S = TypeVar("S")
+Start = TypeVar("Start", contravariant=True)
 
 
-class PeakFeatures(FeatureLearner):
+class PeakStrategy(SearchStrategy[P, S, Start], Protocol[P, S, Start]):
+    """What stands behind `method`: a strategy, the rows that it is for, and what it takes of the last fit."""
+
+    def check_rows(self, rows: PreparedRows) -> None:
+        """Raise ValueError for rows that it cannot search."""
+        ...
+
+    def start(self, feature_map: FeatureMap, n_peaks: int) -> np.ndarray | None:
+        """The first frequencies of the last fit, where a search may miss them; None where it cannot."""
+        ...
+
+
+class PeakFeatures(SearchingLearner):
     """Features at the peaks of the targets' Fourier potential: the frequencies in which the targets vary most.
 
     The potential v(w) = sum_k |sum_i s_ik exp(i w.x_i)|^2 has s = y less its mean (the shares of the classes, one
-    column a class; standardised numbers). Many chains climb it on a row sample, all candidates are verified on all
+    column a class; standardised numbers). Many chains ascend on a row sample, all candidates are verified on all
     rows, and the best that differ from each other are kept. A sample whose peaks do not hold on all rows is enlarged.
-    Peaks of one potential say much the same, so half of the features are plain draws, unless `plain_share` is 0.
+    Peaks of one potential say much the same, so half of the features are random draws, unless `plain_share` is 0.
     A fit takes a pass for scaler and bandwidth (where either is asked for), one for the sample, one for verification,
     and one more for each larger sample; of a finite family, one pass weighs all features.
 
@@ -100,7 +93,7 @@ class PeakFeatures(FeatureLearner):
     ----------
     feature_map_ : FeatureMap
     frequencies_ : ndarray or csr_array of shape (m, d)
-        Highest peak first, then plain ones; sparse where some live on a few columns.
+        Highest peak first, then random ones; sparse where some live on a few columns.
     potentials_ : ndarray of shape (m,)
         Of `frequencies_` on all rows, normalised over pairs of different rows: 1 is the most.
     candidates_ : ndarray or csr_array of shape (D, d)
@@ -135,7 +128,6 @@ class PeakFeatures(FeatureLearner):
     """
 
     _parameter_constraints: ClassVar[Constraints] = PEAKS
-    _supervised: ClassVar[bool] = True
 
     n_features: int
 
@@ -203,175 +195,41 @@ class PeakFeatures(FeatureLearner):
         """The preparation, where it is needed, the row sample, and the verification of each search."""
         check_parameters(self)
         self._check_rest()
-        self._check_dataset(dataset)
-        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
-        n_targets = dataset.schema.n_targets or 1
-        targets = self._targets(dataset, planned=True)
-        light = [] if dataset.classes is not None else [((target_record(n_targets),), 1)]
+        self._strategy().check_rows(self._planned_rows(dataset))
         family = self._planned_family()
         if not isinstance(family, FiniteFamily):
             # a place in the search, and the frequency that is found there
             size = kept_frequencies(type(self).__name__, self.n_features, family)
             check_room(self, size, dataset.n_columns, n_points=size)
-        if self.method == "grid":
-            grid = grid_problem(self, family, dataset, targets, None)
-            return [*PreparationDriver().plan(preparation), *light, *GridDriver().plan(grid)]
-        problem = self._problem(self._frequency_space(family, dataset, None), targets, dataset, seed=0)
-        if self.warm_start:
-            problem = replace(problem, start=np.zeros((problem.n_peaks, dataset.n_columns), np.float32))
-        return [*PreparationDriver().plan(preparation), *light, *PeakDriver().plan(problem)]
-
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The rows that are searched, and the climb; the grid's search is bounded by its samples' 64 MiB."""
-        if self.method == "grid":
-            return {"searched rows": 2 * rows_within(_SAMPLE_BYTES, dataset.source) * row_bytes(dataset.source)}
-        targets, space = (
-            self._targets(dataset, planned=True),
-            self._frequency_space(self._planned_family(), dataset, None),
-        )
-        return PeakDriver().memory(self._problem(space, targets, dataset, seed=0), row_bytes(dataset.source))
+        return self._planned_search(dataset)
 
     def _check_rest(self) -> None:
-        family = family_of(self)
-        if self.method == "grid":
-            check_grid(family)
-        check_searchable(type(self).__name__, family)
-        if not isinstance(family, FiniteFamily):
-            kept_frequencies(type(self).__name__, self.n_features, family)
+        self._strategy().check()
 
-    def _check_dataset(self, dataset: Dataset) -> None:
-        if self.method == "grid" and dataset.n_columns > MOST_COLUMNS:
-            raise ValueError(
-                f"method='grid' is for rows of at most {MOST_COLUMNS} columns; these have {dataset.n_columns}. Use "
-                "method='langevin'"
-            )
+    def _strategy(self) -> PeakStrategy[Any, Any, Any]:
+        """The way to search that `method` names: nothing below depends on which one it is."""
+        kind: type[PeakStrategy[Any, Any, Any]] = GridSearch if self.method == "grid" else AscentSearch
+        return self._with_parameters(kind)
+
+    def _planned_start(self, dataset: Dataset) -> np.ndarray | None:
+        if not self.warm_start:
+            return None
+        size = kept_frequencies(type(self).__name__, self.n_features, self._planned_family())
+        drawn = self._planned_family().draw(size, dataset.n_columns, 0, self.dtype)
+        return self._strategy().start(drawn, size)
 
     def _learn(self, dataset: Dataset) -> None:
-        self._check_dataset(dataset)
-        start = self._start(dataset)
+        strategy = self._strategy()
+        strategy.check_rows(self._planned_rows(dataset))
+        start = None
+        if goes_on(self, dataset, ("family", "scaling", "dtype")):
+            start = strategy.start(self.feature_map_, self.n_peaks_)
         if dataset.classes is not None:
             self.classes_ = dataset.classes
-        targets = self._targets(dataset)
+        scale = self._target_scale(dataset)
+        # frequencies of the last fit are frequencies of its scaled rows
         scaler = self._prepare(dataset) if start is None else self.scaler_
-        if self.method == "grid":
-            self._search_grid(targets, scaler, dataset)
-            return
-        space = self._frequency_space(self.family_, dataset, scaler)
-        problem = replace(self._problem(space, targets, dataset, seed=self.seed_), start=start)
-        state = self._run(PeakDriver(), problem, dataset, "peaks")
-        kept = chosen_points(problem, state)
-        self.n_peaks_ = _n_found(problem, state, kept)
-        self._keep(space.feature_map(state.points), state.verified, kept)
-        self.certificate_ = None
-        self.sample_rows_ = 0 if isinstance(space, FrequencyPool) else min(state.sample_rows, problem.n_rows)
-        self.message_ = _message(problem, state, kept[: self.n_peaks_])
-
-    def _start(self, dataset: Dataset) -> np.ndarray | None:
-        """The peaks of the last fit, with `warm_start`, where a search may miss them."""
-        if not goes_on(self, dataset, ("family", "scaling", "dtype")):
-            return None
-        if self.method == "grid" or isinstance(self.family_, FiniteFamily):
-            return None
-        found: np.ndarray = self.feature_map_.projection.take(np.arange(self.n_peaks_)).dense()
-        return np.asarray(found, dtype=np.float32)
-
-    def _search_grid(self, targets: PeakTargets, scaler: Any, dataset: Dataset) -> None:
-        problem = grid_problem(self, self.family_, dataset, targets, scaler)
-        state = self._run(GridDriver(), problem, dataset, "grid")
-        peaks = distinct_peaks(state.points, state.verified, problem.n_peaks, cosine=self.cosine)
-        kept = filled(peaks, 0 if problem.plain is None else len(problem.plain), self._counts()[1])
-        self.n_peaks_ = len(peaks)
-        self._keep(problem.feature_map(state.points), state.verified, kept)
-        self.certificate_ = min(1.0, state.bound**2)
-        self.sample_rows_ = min(problem.sample_rows, dataset.n_rows)
-        self.message_ = grid_message(problem, state, len(peaks))
-
-    def _keep(self, pool: FeatureMap, potentials: np.ndarray, kept: np.ndarray) -> None:
-        """All candidates, with their potentials, and which of them make the features."""
-        self.pool_ = pool
-        self.feature_map_ = pool.take(kept, np.full(len(kept), 1.0 / np.sqrt(max(1, len(kept)))))
-        self.candidate_potentials_ = potentials
-        self.potentials_ = potentials[kept]
-        self.weights_ = np.zeros(len(potentials))
-        self.weights_[kept] = 1.0 / max(1, len(kept))
-
-    def _targets(self, dataset: Dataset, *, planned: bool = False) -> PeakTargets:
-        """What is climbed: class indicators less their shares, or standardised targets."""
-        factors = self._class_weights(dataset)
-        if dataset.classes is not None:
-            totals = np.asarray(dataset.class_weights, dtype=np.float64)
-            totals = totals if factors is None else totals * factors
-            return PeakTargets(len(totals), factors, totals / totals.sum())
-        n_targets = dataset.schema.n_targets or 1
-        if planned:
-            return PeakTargets(None, None, np.zeros(n_targets), np.ones(n_targets))
-        found = target_scale(dataset.source, n_targets)
-        return PeakTargets(None, None, found.center, found.scale)
-
-    def _frequency_space(self, family: Any, dataset: Dataset, scaler: Any) -> FrequencySpace:
-        return frequency_space_of(self, family, dataset.n_columns, scaler, self._options(), 0.0)
-
-    def _options(self) -> SearchOptions:
-        return SearchOptions(
-            chains=self._n_chains(),
-            steps=self.steps,
-            stride=self.stride,
-            noise=self.noise,
-            sparse_share=self.sparse_share,
-            polish=self.polish,
-            max_norm=self.max_norm,
-            method="langevin" if self.method == "grid" else self.method,
-            held_out=self.held_out,
-            device=driving_device(self.device),
-        )
-
-    def _n_chains(self) -> int:
-        return max(_LEAST_CHAINS, _CHAINS_A_PEAK * (self.n_features // 2)) if self.chains is None else self.chains
-
-    def _counts(self) -> tuple[int, int]:
-        """Frequencies to search, and to keep in all."""
-        n_points = self.n_features // 2
-        return int(np.ceil((1.0 - self.plain_share) * n_points)), n_points
-
-    def _problem(self, space: FrequencySpace, targets: PeakTargets, dataset: Dataset, *, seed: int) -> PeakProblem:
-        n_peaks, n_points = self._counts()
-        if not space.draws_plainly:
-            n_peaks = n_points = max(1, self.n_features // space.columns_a_point)
-        most = min(dataset.n_rows, max(1_000, rows_within(_SAMPLE_BYTES, dataset.source)))
-        wanted = sample_size(self._n_chains(), _ACCURACY) if self.search_rows is None else self.search_rows
-        first = min(dataset.n_rows, wanted if self.search_rows is not None else min(wanted, most))
-        n_candidates = space.pool.n_frequencies if isinstance(space, FrequencyPool) else _CANDIDATES_A_PEAK * n_peaks
-        return PeakProblem(
-            space=space,
-            targets=targets,
-            n_peaks=n_peaks,
-            n_candidates=n_candidates,
-            n_rows=dataset.n_rows,
-            sample_rows=first,
-            most_rows=max(first, most),
-            n_points=n_points,
-            n_plain=n_points if self.plain_share and space.draws_plainly else 0,
-            cosine=self.cosine,
-            seed=seed,
-            dtype=self.dtype,
-        )
-
-
-def _n_found(problem: PeakProblem, state: PeakState, kept: np.ndarray) -> int:
-    """How many of those kept were chosen as peaks."""
-    return len(distinct_points(problem, state.points, state.verified, problem.n_peaks)) if len(kept) else 0
-
-
-def _message(problem: PeakProblem, state: PeakState, kept: np.ndarray) -> str:
-    """How the search ended, and what to do where it fell short."""
-    if isinstance(problem.space, FrequencyPool):
-        return f"took the best {len(kept)} of {len(state.points)} features by their potentials on all rows"
-    noun = "peak" if len(kept) == 1 else "peaks"
-    found = f"{len(kept)} {noun}, searched on {state.sample_rows} rows in {state.passes} passes"
-    promised, held = np.median(state.sampled[kept]), np.median(state.verified[kept])
-    share = held / promised if promised > 0.0 else 1.0
-    found = f"{state.ended}: {found}" if state.ended else found
-    told = f"{found}; on all rows they keep {share:.0%} of the sampled potential"
-    if len(kept) < problem.n_peaks:
-        return f"{told}. {problem.n_peaks} were asked for: more chains, or MarginFeatures, find more that differ"
-    return told
+        rows = self._prepared(dataset, scaler, scale)
+        problem = strategy.problem(rows, start)
+        state = self._run(strategy.driver(), problem, dataset, strategy.stage)
+        vars(self).update(strategy.fitted(rows, problem, state))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -11,6 +13,8 @@ import numpy as np
 from dkl.bounds.certificate import Bounds
 from dkl.bounds.pair_loss import divergence_bound, first_order_bound, second_order_bound
 from dkl.data.dataset import Dataset
+from dkl.events import Subscriber
+from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.methods.base import SelectingLearner
@@ -93,23 +97,23 @@ class PosteriorFeatures(Certified, SelectingLearner):
 
     def __init__(
         self,
-        family: Any = None,
+        family: Family | None = None,
         n_candidates: int = 20_000,
         n_features: int = 1_000,
         beta: float = 1.0,
         *,
         estimator: Estimator = "draw",
-        sigma_factors: Any = (1.0,),
-        sums: Any = None,
+        sigma_factors: Sequence[float] = (1.0,),
+        sums: str | PathLike[str] | None = None,
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
-        class_weight: Any = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",
         device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
+        random_state: int | np.random.RandomState | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool | Subscriber | None = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         self.family = family
         self.n_candidates = n_candidates
@@ -165,10 +169,12 @@ class PosteriorFeatures(Certified, SelectingLearner):
         n, t = self.total_weight_, (self.beta or 1.0) * math.sqrt(self.total_weight_) if t is None else t
         if why := self._why_no_bounds():
             return Bounds(why_none=why)
-        both = (second_order_bound, t), (first_order_bound, 2.0 * t)
+        # corollary 2 has t for what is 2 t in theorem 3; both penalise the Kullback-Leibler divergence from the prior
         by_kl = [
-            bound(self.losses_, self.weights_, n_rows=n, t=at, eps=eps, as_printed=as_printed) for bound, at in both
+            bound(self.losses_, self.weights_, n_rows=n, t=own_t, eps=eps, as_printed=as_printed)
+            for bound, own_t in ((second_order_bound, t), (first_order_bound, 2.0 * t))
         ]
+        # corollary 5 penalises the chi-squared divergence instead, and has no t
         by_chi = divergence_bound(self.losses_, self.weights_, n_rows=n, eps=eps, as_printed=as_printed)
         return Bounds([*by_kl, by_chi])
 
@@ -184,18 +190,22 @@ class PosteriorFeatures(Certified, SelectingLearner):
         return super()._problem(replace(pool, activation="cos-sin", phases=None), dataset)
 
     def _keep_values(self, values: np.ndarray) -> None:
+        """The empirical losses that the driver has found."""
         self.losses_ = values
 
     def _choose(self) -> None:
+        """Weights, and the features that are kept by them: no pass."""
         self.weights_ = self.weighed(self.losses_, self.total_weight_)
         self.effective_features_ = effective_features(self.weights_)
         self._keep(self.chosen(self.weights_))
 
     def weighed(self, values: np.ndarray, total: float) -> np.ndarray:
         """The pseudo-posterior by the losses of all candidates on rows of a total weight."""
+        # equation (12): q_j proportional to exp(-beta sqrt(n) L_j)
         return pseudo_posterior(values, self.beta, total)
 
     def chosen(self, weights: np.ndarray) -> FeatureChoice:
         """The candidates that a feature map keeps by their weights."""
         kept = self.n_features // self.pool_.columns_a_frequency
+        # drawn with replacement by default: the mean over draws is the weighted kernel in expectation
         return choose_features(weights, kept, self.seed_, estimator=self.estimator)

@@ -38,6 +38,7 @@ def pair_losses(sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
     n = float(totals.sum())
     if not n > 1.0:
         raise ValueError(f"the loss of a feature needs pairs of rows, but the weights of all rows sum to {n:g}")
+    # n(n - 1) pairs of 1/2 each, less half their mean agreement; pairs of a row with itself agree wholly: n of them
     return n / (2.0 * (n - 1.0)) - class_alignments(sums, totals) / (2.0 * n * (n - 1.0))
 
 
@@ -78,10 +79,13 @@ def landmark_losses(
     n = float(totals.sum())
     if not n > 1.0:
         raise ValueError(f"the loss around a landmark needs other rows, but the weights of all rows sum to {n:g}")
+    # shared frequencies stand at index 0 for every landmark
     own = np.arange(len(codes)) % sums.shape[1]
+    # s_lj is 1 within the class of the landmark and -1 outside: twice the sums of its class less those of all
     C, Q = (2.0 * part[own, :, codes] - part.sum(axis=2)[own] for part in sums)
     agreement = np.cos(angles) * C + np.sin(angles) * Q
     if centroids:
+        # no row is the landmark itself: no term of 1 is taken out
         return 0.5 - agreement / (2.0 * n)
     return 0.5 - (agreement - 1.0) / (2.0 * (n - 1.0))
 
@@ -114,6 +118,7 @@ def pseudo_posterior(losses: np.ndarray, beta: float, n: float) -> np.ndarray:
     """
     if not (math.isfinite(beta) and beta >= 0.0):
         raise ValueError(f"beta must be a finite number >= 0, got {beta!r}")
+    # less the smallest loss, so that the largest weight is exp(0) before it is normalised
     exponents = -beta * math.sqrt(n) * (losses - losses.min(axis=-1, keepdims=True))
     weights = np.exp(exponents)
     return weights / weights.sum(axis=-1, keepdims=True)

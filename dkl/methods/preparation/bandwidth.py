@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -10,11 +10,15 @@ from scipy.spatial import distance
 
 Metric = Literal["euclidean", "cityblock"]
 
+# Rows of a sample: dense, or sparse ones as a csr_array.
+Rows: TypeAlias = np.ndarray | sparse.csr_array
+
+# A median needs no more pairs than those of so many rows; sparse ones that are written out take at most so many bytes.
 MAX_ROWS = 1_000
 _DENSE_BYTES = 64 << 20
 
 
-def median_distance(X: Any, weights: np.ndarray | None = None, *, metric: Metric = "euclidean") -> float:
+def median_distance(X: Rows, weights: np.ndarray | None = None, *, metric: Metric = "euclidean") -> float:
     """The median distance between two different rows of a sample.
 
     Where more than half of the pairs are equal rows, the median of the positive distances instead.
@@ -36,14 +40,19 @@ def median_distance(X: Any, weights: np.ndarray | None = None, *, metric: Metric
     ValueError
         If all rows are equal, or there is only one.
     """
-    rows = _rows_used(X, metric)
-    lengths = _distances(X[:rows], metric)
+    n_rows = min(X.shape[0], MAX_ROWS)
+    if sparse.issparse(X) and metric != "euclidean":
+        n_rows = min(n_rows, max(2, _DENSE_BYTES // (8 * X.shape[1])))
+    lengths = pair_distances(X[:n_rows], metric)
     masses = None
     if weights is not None:
-        masses = _pair_masses(np.asarray(weights[:rows], dtype=np.float64))
-        repeats = np.maximum(weights[:rows] * (weights[:rows] - 1.0), 0.0).sum() / 2.0
-        lengths, masses = np.append(lengths, 0.0), np.append(masses, repeats)
+        w = np.asarray(weights[:n_rows], dtype=np.float64)
+        first, second = np.triu_indices(n_rows, 1)
+        # a row of weight w makes w_i w_j pairs with another one, and w (w - 1) / 2 at distance 0 with its own copies
+        repeats = np.maximum(weights[:n_rows] * (weights[:n_rows] - 1.0), 0.0).sum() / 2.0
+        lengths, masses = np.append(lengths, 0.0), np.append(w[first] * w[second], repeats)
     median = _median(lengths, masses)
+    # more than half of the pairs are equal rows
     if median == 0.0:
         positive = lengths > 0.0
         median = _median(lengths[positive], None if masses is None else masses[positive])
@@ -55,34 +64,23 @@ def median_distance(X: Any, weights: np.ndarray | None = None, *, metric: Metric
     return median
 
 
-def _rows_used(X: Any, metric: Metric) -> int:
-    rows = min(X.shape[0], MAX_ROWS)
-    if sparse.issparse(X) and metric != "euclidean":
-        rows = min(rows, max(2, _DENSE_BYTES // (8 * X.shape[1])))
-    return rows
-
-
-def _distances(X: Any, metric: Metric) -> np.ndarray:
+def pair_distances(X: Rows, metric: Metric) -> np.ndarray:
     """The distances of all pairs i < j, in the order of `scipy.spatial.distance.pdist`."""
     if metric != "euclidean":
-        return distance.pdist(np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=np.float64), metric)
+        return distance.pdist(np.asarray(X if isinstance(X, np.ndarray) else X.toarray(), dtype=np.float64), metric)
+    # |x - y|^2 = |x|^2 + |y|^2 - 2 x.y; dense rows are centred, so that less is lost in the difference
     rows = X.astype(np.float64)
-    if sparse.issparse(rows):
-        norms, products = np.asarray(rows.power(2).sum(axis=1)).ravel(), (rows @ rows.T).toarray()
-    else:
+    if isinstance(rows, np.ndarray):
         rows -= rows.mean(axis=0)
         norms, products = np.einsum("ij,ij->i", rows, rows), rows @ rows.T
+    else:
+        norms, products = np.asarray(rows.power(2).sum(axis=1)).ravel(), (rows @ rows.T).toarray()
     upper = np.triu_indices(len(norms), 1)
     sums = (norms[:, None] + norms)[upper]
     squares = sums - 2.0 * products[upper]
     # what is left of equal rows after cancellation is not a distance
     squares[squares < 1e-13 * sums] = 0.0
     return np.sqrt(squares)
-
-
-def _pair_masses(weights: np.ndarray) -> np.ndarray:
-    first, second = np.triu_indices(len(weights), 1)
-    return weights[first] * weights[second]
 
 
 def _median(values: np.ndarray, masses: np.ndarray | None) -> float:
@@ -92,6 +90,7 @@ def _median(values: np.ndarray, masses: np.ndarray | None) -> float:
     if masses is None:
         return float(np.median(values))
     order = np.argsort(values, kind="stable")
+    # the values at which the running mass reaches a half, from below and from above
     reached = np.cumsum(masses[order])
     half = reached[-1] / 2.0
     lower, upper = np.searchsorted(reached, half, side="left"), np.searchsorted(reached, half, side="right")

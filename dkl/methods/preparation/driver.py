@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.errors import refuse_non_finite
 from dkl.features.scaling import Scaler, ScalingKind
-from dkl.kernels.moments import Moments, moments_of, moments_record
+from dkl.kernels.moments import moments_of, moments_record
 from dkl.kernels.scale import scale_rows
 from dkl.methods.preparation.bandwidth import Metric, median_distance
 from dkl.methods.preparation.scalers import heavy_tailed_columns, quantile_scaler, scaler_from_moments
@@ -25,7 +25,7 @@ QUANTILE_ROWS, MEDIAN_ROWS = 20_000, 2_000
 
 @dataclass(frozen=True, eq=False)
 class PreparationProblem:
-    """What is to be found.
+    """What a learner must know of the rows before it draws frequencies.
 
     Parameters
     ----------
@@ -36,11 +36,12 @@ class PreparationProblem:
     passthrough : ndarray of shape (d,), bool
         Columns that no scaler touches.
     seed : int
+        Draws the sample of rows.
     scaling : {None, "standard", "minmax", "unit", "quantile"}
     needs_bandwidth : bool
         Whether the median distance between scaled rows is asked for.
     metric : {"euclidean", "cityblock"}
-        Of that distance.
+        The metric of that distance.
     """
 
     n_rows: int
@@ -55,25 +56,29 @@ class PreparationProblem:
 
     @property
     def is_needed(self) -> bool:
+        """Whether there is anything to find."""
         return self.needs_bandwidth or self.scaling is not None
 
     @property
     def needs_moments(self) -> bool:
+        """Whether the scaler follows from moments of all rows, not from a sample."""
         return self.scaling in ("standard", "minmax", "unit")
 
     @property
     def sample_rows(self) -> int:
+        """How many rows are sampled: enough for what is asked for, within 8 MiB."""
         wanted = QUANTILE_ROWS if self.scaling == "quantile" else MEDIAN_ROWS
         return min(self.n_rows, wanted, max(2, SAMPLE_BYTES // max(self.row_nbytes, 1)))
 
 
 @dataclass(frozen=True, eq=False)
 class PreparationState:
-    """What was found; `finished` is False before the pass.
+    """The scaler's arrays, the bandwidth and the columns with heavy tails.
 
     Parameters
     ----------
     finished : bool
+        False before the pass.
     center, scale : ndarray of shape (d,) or None
     knots : ndarray of shape (256, d) or None
         The scaler's arrays; None without scaling.
@@ -101,19 +106,27 @@ class PreparationDriver:
     """The scaler, the bandwidth and the notice of heavy tails: no pass where none of them is asked for, else one."""
 
     def init(self, problem: PreparationProblem) -> PreparationState:
+        """Finished at once where nothing is to be found."""
         return PreparationState(finished=not problem.is_needed)
 
     def request(self, problem: PreparationProblem, state: PreparationState) -> Sequence[Record] | None:
-        return None if state.finished else _records(problem)
+        """A row sample, and the moments of all rows where the scaler follows from them; None after the pass."""
+        return None if state.finished else self._records(problem)
 
-    # what overflows is refused by name: a warning of NumPy beside it tells nobody more
+    # values that overflow are refused by name: a warning of NumPy beside that tells nobody more
     @np.errstate(over="ignore", invalid="ignore")
     def step(self, problem: PreparationProblem, state: PreparationState, results: Sequence[Any]) -> PreparationState:
+        """The scaler from the moments or the sample, and the median distance between scaled sampled rows."""
         sample: Block = results[0]
-        # a sample that is all of the rows keeps their weights; in a smaller one the weights chose the rows
+        # a sample that is all of the rows keeps their weights; in a smaller one rows of larger weight are more likely
         weights = sample.weight if problem.n_rows <= problem.sample_rows else None
-        scaler = _scaler(problem, moments_of(results[1]) if problem.needs_moments else None, sample, weights)
-        sigma = None
+        scaler, sigma = None, None
+        if problem.scaling is not None and problem.needs_moments:
+            moments = moments_of(results[1])
+            scaler = scaler_from_moments(problem.scaling, moments, problem.passthrough, is_sparse=problem.is_sparse)
+        elif problem.scaling is not None:
+            scaler = quantile_scaler(sample.X, problem.passthrough, weights)
+        # sigma is the median distance in the coordinates that frequencies are drawn for, after scaling
         if problem.needs_bandwidth:
             rows = scale_rows(sample.X, scaler, dtype="float64")
             sigma = median_distance(rows, weights, metric=problem.metric)
@@ -125,27 +138,19 @@ class PreparationDriver:
             )
         heavy = np.empty(0, np.int64)
         if problem.scaling != "quantile":
+            # scaling by quantiles is the remedy: who has it needs no notice
             heavy = heavy_tailed_columns(sample.X, problem.passthrough)
         if scaler is None:
             return PreparationState(True, sigma=sigma, heavy=heavy)
         return PreparationState(True, scaler.center, scaler.scale, scaler.knots, sigma, heavy)
 
     def plan(self, problem: PreparationProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        return [(_records(problem), 1)] if problem.is_needed else []
+        """One pass, or none."""
+        return [(self._records(problem), 1)] if problem.is_needed else []
 
-
-def _records(problem: PreparationProblem) -> Sequence[Record]:
-    sample = RowSample(name="row sample", k=problem.sample_rows, seed=problem.seed)
-    if not problem.needs_moments:
-        return (sample,)
-    return sample, moments_record(problem.n_columns, ~problem.passthrough)
-
-
-def _scaler(
-    problem: PreparationProblem, moments: Moments | None, sample: Block, weights: np.ndarray | None
-) -> Scaler | None:
-    if problem.scaling is None:
-        return None
-    if moments is None:
-        return quantile_scaler(sample.X, problem.passthrough, weights)
-    return scaler_from_moments(problem.scaling, moments, problem.passthrough, is_sparse=problem.is_sparse)
+    def _records(self, problem: PreparationProblem) -> Sequence[Record]:
+        """What the pass computes."""
+        sample = RowSample(name="row sample", k=problem.sample_rows, seed=problem.seed)
+        if not problem.needs_moments:
+            return (sample,)
+        return sample, moments_record(problem.n_columns, ~problem.passthrough)

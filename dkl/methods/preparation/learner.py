@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from functools import reduce
-from typing import Any
+from typing import cast
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.features.families import Laplacian
+from dkl.features.families import Family, FiniteFamily, Laplacian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
 from dkl.features.harmonics import SphericalHarmonics
@@ -18,22 +18,25 @@ from dkl.methods.preparation.driver import PreparationProblem
 
 LOG = logging.getLogger("dkl")
 
+# A message names so many columns; of the others it says how many there are.
 _NAMED = 5
 
 
-def preparation_problem(dataset: Dataset, family: Any, scaling: ScalingKind | None, seed: int) -> PreparationProblem:
-    """What has to be found of these rows before frequencies of `family` can be drawn."""
+def preparation_problem(dataset: Dataset, family: Family, scaling: ScalingKind | None, seed: int) -> PreparationProblem:
+    """What has to be found of these rows before frequencies of `family` can be drawn on scaled columns."""
     source = dataset.source
     rows = int(np.max(source.block_rows, initial=1))
     return PreparationProblem(
         n_rows=dataset.n_rows,
         n_columns=dataset.n_columns,
+        # the largest block, cut into its rows, rounded up
         row_nbytes=-(-source.block_nbytes // max(rows, 1)),
         is_sparse=source.is_sparse,
         passthrough=np.asarray(dataset.passthrough, dtype=bool),
         seed=seed,
         scaling=scaling,
         needs_bandwidth=family.needs_bandwidth,
+        # the Laplacian kernel is a function of the city-block distance
         metric="cityblock" if isinstance(family, Laplacian) else "euclidean",
     )
 
@@ -57,7 +60,13 @@ def tell_of_heavy_tails(columns: np.ndarray, dataset: Dataset) -> None:
 
 
 def draw_pool(
-    family: Any, n_candidates: int | None, n_columns: int, *, seed: int, dtype: str, factors: tuple[float, ...] = (1.0,)
+    family: Family,
+    n_candidates: int | None,
+    n_columns: int,
+    *,
+    seed: int,
+    dtype: str,
+    factors: tuple[float, ...] = (1.0,),
 ) -> FeatureMap:
     """Candidates of a family, spread evenly over its bandwidth times each of `factors`.
 
@@ -84,7 +93,8 @@ def draw_pool(
         If several factors are given and the family has no bandwidth, or forms no frequencies (structured ones).
     """
     if n_candidates is None or (isinstance(family, SphericalHarmonics) and n_candidates >= family.size(n_columns)):
-        return family.pool(n_columns, dtype)
+        # the learners' check of parameters has refused None for families that are not finite
+        return cast(FiniteFamily, family).pool(n_columns, dtype)
     if factors == (1.0,):
         return family.draw(n_candidates, n_columns, seed, dtype)
     sigma = getattr(family, "sigma", None)
@@ -94,6 +104,7 @@ def draw_pool(
             "use sigma_factors=(1.0,), or a family with a sigma and sampling='iid' or 'orthogonal'"
         )
     sizes = [len(part) for part in np.array_split(np.arange(n_candidates), len(factors))]
+    # one part for each bandwidth, from seeds of their own: equal seeds would give the same directions again
     seeds = stream(seed, "bandwidths").integers(0, 2**31, size=len(factors))
     parts = [
         family.with_bandwidth(sigma * factor).draw(size, n_columns, int(part_seed), dtype)

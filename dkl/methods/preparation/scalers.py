@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy import sparse
 
 from dkl.features.scaling import Scaler, ScalingKind
 from dkl.kernels.moments import Moments
 from dkl.kernels.scale import write_out
+from dkl.methods.preparation.bandwidth import Rows
 
+# The knots of a column's empirical distribution.
 N_KNOTS = 256
+# A column has heavy tails above this kurtosis, judged by at least so many values of so many sampled rows.
 HEAVY_KURTOSIS = 15.0
 _ENOUGH_VALUES = 100
 _ENOUGH_ROWS = 2_000
@@ -29,7 +30,7 @@ def scaler_from_moments(
     ----------
     kind : {"standard", "minmax", "unit"}
     moments : Moments
-        Of d columns.
+        Those of d columns.
     passthrough : ndarray of shape (d,), bool
         Columns that keep their values.
     is_sparse : bool
@@ -40,6 +41,7 @@ def scaler_from_moments(
     """
     width = len(moments.mean)
     if kind == "unit":
+        # the largest norm, so that all rows lie in the unit ball: the paper's scaling of tuned features
         norm = moments.norm if moments.norm > 0.0 else 1.0
         return Scaler(kind, np.zeros(width), np.full(width, norm), passthrough)
     if kind == "standard":
@@ -49,12 +51,12 @@ def scaler_from_moments(
     if is_sparse:
         center = np.zeros(width)
         scale = scale if kind == "standard" else np.maximum(np.abs(moments.low), np.abs(moments.high))
-    # extremes tell a constant column exactly, rounding leaves it a deviation
-    one = passthrough | (moments.low == moments.high) | (scale == 0.0)
-    return Scaler(kind, np.where(passthrough, 0.0, center), np.where(one, 1.0, scale), passthrough)
+    # extremes tell a constant column exactly, where rounding leaves it some deviation
+    keeps_scale = passthrough | (moments.low == moments.high) | (scale == 0.0)
+    return Scaler(kind, np.where(passthrough, 0.0, center), np.where(keeps_scale, 1.0, scale), passthrough)
 
 
-def quantile_scaler(sample: Any, passthrough: np.ndarray, weights: np.ndarray | None = None) -> Scaler:
+def quantile_scaler(sample: Rows, passthrough: np.ndarray, weights: np.ndarray | None = None) -> Scaler:
     """The scaler that takes each column through its empirical distribution to a standard normal clipped at +-3.
 
     Parameters
@@ -68,7 +70,7 @@ def quantile_scaler(sample: Any, passthrough: np.ndarray, weights: np.ndarray | 
     Returns
     -------
     Scaler
-        With 256 knots a column.
+        With 256 knots for each column.
 
     Raises
     ------
@@ -78,10 +80,12 @@ def quantile_scaler(sample: Any, passthrough: np.ndarray, weights: np.ndarray | 
     if sparse.issparse(sample):
         sample = write_out(sample, "scaling by quantiles")
     width = sample.shape[1]
+    # knots at equal steps of probability; between them the distribution is taken to be linear
     levels = np.linspace(0.0, 1.0, N_KNOTS)
     if weights is None:
         knots = np.quantile(sample, levels, axis=0)
     else:
+        # a row of weight w counts as w equal rows, which an inverted distribution function has to the bit
         knots = np.quantile(sample, levels, axis=0, weights=weights, method="inverted_cdf")
     return Scaler(
         kind="quantile",
@@ -92,7 +96,7 @@ def quantile_scaler(sample: Any, passthrough: np.ndarray, weights: np.ndarray | 
     )
 
 
-def heavy_tailed_columns(sample: Any, passthrough: np.ndarray) -> np.ndarray:
+def heavy_tailed_columns(sample: Rows, passthrough: np.ndarray) -> np.ndarray:
     """The columns of a sample whose values other than their median have a kurtosis above 15 (a normal has 3).
 
     The median is left out so that a column which is mostly zero is judged by its other values. Columns with fewer than
@@ -116,6 +120,7 @@ def heavy_tailed_columns(sample: Any, passthrough: np.ndarray) -> np.ndarray:
     means = np.where(others, values, 0.0).sum(axis=0) / counts
     deviations = np.where(others, values - means, 0.0)
     largest = np.abs(deviations).max(axis=0)
+    # the kurtosis does not depend on the unit, and fourth powers of large values would overflow
     deviations = np.divide(deviations, largest, out=np.zeros_like(deviations), where=largest > 0.0)
     variance = np.square(deviations).sum(axis=0) / counts
     fourth = np.square(np.square(deviations)).sum(axis=0) / counts

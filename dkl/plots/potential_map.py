@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from scipy import sparse
@@ -15,9 +15,12 @@ from dkl.features.projections import DenseProjection
 from dkl.features.scaling import Scaler
 from dkl.kernels.sums import feature_sums
 from dkl.plots.figure import Display
-from dkl.plots.fitted_rows import in_memory_rows, working_dual
+from dkl.plots.fitted_rows import Fitted, in_memory_rows, working_dual
 
-# the map reaches this much further than the features: what was not chosen is seen too
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# The map reaches this much further than the features, so that peaks which were not chosen are seen too.
 _MARGIN = 1.25
 
 
@@ -115,7 +118,13 @@ class LandscapeDisplay(Display):
             raise ValueError(f"columns is {columns}; it must name two different columns of the {d} that X has")
         shown, new = _in_plane(frequencies, columns, newest)
         if limit is None:
-            limit = _MARGIN * _reach(shown, columns)
+            if len(shown) == 0:
+                raise ValueError(
+                    f"no frequency lies on columns {columns} alone, so nothing says how far to look; give limit=, in "
+                    "radians a unit of the scaled columns, or other columns"
+                )
+            # The quantile, not the maximum: a few frequencies far out do not decide what is seen.
+            limit = _MARGIN * float(np.quantile(np.abs(shown).max(axis=1), 0.98))
         axis = np.linspace(-limit, limit, resolution)
         potential = _grid_potential(X, s, (columns, axis, scaler))
         if names is None:
@@ -125,9 +134,9 @@ class LandscapeDisplay(Display):
     @classmethod
     def from_estimator(
         cls,
-        model: Any,
-        X: Any,
-        y: Any,
+        model: Fitted,
+        X: object,
+        y: object,
         *,
         reweighted: bool = True,
         newest: int | None = None,
@@ -169,12 +178,18 @@ class LandscapeDisplay(Display):
                 f"the features are {feature_map.activation!r}; a landscape of frequencies needs Fourier features "
                 "(for harmonics see SphereDisplay)"
             )
-        X, y = in_memory_rows(model, X, y)
+        rows, targets = in_memory_rows(model, X, y)
+        if newest is None:
+            # The frequencies of the last round that added any, by the learner's history of columns.
+            learner: Fitted = getattr(model, "features_", model)
+            added = np.diff([entry.get("n_features", 0) for entry in getattr(learner, "history_", [])])
+            columns_added = int(added[added > 0][-1]) if (added > 0).any() else 0
+            newest = columns_added // learner.feature_map_.columns_a_frequency
         return cls.from_rows(
-            X,
-            working_dual(model, X, y, reweighted=reweighted),
+            rows,
+            working_dual(model, rows, targets, reweighted=reweighted),
             frequencies=feature_map.projection.dense(),
-            newest=_added_last(model) if newest is None else newest,
+            newest=newest,
             columns=columns,
             limit=limit,
             resolution=resolution,
@@ -182,15 +197,20 @@ class LandscapeDisplay(Display):
             title=title,
         )
 
-    def _draw(self, axes: Sequence[Any]) -> None:
+    def _draw(self, axes: Sequence[Axes]) -> None:
+        from matplotlib.colors import PowerNorm
+
         ax = axes[0]
         limit_x, limit_y = self.horizontal[-1], self.vertical[-1]
+        # Colours go with |sum_i s_i exp(i w.x_i)| rather than its square, so that small peaks, which a learner will
+        # find next, are seen beside the large ones.
+        square_root = PowerNorm(0.5, vmin=0.0, vmax=max(float(self.potential.max()), 1e-300))
         ax.imshow(
             self.potential,
             extent=(-limit_x, limit_x, -limit_y, limit_y),
             origin="lower",
             cmap="bone",
-            norm=_square_root(self.potential.max()),
+            norm=square_root,
             interpolation="bicubic",
             aspect="equal" if limit_x == limit_y else "auto",
         )
@@ -203,23 +223,8 @@ class LandscapeDisplay(Display):
         ax.set_title(self.title, fontsize="medium")
 
 
-def _added_last(model: Any) -> int:
-    """How many frequencies the last round added that added any, by the learner's history."""
-    learner = getattr(model, "features_", model)
-    sizes = [entry.get("n_features", 0) for entry in getattr(learner, "history_", [])]
-    added = np.diff(sizes)
-    columns = learner.feature_map_.columns_a_frequency
-    return int(added[added > 0][-1]) // columns if (added > 0).any() else 0
-
-
-def _square_root(highest: float) -> Any:
-    """Colours by |sum s exp(i w.x)| rather than its square: the small peaks, which come next, are seen too."""
-    from matplotlib.colors import PowerNorm
-
-    return PowerNorm(0.5, vmin=0.0, vmax=max(float(highest), 1e-300))
-
-
-def _scatter(ax: Any, frequencies: np.ndarray, *, color: str, size: float) -> None:
+def _scatter(ax: Axes, frequencies: np.ndarray, *, color: str, size: float) -> None:
+    """Frequencies as dots, both w and -w, which are the same feature."""
     if len(frequencies):
         both = np.vstack([frequencies, -frequencies])
         ax.scatter(both[:, 0], both[:, 1], s=size, color=color, edgecolor="black", linewidth=0.4, zorder=3)
@@ -232,10 +237,12 @@ def _grid_potential(
     columns, axis, scaler = grid
     half = axis[: len(axis) // 2 + len(axis) % 2]
     first, second = np.meshgrid(axis, half)
+    # A scaler needs all columns of the rows; without one the two that are drawn are enough.
     W = np.zeros((first.size, X.shape[1] if scaler is not None else 2), np.float32)
     W[:, list(columns) if scaler is not None else [0, 1]] = np.column_stack([first.ravel(), second.ravel()])
     rows = X if scaler is not None else X[:, list(columns)]
     feature_map = FeatureMap("cos-sin", DenseProjection(W), np.ones(len(W)), scaler=scaler)
+    # The potential is |sum_i s_i phi(x_i)|^2 over (sum_i |s_i|)^2, the cosine and the sine part together.
     S = np.atleast_2d(np.asarray(s, np.float64).T).T
     sums = feature_sums(rows, S / np.abs(S).sum(), feature_map)
     lower = np.square(sums).sum(axis=(0, 2)).reshape(first.shape)
@@ -243,21 +250,15 @@ def _grid_potential(
     return np.vstack([lower, upper[len(axis) % 2 :]])
 
 
-def _in_plane(frequencies: Any, columns: tuple[int, int], newest: int) -> tuple[np.ndarray, int]:
+def _in_plane(
+    frequencies: np.ndarray | sparse.csr_array | None, columns: tuple[int, int], newest: int
+) -> tuple[np.ndarray, int]:
     """The frequencies with entries in these columns alone, and how many of the newest are among them."""
     if frequencies is None:
         return np.zeros((0, 2)), 0
-    dense = frequencies.toarray() if sparse.issparse(frequencies) else np.asarray(frequencies)
+    dense = np.asarray(
+        frequencies.toarray() if isinstance(frequencies, sparse.sparray | sparse.spmatrix) else frequencies
+    )
     others = np.delete(dense, list(columns), axis=1)
     inside = np.count_nonzero(others, axis=1) == 0
     return dense[inside][:, list(columns)].astype(float), int(inside[len(dense) - newest :].sum()) if newest else 0
-
-
-def _reach(frequencies: np.ndarray, columns: tuple[int, int]) -> float:
-    if len(frequencies) == 0:
-        raise ValueError(
-            f"no frequency lies on columns {columns} alone, so nothing says how far to look; give limit=, in radians a "
-            "unit of the scaled columns, or other columns"
-        )
-    # a few far ones do not decide what is seen
-    return float(np.quantile(np.abs(frequencies).max(axis=1), 0.98))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
 
-# names that find room between the lines of a panel; more stand beside the last one
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# So many names find room between the lines of a panel; more of them stand beside the last panel.
 _MOST_INSIDE = 5
 
 
@@ -66,13 +69,13 @@ class ComparisonDisplay(Display):
     def _n_panels(self) -> int:
         return len(self.scores) + len(self.seconds)
 
-    def _new_axes(self) -> list[Any]:
+    def _new_axes(self) -> list[Axes]:
         axes = panels(self._n_panels, size=(4.6, 3.8), sharey=bool(self.seconds) or not self.references)
         if self.title:
             axes[0].figure.suptitle(self.title)
         return axes
 
-    def _draw(self, axes: Sequence[Any]) -> None:
+    def _draw(self, axes: Sequence[Axes]) -> None:
         for panel, setting in zip(axes, self.scores, strict=False):
             self._draw_setting(panel, setting)
         for panel, setting in zip(axes[len(self.scores) :], self.seconds, strict=True):
@@ -80,7 +83,8 @@ class ComparisonDisplay(Display):
         axes[0].set_ylabel(self.measure)
         self._draw_legends(axes)
 
-    def _draw_legends(self, axes: Sequence[Any]) -> None:
+    def _draw_legends(self, axes: Sequence[Axes]) -> None:
+        """One legend for all panels, which show the same learners; one a panel where each has its own references."""
         lines = axes[0].get_legend_handles_labels()
         if self.seconds or (len(lines[0]) > _MOST_INSIDE and not self.references):
             axes[-1].legend(*lines, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
@@ -88,13 +92,15 @@ class ComparisonDisplay(Display):
         for panel in axes if self.references else axes[-1:]:
             panel.legend(frameon=False, loc="best", fontsize="small")
 
-    def _draw_setting(self, panel: Any, setting: str) -> None:
+    def _draw_setting(self, panel: Axes, setting: str) -> None:
+        """Scores against the number of features, on a logarithmic axis: sizes are multiples of each other."""
         panel.set_prop_cycle(color=CLASS_COLOURS)
         for learner, values in self.scores[setting].items():
             self._draw_line(panel, setting, learner, values)
         for place, (name, value) in enumerate(self.references.get(setting, {}).items()):
             panel.axhline(value, color="0.6", linewidth=1.0, linestyle=(":", "-.", "--")[place % 3], label=name)
         panel.set_xscale("log")
+        # Only sizes with a score have a tick: a comparison that was ended early has none for the largest.
         scored = np.isfinite(np.array(list(self.scores[setting].values()), dtype=float)).any(axis=0)
         sizes = [size for size, there in zip(self.n_features, scored, strict=True) if there]
         panel.set_xticks(sizes, [f"{n:,}" if isinstance(n, Integral) else f"{n:g}" for n in sizes])
@@ -103,12 +109,14 @@ class ComparisonDisplay(Display):
         panel.set_title(setting, fontsize="medium")
         quiet(panel)
 
-    def _draw_times(self, panel: Any, setting: str) -> None:
+    def _draw_times(self, panel: Axes, setting: str) -> None:
+        """Scores against the seconds of the fit: of two learners the upper left one is better."""
         panel.set_prop_cycle(color=CLASS_COLOURS)
         for learner, times in self.seconds[setting].items():
             panel.plot(times, self.scores[setting][learner], label=learner, **self._style(learner))
         panel.set_xscale("log")
         low, high = panel.get_xlim()
+        # 1 and 3 of each decade: seconds are read off more easily than powers of ten.
         ticks = [tick for tick in np.outer(10.0 ** np.arange(-4, 7), [1, 3]).ravel() if low <= tick <= high]
         panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         panel.minorticks_off()
@@ -117,12 +125,14 @@ class ComparisonDisplay(Display):
         quiet(panel)
 
     def _style(self, learner: str) -> dict[str, Any]:
+        """How the line of a learner is drawn; the baseline is grey and dashed, since it is there to be beaten."""
         plain = {"color": "0.45", "linestyle": "--"} if learner == self.baseline else {}
         return {"marker": "o", "markersize": 4.5, **plain}
 
-    def _draw_line(self, panel: Any, setting: str, learner: str, values: Sequence[float]) -> None:
+    def _draw_line(self, panel: Axes, setting: str, learner: str, values: Sequence[float]) -> None:
+        """The scores of a learner, with a band of their deviations."""
         middle, sizes = np.asarray(values, dtype=float), np.asarray(self.n_features)
-        # a size without a score is no gap: other settings have it
+        # A size that only other settings have is no gap in this line.
         there = np.isfinite(middle)
         (line,) = panel.plot(sizes[there], middle[there], label=learner, **self._style(learner))
         widths = self.spread.get(setting, {}).get(learner)

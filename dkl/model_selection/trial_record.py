@@ -66,6 +66,7 @@ class Record:
         if self.checkpoint is None:
             return
         rows = [
+            # JSON has no NaN, so the score of a fit that failed is null on disk.
             [*place, known.score if np.isfinite(known.score) else None, known.seconds, known.error]
             for place, known in self.outcomes.items()
         ]
@@ -79,6 +80,7 @@ class Record:
     def missing(self, trial: int) -> list[int]:
         """The folds on which a trial is still to be judged; none once it has failed on one."""
         folds = range(self.n_folds)
+        # A trial that failed on one fold has no mean, so fitting it to the others would tell nothing.
         if any(self.outcomes[trial, fold].error for fold in folds if (trial, fold) in self.outcomes):
             return []
         return [fold for fold in folds if (trial, fold) not in self.outcomes]
@@ -92,6 +94,7 @@ class Record:
 
     def score(self, trial: int) -> float:
         """The mean over the rows of all folds; NaN for a trial that failed."""
+        # Weighted by the rows of the folds, so that each row counts once: folds by a hash differ a little in size.
         return float(self.weights @ self.scores(trial) / self.weights.sum())
 
     def seconds(self, trial: int) -> float:
@@ -121,12 +124,12 @@ def table(record: Record, parameters: Mapping[int, Mapping[str, Any]]) -> Any:
             "deviation": float(np.std(record.scores(trial))),
             "seconds": record.seconds(trial),
             "error": record.error(trial),
-            **{name: _cell(value) for name, value in chosen.items()},
+            # An object (a family, a whole estimator) stands in the table by its name.
+            **{
+                name: value if isinstance(value, int | float | str | bool | None) else repr(value)
+                for name, value in values.items()
+            },
         }
-        for trial, chosen in parameters.items()
+        for trial, values in parameters.items()
     ]
     return pd.DataFrame(rows, index=pd.Index(list(parameters), name="trial"))
-
-
-def _cell(value: Any) -> Any:
-    return value if isinstance(value, int | float | str | bool | None) else repr(value)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from dkl.explain.column_groups import Groups, columns_of
-from dkl.explain.dependence import Axis, axis_on
-from dkl.explain.effects import Effect, effects
+from dkl.explain.column_groups import Axis, Groups, axis_on, columns_of
+from dkl.explain.effects import effects
 from dkl.explain.model import output_labels
 from dkl.plots.along import draw_curves, draw_pair, places_of
 from dkl.plots.figure import Display, panels
 from dkl.plots.fitted_rows import in_memory_rows
+from dkl.protocols.estimators import FittedModel
 
-# values of a number, and in a map
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Values along the axis of a number: of a curve, and of each axis of a map.
 _RESOLUTION, _MAP_RESOLUTION = 120, 60
 
 
@@ -60,8 +63,8 @@ class EffectsDisplay(Display):
     @classmethod
     def from_estimator(
         cls,
-        model: Any,
-        X: Any,
+        model: FittedModel,
+        X: object,
         *,
         n_effects: int = 8,
         output: int | None = None,
@@ -90,22 +93,30 @@ class EffectsDisplay(Display):
         NotFittedError, TypeError, ValueError
             As `dkl.explain.effects`; ValueError also if there is no effect of one or two columns.
         """
-        found = [one for one in effects(model, X, names=names, groups=groups) if len(one.columns) <= 2][:n_effects]
-        if not found:
+        strongest = effects(model, X, names=names, groups=groups)
+        # Effects of three columns and more cannot be drawn; the strongest come first.
+        drawn = [effect for effect in strongest if len(effect.columns) <= 2][:n_effects]
+        if not drawn:
             raise ValueError(
                 "no frequency of the model lies on one or two columns alone, so there is no effect to draw; learn "
                 "sparse frequencies: MarginFeatures(sparse_share=1.0)"
             )
         rows, _ = in_memory_rows(model, X)
         known, grids, values = columns_of(model, names, groups), [], []
-        for effect in found:
+        for effect in drawn:
             most = _RESOLUTION if len(effect.columns) == 1 else _MAP_RESOLUTION
             grid = tuple(axis_on(known, g, rows[:, known.members[g]], most) for g in effect.columns)
-            computed = _on_grid(effect, grid)
+            # An effect takes an array a column and combines them as NumPy broadcasts: (g,) for a curve, (g1, 1) and
+            # (1, g2) for a map. A category has a pattern of several encoded columns for each of its values.
+            values_of_axes = []
+            for place, axis in enumerate(grid):
+                along = axis.patterns[:, 0] if axis.patterns.shape[1] == 1 else axis.patterns
+                values_of_axes.append(along if len(grid) == 1 else np.expand_dims(along, 1 - place))
+            computed = effect(*values_of_axes)
             grids.append(grid)
             values.append(computed if output is None else computed[..., [output]])
         labels = output_labels(model) if output is None else ()
-        return cls(grids, values, [effect.strength for effect in found], labels)
+        return cls(grids, values, [effect.strength for effect in drawn], labels)
 
     @property
     def names(self) -> list[tuple[str, ...]]:
@@ -116,10 +127,10 @@ class EffectsDisplay(Display):
     def _n_panels(self) -> int:
         return len(self.values)
 
-    def _new_axes(self) -> list[Any]:
+    def _new_axes(self) -> list[Axes]:
         return panels(self._n_panels, size=(3.3, 2.9))
 
-    def _draw(self, axes: Sequence[Any]) -> None:
+    def _draw(self, axes: Sequence[Axes]) -> None:
         curves = [value for value in self.values if value.ndim == 2]
         limit = 1.1 * max((float(np.abs(value).max()) for value in curves), default=1.0)
         for place, (ax, grid, values) in enumerate(zip(axes, self.grids, self.values, strict=True)):
@@ -131,28 +142,17 @@ class EffectsDisplay(Display):
         if self.labels and len(self.grids[0]) == 1:
             axes[0].legend(frameon=False, fontsize="small")
 
-    def _draw_curve(self, ax: Any, axis: Axis, values: np.ndarray, limit: float) -> None:
+    def _draw_curve(self, ax: Axes, axis: Axis, values: np.ndarray, limit: float) -> None:
         """All curves have one scale, so that strengths compare; the rows are a histogram below."""
-        counts, edges = _histogram(axis)
+        if axis.numbers is None:
+            counts = np.bincount(axis.nearest(), minlength=len(axis.labels))
+            edges = np.arange(len(axis.labels) + 1) - 0.5
+        else:
+            places = places_of(axis)
+            counts, edges = np.histogram(axis.rows[:, axis.varying[0]], bins=40, range=(places[0], places[-1]))
+        # The histogram takes the lower part of the picture; only its shape says something.
         height = 0.44 * limit * counts / max(counts.max(), 1)
         ax.bar(edges[:-1], height, np.diff(edges), bottom=-limit, align="edge", color="0.88", linewidth=0)
         ax.axhline(0.0, color="0.6", linewidth=0.8)
         draw_curves(ax, axis, values, self.labels)
         ax.set_ylim(-limit, limit)
-
-
-def _on_grid(effect: Effect, grid: Sequence[Axis]) -> np.ndarray:
-    """Of one axis (g, K), of two (g1, g2, K)."""
-    shaped = []
-    for place, axis in enumerate(grid):
-        values = axis.patterns[:, 0] if axis.patterns.shape[1] == 1 else axis.patterns
-        shaped.append(values if len(grid) == 1 else np.expand_dims(values, 1 - place))
-    return effect(*shaped)
-
-
-def _histogram(axis: Axis) -> tuple[np.ndarray, np.ndarray]:
-    """How many rows lie where along an axis, and the edges between."""
-    if axis.numbers is None:
-        return np.bincount(axis.nearest(), minlength=len(axis.labels)), np.arange(len(axis.labels) + 1) - 0.5
-    places = places_of(axis)
-    return np.histogram(axis.rows[:, axis.varying[0]], bins=40, range=(places[0], places[-1]))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from dkl.data.store.location import Location
-from dkl.data.store.outputs import check_folder, check_output, what_is_at, writing, written_whole
+from dkl.data.store.outputs import check_folder, writing, written_whole
+from dkl.data.store.overwriting import check_output, what_is_at
 
 
 def check_before(
@@ -16,11 +16,11 @@ def check_before(
     kind: str,
     *,
     overwrite: bool,
-    inputs: Iterable[Any] = (),
+    inputs: Iterable[str | Path | None] = (),
     is_own: Callable[[Path], bool] | None = None,
     belongs: Callable[[str], bool] | None = None,
 ) -> None:
-    """As `dkl.data.store.outputs.check_output`; a shell also takes the folder for misspelt where it is not there."""
+    """As `dkl.data.store.overwriting.check_output`; a shell takes a folder that is not there for misspelt, too."""
     location = Location.of(path)
     check_output(location, kind, overwrite=overwrite, inputs=inputs, is_own=is_own, belongs=belongs)
     check_folder(location)
@@ -50,11 +50,12 @@ class OutputFolder:
 
     LIST = ".dkl-output"
 
-    def __init__(self, path: Path, names: Sequence[str], inputs: Iterable[Any] = ()) -> None:
+    def __init__(self, path: Path, names: Sequence[str], inputs: Iterable[str | Path | None] = ()) -> None:
         location, read = Location.of(path), list(inputs)
         known = self._known(path)
         for name in names:
             place = location.child(name)
+            # The user's own file of the same name is never replaced, not even with an option.
             is_there = what_is_at(place) is not None
             if is_there and name not in known:
                 raise FileExistsError(
@@ -66,9 +67,11 @@ class OutputFolder:
         with writing(location):
             path.mkdir(parents=True, exist_ok=True)
         with written_whole(path / self.LIST) as hidden:
+            # Names of earlier commands stay in the list: `demo` and `compare` may share a folder.
             hidden.write_text(json.dumps(sorted(known | set(names))), encoding="utf-8")
 
     def _known(self, path: Path) -> set[str]:
+        """The names in the list of the folder; none where there is no list, or a strange one."""
         try:
             listed = json.loads((path / self.LIST).read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -1,0 +1,103 @@
+"""StepProjection: products of thresholds of columns, stored where other maps store a matrix of frequencies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dkl.features.projections import Projection
+
+STEP: Literal[0] = 0
+HINGE: Literal[1] = 1
+MOST_FACTORS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class StepProjection:
+    """m atoms, each a product of at most three factors of single columns.
+
+    A step is 1 where ``x[j] > t`` and 0 elsewhere; a hinge is ``max(0, min(x[j], high[j]) - t)``. What a feature map
+    counts as one frequency is one atom here.
+
+    Parameters
+    ----------
+    columns : ndarray of shape (m, 3), int32
+        The column j of each factor; -1 where an atom has fewer than three, which then come first.
+    thresholds : ndarray of shape (m, 3), float64
+        t, in the units of the column; 0 where there is no factor.
+    kinds : ndarray of shape (m, 3), int8
+        0 for a step, 1 for a hinge.
+    high : ndarray of shape (d,), float64
+        Hinges grow no further from here on, so that a model does not extrapolate beyond the rows it learned from.
+    """
+
+    columns: np.ndarray
+    thresholds: np.ndarray
+    kinds: np.ndarray
+    high: np.ndarray
+
+    @property
+    def n_frequencies(self) -> int:
+        """Atoms."""
+        return len(self.columns)
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.high)
+
+    @property
+    def nbytes(self) -> int:
+        return self.columns.nbytes + self.thresholds.nbytes + self.kinds.nbytes + self.high.nbytes
+
+    @property
+    def n_factors(self) -> np.ndarray:
+        """How many factors each atom has, int64 of shape (m,)."""
+        return np.count_nonzero(self.columns >= 0, axis=1)
+
+    def dense(self) -> np.ndarray:
+        """Which columns each atom looks at, as a matrix of zeros and ones of shape (m, d)."""
+        matrix = np.zeros((self.n_frequencies, self.n_columns))
+        atoms, factors = np.nonzero(self.columns >= 0)
+        matrix[atoms, self.columns[atoms, factors]] = 1.0
+        return matrix
+
+    def take(self, index: np.ndarray) -> StepProjection:
+        return StepProjection(self.columns[index], self.thresholds[index], self.kinds[index], self.high)
+
+    def joined(self, other: Projection) -> StepProjection:
+        """These atoms, then those of `other`.
+
+        Raises
+        ------
+        ValueError
+            If `other` holds no steps, or clips its columns elsewhere.
+        """
+        if not isinstance(other, StepProjection) or not np.array_equal(self.high, other.high):
+            raise ValueError("steps are joined with steps whose columns are clipped at the same values only")
+        return StepProjection(
+            np.concatenate([self.columns, other.columns]),
+            np.concatenate([self.thresholds, other.thresholds]),
+            np.concatenate([self.kinds, other.kinds]),
+            self.high,
+        )
+
+    def described(self, names: list[str] | None = None) -> list[str]:
+        """Each atom as a person writes it: ``"age > 42.5 and (income - 1000)+"``.
+
+        Parameters
+        ----------
+        names : list of str or None
+            Of the columns; None writes ``x[j]``.
+        """
+        texts = []
+        for columns, thresholds, kinds in zip(self.columns, self.thresholds, self.kinds, strict=True):
+            factors = []
+            for j, t, kind in zip(columns, thresholds, kinds, strict=True):
+                if j < 0:
+                    break
+                name = f"x[{j}]" if names is None else names[j]
+                factors.append(f"{name} > {t:.6g}" if kind == STEP else f"({name} - {t:.6g})+")
+            texts.append(" and ".join(factors))
+        return texts

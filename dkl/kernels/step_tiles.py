@@ -1,0 +1,174 @@
+"""Products of steps and hinges of row tiles: their values, their sums, the bins of rows, and histograms over bins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numba
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.features.step_projection import StepProjection
+from dkl.kernels.tiles import RowTiles
+
+# an atom of a row takes as long as about 10 operations of a matrix product: two or three comparisons
+STEP_FLOPS = 10
+# rows of a tile: the values of some hundred atoms of so many rows stay in the caches
+TILE_ROWS = 1024
+# sums of a bin: rows, curvature h, h z, h z^2; then s and s z of each model
+SHARED_SUMS = 4
+
+
+def step_maps(X: Any, feature_map: FeatureMap, dtype: np.dtype, room: np.ndarray | None = None) -> np.ndarray:
+    """The atoms of each row with their amplitudes, of shape (n, m); in the first rows and columns of `room`."""
+    out = np.empty((X.shape[0], feature_map.n_frequencies), dtype) if room is None else room[: X.shape[0]]
+    for rows, tile in _row_tiles(X, feature_map):
+        write_atoms(tile, *_parts(feature_map), out[rows])
+    return out[:, : feature_map.n_frequencies]
+
+
+def step_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
+    """sum_i S[i, k] phi_j(x_i)^power with amplitudes: float64 of shape (1, m, K)."""
+    total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
+    for rows, _, phi in step_tiles(X, feature_map, dtype):
+        total[0] += (phi if power == 1 else np.square(phi)).T @ S[rows].astype(dtype)
+    return total
+
+
+def step_tiles(X: Any, feature_map: FeatureMap, dtype: Any) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Tiles of rows, in float64, with their atoms (t, m); the atoms of each tile are written over those before."""
+    tiles = _row_tiles(X, feature_map)
+    room = np.empty((min(tiles.step, X.shape[0]), feature_map.n_frequencies), dtype)
+    for rows, tile in tiles:
+        phi = room[: len(tile)]
+        write_atoms(tile, *_parts(feature_map), phi)
+        yield rows, tile, phi
+
+
+def _row_tiles(X: Any, feature_map: FeatureMap) -> RowTiles:
+    """The rows in float64, in which every value of a store is exact, so that thresholds fall where they were found."""
+    return RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=TILE_ROWS)
+
+
+def _parts(feature_map: FeatureMap) -> tuple[np.ndarray, ...]:
+    """What `write_atoms` takes of a map."""
+    steps = feature_map.projection
+    if not isinstance(steps, StepProjection):
+        raise TypeError(f"a map of steps holds a StepProjection, not {type(steps).__name__}")
+    return steps.columns, steps.thresholds, steps.kinds, steps.high, feature_map.amplitudes
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def write_atoms(
+    X: np.ndarray,
+    columns: np.ndarray,
+    thresholds: np.ndarray,
+    kinds: np.ndarray,
+    high: np.ndarray,
+    amplitudes: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Write amplitude times the product of the factors of each row and atom into `out`, (n, m).
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d), float64, C order
+    columns, thresholds, kinds, high
+        As of `StepProjection`.
+    amplitudes : ndarray of shape (m,), float64
+    out : ndarray of shape (n, m), float32 or float64
+    """
+    for i in range(len(X)):
+        for a in range(len(columns)):
+            value = amplitudes[a]
+            for f in range(columns.shape[1]):
+                j = columns[a, f]
+                if j < 0:
+                    break
+                t = thresholds[a, f]
+                # a comparison with NaN is false, so a missing value would be on the lower side
+                if not X[i, j] > t:
+                    value = 0.0
+                    break
+                if kinds[a, f] == 1:
+                    value *= min(X[i, j], high[j]) - t
+            out[i, a] = value
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def write_codes(X: np.ndarray, edges: np.ndarray, n_edges: np.ndarray, out: np.ndarray) -> None:
+    """The bin of each value: how many edges of its column lie below it, so that ``x > edges[j, b]`` is ``code > b``.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d), float64
+    edges : ndarray of shape (d, most), float64
+        Ascending; of column j the first ``n_edges[j]`` count.
+    n_edges : ndarray of shape (d,), int64
+    out : ndarray of shape (n, d), uint8
+    """
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            low, high = 0, n_edges[j]
+            while low < high:
+                middle = (low + high) // 2
+                if X[i, j] > edges[j, middle]:
+                    low = middle + 1
+                else:
+                    high = middle
+            out[i, j] = low
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def add_histograms(
+    codes: np.ndarray,
+    Z: np.ndarray,
+    rows: np.ndarray,
+    weight: np.ndarray,
+    h: np.ndarray,
+    S: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Add the sums of the chosen rows by column and bin to `out`.
+
+    Parameters
+    ----------
+    codes : ndarray of shape (n, d), uint8
+    Z : ndarray of shape (n, d), float32
+        The values, standardised.
+    rows : ndarray of shape (r,), int64
+        The rows on which a parent is not zero.
+    weight, h : ndarray of shape (n,), float64
+        How often a row counts, and the weighted curvature of its loss.
+    S : ndarray of shape (n, K), float64
+        Weighted negative slopes of the losses.
+    out : ndarray of shape (d, bins, 4 + 2 K), float64
+        By column and bin: weight, h, h z, h z^2, then s of each model, then s z of each model.
+    """
+    d, K = codes.shape[1], S.shape[1]
+    if K == 1:
+        for i in rows:
+            w, hi, s = weight[i], h[i], S[i, 0]
+            for j in range(d):
+                cell, z = out[j, codes[i, j]], Z[i, j]
+                hz = hi * z
+                cell[0] += w
+                cell[1] += hi
+                cell[2] += hz
+                cell[3] += hz * z
+                cell[4] += s
+                cell[5] += s * z
+        return
+    for i in rows:
+        w, hi = weight[i], h[i]
+        for j in range(d):
+            cell, z = out[j, codes[i, j]], Z[i, j]
+            hz = hi * z
+            cell[0] += w
+            cell[1] += hi
+            cell[2] += hz
+            cell[3] += hz * z
+            for k in range(K):
+                cell[4 + k] += S[i, k]
+                cell[4 + K + k] += S[i, k] * z

@@ -1,0 +1,369 @@
+"""Tuned random features with losses of the margin: Newton steps, for the hinge on a smoothed one whose width shrinks.
+
+The data term is replaced by its second-order model at the accepted point, the penalties are kept as they are: the
+minimum of both over weights, intercepts and density is the next point, or how far towards it the objective falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.linalg import lapack
+
+from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.normal_equations import TrialSteps
+from dkl.methods.density.density_step import WholeForm, tuned_density
+from dkl.methods.density.pass_records import margin_records
+from dkl.methods.density.problem import TunedProblem, TunedState
+from dkl.methods.density.solution import optimality, ridge_value
+from dkl.methods.density.sums import MarginOptions
+from dkl.protocols.records import BlockSum
+from dkl.protocols.sampling import row_fractions
+from dkl.solvers.losses import loss_of
+
+# The width of the smoothed hinge gives way to the next, smaller one when a step has lowered the objective by nearly
+# what its model promised (_KEPT_PROMISE), or had little to promise (_LITTLE, a share of the gap). It does not while
+# the gap has grown by more than _WORSE.
+_SHRINK = 0.6
+_LEAST_WIDTH = 1e-12
+_NEAR_WIDTH = 0.1
+_KEPT_PROMISE = 0.9
+_LITTLE = 0.01
+_WORSE = 2.0
+# The prior of the rows' dual weights follows the model from this width, or this gap over the objective, on.
+_FOLLOWED_WIDTH = 0.3
+_FOLLOWED_GAP = 0.1
+# A lam below the first of these is come down to by the second, a factor at a time: Newton steps go far on an objective
+# that is strongly convex, and little on one that hardly is.
+_FIRST_LAM, _WEAKER = 1e-4, 0.1
+# A pass tries the step and so many halves of it, and takes the first that lowers the objective by at least the share
+# _SUFFICIENT of what the step promises (Armijo's rule), up to rounding.
+_BACKTRACKS = 7
+_SUFFICIENT = 1e-4
+_SHORTEST = 1e-7
+_NOISE = 1e-12
+# A gap that is as good as none: rows of one class have an objective of 0.
+_ZERO = 1e-12
+_TOO_MANY = "max_passes is reached; a larger lam or tol ends sooner"
+# The intercept's curvature is at least this: without rows near the kink nothing else holds it.
+_INTERCEPT = 1e-4
+# What the last Newton step on the density may still promise, as a share of the objective.
+_INNER = 1e-6
+# A subsample of the rows comes first where there are _MANY times its rows; it ends at the last of these gaps, over the
+# objective.
+_SAMPLE_ROWS, _SAMPLE_PER_COLUMN, _MANY = 20_000, 8, 4
+_SAMPLE_GAP = 1e-2
+
+
+@dataclass(frozen=True)
+class SampledShare:
+    """The rows of a share, by a hash of their ids.
+
+    Parameters
+    ----------
+    share : float
+    """
+
+    share: float
+
+    def __call__(self, row_id: np.ndarray) -> np.ndarray:
+        """Which rows count, (n,) bool."""
+        return row_fractions(row_id, 0, 0x7E5) < self.share
+
+
+class HingeDriver:
+    """The optimum by damped Newton steps, one pass each, to a duality gap below `tol` of the objective.
+
+    A pass does three things at once: it judges the trial steps from the accepted point, sums the dual weights that
+    bound the objective from below where the first of these leads, and sums the gradient and Hessian for the next step
+    from there. A step that had to be shortened costs one more pass, since its derivatives are those of another point.
+    """
+
+    def init(self, problem: TunedProblem) -> TunedState:
+        """The state before any row was read."""
+        state = TunedState.begin(problem)
+        if problem.start is not None:
+            # near a solution neither a subsample nor a wide hinge is of use
+            return replace(state, width=_NEAR_WIDTH, ahead=_NEAR_WIDTH, lam=problem.lam)
+        return from_subsample(problem, state)
+
+    def request(self, problem: TunedProblem, state: TunedState) -> Sequence[BlockSum] | None:
+        """The pass that judges a step and has the derivatives where it leads; None at the end."""
+        if state.ended:
+            return None
+        steps = np.broadcast_to(trial_steps(state), (problem.n_outputs, _BACKTRACKS + 1))
+        trial = TrialSteps(state.coefficients, state.moves, steps)
+        # with weights 0 the rows' curvature is the same for all models: one Hessian serves them
+        hessian_of = (0,) if state.fresh and problem.start is None else tuple(range(problem.n_outputs))
+        options = MarginOptions(problem.loss, hessian_of=hessian_of, dtype=problem.product_dtype)
+        sample = SampledShare(state.share) if state.share < 1.0 else None
+        return margin_records(problem.feature_map, problem.targets, trial, state.smoothing, options, sample)
+
+    def step(self, problem: TunedProblem, state: TunedState, results: Sequence[Any]) -> TunedState:
+        """Accept the step or shorten it; where it is accepted, judge the point and find the next step."""
+        with one_blas_thread():
+            state, gap_before = replace(state, passes=state.passes + 1), state.gap
+            sums: Mapping[str, np.ndarray] = results[0]
+            weight = float(sums["weight"][0])
+            length, kept_promise = line_search(problem, state, sums["smooth"].sum(axis=0) / weight)
+            if length < state.step:
+                return shortened(problem, state, length)
+            state = judged_point(problem, accepted(problem, state), sums, weight)
+            if state.ended:
+                return state
+            if state.share < 1.0 and state.gap <= _SAMPLE_GAP * state.objective:
+                return on_all_rows(state)
+            hessian = np.concatenate([result["hessian"] for result in results], axis=1)
+            is_settled = state.step == 1.0 and kept_promise > _KEPT_PROMISE
+            is_settled |= -state.promise <= _LITTLE * min(state.gap, state.objective)
+            # where the dual weights have lost more than the model has gained, they catch up first
+            is_settled &= state.gap <= _WORSE * gap_before
+            state = newton_step(problem, state, sums["dual_sums"].sum(axis=0) / weight, hessian / weight)
+            return next_smoothing(problem, state, is_settled)
+
+    def metrics(self, problem: TunedProblem, state: TunedState) -> dict[str, float]:
+        """Objective and gap of the accepted point."""
+        return state.metrics
+
+    def stopped(self, problem: TunedProblem, state: TunedState, why: str) -> TunedState | None:
+        """The accepted point as the end; None while that is the start."""
+        if state.ended:
+            return state
+        return replace(ended(state, why), was_stopped=True) if state.coefficients.any() else None
+
+    def memory(self, problem: TunedProblem, row_bytes: int) -> dict[str, int]:
+        """Matrices of pairs of columns, one for each output, and of pairs of frequencies."""
+        return problem.memory(problem.n_outputs)
+
+    def plan(self, problem: TunedProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
+        """The pass of a step on all rows, which each of `max_passes` may be."""
+        later = replace(self.init(problem), share=1.0, history=({},))
+        return [(self.request(problem, later) or [], problem.max_passes)]
+
+
+def from_subsample(problem: TunedProblem, state: TunedState) -> TunedState:
+    """The start where nothing is known: a subsample of many rows, and a lam at which Newton steps go far."""
+    rows = problem.n_rows or problem.total_weight
+    wanted = max(_SAMPLE_ROWS, _SAMPLE_PER_COLUMN * problem.width)
+    share = wanted / rows if rows > _MANY * wanted else 1.0
+    return replace(state, share=share, lam=max(problem.lam, _FIRST_LAM))
+
+
+def trial_steps(state: TunedState) -> np.ndarray:
+    """The lengths that a pass tries: the step, its halves, and 0, which gives the objective at the accepted point."""
+    return np.append(state.step * 0.5 ** np.arange(_BACKTRACKS), 0.0)
+
+
+def line_search(problem: TunedProblem, state: TunedState, losses: np.ndarray) -> tuple[float, float]:
+    """The longest trial step that lowers the objective enough (0 where none does), and the share of its promise kept.
+
+    Parameters
+    ----------
+    problem : TunedProblem
+    state : TunedState
+    losses : ndarray of shape (T,)
+        The mean smoothed losses at the trial steps.
+    """
+    steps = trial_steps(state)
+    values = losses + np.array(
+        [
+            penalties(problem, state.coefficients + step * state.moves, density_after(problem, state, step), state.lam)
+            for step in steps
+        ]
+    )
+    bounds = values[-1] + _SUFFICIENT * steps * state.promise + _NOISE * abs(values[-1])
+    good = np.flatnonzero(values[:-1] <= bounds[:-1])
+    kept = float((values[0] - values[-1]) / state.promise) if state.promise < 0.0 else 1.0
+    return (float(steps[good[0]]) if len(good) else 0.0), kept
+
+
+def density_after(problem: TunedProblem, state: TunedState, length: float) -> np.ndarray:
+    """The density after a step of this length, at the floor where rounding would lead below it."""
+    return np.maximum(state.density + length * state.density_moves, problem.penalty.floor)
+
+
+def penalties(problem: TunedProblem, coefficients: np.ndarray, density: np.ndarray, lam: float) -> float:
+    """lam/2 sum_j |w_j|^2/u_j and the penalty of the density: all of the objective but the losses."""
+    u = density[0] if problem.shared else density
+    return ridge_value(coefficients[:, :-1], u, lam) + problem.penalty.value(u)
+
+
+def shortened(problem: TunedProblem, state: TunedState, length: float) -> TunedState:
+    """The state that looks at a shorter step, with derivatives at the present width; ended where none is left."""
+    length = length or state.step * 0.5**_BACKTRACKS
+    if length < _SHORTEST:
+        return ended(state, "no step lowers the objective any more")
+    if state.passes >= problem.max_passes:
+        return ended(state, _TOO_MANY)
+    return replace(state, step=length, ahead=state.width, follows=False)
+
+
+def accepted(problem: TunedProblem, state: TunedState) -> TunedState:
+    """The step accepted, and the prior of the rows' dual weights moved with it where it follows.
+
+    The prior of a row is z = reach - y past(x): following the slack 1 - y f over the width h adds 1/h to `reach` and
+    f/h to the model `past`. So it needs no column of length n.
+    """
+    point = state.coefficients + state.step * state.moves
+    past, reach = state.smoothing.past, state.reach
+    if state.follows:
+        past, reach = past + point / state.width, reach + 1.0 / state.width
+    density = density_after(problem, state, state.step)
+    return replace(state, coefficients=point, density=density, past=past, reach=reach, width=state.ahead)
+
+
+def judged_point(problem: TunedProblem, state: TunedState, sums: Mapping[str, np.ndarray], weight: float) -> TunedState:
+    """Objective, residual and gap at the accepted point; ended where the gap is small enough.
+
+    The rows' dual weights a_i are the slopes of the smoothed losses. The intercept asks sum_i a_i y_i = 0, so those of
+    the two sides are scaled to the smaller of their sums: any such point bounds the minimum from below.
+    """
+    loss, mass, dual_sums = sums["loss"] / weight, sums["mass"] / weight, sums["dual_sums"] / weight
+    scale = balance_of_sides(mass)
+    # c_j = sum_i a_i z_ij of the feasible dual point
+    feasible = np.einsum("sk,skj->jk", scale, dual_sums[:, :, :-1])
+    conjugate = square_of_duals(scale, loss, problem.loss)
+    coef = state.coefficients[:, :-1]
+    data_gap = float(loss.sum() - 2.0 * mass.min(axis=0).sum() + np.sum(feasible.T * coef)) + conjugate
+    u = state.density[0] if problem.shared else state.density
+    descent = dual_sums[:, :, :-1].sum(axis=0).T
+    residual, gap = optimality(problem.penalty, problem.lam, (coef, u), (descent, feasible))
+    state = replace(
+        state,
+        objective=float(loss.sum()) + penalties(problem, state.coefficients, state.density, problem.lam),
+        residual=max(residual, float(np.abs(dual_sums[:, :, -1].sum(axis=0)).max())),
+        gap=max(0.0, data_gap) + gap,
+    ).noted()
+    if state.share == 1.0 and state.gap <= max(problem.tol * state.objective, _ZERO):
+        return ended(state, "the duality gap is below tol")
+    if state.passes >= problem.max_passes:
+        return ended(state, _TOO_MANY)
+    return state
+
+
+def balance_of_sides(mass: np.ndarray) -> np.ndarray:
+    """What scales the dual weights of both sides, whose sums are `mass` (2, K), to the smaller of the two."""
+    return np.where(mass > 0.0, mass.min(axis=0) / np.where(mass > 0.0, mass, 1.0), 0.0)
+
+
+def square_of_duals(scale: np.ndarray, losses: np.ndarray, loss: str) -> float:
+    """The part of the conjugates that is quadratic in the dual weights, which are `scale` times the loss's slopes.
+
+    Of a square, that part of the conjugate at a slope is the loss itself; a loss of straight lines has none.
+
+    Parameters
+    ----------
+    scale, losses : ndarray of shape (2, K)
+        For the rows with target -1 and +1; `losses` are their sums.
+    loss : {"hinge", "squared_hinge"}
+    """
+    return float(np.sum(scale**2 * losses)) if loss_of(loss).conjugate_square else 0.0
+
+
+def on_all_rows(state: TunedState) -> TunedState:
+    """The same point, to be looked at on all rows by a step of length 0."""
+    return replace(
+        state,
+        share=1.0,
+        step=1.0,
+        promise=0.0,
+        ahead=state.width,
+        follows=False,
+        moves=np.zeros_like(state.moves),
+        density_moves=np.zeros_like(state.density_moves),
+    )
+
+
+def ended(state: TunedState, why: str) -> TunedState:
+    """The state that asks for no more passes, with a message that says where it stands and why."""
+    subsample = "" if state.share == 1.0 else f" on {100.0 * state.share:.2g} % of the rows"
+    message = (
+        f"{why}: after {state.passes} passes the gap is {state.gap:.1e} and the largest residual {state.residual:.1e} "
+        f"at an objective of {state.objective:.6g}{subsample}"
+    )
+    return replace(state, ended=True, message=message)
+
+
+def newton_step(problem: TunedProblem, state: TunedState, descent: np.ndarray, hessians: np.ndarray) -> TunedState:
+    """The minimum of the second-order model and the penalties as the next moves, and what it promises.
+
+    Parameters
+    ----------
+    problem : TunedProblem
+    state : TunedState
+    descent : ndarray of shape (K, m + 1)
+        Minus the gradient of the mean loss at the accepted point.
+    hessians : ndarray of shape (K or 1, P)
+        Packed; one where all models have the same.
+    """
+    K = problem.n_outputs
+    models = [QuadraticModel(hessian, problem.width) for hessian in hessians]
+    models = models * K if len(models) == 1 else models
+    linear = [models[k].linear(descent[k], state.coefficients[k]) for k in range(K)]
+    targets, density, promise = np.empty((K, problem.width - 1)), np.empty_like(state.density), 0.0
+    # far from the optimum the density need not be found more exactly than the gap
+    tol = min(_INNER, 1e-2 * state.gap / state.objective) if state.objective > 0.0 else _INNER
+    # models that share a density are one problem, others one each
+    for g, group in enumerate([range(K)] if problem.shared else [[k] for k in range(K)]):
+        forms = [WholeForm(models[k].A, linear[k][:, None], state.lam) for k in group]
+        coef = state.coefficients[list(group), :-1]
+        before = sum(models[k].value(linear[k], state.coefficients[k, :-1]) for k in group)
+        before += ridge_value(coef, state.density[g], state.lam) + problem.penalty.value(state.density[g])
+        fit = tuned_density(forms, problem.penalty, state.density[g], offset=state.objective - before, tol=tol)
+        density[g] = fit.density
+        columns = np.tile(fit.density, targets.shape[1] // len(fit.density))
+        for k, point in zip(group, fit.points, strict=True):
+            targets[k] = columns * point.ratios[:, 0]
+        promise += fit.value - (state.objective - before) - before
+    moves = np.empty_like(state.coefficients)
+    moves[:, :-1] = targets - state.coefficients[:, :-1]
+    for k, model in enumerate(models):
+        fall, moves[k, -1] = model.intercept(descent[k], moves[k, :-1])
+        promise -= fall
+    return replace(state, moves=moves, density_moves=density - state.density, promise=min(promise, 0.0), step=1.0)
+
+
+def next_smoothing(problem: TunedProblem, state: TunedState, is_settled: bool) -> TunedState:
+    """The width, prior and lam of the next step: new ones where the smoothed problem at hand is nearly solved."""
+    is_smoothed = problem.loss_row.is_smoothed
+    ahead = max(_SHRINK * state.width, _LEAST_WIDTH) if is_settled and is_smoothed else state.width
+    if is_settled and state.lam > problem.lam:
+        return replace(state, ahead=ahead, follows=False, lam=max(problem.lam, _WEAKER * state.lam))
+    follows = state.width < _FOLLOWED_WIDTH or state.gap < _FOLLOWED_GAP * state.objective
+    return replace(state, ahead=ahead, follows=is_settled and is_smoothed and follows)
+
+
+class QuadraticModel:
+    """The second-order model of an output's mean loss about a point, its intercept eliminated.
+
+    Parameters
+    ----------
+    packed : ndarray of shape ((m + 1)(m + 2) / 2,)
+        The upper triangle of the Hessian by (w, b), column by column.
+    width : int
+        m + 1.
+    """
+
+    def __init__(self, packed: np.ndarray, width: int) -> None:
+        whole = lapack.dtpttr(width, packed)[0]
+        self.border = whole[:-1, -1].copy()
+        self.corner = max(float(whole[-1, -1]), _INTERCEPT)
+        upper = np.triu(whole[:-1, :-1])
+        # the Schur complement of the intercept's curvature
+        self.A = upper + np.triu(upper, 1).T - np.outer(self.border, self.border / self.corner)
+
+    def linear(self, descent: np.ndarray, model: np.ndarray) -> np.ndarray:
+        """C of the model w'Aw/2 - C'w, where minus the gradient is `descent` (m + 1,) at `model`."""
+        return self.A @ model[:-1] + descent[:-1] - self.border * (descent[-1] / self.corner)
+
+    def value(self, linear: np.ndarray, w: np.ndarray) -> float:
+        """w'Aw/2 - C'w."""
+        return float(0.5 * w @ (self.A @ w) - linear @ w)
+
+    def intercept(self, descent: np.ndarray, move: np.ndarray) -> tuple[float, float]:
+        """What the best intercept lowers the model by at the point itself, and its move for a move of the weights."""
+        fall = 0.5 * float(descent[-1]) ** 2 / self.corner
+        return fall, float(descent[-1] - self.border @ move) / self.corner

@@ -1,0 +1,122 @@
+"""The losses of tuned and joint machines: one table, whose row says everything that their solvers must know of a loss.
+
+To add a loss, add a row to `TUNED_LOSSES` (and its name to `TunedLoss`); nothing else here names a loss. Its value,
+slope and conjugate are those of `dkl.solvers.losses`, where every loss of the library is defined. Parameters, drivers,
+block functions, Adam, the judgement of a model and joint machines read the row:
+
+- A loss with a quadratic value needs no `duals`: `SquaredErrorDriver` finds the optimum from the sums of one pass.
+- A loss of the margin y f brings `duals`, a compiled loop over rows, and `HingeDriver` finds the optimum by Newton
+  steps. Its duality gap takes what the conjugate has of the square of a slope to be the loss itself, which holds for
+  a square of the slack (`conjugate_square` > 0) and for straight lines (`conjugate_square` = 0, an optimum that the
+  width 0 of a smoothed loss approaches).
+
+`tests/methods/test_tuned_driver.py` adds half the squared hinge in this way and finds its optimum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numba
+import numpy as np
+
+TunedLoss = Literal["squared_error", "hinge", "squared_hinge"]
+
+# Rows whose curvature is below this share of the steepest are left out of Hessians: they would cost as much as others.
+_FLAT = 1e-4
+
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+Widths = tuple[float, float, bool]
+# (start, move, targets, weight), the rows' priors, the steps, the widths, and the outputs that are added to
+DualLoop = Callable[[Arrays, np.ndarray, np.ndarray, Widths, Arrays], None]
+
+
+@numba.njit(nogil=True, cache=True)
+def _squared_hinges(rows: Arrays, prior: np.ndarray, steps: np.ndarray, widths: Widths, out: Arrays) -> None:
+    """Add losses at scores ``start + step * move``; write dual weights and curvatures at the first step.
+
+    The squared hinge max(0, 1 - y f)^2 is smooth enough for Newton steps: it has neither a prior nor a width.
+    """
+    start, move, targets, weight = rows
+    smooth, loss, dual, curvature = out
+    for i in range(targets.shape[0]):
+        for k in range(targets.shape[1]):
+            y, w = targets[i, k], weight[i]
+            for t in range(steps.shape[1]):
+                smooth[k, t] += w * max(0.0, 1.0 - y * (start[i, k] + steps[k, t] * move[i, k])) ** 2
+            slack = max(0.0, 1.0 - y * (start[i, k] + steps[k, 0] * move[i, k]))
+            loss[1 if y > 0.0 else 0, k] += w * slack * slack
+            dual[i, k] = 2.0 * w * y * slack
+            curvature[i, k] = 2.0 * w if slack > 0.0 else 0.0
+
+
+@numba.njit(nogil=True, cache=True)
+def _smoothed_hinges(rows: Arrays, prior: np.ndarray, steps: np.ndarray, widths: Widths, out: Arrays) -> None:
+    """Add smoothed hinges at scores ``start + step * move``, and hinges at the first; write duals and curvatures.
+
+    `widths` are h of the losses at the steps, h of the derivatives at the first, and whether the prior of these
+    follows the model there: see `dkl.methods.density.sums.Smoothing`.
+    """
+    start, move, targets, weight = rows
+    smooth, loss, dual, curvature = out
+    width, ahead, follows = widths
+    for i in range(targets.shape[0]):
+        for k in range(targets.shape[1]):
+            y, w, z = targets[i, k], weight[i], prior[i, k]
+            for t in range(steps.shape[1]):
+                slack = 1.0 - y * (start[i, k] + steps[k, t] * move[i, k])
+                smooth[k, t] += w * width * (_log_one_plus(z + slack / width) - _log_one_plus(z))
+            slack = 1.0 - y * (start[i, k] + steps[k, 0] * move[i, k])
+            loss[1 if y > 0.0 else 0, k] += w * max(0.0, slack)
+            q = (z + slack / width if follows else z) + slack / ahead
+            # the logistic function of q without overflow: its argument is never positive
+            small = math.exp(-abs(q))
+            dual[i, k] = w * y * (1.0 if q > 0.0 else small) / (1.0 + small)
+            curvature[i, k] = w * small / (ahead * (1.0 + small) ** 2) if small > _FLAT else 0.0
+
+
+@numba.njit(nogil=True, cache=True)
+def _log_one_plus(q: float) -> float:
+    """log(1 + exp(q)), also where exp(q) would overflow."""
+    return max(0.0, q) + math.log1p(math.exp(-abs(q)))
+
+
+@dataclass(frozen=True)
+class LossRow:
+    """What the solvers of tuned and joint machines must know of a loss.
+
+    Parameters
+    ----------
+    duals : callable or None
+        The compiled loop over rows that adds the losses of a margin at trial steps, and writes the rows' dual weights
+        and curvatures; None for a loss whose optimum follows from the sums of one pass.
+    is_smoothed : bool
+        Whether `duals` makes the loss smooth over a width, which shrinks while the model is fitted.
+    slope_widths : tuple of float
+        The widths that the slope is spread over when a given model is judged. At the optimum of a loss whose slope
+        jumps, rows at the jump have a share of it, which the slope itself does not tell: several widths are tried,
+        and the best dual point counts. A loss with a continuous slope has the width 0 alone.
+    has_schedules : bool
+        Whether the theory of Shilton et al. 2022, section 4.3, says how lam and D may scale with n.
+    """
+
+    duals: DualLoop | None = None
+    is_smoothed: bool = False
+    slope_widths: tuple[float, ...] = (0.0,)
+    has_schedules: bool = False
+
+    @property
+    def takes_one_pass(self) -> bool:
+        """Whether the optimum follows from sums that do not depend on the model."""
+        return self.duals is None
+
+
+# half the squared error serves numbers and labels; losses of the margin serve labels alone
+TUNED_LOSSES: dict[str, LossRow] = {
+    "squared_error": LossRow(has_schedules=True),
+    "hinge": LossRow(_smoothed_hinges, is_smoothed=True, slope_widths=(0.0, 0.03, 0.1, 0.3, 1.0), has_schedules=True),
+    "squared_hinge": LossRow(_squared_hinges),
+}

@@ -1,0 +1,78 @@
+"""What both ways to look for peaks share: the targets whose potential it is, how many are wanted, and what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dkl.features.families import Family, FiniteFamily, Gaussian
+from dkl.features.feature_map import FeatureMap
+from dkl.methods.frequency_search.learner import PreparedRows, check_searchable
+from dkl.methods.parameters import kept_frequencies
+from dkl.methods.peaks.sums import PeakTargets
+
+
+@dataclass(frozen=True, eq=False)
+class PeakSearch:
+    """The parameters of PeakFeatures that `method` gives no other sense; they are documented there.
+
+    Parameters
+    ----------
+    family, n_features, plain_share, cosine, max_norm, search_rows
+    """
+
+    family: Family | None
+    n_features: int
+    plain_share: float
+    cosine: float
+    max_norm: float | None
+    search_rows: int | None
+
+    @property
+    def given_family(self) -> Family:
+        """The family, before its bandwidth is known."""
+        return Gaussian() if self.family is None else self.family
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Frequencies to search, and to keep in all."""
+        n_points = self.n_features // 2
+        return int(np.ceil((1.0 - self.plain_share) * n_points)), n_points
+
+    def check(self) -> None:
+        """Raise ValueError for a family that cannot be searched, or features that have no room for one of its pairs."""
+        check_searchable("PeakFeatures", self.given_family)
+        if not isinstance(self.given_family, FiniteFamily):
+            kept_frequencies("PeakFeatures", self.n_features, self.given_family)
+
+    def columns(self, problem: object, start: object) -> None:
+        """No row columns."""
+        return None
+
+    def targets(self, rows: PreparedRows) -> PeakTargets:
+        """s of the potential: class indicators less their shares, or standardised targets."""
+        dataset, scale = rows.dataset, rows.target_scale
+        if dataset.classes is not None:
+            totals = np.asarray(dataset.class_weights, dtype=np.float64)
+            totals = totals if rows.class_weight is None else totals * rows.class_weight
+            return PeakTargets(len(totals), rows.class_weight, totals / totals.sum())
+        if scale is None:
+            # a plan reads no targets: their number alone counts
+            n_targets = dataset.schema.n_targets or 1
+            return PeakTargets(None, None, np.zeros(n_targets), np.ones(n_targets))
+        return PeakTargets(None, None, scale.center, scale.scale)
+
+
+def kept_attributes(pool: FeatureMap, potentials: np.ndarray, kept: np.ndarray) -> dict[str, Any]:
+    """All candidates, with their potentials, and which of them make the features, each with amplitude 1 / sqrt(m)."""
+    weights = np.zeros(len(potentials))
+    weights[kept] = 1.0 / max(1, len(kept))
+    return {
+        "pool_": pool,
+        "feature_map_": pool.take(kept, np.full(len(kept), 1.0 / np.sqrt(max(1, len(kept))))),
+        "candidate_potentials_": potentials,
+        "potentials_": potentials[kept],
+        "weights_": weights,
+    }

@@ -1,0 +1,87 @@
+"""Where the thresholds of a column may lie: few values of rows, told from a sample of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+# a value with so many times the share of an even bin has a bin of its own, so that half of the bins are left for others
+_HEAVY = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnBins:
+    """The bins of d columns.
+
+    Attributes
+    ----------
+    edges : ndarray of shape (d, bins), float64
+        Ascending; of column j the first ``n_edges[j]`` count, and +inf follows.
+    n_edges : ndarray of shape (d,), int64
+    low, high : ndarray of shape (d,), float64
+        The means of the first and of the last bin: hinges begin and end there.
+    center, scale : ndarray of shape (d,), float64
+        Mean and deviation of the values between `low` and `high`; the deviation of a constant column is 1.
+    """
+
+    edges: np.ndarray
+    n_edges: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    center: np.ndarray
+    scale: np.ndarray
+
+
+def column_bins(X: np.ndarray, weight: np.ndarray, bins: int) -> ColumnBins:
+    """Bins of the columns of rows in memory.
+
+    A value that holds more than its share of the rows takes a bin of its own; the other edges cut what is left into
+    bins of equal weight. Each edge lies in the middle between two neighbouring values of the rows.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+    weight : ndarray of shape (n,), float64
+        Positive.
+    bins : int
+        At most so many edges a column, up to 255.
+    """
+    d = X.shape[1]
+    out = ColumnBins(
+        np.full((d, bins), np.inf), np.zeros(d, np.int64), np.zeros(d), np.zeros(d), np.zeros(d), np.ones(d)
+    )
+    for j in range(d):
+        values, inverse = np.unique(np.asarray(X[:, j], dtype=np.float64), return_inverse=True)
+        counts = np.bincount(inverse, weight, len(values))
+        cuts = _cuts(counts, bins)
+        out.n_edges[j] = len(cuts)
+        out.edges[j, : len(cuts)] = _between(values[cuts], values[cuts + 1])
+        first, last = (slice(None), slice(None)) if len(cuts) == 0 else (slice(cuts[0] + 1), slice(cuts[-1] + 1, None))
+        out.low[j] = np.average(values[first], weights=counts[first])
+        out.high[j] = np.average(values[last], weights=counts[last])
+        inside = np.clip(values, out.low[j], out.high[j])
+        out.center[j] = np.average(inside, weights=counts)
+        # divided by the largest first, since squares of numbers beyond 1e154 are infinite
+        apart = np.abs(inside - out.center[j])
+        largest = apart.max()
+        out.scale[j] = largest * np.sqrt(np.average((apart / largest) ** 2, weights=counts)) if largest > 0.0 else 1.0
+    return out
+
+
+def _cuts(counts: np.ndarray, bins: int) -> np.ndarray:
+    """Behind which of the sorted distinct values an edge lies, by the weight of each."""
+    if len(counts) <= bins:
+        return np.arange(len(counts) - 1)
+    heavy = counts >= _HEAVY * counts.sum() / bins
+    light = np.where(heavy, 0.0, counts)
+    # each heavy value takes an edge on both sides
+    left = max(1, bins - 2 * int(heavy.sum()))
+    number = np.floor((np.cumsum(light) - light / 2.0) / max(light.sum(), np.finfo(np.float64).tiny) * left)
+    return np.flatnonzero((number[1:] != number[:-1]) | heavy[1:] | heavy[:-1])[:bins]
+
+
+def _between(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    """The middle of two values; the lower one where rounding would reach the upper."""
+    middle = lower + (upper - lower) / 2.0
+    return np.where(middle < upper, middle, lower)

@@ -1,0 +1,327 @@
+"""Fully corrective rounds on steps: refit all coefficients, judge them on held-out rows, add the best atoms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dkl.features.step_projection import HINGE, MOST_FACTORS, STEP
+from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
+from dkl.methods.steps.binning import column_bins
+from dkl.methods.steps.problem import HISTORY, StepProblem, StepState, first_state
+from dkl.methods.steps.scores import split_scores
+from dkl.methods.steps.sums import RefitTask, SearchTask, refit_block, search_block
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.solvers.positive_definite import solve_positive
+
+# atoms whose regions are searched for a further factor, at most, and the memory that their histograms may take
+_PARENTS, _HISTOGRAM_BYTES = 150, 64 << 20
+# atoms of one parent that a round takes at most, and rows on each side of a threshold at least
+_OF_A_PARENT, _LEAST_ROWS = 6, 20
+# in scores, the penalty of an atom: it keeps steps of few rows from standing above the others
+_SCORE_PENALTY = 10.0
+# the constant is not penalised, but a system of no rows has to have a solution
+_CONSTANT_PENALTY = 1e-6
+# a round has gained where the held-out loss falls by this share
+_LEAST_GAIN = 1e-4
+# where all columns together are at most this share of the atoms, they come first, as straight lines
+_COLUMNS_SHARE = 1 / 3
+
+
+class StepDriver:
+    """The rounds: one pass for the system of the working model, one for its trials and the histograms of the rows.
+
+    The first pass draws the rows that edges are told from. Where the problem is `in_memory`, all rounds are played on
+    these rows at once.
+    """
+
+    def init(self, problem: StepProblem) -> StepState:
+        """The constant alone."""
+        return first_state(problem)
+
+    def request(self, problem: StepProblem, state: StepState) -> Sequence[Record] | None:
+        """The rows for the edges, the sums of a refit, or those of a search; None when the rounds have ended."""
+        if state.phase == "done":
+            return None
+        if state.phase == "sample":
+            return [RowSample("rows for the edges", problem.search_rows, problem.seed)]
+        return [self._record(problem, state)]
+
+    def step(self, problem: StepProblem, state: StepState, results: Sequence[Any]) -> StepState:
+        """The state after a pass."""
+        (result,) = results
+        if state.phase == "refit":
+            return _refitted(problem, state, result)
+        if state.phase == "search":
+            return _extended(problem, state, result)
+        rows = _as_drawn(result, problem.search_rows)
+        state = _with_edges(problem, state, rows)
+        while problem.in_memory and state.phase != "done":
+            record = self._record(problem, state)
+            state = self.step(problem, state, [record.function(rows, record.operands)])
+        return state
+
+    def plan(self, problem: StepProblem) -> Sequence[tuple[Sequence[Record], int]]:
+        """The drawing of rows; where the rounds read all rows, each kind of their passes at its largest."""
+        sample = [RowSample("rows for the edges", problem.search_rows, problem.seed)]
+        if problem.in_memory:
+            return [(sample, 1)]
+        full = self._largest(problem)
+        rounds = -(-problem.n_features // problem.features_per_round) + problem.patience
+        refit = self._record(problem, replace(full, phase="refit"))
+        return [(sample, 1), ([refit], rounds), ([self._record(problem, replace(full, phase="search"))], rounds)]
+
+    def memory(self, problem: StepProblem, row_bytes: int) -> dict[str, int]:
+        """The rows of the sample, the system of the working model, and the histograms of a search."""
+        width = problem.n_features + 1
+        parents = _most_parents(problem)
+        return {
+            "rows for the edges": 2 * problem.search_rows * row_bytes,
+            "systems of the working model": 4 * 8 * width**2,
+            "histograms": 2 * parents * _histogram_bytes(problem),
+        }
+
+    def metrics(self, problem: StepProblem, state: StepState) -> dict[str, float]:
+        """Atoms, and the loss on held-out rows."""
+        if len(state.history) == 0:
+            return {}
+        return {
+            "features": state.n_atoms - 1,
+            "held_out_loss": float(state.history[-1, HISTORY.index("held_out_loss")]),
+        }
+
+    def _record(self, problem: StepProblem, state: StepState) -> BlockSum:
+        """What the next round reads."""
+        m, K, d = state.n_atoms, problem.n_models, problem.n_columns
+        operands: dict[str, Any] = {"targets": problem.targets, "feature_map": state.feature_map()}
+        if state.phase == "refit":
+            # the system of the squared error does not depend on the model: only the columns of new atoms are missing
+            first = len(state.gram) if problem.loss == "squared_error" else 0
+            start = np.zeros((K, m))
+            if problem.loss != "squared_error":
+                start[:, : state.coefficients.shape[1]] = state.coefficients
+            operands["task"] = RefitTask(problem.loss, start, first, problem.dtype)
+            accumulators = {"gram": Accumulator((m, m - first)), "gradient": Accumulator((m - first, K))}
+            each = 2.0 * m * (m - first) + STEP_FLOPS * m
+            function = refit_block
+        else:
+            parents = _parents(problem, state)
+            operands["task"] = SearchTask(problem.loss, state.trials, parents, state.bins, problem.dtype)
+            bins = state.edges.shape[1]
+            accumulators = {
+                "held_out": Accumulator((len(state.trials),)),
+                "weight": Accumulator(()),
+                "histograms": Accumulator((len(parents), d, bins, SHARED_SUMS + 2 * K)),
+            }
+            each = 2.0 * m * K * len(state.trials) + STEP_FLOPS * (m + len(parents) * d * (1 + K))
+            function = search_block
+        cost = _RowCost(each, sum(accumulator.nbytes for accumulator in accumulators.values()))
+        return BlockSum(f"steps: {state.phase}", function, accumulators, operands, cost=cost)
+
+    def _largest(self, problem: StepProblem) -> StepState:
+        """A state of as many atoms as the rounds may find, for plans."""
+        state, width = first_state(problem), problem.n_features + 1
+        return replace(
+            state,
+            columns=np.repeat(state.columns, width, axis=0),
+            thresholds=np.repeat(state.thresholds, width, axis=0),
+            kinds=np.repeat(state.kinds, width, axis=0),
+            trials=np.zeros((len(state.penalties), problem.n_models, width)),
+        )
+
+
+class _RowCost:
+    """The cost of a block: so many operations a row, and the sums beside the temporaries."""
+
+    def __init__(self, each: float, nbytes: int) -> None:
+        self._each, self._nbytes = each, nbytes
+
+    def __call__(self, rows: int, columns: int) -> Cost:
+        return Cost(flops=self._each * rows, scratch_bytes=self._nbytes)
+
+
+def _as_drawn(sample: Block, asked: int) -> Block:
+    """The rows with the weights that they count by: those of a sample were drawn by their weights already."""
+    return replace(sample, weight=None) if sample.n_rows >= asked else sample
+
+
+def _with_edges(problem: StepProblem, state: StepState, rows: Block) -> StepState:
+    """With the bins of the columns; and, where they are few beside the atoms, with all columns as straight lines."""
+    _, learned, _ = problem.targets(rows)
+    used = rows.rows(learned > 0.0) if (learned > 0.0).any() else rows
+    bins = column_bins(used.X, used.weights, problem.bins)
+    state = replace(
+        state,
+        phase="refit",
+        edges=bins.edges,
+        n_edges=bins.n_edges,
+        low=bins.low,
+        high=bins.high,
+        center=bins.center,
+        scale=bins.scale,
+    )
+    varying = np.flatnonzero(bins.n_edges)
+    if len(varying) > _COLUMNS_SHARE * problem.n_features:
+        return state
+    return _with_atoms(state, [((int(j), float(bins.low[j]), HINGE),) for j in varying])
+
+
+def _refitted(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray]) -> StepState:
+    """With trials: the solutions of the working model's system for each of the penalties.
+
+    A Newton step from w is (G + D) w' = G w + g, with G = sum h phi phi^T, g = sum s phi and D the penalties; from the
+    model of no coefficients it is the ridge model itself, where the loss is the squared error.
+    """
+    m, K = state.n_atoms, problem.n_models
+    if problem.loss == "squared_error":
+        known = len(state.gram)
+        gram, gradient = np.zeros((m, m)), np.concatenate([state.gradient, sums["gradient"]])
+        gram[:known, :known] = state.gram
+        gram[:, known:], gram[known:, :] = sums["gram"], sums["gram"].T
+        right = gradient
+    else:
+        gram, gradient = sums["gram"], sums["gradient"]
+        start = np.zeros((K, m))
+        start[:, : state.coefficients.shape[1]] = state.coefficients
+        right = gram @ start.T + gradient
+    trials = []
+    for penalty in state.penalties:
+        diagonal = np.full(m, penalty)
+        diagonal[0] = _CONSTANT_PENALTY
+        trials.append(solve_positive(lambda d=diagonal: np.asfortranarray(gram + np.diag(d)), right).T)
+    keeps = problem.loss == "squared_error"
+    return replace(
+        state,
+        phase="search",
+        trials=np.stack(trials),
+        gram=gram if keeps else state.gram,
+        gradient=gradient if keeps else state.gradient,
+    )
+
+
+def _extended(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray]) -> StepState:
+    """With the best trial as the model, and the atoms that are worth most beside it; or at the end of the rounds."""
+    judged = float(sums["weight"])
+    losses = sums["held_out"] / judged if judged > 0.0 else np.arange(len(state.trials), dtype=np.float64)
+    best = int(np.argmin(losses))
+    loss, penalty, coefficients = float(losses[best]), state.penalties[best], state.trials[best]
+    gained = loss < state.best_loss * (1.0 - _LEAST_GAIN) or not np.isfinite(state.best_loss)
+    line = np.array([[state.n_atoms - 1, loss, penalty]])
+    state = replace(
+        state,
+        coefficients=coefficients,
+        # the penalty of this round comes last, since histograms are those of the last trial
+        penalties=np.array([penalty / 3.0, penalty * 3.0, penalty]),
+        history=np.concatenate([state.history, line]),
+        since=0 if gained else state.since + 1,
+        best_loss=loss if gained else state.best_loss,
+        best=coefficients if gained else state.best,
+    )
+    if why := why_to_stop(problem, state):
+        return replace(state, phase="done", message=why)
+    atoms = _best_atoms(problem, state, sums["histograms"])
+    if not atoms:
+        return replace(state, phase="done", message="no further step has enough rows on both sides")
+    return replace(_with_atoms(state, atoms), phase="refit")
+
+
+def why_to_stop(problem: StepProblem, state: StepState) -> str:
+    """The rule by which rounds end: enough atoms, or too long without a gain on held-out rows; empty to go on."""
+    if state.n_atoms - 1 >= problem.n_features:
+        return "found as many as asked for"
+    if state.since >= problem.patience:
+        return f"no lower loss on held-out rows in {problem.patience} rounds"
+    return ""
+
+
+Factor = tuple[int, float, int]
+
+
+def _best_atoms(problem: StepProblem, state: StepState, histograms: np.ndarray) -> list[tuple[Factor, ...]]:
+    """The atoms that this round adds, best first: at most one for a parent and column, and six for a parent."""
+    parents, bins = _parents(problem, state), state.bins
+    edges = np.where(np.isfinite(bins.edges), bins.edges, 0.0)
+    # histograms have a bin more than there are thresholds; the last column of edges is never one
+    thresholds = ((np.clip(edges, bins.low[:, None], bins.high[:, None]) - bins.center[:, None]) / bins.scale[:, None])[
+        :, :-1
+    ]
+    n_edges = np.minimum(bins.n_edges, thresholds.shape[1])
+    known = {_key(factors) for factors in _atoms_of(state)}
+    found: list[tuple[float, int, tuple[Factor, ...]]] = []
+    for parent, histogram in zip(parents, histograms, strict=True):
+        scores = split_scores(histogram, thresholds, n_edges, penalty=_SCORE_PENALTY, least=_LEAST_ROWS)
+        flat = np.moveaxis(scores, 1, 0).reshape(problem.n_columns, -1)
+        of_parent = _factors(state, parent)
+        for j in np.flatnonzero(flat.max(axis=1) > 0.0):
+            kind, edge = divmod(int(np.argmax(flat[j])), thresholds.shape[1])
+            atom = (*of_parent, (int(j), float(bins.edges[j, edge]), HINGE if kind else STEP))
+            found.append((float(flat[j].max()), int(parent), atom))
+    found.sort(key=lambda candidate: -candidate[0])
+    room = min(problem.features_per_round, problem.n_features + 1 - state.n_atoms)
+    chosen: list[tuple[Factor, ...]] = []
+    taken: dict[int, int] = {}
+    for _, parent, atom in found:
+        if len(chosen) == room:
+            break
+        if _key(atom) in known or taken.get(parent, 0) >= _OF_A_PARENT:
+            continue
+        known.add(_key(atom))
+        taken[parent] = taken.get(parent, 0) + 1
+        chosen.append(atom)
+    return chosen
+
+
+def _parents(problem: StepProblem, state: StepState) -> np.ndarray:
+    """The constant and the latest products of fewer steps than an atom may have, (P,) int64, in their order."""
+    factors = np.count_nonzero(state.columns >= 0, axis=1)
+    able = np.flatnonzero((factors < problem.depth) & (state.kinds == STEP).all(axis=1))
+    return (
+        np.concatenate([able[:1], able[1:][1 - _most_parents(problem) :]]) if _most_parents(problem) > 1 else able[:1]
+    )
+
+
+def _most_parents(problem: StepProblem) -> int:
+    return int(np.clip(_HISTOGRAM_BYTES // _histogram_bytes(problem), 1, _PARENTS))
+
+
+def _histogram_bytes(problem: StepProblem) -> int:
+    """Of one parent."""
+    return 8 * problem.n_columns * problem.bins * (SHARED_SUMS + 2 * problem.n_models)
+
+
+def _with_atoms(state: StepState, atoms: list[tuple[Factor, ...]]) -> StepState:
+    columns = np.full((len(atoms), MOST_FACTORS), -1, np.int32)
+    thresholds, kinds = np.zeros((len(atoms), MOST_FACTORS)), np.zeros((len(atoms), MOST_FACTORS), np.int8)
+    for a, factors in enumerate(atoms):
+        for f, (j, t, kind) in enumerate(factors):
+            columns[a, f], thresholds[a, f], kinds[a, f] = j, t, kind
+    return replace(
+        state,
+        columns=np.concatenate([state.columns, columns]),
+        thresholds=np.concatenate([state.thresholds, thresholds]),
+        kinds=np.concatenate([state.kinds, kinds]),
+    )
+
+
+def _factors(state: StepState, atom: int) -> tuple[Factor, ...]:
+    present = state.columns[atom] >= 0
+    parts = (state.columns[atom], state.thresholds[atom], state.kinds[atom])
+    return tuple((int(j), float(t), int(k)) for j, t, k in zip(*(part[present] for part in parts), strict=True))
+
+
+def _atoms_of(state: StepState) -> list[tuple[Factor, ...]]:
+    return [_factors(state, atom) for atom in range(state.n_atoms)]
+
+
+def _key(factors: tuple[Factor, ...]) -> frozenset[Factor]:
+    """What two atoms that are the same function share: of steps on one column the highest threshold decides."""
+    highest: dict[int, float] = {}
+    for j, t, kind in factors:
+        if kind == STEP:
+            highest[j] = max(t, highest.get(j, -np.inf))
+    hinges = [factor for factor in factors if factor[2] == HINGE]
+    return frozenset([*((j, t, int(STEP)) for j, t in highest.items()), *hinges])

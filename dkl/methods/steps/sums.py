@@ -1,0 +1,116 @@
+"""What a round of steps reads off a block: the system of the working model, then its trials and the histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.step_tiles import SHARED_SUMS, add_histograms, step_tiles, write_codes
+from dkl.methods.steps.binning import ColumnBins
+from dkl.protocols.block import Block
+from dkl.solvers.losses import loss_of
+
+StepLoss = Literal["squared_error", "log_loss"]
+
+
+@dataclass(frozen=True, eq=False)
+class RefitTask:
+    """The system of the working model that is wanted.
+
+    Parameters
+    ----------
+    loss : {"squared_error", "log_loss"}
+    coefficients : ndarray of shape (K, m), float64
+        Where slopes and curvatures are taken.
+    first : int
+        Columns of the system before this one are known.
+    dtype : {"float32", "float64"}
+    """
+
+    loss: StepLoss
+    coefficients: np.ndarray
+    first: int
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, eq=False)
+class SearchTask:
+    """The trials that held-out rows judge, and the histograms that atoms are scored by.
+
+    Parameters
+    ----------
+    loss : {"squared_error", "log_loss"}
+    trials : ndarray of shape (T, K, m), float64
+        Coefficients; the last of them has the slopes that histograms sum.
+    parents : ndarray of shape (P,), int64
+        Atoms that are products of steps alone.
+    bins : ColumnBins
+    dtype : {"float32", "float64"}
+    """
+
+    loss: StepLoss
+    trials: np.ndarray
+    parents: np.ndarray
+    bins: ColumnBins
+    dtype: str = "float32"
+
+
+def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The sums of a Newton step of the working model. Operands: "feature_map", "targets", "task" (a `RefitTask`).
+
+    Returns
+    -------
+    dict of ndarray
+        "gram" (m, m - first): sum h phi phi_new^T. "gradient" (m - first, K): sum s phi_new. Rows that are held out
+        have no part in them.
+    """
+    task: RefitTask = operands["task"]
+    feature_map: FeatureMap = operands["feature_map"]
+    y, weight, _ = operands["targets"](block)
+    loss, m = loss_of(task.loss), feature_map.n_features
+    gram, gradient = np.zeros((m, m - task.first)), np.zeros((m - task.first, y.shape[1]))
+    for rows, _, phi in step_tiles(block.X, feature_map, task.dtype):
+        scores = phi.astype(np.float64) @ task.coefficients.T if task.coefficients.any() else np.zeros_like(y[rows])
+        s = -loss.slope(y[rows], scores) * weight[rows, None]
+        h = weight[rows] * loss.curvature(y[rows], scores)[:, 0]
+        new = phi[:, task.first :]
+        gram += (phi * h[:, None].astype(phi.dtype)).T @ new
+        gradient += new.T @ s.astype(phi.dtype)
+    return {"gram": gram, "gradient": gradient}
+
+
+def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """How good the trials are, and what thresholds are scored by. Operands as of `refit_block`, "task" a `SearchTask`.
+
+    Returns
+    -------
+    dict of ndarray
+        "held_out" (T,): the loss of each trial on rows that are held out, summed over models. "weight" (): of these
+        rows. "histograms" (P, d, bins, 4 + 2 K): of the rows of each parent that are learned from, as
+        `dkl.kernels.step_tiles.add_histograms` adds them.
+    """
+    task: SearchTask = operands["task"]
+    feature_map: FeatureMap = operands["feature_map"]
+    y, weight, held = operands["targets"](block)
+    loss, (n_trials, K, m) = loss_of(task.loss), task.trials.shape
+    bins = task.bins
+    histograms = np.zeros((len(task.parents), *bins.edges.shape, SHARED_SUMS + 2 * K))
+    losses = np.zeros(n_trials)
+    coefficients = task.trials.reshape(-1, m).T
+    for rows, X, phi in step_tiles(block.X, feature_map, task.dtype):
+        scores = (phi.astype(np.float64) @ coefficients).reshape(-1, n_trials, K)
+        if held[rows].any():
+            losses += [held[rows] @ loss.value(y[rows], scores[:, i]).sum(axis=1) for i in range(n_trials)]
+        s = -loss.slope(y[rows], scores[:, -1]) * weight[rows, None]
+        h = weight[rows] * loss.curvature(y[rows], scores[:, -1])[:, 0]
+        codes = np.empty(X.shape, np.uint8)
+        write_codes(X, bins.edges, bins.n_edges, codes)
+        Z = ((np.clip(X, bins.low, bins.high) - bins.center) / bins.scale).astype(np.float32)
+        for histogram, parent in zip(histograms, task.parents, strict=True):
+            inside = np.flatnonzero((phi[:, parent] > 0.0) & (weight[rows] > 0.0))
+            add_histograms(codes, Z, inside, weight[rows], h, s, histogram)
+    return {"held_out": losses, "weight": np.array(held.sum()), "histograms": histograms}

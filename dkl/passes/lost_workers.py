@@ -1,0 +1,80 @@
+"""Where a worker's death is handled: what counts as lost, what is started again, and when a pass gives up.
+
+A worker that dies (killed, out of memory, its machine gone) takes along its tasks and the results that it held.
+
+- It is noticed in `dkl.passes.backends`: `ClusterBackend.result` and `ProcessBackend.result` raise `TaskLost` where a
+  result can no longer be had, and `ClusterBackend.look_after` names tasks that wait for workers which have gone. A
+  worker that is there and no longer works is ended by `dkl.passes.hung_workers`, and is a dead one from then on.
+- What was lost is started again: sums and samples by `Dispatcher` (`dkl.passes.dispatch`), which submits the job of the
+  lost task once more; a fold by `Chain` (`dkl.passes.chain`), which goes back to the last state that the driver holds.
+- `counted_loss`, below, is the one place that decides whether there is a next attempt.
+
+An error that a block function or a reader raises is not a loss: it would come again, and ends the pass at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from dkl.errors import ClusterError
+
+MOST_LOSSES = 5
+POLL_S = 0.2
+
+Task: TypeAlias = Any
+"""What a backend's `submit` returns: a future of `concurrent.futures` or of `distributed`; hashable in any case."""
+
+
+class TaskLost(RuntimeError):
+    """A task ended without a result through no fault of its own: it can be submitted again."""
+
+
+def counted_loss(label: str, losses: int, why: TaskLost) -> int:
+    """How often something was lost by now, this time included; the caller starts it once more.
+
+    A block that kills whatever worker reads it (by its memory, or by a crash in native code) would otherwise take down
+    one worker after the other for as long as the cluster replaces them.
+
+    Parameters
+    ----------
+    label : str
+        How messages call what was lost.
+    losses : int
+        How often it was lost before.
+    why : TaskLost
+
+    Raises
+    ------
+    ClusterError
+        It was lost more than `MOST_LOSSES` times.
+    """
+    losses += 1
+    if losses > MOST_LOSSES:
+        raise ClusterError(
+            f"{label} was lost {losses} times with the workers that ran it ({why}); their logs say why: most often too "
+            "little memory for a block (see dkl.plan) or a crash in native code"
+        ) from why
+    return losses
+
+
+def wait_done(task: Task, stranded: Callable[[], Sequence[Task]]) -> None:
+    """Wait until `task` has ended, one way or another.
+
+    Parameters
+    ----------
+    task : future
+    stranded : callable
+        Those of the tasks that this one needs which will never end; asked now and then.
+
+    Raises
+    ------
+    TaskLost
+        As soon as there is one: the task itself would then wait for ever, too.
+    """
+    ended = threading.Event()
+    task.add_done_callback(lambda _: ended.set())
+    while not ended.wait(POLL_S):
+        if stranded():
+            raise TaskLost("a worker that it needs has gone")

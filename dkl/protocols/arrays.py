@@ -1,0 +1,14 @@
+"""The types of what block arithmetic takes: the rows of a block, and arrays of whatever library computes on them."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from scipy import sparse
+
+# The rows X of a block, of shape (n, d). On a GPU they are CuPy's, dense or sparse, which have the same operations.
+Rows: TypeAlias = np.ndarray | sparse.csr_array
+# An array of any namespace of the array-API standard. NumPy's stands for all of them, as their operators are the same;
+# functions on such arrays are taken from the namespace `xp` that comes with it.
+Array: TypeAlias = np.ndarray

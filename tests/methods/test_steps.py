@@ -1,0 +1,195 @@
+"""StepFeatures: its scores against literal columns, what its rounds find, and the promises of learners."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_diabetes, make_friedman1
+from sklearn.linear_model import Ridge
+
+import dkl
+from dkl.data.coerce import as_dataset
+from dkl.data.create import create_dataset
+from dkl.kernels.step_tiles import SHARED_SUMS, add_histograms, write_codes
+from dkl.linear.minibatches import HeldOut
+from dkl.methods.steps.binning import column_bins
+from dkl.methods.steps.driver import StepDriver
+from dkl.methods.steps.learner import StepFeatures
+from dkl.methods.steps.scores import split_scores
+from dkl.planning import plan
+from dkl.testing import check_learner
+from tests.definitions import steps as definitions
+
+
+@pytest.mark.parametrize("n_models", [1, 3])
+def test_scores_are_the_decrease_by_a_newton_step_beside_the_parent(n_models: int) -> None:
+    rng = np.random.default_rng(0)
+    n, d, penalty = 200, 3, 2.0
+    X = np.column_stack([rng.standard_normal(n), rng.integers(0, 3, n), rng.exponential(size=n)])
+    S, h = rng.standard_normal((n, n_models)), rng.uniform(0.1, 1.0, n)
+    bins = column_bins(X, np.ones(n), 8)
+    codes = np.empty(X.shape, np.uint8)
+    write_codes(X, bins.edges, bins.n_edges, codes)
+    Z = ((np.clip(X, bins.low, bins.high) - bins.center) / bins.scale).astype(np.float32)
+    parent = X[:, 0] > 0.3
+    histogram = np.zeros((d, 8, SHARED_SUMS + 2 * n_models))
+    add_histograms(codes, Z, np.flatnonzero(parent), np.ones(n), h, S, histogram)
+    thresholds = ((np.clip(bins.edges, bins.low[:, None], bins.high[:, None]).T - bins.center) / bins.scale).T[:, :-1]
+    scores = split_scores(histogram, thresholds, np.minimum(bins.n_edges, 7), penalty=penalty, least=5)
+    compared = 0
+    for j, b in itertools.product(range(d), range(7)):
+        above = parent & (X[:, j] > bins.edges[j, b])
+        if b >= bins.n_edges[j] or above.sum() < 5:
+            assert scores[:, j, b].tolist() == [0.0, 0.0]
+            continue
+        p, step = parent.astype(float), above.astype(float)
+        hinge = step * (Z[:, j].astype(float) - thresholds[j, b])
+        if (parent & ~above).sum() >= 5:
+            np.testing.assert_allclose(scores[0, j, b], definitions.decrease(step, p, S, h, penalty), rtol=1e-9)
+        else:
+            assert scores[0, j, b] == 0.0
+        np.testing.assert_allclose(scores[1, j, b], definitions.decrease(hinge, p, S, h, penalty), rtol=1e-6)
+        compared += 1
+    assert compared > 10
+
+
+def test_a_heavy_value_has_a_bin_of_its_own_and_the_rest_is_cut_evenly() -> None:
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(2_000) < 0.9, 0.0, rng.uniform(1.0, 2.0, 2_000))
+    bins = column_bins(x[:, None], np.ones(2_000), 16)
+    edges = bins.edges[0, : bins.n_edges[0]]
+    assert edges[0] > 0.0
+    assert edges[0] < x[x > 0].min()
+    counts = np.histogram(x[x > 0], [1.0, *edges[1:], 2.0])[0]
+    assert len(counts) >= 12
+    assert counts.max() <= 1.5 * counts.mean()
+
+
+def test_bins_of_weighted_rows_are_those_of_repeated_ones() -> None:
+    rng = np.random.default_rng(0)
+    X, weight = rng.standard_normal((300, 2)), rng.integers(1, 4, 300)
+    weighted, repeated = (
+        column_bins(X, weight.astype(float), 9),
+        column_bins(X.repeat(weight, axis=0), np.ones(weight.sum()), 9),
+    )
+    for name in ("edges", "n_edges", "low", "high", "center", "scale"):
+        np.testing.assert_allclose(getattr(weighted, name), getattr(repeated, name), rtol=1e-12)
+
+
+def test_the_working_model_is_the_ridge_model_on_its_atoms() -> None:
+    X, y = load_diabetes(return_X_y=True)
+    y = y + 0.5
+    learner = StepFeatures(n_features=40, dtype="float64", random_state=0).fit(X, y)
+    learned = ~HeldOut(0.2, learner.seed_).mask(np.arange(len(y)))
+    # amplitudes are those of atoms of one unit, divided by the root of their number
+    phi = learner.transform(X) * np.sqrt(learner.feature_map_.n_features)
+    best = min(learner.history_, key=lambda line: line["held_out_loss"])
+    center, scale = y.mean(), y.std()
+    ridge = Ridge(alpha=best["penalty"]).fit(phi[learned], (y[learned] - center) / scale)
+    expected = (ridge.predict(phi)) * scale + center
+    np.testing.assert_allclose(learner.machine_.predict(X), expected, rtol=1e-5, atol=1e-3)
+
+
+def test_rounds_find_the_product_that_makes_the_target() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(3_000, 5))
+    y = 2.0 * ((X[:, 1] > 0.5) & (X[:, 3] > 0.3)) + 0.1 * rng.standard_normal(3_000)
+    pairs = StepFeatures(depth=2, random_state=0).fit(X[:2_000], y[:2_000]).machine_
+    alone = StepFeatures(depth=1, random_state=0).fit(X[:2_000], y[:2_000]).machine_
+    errors = [np.sqrt(np.mean((model.predict(X[2_000:]) - y[2_000:]) ** 2)) for model in (pairs, alone)]
+    # a threshold lies within half a bin of a 64th of the rows of the true one
+    assert errors[0] < 0.2
+    assert errors[1] > 0.3
+
+
+def test_depth_bounds_the_factors_and_atoms_are_sentences() -> None:
+    X, y = make_friedman1(500, random_state=0)
+    learner = StepFeatures(depth=2, n_features=30, random_state=0).fit(X, y)
+    assert learner.feature_map_.projection.n_factors.max() <= 2
+    assert len(learner.atoms_) == learner.transform(X).shape[1] <= 30
+    assert all("x[" in atom for atom in learner.atoms_)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_rounds_by_passes_find_what_rounds_in_memory_find(classes: int) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((900, 4))
+    y = np.digitize(X[:, 0] * (X[:, 1] > 0), [0.2, 0.7]) % classes
+    ds = as_dataset(X, y)
+    inside = StepFeatures(n_features=30, random_state=0).fit(ds)
+    passes = StepFeatures(n_features=30, random_state=0, search_rows=None).fit(ds)
+    assert inside.atoms_ == passes.atoms_
+    np.testing.assert_allclose(inside.coef_, passes.coef_, rtol=1e-3, atol=1e-4)
+
+
+def test_a_store_in_other_blocks_gives_the_same_atoms(tmp_path: Path) -> None:
+    X, y = make_friedman1(700, random_state=0)
+    stores = [create_dataset(tmp_path / f"{rows}.zarr", X, y, rows_a_block=rows) for rows in (128, 700)]
+    fitted = [StepFeatures(n_features=25, random_state=0).fit(store) for store in stores]
+    assert fitted[0].atoms_ == fitted[1].atoms_
+
+
+def test_steps_keep_the_promises_of_learners() -> None:
+    check_learner(StepFeatures(n_features=20, depth=2))
+
+
+def test_weight_two_is_the_row_twice() -> None:
+    X, y = make_friedman1(400, random_state=0)
+    weight = np.random.default_rng(0).integers(0, 3, 400)
+    learner = StepFeatures(n_features=20, random_state=0)
+    store = as_dataset(X, y, weight.astype(float))
+    weighted = learner.fit(store).machine_
+    assert np.isfinite(weighted.predict(X)).all()
+    assert weighted.score(X, y) > 0.8
+
+
+def test_a_model_comes_back_from_its_file(tmp_path: Path) -> None:
+    X, y = make_friedman1(400, random_state=0)
+    model = dkl.KernelRegressor(StepFeatures(n_features=20), solver="newton", alpha="auto", random_state=0).fit(X, y)
+    model.save(tmp_path / "model.zarr")
+    again = dkl.load_model(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    assert again.features_.atoms_ == model.features_.atoms_
+
+
+def test_a_plan_says_what_the_fit_will_read_and_hold() -> None:
+    X, y = make_friedman1(400, random_state=0)
+    inside, passes = (plan(StepFeatures(n_features=20, search_rows=rows), as_dataset(X, y)) for rows in (400, None))
+    assert inside.n_passes == 2
+    assert passes.n_passes > 4
+    assert passes.held["histograms"] > 0
+
+
+def test_the_rule_that_ends_rounds_is_patience() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((600, 3)), rng.standard_normal(600)
+    learner = StepFeatures(patience=3, random_state=0).fit(X, y)
+    assert "no lower loss on held-out rows in 3 rounds" in learner.message_
+    losses = [line["held_out_loss"] for line in learner.history_]
+    best = int(np.argmin(losses))
+    assert len(losses) - 1 - best >= 3 or losses[best] > losses[-4] * (1 - 1e-3)
+
+
+def test_a_column_of_one_value_is_no_step_and_none_at_all_is_refused() -> None:
+    X, y = make_friedman1(300, random_state=0)
+    X[:, 2] = 7.0
+    learner = StepFeatures(n_features=20, random_state=0).fit(X, y)
+    assert 2 not in learner.feature_map_.projection.columns
+    with pytest.raises(ValueError, match="no column takes two values"):
+        StepFeatures(random_state=0).fit(np.ones((50, 2)), np.arange(50.0))
+
+
+def test_log_loss_is_for_two_classes() -> None:
+    X, y = make_friedman1(100, random_state=0)
+    with pytest.raises(ValueError, match="log_loss' is for two classes, and the targets are numbers"):
+        StepFeatures(loss="log_loss").fit(X, y)
+    with pytest.raises(ValueError, match="targets are 3 classes"):
+        StepFeatures(loss="log_loss").fit(X, np.arange(100) % 3)
+
+
+def test_a_driver_needs_no_rows_to_say_its_memory() -> None:
+    problem = StepFeatures(n_features=20)._problem(as_dataset(*make_friedman1(100, random_state=0)), None, 0)
+    assert all(nbytes > 0 for nbytes in StepDriver().memory(problem, 40).values())
