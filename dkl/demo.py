@@ -58,6 +58,7 @@ class DemoResult:
             setting: {learner: comparison.scores(learner) for learner in comparison.learners}
             for setting, comparison in self.settings.items()
         }
+        # Both settings were compared at the same sizes.
         sizes = self.settings[MEDIAN].n_features
         return ComparisonDisplay(sizes, lines, measure=f"test {self.measure}", baseline=BASELINE, title=self.dataset)
 
@@ -152,5 +153,6 @@ def compare(
 
 def learners(family: Family, largest: int, task: str | None = "classification") -> dict[str, Estimator]:
     """Every learner of features that has a meaning for the task, for sizes up to `largest`; the baseline first."""
+    # Tuned machines predict by themselves and have no place among features under one machine.
     names = [name for name in learners_for(task) if name in learner_keys()]
     return {type(entry).__name__: entry for entry in entries_of(names, largest, task, family, "standard").values()}

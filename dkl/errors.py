@@ -82,6 +82,7 @@ class Problems:
             *first, last = str(error).split("\n")
             notes = ", ".join(getattr(error, "__notes__", ()))
             lines += [*first, f"{last} ({notes})" if notes else last]
+        # A file with ten thousand wrong rows needs an error, not a log.
         shown = lines[: self.MOST] + ([f"and {len(lines) - self.MOST} more"] if len(lines) > self.MOST else [])
         # A list that mixes both kinds is about values: a ValueError is what callers of a check expect.
         kind = TypeError if all(isinstance(error, TypeError) for error in self._errors) else ValueError
@@ -121,6 +122,7 @@ def located(place: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        # The innermost block knows best: an outer one would only name the whole pass.
         if not any(note.startswith("at ") for note in getattr(error, "__notes__", ())):
             error.add_note(f"at {place}")
         raise

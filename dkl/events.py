@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+# Bars, logs, histories and scikit-learn's callbacks all read these four.
 Kind = Literal["started", "advanced", "finished", "note"]
 
 

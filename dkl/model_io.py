@@ -41,8 +41,11 @@ KIND = "model"
 # How a fit was run says nothing about the model, and may hold what no file should: callables, paths.
 _RUN_PARAMETERS = frozenset({"progress", "checkpoint", "memory_limit", "sums"})
 _RUN_FIELDS = frozenset({"device", "provenance_", "stats_"})
+# Arrays are numbered in the order in which the tree names them; nothing else may lie in the folder.
 _ARRAY_NAME = re.compile(r"[0-9]{1,9}")
+# scikit-learn's convention: what a fit has learned ends with an underscore.
 _ATTRIBUTE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*_")
+# Of scikit-learn's own estimators so much is needed to predict; the rest differs between its versions.
 _SKLEARN_ATTRIBUTES = frozenset({"coef_", "intercept_", "classes_", "n_features_in_", "t_"})
 _DTYPE = re.compile(r"\|O|[<>|][biuf][0-9]+|[<>][U][0-9]+")
 _NUMERIC_KINDS = "biuf"
@@ -162,6 +165,7 @@ def content_hash(model: object) -> str:
     """
     arrays: list[np.ndarray] = []
     tree = _without_run(_encode(model, type(model).__name__, arrays))
+    # Sorted keys and little-endian arrays make the digest the same on every machine.
     digest = hashlib.sha256(json.dumps(tree, sort_keys=True).encode())
     for array in arrays:
         digest.update(f"{array.dtype.str} {array.shape}".encode())
@@ -244,6 +248,7 @@ def _encode(value: object, path: str, arrays: list[np.ndarray]) -> Any:
     if isinstance(value, np.ndarray):
         return _encode_array(value, path, arrays)
     if isinstance(value, np.generic):
+        # A NumPy number keeps its type this way; as a plain one a float32 would come back as a float64.
         return {"scalar": _encode_array(np.asarray(value), path, arrays)}
     if isinstance(value, np.dtype):
         return {"dtype": value.str}
@@ -328,6 +333,7 @@ class _Reader:
 
     def decode(self, tree: object) -> Any:
         """The value of a JSON tree."""
+        # JSON has numbers of any length, and to parse or multiply one of a gigabyte would take forever.
         is_large = isinstance(tree, int) and tree.bit_length() > _LONGEST_INTEGER
         if is_large or (isinstance(tree, float) and not math.isfinite(tree)):
             raise StoreError("the model file holds a number that is too large; it is damaged")
@@ -405,6 +411,7 @@ class _Reader:
             raise CorruptChunkError(f"array {name} is not stored in one piece, as models are; save the model again")
         if stored.size:
             key = stored.metadata.encode_chunk_key((0,) * stored.ndim)
+            # zarr reads a missing chunk as zeros without a word, so the chunk itself is asked for first.
             content = place.read(key)
             if content is None:
                 raise CorruptChunkError(f"the values of array {name} are missing; save the model again")
@@ -415,6 +422,7 @@ class _Reader:
 
     def _allow(self, n_bytes: int, stored_bytes: int, what: str) -> None:
         """Count bytes that are about to be taken, against those on disk that ask for them."""
+        # All arrays together count: many small lies would add up as well.
         self.counted["decoded"] += n_bytes
         self.counted["stored"] += stored_bytes
         allowed = max(_ALLOWED_BYTES, _ALLOWED_RATIO * self.counted["stored"])
@@ -440,6 +448,7 @@ class _Reader:
             raise StoreError(f"the {name} in the model file has no fields; the file is damaged")
         cls = self._class(name)
         values = {name: self.decode(value) for name, value in fields.items()}
+        # Classes with a text form of their own (schemas, encodings) check it when they read it.
         if hasattr(cls, "from_json"):
             return cls.from_json(values["json"])
         if dataclasses.is_dataclass(cls):

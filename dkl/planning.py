@@ -169,6 +169,7 @@ class Plan:
     def __repr__(self) -> str:
         table = self.cells()
         widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+        # Columns are padded to their widest cell.
         lines = [
             "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
         ]
@@ -229,6 +230,12 @@ def plan(learner: Planned, dataset: object, y: object = None) -> Plan:
     finally:
         backend.close()
     flops_per_second, bytes_per_second = product_rate(), _read_rate(rows)
+    # A plan of a fit that would be refused for want of a GPU says so, and is a plan all the same.
+    try:
+        wanted = getattr(learner, "device", None)
+        device = "" if wanted is None else str(choose_device(wanted))
+    except RuntimeError as error:
+        device = str(error)
     passes = []
     for (records, calls), memory in zip(kinds, memories, strict=True):
         costs = [_cost(record, rows) for record in records]
@@ -236,6 +243,7 @@ def plan(learner: Planned, dataset: object, y: object = None) -> Plan:
         # The steps of a fold follow each other, so that no second slot can shorten them: a pass takes at least their
         # time.
         flops = serial + sum(cost.flops for cost in costs)
+        # Rows in memory are read for nothing; those of a store are read by every process at once.
         stored = rows.source.stored_nbytes
         computing = max(flops / slots.total(), serial) / flops_per_second
         reading = stored / (bytes_per_second * len(slots)) if stored else 0.0
@@ -249,16 +257,8 @@ def plan(learner: Planned, dataset: object, y: object = None) -> Plan:
         bytes_per_second,
         held=learner.planned_memory(whole) if hasattr(learner, "planned_memory") else {},
         is_cluster=backend.is_cluster,
-        device=_device_of(getattr(learner, "device", None)),
+        device=device,
     )
-
-
-def _device_of(device: str | None) -> str:
-    """Where a fit with this parameter would compute, or why it would be refused; empty for a learner without one."""
-    try:
-        return "" if device is None else str(choose_device(device))
-    except RuntimeError as error:
-        return str(error)
 
 
 def _memory(
@@ -279,6 +279,7 @@ def _memory(
 def _cost(record: Record, rows: Dataset) -> Cost:
     """Of one pass of a record; drawing a sample is a few operations a row."""
     if isinstance(record, RowSample):
+        # A hash of three rounds and a comparison with the largest key so far.
         return Cost(50.0 * rows.n_rows)
     return record.cost(rows.n_rows, rows.n_columns)
 
@@ -286,6 +287,7 @@ def _cost(record: Record, rows: Dataset) -> Cost:
 def product_rate() -> float:
     """Operations of a float32 matrix product a second of the processor, on one thread: the best of three."""
     m, n, k = _TRIAL_SHAPE
+    # Ones, since denormal numbers or NaN would make the product slower than it is.
     left, right = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
     with one_blas_thread():
         left @ right
@@ -299,6 +301,7 @@ def _read_rate(rows: Dataset) -> float:
     source = rows.source
     if not source.stored_nbytes or not rows.n_rows:
         return float("inf")
+    # The largest block: the last one may hold a few rows only, and say nothing about the rate.
     index = int(np.argmax(source.block_rows))
     reader, ticket = source.reader(), source.ticket(index)
     seconds = _timed(lambda: reader.load(ticket))

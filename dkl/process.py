@@ -37,6 +37,7 @@ def _allowed_cores() -> int:
 @cache
 def cpu_quota() -> float | None:
     """CPUs that the control groups of this process grant it, the least of all levels; None without a quota."""
+    # The files are read once: a quota that is changed later is not noticed, and no pass has to read files.
     return min(_quotas(_CGROUPS, _OWN_CGROUPS), default=None)
 
 
@@ -89,6 +90,7 @@ def _forget_dask_of_parent() -> None:
     """Dask's pools of threads are the parent's, and so are its connections to clusters: the child makes its own."""
     threaded: Any = sys.modules.get("dask.threaded")
     if threaded is not None:
+        # A thread of the parent may have held the lock at the fork; it would stay locked here forever.
         threaded.pools_lock = threading.Lock()
         threaded.pools.clear()
         threaded.default_pool = None

@@ -112,6 +112,7 @@ class Tally:
 
 def log_event(event: Event) -> None:
     """Beginnings, endings and notes to the log "dkl" at level INFO, each step at level DEBUG."""
+    # A log at INFO has a line for each stretch of work, not one for each block.
     level = logging.DEBUG if event.kind == "advanced" else logging.INFO
     if not LOG.isEnabledFor(level):
         return
@@ -173,6 +174,7 @@ class ProgressBar:
                 bar.remove_task(self._lines.pop(finished[0]))
             self._lines[event.name] = bar.add_task(event.name, total=event.total or None, metrics="")
         elif event.name not in self._under_way:
+            # The same pass of the next round: its line starts anew.
             bar.reset(self._lines[event.name])
         self._under_way.add(event.name)
         # Work without a known end (rounds) keeps the lines of its passes together; its own line is shown once a round
@@ -193,6 +195,7 @@ class ProgressBar:
             return
         self._under_way.discard(event.name)
         line = self._lines[event.name]
+        # A stretch of work that was broken off stops where it stood, so that the bar shows how far it came.
         if event.detail.get("failed"):
             self._bar.stop_task(line)
         else:

@@ -42,6 +42,7 @@ class LearnerEntry:
     @property
     def learner_class(self) -> Any:
         """The class, imported now."""
+        # Importing all learners takes a second, and a table of names must not cost that.
         return getattr(importlib.import_module(self.module), self.name)
 
 
@@ -60,6 +61,7 @@ LEARNERS = (
     LearnerEntry("leverage", "LeverageFeatures", "dkl.methods.leverage.learner"),
     LearnerEntry("peaks", "PeakFeatures", "dkl.methods.peaks.learner", exact_head=True),
     LearnerEntry("margin", "MarginFeatures", "dkl.methods.margin.learner", exact_head=True),
+    LearnerEntry("nystrom", "NystromFeatures", "dkl.methods.nystrom.learner", exact_head=True),
     LearnerEntry("steps", "StepFeatures", "dkl.methods.steps.learner", exact_head=True),
     # All of its candidates are solved for together in one quadratic program, so it is given few.
     LearnerEntry("joint", "JointFeatures", "dkl.methods.density.joint_learner", compared_candidates=1),
@@ -121,6 +123,7 @@ STORED = {
     "LandmarkProjection": "dkl.features.landmark_projection",
     "SharedLandmarkProjection": "dkl.features.landmark_projection",
     "HarmonicProjection": "dkl.features.harmonic_projection",
+    "NystromProjection": "dkl.features.nystrom_projection",
     "StepProjection": "dkl.features.step_projection",
     "Scaler": "dkl.features.scaling",
     "TableEncoding": "dkl.data.ingest.encoding",

@@ -29,6 +29,7 @@ _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "th{text-align:left;vertical-align:top;padding-right:1.5rem;font-weight:600}code{font-size:13px}"
 )
+# By this beginning a page is recognised as one of ours, which may be replaced.
 _HEAD = "<!doctype html><html lang='en'><meta charset='utf-8'><title>"
 
 
@@ -86,6 +87,7 @@ class Report:
         OSError
             With the path, when it cannot be written; a page that was there is as it was.
         """
+        # A page is one file: styles and the picture are in it.
         formats = {".html": self.to_html, ".json": self.to_json, ".txt": lambda: f"{self!r}\n"}
         page = formats[check_format(path)]()
         with written_whole(path) as hidden:
@@ -160,7 +162,7 @@ def report(model: Reported | str | Path, data: Dataset | Mapping[str, Dataset] |
         raise TypeError(f"data is of type {type(data).__name__}; expected a Dataset, or a dict of Datasets by name")
     # All rows are checked before the first score, since scores of rows that have changed would say something else.
     for dataset in scored.values():
-        _check_unchanged(page.origin, dataset)
+        page.check_unchanged(dataset)
     return Report(
         {
             "model": page.model_facts(),
@@ -176,17 +178,6 @@ def report(model: Reported | str | Path, data: Dataset | Mapping[str, Dataset] |
     )
 
 
-def _check_unchanged(origin: Provenance, dataset: Dataset) -> None:
-    """Raise StoreError where rows of the store and the split of the fit are no longer those that were fitted."""
-    same = origin.fingerprint and dataset.store and (dataset.store, dataset.name) == (origin.store, origin.view)
-    if same and fingerprint_of(dataset) != origin.fingerprint:
-        view = f"split {dataset.name!r} of " if dataset.name else ""
-        raise StoreError(
-            f"{view}{dataset.store!r} has changed since the fit: its fingerprint is {fingerprint_of(dataset)[:12]}, "
-            f"that of the fit {origin.fingerprint[:12]}; fit the model again, or give the rows that it was fitted on"
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class _Page:
     """The sections of a report as facts: JSON values by the words that a person reads."""
@@ -194,6 +185,18 @@ class _Page:
     model: Any
     features: Any
     origin: Provenance
+
+    def check_unchanged(self, dataset: Dataset) -> None:
+        """Raise StoreError where rows of the store and the split of the fit are no longer those that were fitted."""
+        origin = self.origin
+        same = origin.fingerprint and dataset.store and (dataset.store, dataset.name) == (origin.store, origin.view)
+        if same and fingerprint_of(dataset) != origin.fingerprint:
+            view = f"split {dataset.name!r} of " if dataset.name else ""
+            raise StoreError(
+                f"{view}{dataset.store!r} has changed since the fit: its fingerprint is "
+                f"{fingerprint_of(dataset)[:12]}, that of the fit {origin.fingerprint[:12]}; fit the model again, or "
+                "give the rows that it was fitted on"
+            )
 
     def model_facts(self) -> dict[str, Any]:
         """What the model is, and how its fit ended, as it says itself."""
@@ -227,6 +230,8 @@ class _Page:
         if not origin.place:
             return {"place": "unknown: the model was fitted by an older dkl"}
         facts: dict[str, Any] = {"place": origin.place, "split": origin.view or "all rows"}
+        # Rows in memory have no fingerprint unless they were hashed on the way, and weights may stand for repeated
+        # rows.
         facts |= {"fingerprint": origin.fingerprint or "none", "rows": origin.rows, "columns": origin.columns}
         if origin.total_weight != origin.rows:
             facts["total weight"] = origin.total_weight
@@ -344,6 +349,7 @@ def _shown(label: str, value: object) -> str:
 def _curve_text(curve: Mapping[str, Sequence[Any]]) -> str:
     """A table of at most a dozen rounds, the last one among them."""
     n_rounds = len(next(iter(curve.values())))
+    # Evenly spaced rounds, the first and the last among them.
     kept = np.unique(np.linspace(0, n_rounds - 1, min(n_rounds, _LINES)).astype(int))
     table = [["round", *curve]]
     for at in kept:
@@ -374,11 +380,13 @@ def _picture(curve: Mapping[str, Sequence[Any]]) -> str:
     ys = ys if name == "held-out loss" else curve.get("loss") or curve.get("objective") or []
     xs = curve.get("n_features") or list(range(len(ys)))
     points = np.array([(x, y) for x, y in zip(xs, ys, strict=True) if x is not None and y is not None])
+    # A line needs two points; a learner of one round has no curve.
     if len(points) < 2:
         return ""
     low, span = points.min(axis=0), np.maximum(np.ptp(points, axis=0), np.finfo(float).tiny)
     # The data's corners go to those of the picture; the vertical axis of SVG points down, hence the negative height.
     at = (points - low) / span * [560, -140] + [20, 150]
+    # One decimal is a tenth of a pixel.
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
     text = f"{name} over {'features' if 'n_features' in curve else 'rounds'}: {points[0, 1]:.4g} to {points[-1, 1]:.4g}"
     line = f"<polyline points='{path}' fill='none' stroke='#1f77b4' stroke-width='2'/>"

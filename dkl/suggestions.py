@@ -122,6 +122,7 @@ def suggest(
     >>> type(suggestion.estimator).__name__, suggestion.reasons[0].startswith("Rows: 569 of 2 classes")
     ('KernelClassifier', True)
     """
+    # A generator would give another answer for the same call, and a suggestion is to be looked up again.
     random_state = whole_number(random_state, "random_state")
     beside = BesideFeatures(data, groups, times)
     dataset = beside.held(as_dataset(beside.X, y, task=task))

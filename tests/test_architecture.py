@@ -90,16 +90,6 @@ IMPURE_HEADS = {"fitting", "incremental", "mixed_blocks", "newton", "refinement"
 CYCLES = {
     frozenset(
         {
-            "dkl.machines.kernel_machines",
-            "dkl.machines.machine",
-            "dkl.machines.suggest",
-            "dkl.machines.from_learner",
-            "dkl.methods.margin.learner",
-            "dkl.methods.modelled",
-        }
-    ): "`machine_` gives a learner's working model as a machine, and machines know learners by name",
-    frozenset(
-        {
             "dkl.explain.contributions",
             "dkl.explain.dependence",
             "dkl.explain.importance",

@@ -1,12 +1,13 @@
-"""The suite of tables: splits and figures are as defined, a run goes on where it was, bad input is refused."""
+"""The suite of tables: splits and figures are what their definitions say, a run goes on where it was broken off."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import runpy
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def suite() -> dict[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three small sets: numbers, labels with texts and gaps, one class by time."""
+    """Three small sets with texts and gaps: numbers, labels, and a single class by time."""
     generator = np.random.default_rng(0)
     frame = pd.DataFrame(generator.normal(size=(200, 3)), columns=["a", "b", "target"]).astype({"b": np.float32})
     frame["text"] = generator.choice(["x", "y", "z"], 200)
@@ -152,9 +153,9 @@ def test_the_page_has_differences_on_the_same_splits_ranks_and_signs() -> None:
     text = paged(lines, list(scores), 2, ["lightgbm", "linear", "dkl"])
     gains = [0.05, 0.02]
     error = abs(gains[0] - gains[1]) / 2
-    assert f"| 0.7850 (+0.0350 ± {error:.4f}), 2.0 s, 10 MB |" in text
+    assert f"| 0.7850 (+0.0350 ± {error:.4f}), 2.00 s, 10 MB |" in text
     # the split that dkl refused is out of its mean, its difference, and its ranks
-    assert "| 0.9000 (+0.1000), 2.0 s, 10 MB, 1 of 2 splits |" in text
+    assert "| 0.9000 (+0.1000), 2.00 s, 10 MB, 1 of 2 splits |" in text
     assert "- dkl on three, refused: no such rows, please" in text
     # ranks: one dkl, lightgbm, linear; two linear, then a tie; three lightgbm, linear, dkl without a score
     assert "| lightgbm | 1.83 | 2 |  |" in text
@@ -184,13 +185,15 @@ def test_a_single_split_by_time_has_the_error_of_its_blocks() -> None:
     assert f"(+0.0500 ± {error:.4f})" in paged(lines, ["t"], 5, ["lightgbm", "dkl"], by_time="t")
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # interpret's pictures do not show missing values
 @pytest.mark.parametrize("arm", ["lightgbm", "lightgbm-tuned", "hist-boosting", "linear", "rbf-svm", "ebm", "dkl"])
 def test_every_arm_takes_texts_gaps_and_labels(arm: str) -> None:
     from table_arms import ARMS, Fit
     from table_fits import predicted, small_tables
 
     pytest.importorskip(ARMS[arm].module)
-    for rows, has_numbers in small_tables():
+    # those with texts and gaps
+    for rows, has_numbers in islice(small_tables(), 3):
         fit = Fit(has_numbers, budget=0.2, is_warming=arm == "ebm")
         found = predicted(ARMS[arm].make(fit).fit(rows.X, rows.y), rows, has_numbers).figures()
         if arm != "ebm":
@@ -208,9 +211,9 @@ def test_columns_are_days_categories_up_to_a_limit_and_numbers() -> None:
     assert list(found["c1"].cat.categories) == ["a", "b"]
     assert found["c1"].isna().tolist() == [False, False, False, True]
     assert found["c2"].tolist() == [1.0, 0.0, 1.0, 1.0]
-    texts = pd.DataFrame({"text": ["a", "b", "a", "c", "c", None]})
-    limited = Columns(most_categories=3).fit(texts)
-    assert limited.transform(texts)["c0"].tolist()[:5] == ["a", OTHER, "a", "c", "c"]
+    texts = pd.DataFrame({"text": ["a", "b", "a", "c", "a", None]})
+    limited = Columns(most_categories=2).fit(texts)
+    assert limited.transform(texts)["c0"].tolist()[:5] == ["a", OTHER, "a", OTHER, "a"]
     new = limited.transform(pd.DataFrame({"text": ["new", None]}))
     assert new["c0"].tolist()[0] == OTHER
     assert new["c0"].isna().tolist() == [False, True]
@@ -233,15 +236,14 @@ def test_a_run_goes_on_where_it_was_broken_off(suite: dict[str, Any], folder: Pa
     # a line that was only half written is fitted again, and nothing else
     written = out.read_text().splitlines(keepends=True)
     out.write_text("".join(written[:-2]) + written[-2][:40])
-    half = [suite["Results"](out).lines]
-    assert len(half[0]) == len(lines) - 2
+    assert len(suite["Results"](out).lines) == len(lines) - 2
     out.write_text("".join(written))
     worker = suite["Suite"].run.__globals__["Worker"]
     asked: list[Any] = []
 
     def measure(self: Any, job: Any) -> dict[str, Any]:
         asked.append((job.table.name, job.seed))
-        return replace_status(lines, job)
+        return of_job(lines, job)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "measure", measure)
@@ -258,7 +260,7 @@ def test_a_run_goes_on_where_it_was_broken_off(suite: dict[str, Any], folder: Pa
         suite["main"](given)
 
 
-def replace_status(lines: list[dict[str, Any]], job: Any) -> dict[str, Any]:
+def of_job(lines: list[dict[str, Any]], job: Any) -> dict[str, Any]:
     return next(one for one in lines if (one["set"], one["seed"]) == (job.table.name, job.seed))
 
 
@@ -323,10 +325,10 @@ def test_a_folder_that_is_none_is_refused(
 
 def test_a_target_that_is_not_there_is_refused(suite: dict[str, Any], folder: Path) -> None:
     changed(folder, "labels", target="nothing")
-    with pytest.raises(ValueError, match=r"has no column 'nothing', which sets\.json names for set 'labels'"):
+    with pytest.raises(ValueError, match=r"has no column 'nothing', which sets.json names for set 'labels'"):
         suite["read_sets"](folder)["labels"].split(0)
     changed(folder, "labels", target="text")
-    with pytest.raises(ValueError, match="the target 'text' is missing in row 0; leave such rows out"):
+    with pytest.raises(ValueError, match="the target 'text' is missing in row 0"):
         suite["read_sets"](folder)["labels"].split(0)
 
 
@@ -346,7 +348,4 @@ def test_options_that_are_none_are_refused(
     (folder / "sets.json").write_text((folder / "sets.json").read_text() + "\n")
     with pytest.raises(SystemExit):
         suite["main"](["--data", str(folder), *(option.format(folder=folder) for option in options)])
-    found = capsys.readouterr().err
-    import re
-
-    assert re.search(told, found), found
+    assert re.search(told, capsys.readouterr().err)

@@ -41,6 +41,8 @@ def busy_ratios(
     n_rows, n_columns, n_features : int
     repeats : int
     """
+    # A thread of BLAS that waits for another one spins; on a core that a busy process shares it waits for whole time
+    # slices.
     with tempfile.TemporaryDirectory(prefix="dkl-bench-") as folder, busy_process():
         for name, call in paths_over_rows(folder, n_rows, n_columns, n_features).items():
             contexts: dict[str, Callable[[], AbstractContextManager[None]]] = {
@@ -67,6 +69,7 @@ def busy_ratios(
 @contextmanager
 def busy_process() -> Iterator[None]:
     """Another process that does nothing but use a core."""
+    # A process, not a thread: the interpreter's lock would slow a thread down, and with it what is measured.
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         yield
@@ -82,6 +85,7 @@ def paths_over_rows(folder: str, n_rows: int, n_columns: int, n_features: int) -
     X = np.random.default_rng(0).standard_normal((n_rows, n_columns), dtype=np.float32)
     y = X[:, 0] * X[:, 1] > 0
     rows = create_dataset(f"{folder}/rows.zarr", X, y)
+    # Sixteen blocks: more tasks than cores, as rows out of memory would have.
     lazy = da.from_array(X, chunks=(max(1, n_rows // 16), n_columns))
     few, labels = X[:_FITTED_ROWS], y[:_FITTED_ROWS]
     features = RandomFeatures(n_features=n_features, random_state=0)

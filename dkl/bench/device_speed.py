@@ -60,6 +60,7 @@ def device_speeds(
     """
     generator = np.random.default_rng(0)
     X = generator.standard_normal((n_rows, n_columns), dtype=np.float32)
+    # Labels that no linear function of the columns tells, so that steps have something to learn.
     labels = (X[:, :8].prod(axis=1) > 0).astype(np.int64)
     feature_map = Gaussian(sigma=float(np.sqrt(n_columns))).draw(n_frequencies, n_columns, seed=0)
     signs = 2.0 * labels - 1.0
@@ -103,12 +104,14 @@ def _speed(name: str, compute: Callable[[Device], np.ndarray], gpu: Device, repe
     """The times of one computation on both devices, and how far its results are apart."""
     cpu_seconds, expected = _timed(compute, "cpu", repeats)
     gpu_seconds, result = _timed(compute, gpu, repeats)
+    # Relative to the largest number: entries near 0 are differences of large ones, on both devices.
     difference = np.abs(result - expected).max() / max(np.abs(expected).max(), np.finfo(float).tiny)
     return Speed(name, cpu_seconds, gpu_seconds, float(difference))
 
 
 def _timed(compute: Callable[[Device], np.ndarray], device: Device, repeats: int) -> tuple[float, np.ndarray]:
     """The least time of the repetitions after a first call, and the result."""
+    # The first call compiles kernels and warms up the device, and its result is the one that is compared.
     result, least = np.asarray(compute(device), dtype=np.float64), np.inf
     for _ in range(repeats):
         started = time.perf_counter()

@@ -65,6 +65,7 @@ def kernel_ratios(
     repeats : int
         Interleaved repetitions; the least time of each side counts.
     """
+    # Passes give each block to one thread, so that the speed of one thread is what counts.
     with threadpool_limits(1):
         for d in OF_NUMPY:
             yield from _dense_ratios(n_rows, d, n_frequencies, repeats)
@@ -114,6 +115,7 @@ def least_seconds(functions: Mapping[str, Callable[[], object]], repeats: int) -
     for function in functions.values():
         function()
     least = dict.fromkeys(functions, np.inf)
+    # In turns, so that a slow minute of the machine meets all of them.
     for _ in range(repeats):
         for name, function in functions.items():
             start = time.thread_time()

@@ -36,11 +36,13 @@ def tiled_digits(n_rows: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarra
 
     images, labels = load_digits(return_X_y=True)
     images = (images / 16.0).astype(np.float32)
+    # The images of each digit by number, to draw from.
     of_label = [np.flatnonzero(labels == label) for label in range(10)]
     generator = np.random.default_rng(seed)
     for start in range(0, n_rows, ROWS_AT_ONCE):
         y = generator.integers(0, 10, min(ROWS_AT_ONCE, n_rows - start))
         X = generator.standard_normal((len(y), N_COLUMNS), dtype=np.float32)
+        # Noise makes every row different, so that compression cannot make the dataset small.
         X *= 0.3
         for label, known in enumerate(of_label):
             rows = np.flatnonzero(y == label)

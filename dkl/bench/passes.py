@@ -103,6 +103,7 @@ def _store_against_memory(n_rows: int, n_columns: int, n_frequencies: int, repea
 def _tiny_blocks(n_blocks: int) -> Iterator[Measure]:
     """Blocks with next to no work: what is left is the driver's time and memory for each."""
     X = np.ones((2 * n_blocks, 4), np.float32)
+    # Two rows a block: a hundred thousand tasks whose own work is nothing.
     source = ArraySource(X, rows_a_block=2)
     source.block_nbytes  # noqa: B018 - looks at every block once, which is not the pass's time
     process, resident = psutil.Process(), []
@@ -116,6 +117,7 @@ def _tiny_blocks(n_blocks: int) -> Iterator[Measure]:
     milliseconds = (time.perf_counter() - started) / n_blocks * 1e3
     name = f"{n_blocks:,} tiny blocks"
     yield Measure(f"{name}: ms a block, at most", milliseconds, MOST_MS_A_BLOCK, "ms", at_least=False)
+    # A driver that kept a result or a task for each block would grow with their number.
     growth = (max(resident) - resident[0]) / 1e6
     yield Measure(f"{name}: MB that the process grows, at most", growth, MOST_GROWTH_MB, "MB", at_least=False)
 

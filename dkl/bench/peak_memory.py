@@ -47,7 +47,7 @@ class MemoryResult:
 def measure_memory(
     gigabytes: Sequence[float] = (2.0, 8.0), *, directory: str | None = None, n_workers: int = 2
 ) -> Iterator[MemoryResult]:
-    """Write a dataset of each size, learn aligned features on it and fit a classifier, and watch every process.
+    """Write a dataset of each size, learn aligned features on it and fit a classifier; note every process's peak.
 
     Nothing is limited by hand: these are the peaks of the defaults.
 
@@ -72,6 +72,7 @@ def measure_memory(
     RuntimeError
         If a measuring process fails; the message holds its last words.
     """
+    # A full disk would spoil an hour's measurement at its end: the room is checked first.
     base = Path(directory or tempfile.gettempdir())
     check_room(base, max(gigabytes))
     for size in gigabytes:

@@ -77,6 +77,7 @@ def alignment_deviation(
         # A mean over pairs of rows is one over floor(n / 2) independent pairs, averaged over the ways to pair rows.
         deviation = float((1.0 + rho) ** (1.0 / k) * math.sqrt(a / math.floor(n_rows / 2.0)))
     value = feature_norm**2 * deviation
+    # An expected alignment may be as low as 0, which a deviation of the learned alignment's own size does not rule out.
     of_weights = {} if alignment is None else {"alignment": alignment}
     return Bound(
         theorem=f"Sinha & Duchi 2016, lemma 1 ({form(as_printed, 'tightened')})",
@@ -192,6 +193,7 @@ def alignment_gap(
     part = eps / 3.0
     candidates = candidate_deviation(n_candidates, rho, k=k, feature_norm=feature_norm, eps=part, as_printed=as_printed)
     rows = alignment_deviation(n_rows, rho, k=k, feature_norm=feature_norm, eps=part, as_printed=as_printed)
+    # Once from the empirical to the expected alignment of the learned weights, once back for the best ones.
     both = 2.0 * rows.value
     if as_printed:
         # The paper rounds ln(sqrt(2) / delta) up to ln(2 / delta).
@@ -250,6 +252,8 @@ def rademacher_bound(
     _check(n_rows, rho, k, feature_norm, 0.5)
     if not norm > 0.0:
         raise ValueError(f"norm is a length of coefficients, positive, got {norm!r}")
+    # By Jensen's and Khintchine's inequalities, from the fourth moment of a sum of n signs, at most 3 n^2; the ball
+    # turns it into a power of 1 + rho.
     share = math.sqrt(2.0 * (1.0 + rho)) if as_printed else 3.0**0.25 * (1.0 + rho) ** (0.5 / k)
     return Bound(
         theorem=f"Sinha & Duchi 2016, lemma 3 ({form(as_printed, 'tightened')})",
@@ -312,9 +316,12 @@ def risk_bound(
     if not nu > 0.0:
         raise ValueError(f"nu is a margin, positive, got {nu!r}")
     n = len(margins)
+    # The machines of length B are one class for all weights in the ball: the learned weights cost nothing extra.
     complexity = rademacher_bound(n, rho, norm=norm, k=k, feature_norm=feature_norm, as_printed=as_printed).value
     # The ramp loss, which is at least the 0-1 loss and 1/nu-Lipschitz: hence the complexity over nu.
     ramp = float(np.clip(1.0 - np.asarray(margins) / nu, 0.0, 1.0).mean())
+    # One changed row moves the largest gap by at most 1/n (McDiarmid); the printed form pays twice more for a
+    # complexity that depends on the sample.
     confidence = 3.0 * math.sqrt(math.log(2.0 / eps) / (2.0 * n)) if as_printed else math.sqrt(-math.log(eps) / (2 * n))
     return Bound(
         theorem=f"Sinha & Duchi 2016, theorem 2 ({form(as_printed, 'tightened')})",

@@ -63,6 +63,7 @@ class Bound:
     def __repr__(self) -> str:
         said = "; vacuous" if self.is_vacuous else ""
         lines = [f"{self.theorem}: {_shown(self.value)} with probability {self.probability:g}{said}"]
+        # The terms tell what would have to change for the bound to say more: rows, candidates, or confidence.
         lines += [f"  {name} = {_shown(term)}" for name, term in self.terms.items()]
         return "\n".join([*lines, *scope(self)])
 

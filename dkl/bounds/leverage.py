@@ -76,6 +76,7 @@ def feature_count(
     if not coherence >= 1.0 - 1e-9:
         raise ValueError(f"coherence is {coherence!r}; the largest score is at least the mean one, so it is at least 1")
     check_eps(eps)
+    # Where d(mu) is tiny the logarithm would fall below 1, and even below 0.
     logarithm = max(1.0, math.log(16.0 * degrees_of_freedom / eps))
     return Bound(
         theorem="Bach 2017, proposition 1",
@@ -211,6 +212,7 @@ def learning_rate(
     else:
         theorem, lam = "Sun et al. 2018, section 3 and appendix E", n ** (-1 / 3)
         n_features, excess_risk = n ** (2 / 3), n ** (-1 / 3)
+    # Theorem 1 takes the Bayes rule to lie in the kernel's space; theorem 2 has a margin between the classes instead.
     realizable = case in ("polynomial", "sub-exponential")
     inferred = "; inferred from section 3, since the appendix is not at hand"
     return LearningRate(

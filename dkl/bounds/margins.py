@@ -75,6 +75,7 @@ def guaranteed_regret(
         value = 0.75 * (C + 2.0 * C**2) * n_rows if as_printed else 1.5 * C * root * steepest
         value /= np.sqrt(rounds)
     else:
+        # alpha is at most C' sqrt(n), C' = 2 C: the last term is the gradient alpha / C' of the loss's conjugate.
         steepest = (1.0 + 2.0 * C * n_rows * root + root) * root
         value = C * steepest**2 * (1.0 + np.log(rounds)) / rounds
     return Bound(
@@ -109,6 +110,7 @@ def played_regret(
     weights : sequence of float or None
         p_t; None weighs all rounds alike.
     """
+    # Zinkevich's analysis with weights: each step brings alpha closer to the best one, or the gradient was short.
     eta = np.asarray(steps, dtype=np.float64)
     p = np.ones_like(eta) if weights is None else np.asarray(weights, dtype=np.float64)
     # Zinkevich's sum telescopes where p / eta never falls; where it does, the fall costs nothing.
@@ -140,6 +142,8 @@ def played_value(
     -------
     Bound
     """
+    # max F(., lambda) is at most the mean of the responses F(alpha_t, lambda_t) plus the regret, by the definition of
+    # regret.
     response = float(np.average(responses, weights=weights))
     return Bound(
         theorem=f"{_PAPER}, theorem 4.1 (corrected, as played)",
@@ -226,6 +230,7 @@ def kernel_complexity(
     as_printed : bool
         Without the constant: not valid for short frequencies.
     """
+    # The contraction lemma takes a sine of an angle for the angle itself: a Lipschitz function that is 0 at 0.
     return float((3.0 * frequency_norm * row_norm + (not as_printed)) * np.sqrt(mass / n_rows))
 
 
@@ -285,6 +290,7 @@ def error_bound(
         of_complexity, uniform = 2.0 * complexity / theta, np.zeros_like(theta)
         confidence = 3.0 * np.sqrt(np.log(2.0 / eps) / (2.0 * n))
     else:
+        # For all theta at once the complexity counts twice, and the choice of theta costs a double logarithm.
         of_complexity, uniform = 4.0 * complexity / theta, np.sqrt(np.log(np.log2(2.0 / theta)).clip(0.0) / n)
         confidence = np.sqrt(np.log(2.0 / eps) / (2.0 * n))
     values = share + of_complexity + uniform + confidence
@@ -388,6 +394,7 @@ def uniform_sample_size(
     True
     """
     check_eps(eps)
+    # R_x R_w bounds every angle w.x: how much potentials can change with w follows from it.
     product = row_norm * frequency_norm
     if as_printed:
         net = n_columns * np.log(2.0 * product / accuracy) - np.log(eps)

@@ -57,7 +57,7 @@ def first_order_bound(
     Letarte, Morvant & Germain 2019, corollary 2.
     """
     check_losses_of_pairs(n_rows, t, eps)
-    # Each row's own bound has n - 1 other rows; adding up the rows costs another share of the kind.
+    # One term for the n - 1 other rows that a row's own loss is a mean over, one for the mean over the n rows.
     spread = 8.0 / (n_rows - 1.0) if as_printed else 1.0 / (n_rows - 1.0) + 1.0 / n_rows
     confidence = 2.0 * math.log((n_rows + 1.0) / eps) / t
     name = f"Letarte et al. 2019, corollary 2 ({form(as_printed, 'tightened')})"
@@ -172,6 +172,8 @@ def divergence_bound(
         moment = (4.0 * n_rows) ** (-conjugate if mu > 2.0 else -0.5 * (mu - 1.0))
     else:
         moment = (2.0 * n_rows) ** -min(0.5, conjugate)
+    # (D_mu + 1)^(1/mu) is the norm of the density; eps enters by Markov's inequality, to the power that the other norm
+    # has.
     excess = moment * (distance + 1.0) ** (1.0 / mu) * eps**-conjugate
     number = "corollary 5" if mu == 2.0 else "theorem 4"
     return Bound(
@@ -196,6 +198,8 @@ def _kl_bound(
     terms: tuple[float, float, float],
 ) -> Bound:
     """Loss, divergence over t as often as `terms` say, variance and confidence."""
+    # Donsker and Varadhan's change of measure: the divergence over t, once for a bound on all rows, twice where each
+    # row has its own.
     times, variance, confidence = terms
     loss, distance = float(weights @ losses), float(kl_from_uniform(weights))
     return Bound(

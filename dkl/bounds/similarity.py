@@ -68,6 +68,7 @@ def landmark_bound(
     """
     check_losses_of_pairs(n_rows, t, eps)
     loss = np.sum(weights * losses, axis=1)
+    # KL(Q_l || uniform), the price of weights that were learned, for each landmark by itself.
     divergence = kl_from_uniform(weights)
     # Hoeffding's lemma for a mean of n - 1 losses in [0, 1]: the logarithm of the moment at t is at most t^2 / (8 (n -
     # 1)).

@@ -126,7 +126,9 @@ def schedules(
             f"eps={eps!r} between 0 and phi / 2 = {phi / 2.0:.4g}"
         )
     N, D = float(n_rows), float(n_frequencies)
+    # The upper rate of lambda in D, by how fast the eigenvalues of the meta-kernel's matrix fall.
     by_features = D ** (-0.5 * (rate + 1.0)) if decay == "polynomial" else math.exp(-0.5 * rate * D) / math.sqrt(D)
+    # The rates of figure 2, each with its constant taken as 1.
     low, high = N ** (eps - phi), N**-eps
     return Schedule((low, min(high, by_features)), (low, high), (D ** (eps - 1.0), D**-eps), N, D, phi)
 
@@ -170,6 +172,8 @@ def inverse_eigenvalue_bound(eigenvalues: np.ndarray, *, gamma: float, as_printe
     if not (math.isfinite(gamma) and gamma > 0.0):
         raise ValueError(f"gamma must be a positive finite number, got {gamma!r}")
     c, low, high = gamma * t.size, float(t.min()), float(t.max())
+    # At this c = gamma D the two extreme eigenvalues give the same value: below it the larger one is worse, above it
+    # the smaller.
     turn = math.sqrt(low * high)
     # (t + c)^2 / t is convex in t and least at t = c: its largest value is at one of the extreme eigenvalues.
     value = max(_inverse(low, c), _inverse(high, c))

@@ -56,6 +56,7 @@ def _program(
     """
 
 
+# The order is that of the help: rows first, then models, then what is done with them.
 data_commands.register(app)
 model_commands.register(app)
 suggest_command.register(app)

@@ -92,17 +92,13 @@ def local_processes(n_workers: int) -> Iterator[None]:
         )
     with cluster, Client(cluster) as client:
         # What fails in a task is raised by the command, and the last words of a worker that ends would only disturb.
-        client.run(_silence_worker)
+        # The method of a logger travels by the logger's name, so it acts on the one of the worker's process.
+        client.run(logging.getLogger("distributed").setLevel, logging.CRITICAL)
         try:
             yield
         except KeyboardInterrupt:
             cluster.sync(_end_workers, cluster)
             raise
-
-
-def _silence_worker() -> None:
-    """Runs in a worker process: keep its log off the terminal, but for what is critical."""
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
 
 
 async def _end_workers(cluster: LocalCluster) -> None:

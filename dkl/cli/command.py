@@ -17,6 +17,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+# 130 is 128 plus the number of SIGINT, as shells have it.
 FAILED, INTERRUPTED = 1, 130
 
 
@@ -33,6 +34,7 @@ class Running:
     @property
     def progress(self) -> bool | None:
         """What learners take as `progress`: off where it would disturb, else shown if somebody watches."""
+        # A bar is drawn on standard error, where a script that reads JSON may collect messages.
         return False if self.quiet or self.json or not sys.stderr.isatty() else None
 
 
@@ -89,11 +91,13 @@ def command(app: typer.Typer, name: str, *, epilog: str = "") -> Callable[[Calla
 
 def paragraphs(text: str) -> str:
     """A docstring whose paragraphs are one line each, so that they fill whatever width the help has."""
+    # Docstrings are wrapped at 120 columns; a help that kept these line ends would be ragged in any other width.
     return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
 
 
 def _signature(function: Callable[..., Any], groups: Mapping[str, type]) -> list[inspect.Parameter]:
     """The parameters of the function with each group replaced by its fields."""
+    # The extras are what typer reads: `Annotated[..., typer.Option(...)]`.
     hints = get_type_hints(function, include_extras=True)
     parameters = []
     for name, parameter in inspect.signature(function).parameters.items():
@@ -165,6 +169,7 @@ def _shown(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
     if isinstance(value, list | tuple | np.ndarray):
+        # A class list of a thousand labels would push everything else off the screen.
         items = [_shown(item) for item in value[:10]]
         return ", ".join(items) + (f", ... ({len(value)} in all)" if len(value) > 10 else "")
     if isinstance(value, float):

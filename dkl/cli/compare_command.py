@@ -46,6 +46,7 @@ class EntryOptions:
 
     def choices(self) -> dict[str, Any]:
         """As `dkl.compare` takes them."""
+        # What is not given stays out, so that the defaults of `dkl.compare` hold here too.
         sizes = {} if self.features is None else {"n_features": self.features}
         family = family_from(FeatureOptions(family=self.family, sigma=self.sigma))
         scaling = None if self.scaling == "none" else self.scaling
@@ -86,6 +87,7 @@ def compare(
     from dkl.model_selection.comparing import compare as compare_learners
 
     started = time.perf_counter()
+    # Files are ingested into the folder; a store stays where it is.
     rows = [] if data.rstrip("/").endswith(".zarr") or is_store(data) else ["rows.zarr"]
     # What may be written is checked before the work: a long comparison must not end in a file that cannot be replaced.
     OutputFolder(output, [*rows, "scores.csv", "dkl-compare.png"], inputs=[data, checkpoint])
@@ -129,6 +131,7 @@ def saved_picture(display: Display, path: Path) -> str | None:
         with written_whole(path) as hidden:
             display.save(hidden)
         return str(path)
+    # matplotlib is not one of the packages that dkl needs.
     except ImportError as error:
         stderr().print(Text.assemble(("No picture: ", "yellow"), str(error)))
         return None

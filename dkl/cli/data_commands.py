@@ -49,6 +49,7 @@ def parse_splits(text: str) -> dict[str, float]:
     try:
         for part in parts:
             name, _, share = (piece.strip() for piece in part.partition("="))
+            # A dict would silently keep the last of two.
             if name in shares:
                 raise ValueError(f"two splits are named {name!r}")
             shares[name] = float(share)
@@ -156,6 +157,7 @@ def ingest(
     """
     if len(files) < 2:
         raise typer.BadParameter("give the files and, last, the store to write: dkl ingest rows.csv rows.zarr")
+    # As with cp and mv, the last of several paths is where to write.
     *sources, store = files
     shares = parse_splits(split)
     from dkl.data.ingest.ingest import ingest as ingest_files
@@ -203,6 +205,7 @@ def verify(store: Store, running: Running) -> Result:
 
     started = time.perf_counter()
     dataset = open_dataset(store)
+    # All chunks are read, also after a fault: a person wants to know whether one is damaged or all.
     faults = dataset.verify()
     if faults:
         raise CorruptChunkError("\n  ".join([f"{store!r} is damaged:", *faults, "write it again from its source"]))

@@ -65,6 +65,7 @@ def demo(
             memory_limit=compute.memory_limit,
             progress=running.progress,
         )
+    # Without matplotlib the table is still worth having.
     picture = saved_picture(result.display(), output / "dkl-demo.png")
     facts = {
         "dataset": result.dataset,
@@ -94,5 +95,6 @@ def _rows(data: str | None, target: str | None, output: Path) -> Dataset:
         rows = ["digits.zarr"]
     else:
         rows = [] if data.rstrip("/").endswith(".zarr") or is_store(data) else ["rows.zarr"]
+    # The user's own store is not written to, so only files that are ingested need a place in the folder.
     OutputFolder(output, [*rows, "dkl-demo.png"], inputs=[data])
     return digits_dataset(output / "digits.zarr") if data is None else own_dataset(data, target, output / "rows.zarr")

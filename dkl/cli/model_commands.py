@@ -43,6 +43,7 @@ def chosen_split(store: str, wanted: str | None, usual: str) -> Dataset:
     from dkl.data.dataset import open_dataset
 
     dataset = open_dataset(store)
+    # `--split ''` asks for all rows of a store that has splits.
     if wanted is not None:
         return dataset[wanted] if wanted else dataset
     return dataset[usual] if usual in dataset.splits else dataset
@@ -101,6 +102,7 @@ def fit(
     """
     from dkl.model_io import is_part_of_a_model
 
+    # A fixed place beside the model, so that the same command line finds it again.
     if checkpoint is None and resume:
         checkpoint = f"{model.rstrip('/')}.checkpoint"
     check_before(model, "model", overwrite=overwrite, inputs=[store, checkpoint], belongs=is_part_of_a_model)
@@ -158,6 +160,7 @@ def score(
 
     dataset = chosen_split(store, split, "test")
     estimator = load_model(model)
+    # Rows may be unlabelled, and scores need labels: the remedy is another command.
     if dataset.task is None:
         raise ValueError(f"{store!r} has no target to score against; use dkl predict")
     with computing_on(compute):
@@ -191,6 +194,7 @@ def predict(
     check_predictions(output, overwrite=overwrite, inputs=[model, data])
     started = time.perf_counter()
     estimator = load_model(model)
+    # Asked before the first row: the hinge loss has no probabilities, and calibration needs a fit.
     if proba and not hasattr(estimator, "predict_proba"):
         raise ValueError(f"the model {model!r} has no probabilities; fit it with --loss log_loss, or --calibrate")
     with computing_on(compute):

@@ -23,6 +23,7 @@ else:
     # The names that the shell completes and checks are those of the registry.
     LearnerName = Literal[(*learner_keys(), "tuned")]
 FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", "coordinates", "harmonics"]
+# The panels of the help: thirty options in one list would be unreadable.
 FEATURES, CANDIDATES, FAMILY, MACHINE = "Features", "Candidates", "Family", "Linear model"
 
 
@@ -133,6 +134,7 @@ class MachineOptions:
 
 def family_from(options: FeatureOptions) -> Family:
     """The family that the options name."""
+    # Parameters that the families of shift-invariant kernels share.
     spread: dict[str, Any] = {
         "sigma": _bandwidth(options.sigma),
         "sampling": options.sampling,
@@ -164,6 +166,8 @@ def learner_from(
     options: FeatureOptions, *, seed: int, task: str | None, compute: Compute, running: Running
 ) -> FeatureLearner:
     """The feature learner that the options describe, not yet fitted."""
+    from dkl.methods.density.learner import TunedClassifier, TunedRegressor
+
     given = {
         "rho": options.rho,
         "beta": options.beta,
@@ -171,7 +175,12 @@ def learner_from(
         "max_rows": options.max_rows,
         "memory_limit": compute.memory_limit,
     }
-    learner_class = _learner_class(options.learner, task)
+    # Tuned machines are learners of their own, one for each task, and no entry of the registry.
+    learner_class: type[FeatureLearner]
+    if options.learner == "tuned":
+        learner_class = TunedRegressor if task == "regression" else TunedClassifier
+    else:
+        learner_class = learner_entry(options.learner).learner_class
     known = learner_class().get_params(deep=False)
     parameters = _given(given)
     # An option that the learner does not have would be ignored without a word, so it is refused.
@@ -199,15 +208,6 @@ def learner_from(
         progress=running.progress,
         **parameters,
     )
-
-
-def _learner_class(name: str, task: str | None) -> type[FeatureLearner]:
-    """The class of the learners of a name; tuned ones are machines of their own, one for each task."""
-    from dkl.methods.density.learner import TunedClassifier, TunedRegressor
-
-    if name == "tuned":
-        return TunedRegressor if task == "regression" else TunedClassifier
-    return learner_entry(name).learner_class
 
 
 def estimator_from(
@@ -281,5 +281,6 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
         try:
             settings[name] = json.loads(text)
         except json.JSONDecodeError:
+            # Texts need no quotes: `--set loss=hinge` is what people type.
             settings[name] = text
     return settings

@@ -23,6 +23,7 @@ def check_before(
     """As `dkl.data.store.overwriting.check_output`; a shell takes a folder that is not there for misspelt, too."""
     location = Location.of(path)
     check_output(location, kind, overwrite=overwrite, inputs=inputs, is_own=is_own, belongs=belongs)
+    # In Python a missing folder is made; in a shell it is more likely a typing error.
     check_folder(location)
 
 
@@ -73,6 +74,7 @@ class OutputFolder:
     def _known(self, path: Path) -> set[str]:
         """The names in the list of the folder; none where there is no list, or a strange one."""
         try:
+            # A list that is damaged vouches for nothing, and nothing is replaced then.
             listed = json.loads((path / self.LIST).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return set()

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 # Rows of a chunk of the zarr output, as many as a block has.
 CHUNK_ROWS = 65_536
 MARK = "dkl_predictions"
+# The output's format follows from its suffix alone, so that no option can contradict it.
 _SUFFIXES = (".parquet", ".csv", ".zarr")
+# Classes are a column each; a header longer than a MiB is none of ours, and is not read to its end.
 _LONGEST_HEADER = 1 << 20
 _CSV_HEADER = re.compile(rb'"row_id","prediction"(,"probability_([^"]|"")*")*\r?\n')
 
@@ -114,6 +116,7 @@ class Answers:
         if self.proba:
             shares = np.asarray(self.estimator.predict_proba(X))
             labels = self.estimator.classes_.tolist()
+            # Labels name the columns, since their order alone would have to be looked up.
             columns |= {f"probability_{label}": shares[:, k] for k, label in enumerate(labels)}
         return columns
 
@@ -134,6 +137,7 @@ class Answers:
                 X = table.to_pandas()
                 yield self, X if hasattr(self.estimator, "feature_names_in_") else X.to_numpy()
             else:
+                # Encoded columns have no names, and the encoding has checked those of the raw table.
                 yield self.without_names(), encoding.transform(table, first_row=start)
             start += table.num_rows
 
@@ -224,6 +228,7 @@ def open_writer(path: str, *, overwrite: bool, inputs: Iterable[str] = ()) -> It
         ".zarr": _ZarrWriter,
     }
     location = Location.of(path)
+    # Rows are written to a hidden place beside the output, which takes its name when it is complete.
     with beside(location, check=check) as hidden:
         writer = formats[Path(path).suffix](hidden, location)
         yield writer

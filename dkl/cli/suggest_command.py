@@ -43,6 +43,7 @@ def suggest(
             dataset, random_state=seed, progress=running.progress, memory_limit=compute.memory_limit
         )
     facts = {"rows": suggestion.rows, "reasons": list(suggestion.reasons), "estimator": repr(suggestion.estimator)}
+    # Without a target there is nothing to fit, so no command can follow.
     options = [] if suggestion.task is None else fit_options(suggestion)
     if not options:
         return Result(facts, Text(repr(suggestion)))

@@ -6,7 +6,7 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group
@@ -20,9 +20,6 @@ from dkl.cli.model_commands import Store, chosen_split
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
 from dkl.cli.output_checks import check_before
 from dkl.data.store.outputs import written_whole
-
-if TYPE_CHECKING:
-    from dkl.model_selection.result import Tuning
 
 # Trials that are shown, the best first.
 _SHOWN = 5
@@ -88,6 +85,7 @@ def tune(
     dataset = held.of(chosen_split(store, split, "train"))
     learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
     estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
+    # The estimator is made here, so that options with no meaning are refused before the search begins.
     started = time.perf_counter()
     with computing_on(compute):
         tuning = search_for(
@@ -113,31 +111,28 @@ def tune(
         "best_score": tuning.best_score_,
         "best_params": tuning.best_params_,
         "trials": len(tuning.trials),
+        # A trial that failed has its error in the table, and an empty text stands for none.
         "failed": int((tuning.trials["error"] != "").sum()),
         "rows": dataset.n_rows,
         "held_out": kind_of_split(dataset),
         "seconds": round(time.perf_counter() - started, 3),
     }
-    return Result(facts, Group(facts_table(facts), _best_trials(tuning)))
+    names = list(tuning.best_params_)
+    view = Table(title=f"the best of {len(tuning.trials)} trials", box=None, padding=(0, 2, 0, 0))
+    for name in ("trial", "score", *names):
+        view.add_column(name, justify="right")
+    # A stable order leaves the earlier one of equal trials in front, which is the one that is best.
+    ordered = tuning.trials.sort_values("score", ascending=False, kind="stable").head(_SHOWN)
+    for trial, row in ordered.iterrows():
+        cells = (trial, row["score"], *(row[name] for name in names))
+        view.add_row(*(Text(f"{cell:.5g}" if isinstance(cell, float) else str(cell)) for cell in cells))
+    return Result(facts, Group(facts_table(facts), view))
 
 
 def _is_table_of_trials(path: Path) -> bool:
     """Whether a file is a table that this command wrote."""
     with path.open("rb") as file:
         return file.readline(len(_TABLE_HEAD)).startswith(_TABLE_HEAD)
-
-
-def _best_trials(tuning: Tuning) -> Table:
-    """The best trials with their parameters, a row each."""
-    names = list(tuning.best_params_)
-    view = Table(title=f"the best of {len(tuning.trials)} trials", box=None, padding=(0, 2, 0, 0))
-    for name in ("trial", "score", *names):
-        view.add_column(name, justify="right")
-    ordered = tuning.trials.sort_values("score", ascending=False, kind="stable").head(_SHOWN)
-    for trial, row in ordered.iterrows():
-        cells = (trial, row["score"], *(row[name] for name in names))
-        view.add_row(*(Text(f"{cell:.5g}" if isinstance(cell, float) else str(cell)) for cell in cells))
-    return view
 
 
 def space_from(pairs: list[str]) -> dict[str, Any]:
@@ -150,6 +145,7 @@ def space_from(pairs: list[str]) -> dict[str, Any]:
     """
     space: dict[str, Any] = {}
     for pair in pairs:
+        # Names of nested parameters hold no equals sign, and values may.
         name, equals, text = pair.partition("=")
         values = _values(text) if equals else None
         if values is None:

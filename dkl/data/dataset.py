@@ -530,12 +530,13 @@ def from_zarr(
             raise ValueError(
                 f"{name} has shape {np.shape(given)} and X has {rows.shape[0]} rows; expected (n_rows,), an entry a row"
             )
-    found, labels = (None, None) if opened_y is None else classes_in_place(opened_y, task, classes, weight)
+    # y is read once, here: its labels must be known before the first block is encoded by them.
+    decided, labels = (None, None) if opened_y is None else classes_in_place(opened_y, task, classes, weight)
     schema = Schema(
         n_columns=int(rows.shape[1]),
         dtype=stored_dtype(rows.dtype),
         is_sparse=isinstance(rows, CsrGroup),
-        task=found,
+        task=decided,
         classes=labels,
         n_targets=opened_y.shape[1] if opened_y is not None and len(np.shape(opened_y)) == 2 else None,
         has_weight=weight is not None,

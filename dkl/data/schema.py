@@ -135,9 +135,9 @@ class Schema:
         if values["classes"] is not None:
             values["classes"] = np.array(values["classes"]["values"], dtype=values["classes"]["dtype"])
         if values["passthrough"] is not None:
-            chosen = np.zeros(values["n_columns"], bool)
-            chosen[values["passthrough"]] = True
-            values["passthrough"] = chosen
+            mask = np.zeros(values["n_columns"], bool)
+            mask[values["passthrough"]] = True
+            values["passthrough"] = mask
         if values["encoding"] is not None:
             # read only where tables are in use: the module loads pyarrow and pandas
             from dkl.data.ingest.encoding import TableEncoding

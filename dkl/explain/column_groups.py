@@ -66,6 +66,7 @@ class Columns:
         if len(members) == 1:
             return f"{pattern[0]:g}"
         own = [self.encoded[member].removeprefix(f"{name}=") for member in members]
+        # The flag of missing values says that whatever number stands beside it was filled in.
         if MISSING in own and pattern[own.index(MISSING)]:
             return MISSING
         said = []
@@ -124,6 +125,8 @@ def columns_of(estimator: Explainable, names: Sequence[str] | None = None, group
             start += len(rule.output_names)
     else:
         given = {str(name): _numbers(members, encoded) for name, members in groups.items()}
+    # An encoded column belongs to one group at most; those in none stand by themselves, and all are ordered by their
+    # first column.
     taken = [member for members in given.values() for member in members]
     if len(set(taken)) < len(taken):
         twice = next(member for member in taken if taken.count(member) > 1)
@@ -174,6 +177,7 @@ def patterns_of(values: np.ndarray, resolution: int, name: str) -> np.ndarray:
     """
     if values.shape[1] == 1:
         return axis_of(values[:, 0], resolution)[:, None]
+    # A flag or a category's column has the values 0 and 1; what has more is a number.
     is_number = np.array([len(np.unique(column)) > 2 for column in values.T])
     if is_number.sum() > 1:
         raise ValueError(f"{name!r} is a group of several numbers, which have no common axis; ask for each by itself")

@@ -200,6 +200,7 @@ class Background:
 
     def explain(self, dataset: Dataset) -> Contributions:
         """The contributions to all rows of a Dataset of encoded rows."""
+        # The rows to be explained are held in memory, since what is said of them is several times as large.
         X = dataset.X.compute()
         tiles = [X[part] for part in spans(X.shape[0], self._tile_rows())]
         values = Crew().map(lambda tile: self._contributions(dense(tile)), tiles)
@@ -295,10 +296,12 @@ class _Waves(Background):
         intercept: np.ndarray,
     ) -> None:
         self.parts, self.psi, self.a, self.intercept = parts, psi, a, intercept
+        # The mean prediction over independent columns: the mean of a wave is the product of its means in the columns.
         super().__init__(columns, self._sum(psi.prod(axis=0)[None])[0], outputs)
 
     def _sum(self, waves: np.ndarray) -> np.ndarray:
         """Decision values of waves (n, m)."""
+        # Re(sum_j a_j wave_j) + b, without a product of complex matrices.
         return (waves.real @ self.a.real - waves.imag @ self.a.imag) + self.intercept
 
     def _tile_rows(self) -> int:
@@ -320,6 +323,7 @@ class _Waves(Background):
         """The contributions, and the waves exp(i w.x) (n, m) of whole rows."""
         values, waves = np.zeros((len(rows), len(self.columns), self.a.shape[1])), []
         for chosen in spans(len(self.a), _FREQUENCIES):
+            # The angle of each column by itself; their sum is that of the whole row.
             angles = np.stack([part.angles(rows[:, part.columns], chosen) for part in self.parts], axis=1)
             values += wave_contributions(angles, self.psi[:, chosen], self.a[chosen], n_nodes)
             waves.append(np.exp(1j * angles.sum(axis=1)))
@@ -355,6 +359,7 @@ class _Draws(Background):
         values, current = np.zeros((len(self.columns), len(self.base))), self.draws.copy()
         before = self.scorer(current)
         for of_draws in self.orders.T:
+            # Every draw takes its own next column, so that all draws are predicted at once.
             for draw, g in enumerate(of_draws):
                 current[draw, self.columns.members[g]] = row[self.columns.members[g]]
             after = self.scorer(current)

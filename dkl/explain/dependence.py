@@ -64,6 +64,7 @@ class PartialDependence:
         """The deviation over the rows, all outputs together; for two columns of their interaction."""
         values = self.values if self.interaction is None else self.interaction
         own = values[tuple(axis.nearest() for axis in self.axes)]
+        # Each row counts with its nearest value, so that values where there are hardly any rows hardly count.
         return float(np.sqrt((self.shares @ np.square(own - self.shares @ own)).sum()))
 
     def plot(self, ax: object = None) -> Any:
@@ -137,6 +138,7 @@ def partial_dependence(
     dataset = rows_to_explain(model, X, sample_weight)
     wanted = positions_of(columns if isinstance(columns, list) else [columns], known)
     reading = RowsToExplain(progress, memory_limit, device_of(model))
+    # One pass: the sums of the other columns' waves, and rows that say which values columns take.
     *sums, sample = reading.run(dataset, *dependence_records(scorer, known, wanted))
     a = wave_amplitudes(scorer)
     means: _Summed | _Averaged
@@ -189,6 +191,7 @@ def _dependence(
     outputs: tuple[str, ...],
 ) -> PartialDependence:
     """The dependence on one or two axes, of the mean predictions that `means` gives for encoded columns and values."""
+    # No column set: the mean prediction itself.
     mean = means(np.empty(0, np.int64), np.empty((1, 0)))[0]
     if len(axes) == 1:
         return PartialDependence(axes, means(members[0], axes[0].patterns), mean, None, shares, outputs)
@@ -227,6 +230,7 @@ class _Averaged:
 
     def __call__(self, members: np.ndarray, patterns: np.ndarray) -> np.ndarray:
         def predicted(rows: np.ndarray, part: slice, pattern: np.ndarray) -> np.ndarray:
+            # Definition of partial dependence (Friedman 2001): all rows get the value, and predictions are averaged.
             rows[:, members] = pattern
             return self.scorer(rows)
 

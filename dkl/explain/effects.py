@@ -76,6 +76,7 @@ class Effect:
         The values of a column that is encoded as k have k numbers each: an array of shape (..., k).
         """
         wide = [self._encoded(position, value) for position, value in enumerate(values)]
+        # Values of several columns span a grid by NumPy's rules of broadcasting.
         shape = np.broadcast_shapes(*(value.shape[:-1] for value in wide))
         rows = [np.broadcast_to(value, (*shape, value.shape[-1])).reshape(-1, value.shape[-1]) for value in wide]
         out = np.empty((len(rows[0]), self.coefficients.shape[1]))
@@ -163,6 +164,7 @@ def effects(
     sample = dense(rows_to_explain(model, X).thin(MOST_ROWS, 0).X.compute())
     rows = scale_rows(sample, feature_map.scaler, "float64")
     own = [rows[:, members] for members in known.members]
+    # Products of small matrices: several threads of BLAS would wait for each other most of the time.
     with one_blas_thread():
         by_columns = _groups_of(feature_map, a, known, own, most_columns)
         strengths = _strengths(by_columns, own)
@@ -226,6 +228,7 @@ class _Group:
     def part(self, columns: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         """What these frequencies give to the effect of `columns`: psi, and a times psi of the other columns."""
         # prod_c e_c = sum_T prod_{c in T} (e_c - psi_c) prod_{c not in T} psi_c is the whole analysis of variance.
+        # The columns of this group that belong to the effect, and those that are averaged out.
         inside = np.isin(self.columns, columns)
         return self.psi[:, inside], self.a * self.psi[:, ~inside].prod(axis=1)[:, None]
 
@@ -249,6 +252,7 @@ def _groups_of(
     feature_map: FeatureMap, a: np.ndarray, known: Columns, rows: Sequence[np.ndarray], most_columns: int
 ) -> list[_Group]:
     """The frequencies by the columns that they move in, and the means of their waves over the scaled rows."""
+    # Encoded columns that are one count as one: a frequency moves in a column if any of the encoded ones has an entry.
     W = sparse.csr_array(formed(feature_map.projection))
     members = sparse.csr_array(
         (np.ones(W.shape[1]), np.concatenate(known.members), np.cumsum([0, *map(len, known.members)]))
@@ -276,6 +280,7 @@ def _strengths(groups: Sequence[_Group], rows: Sequence[np.ndarray]) -> dict[tup
         values: dict[tuple[int, ...], np.ndarray] = {}
         for group in groups:
             for columns, share in group.shares(rows, tile):
+                # Frequencies on different columns may share an effect: their shares add up before they are squared.
                 values[columns] = values.get(columns, 0.0) + share
         for columns, value in values.items():
             sums[columns] = sums.get(columns, 0.0) + np.stack([value.sum(axis=0), np.square(value).sum(axis=0)])

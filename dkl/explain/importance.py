@@ -197,7 +197,9 @@ def replacement_changes(scorer: Scorer, columns: Columns, sample: SampledRows) -
 
     The rows of a sample come in random order, so that the row half the sample away is an independent one.
     """
+    # Jansen's estimate of the total effect: half the mean squared change when the column alone comes from another row.
     other = np.roll(np.arange(len(sample.shares)), len(sample.shares) // 2)
+    # Predictions of the rows as they are, once for all columns.
     own = scorer(sample.rows)
 
     def change(rows: np.ndarray, part: slice, members: np.ndarray) -> np.ndarray:

@@ -47,6 +47,7 @@ def model_of(estimator: Explainable) -> Scorer:
     TypeError
         If it predicts nothing.
     """
+    # Feature learners have no model of their own; what predicts names the attribute that its fit leaves.
     if not hasattr(estimator, "_fitted_by"):
         raise TypeError(
             f"{type(estimator).__name__} predicts nothing that could be explained; fit a machine on it, such as "

@@ -78,5 +78,7 @@ def slope_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
         "weight": weights.sum(),
         "first": feature_sums(block.X, weights, itself, "float64")[0, :, 0],
         "second": feature_squares(block.X, weights, itself, "float64")[0],
+        # Slopes in scaled columns; times the deviation of a scaled column they are those of the raw one times its
+        # deviation.
         "slopes": squared_slopes(block.X, weights, machine.feature_map, machine.coef, machine.dtype),
     }

@@ -56,6 +56,7 @@ class RowsToExplain:
 def part_of(feature_map: FeatureMap, columns: np.ndarray, frequencies: np.ndarray | slice = slice(None)) -> ColumnWaves:
     """The waves of the chosen columns; a model's amplitudes and phases are no part of them."""
     W: Any = formed(feature_map.projection)[frequencies][:, columns]
+    # Few columns: what is left of each frequency is dense, whatever it was on all columns.
     own = DenseProjection(np.ascontiguousarray(W.toarray() if sparse.issparse(W) else W))
     scaler = chosen_scaler(feature_map.scaler, columns)
     return ColumnWaves(FeatureMap("cos-sin", own, np.ones(own.n_frequencies), scaler=scaler), columns)
@@ -90,6 +91,7 @@ def left_out_record(feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype
     """The record of waves without a group of columns; `wave_means` takes its result too."""
     m = feature_map.n_frequencies
     accumulators = {"sums": Accumulator((len(groups), 2, m)), "weight": Accumulator(())}
+    # Encoded columns over all groups: the terms that are taken away from the whole angles.
     entries = sum(len(columns) for columns in groups)
 
     def cost(rows: int, columns: int) -> Cost:
@@ -147,6 +149,7 @@ class SampledRows:
 
     def mean(self, function: Callable[[np.ndarray, slice], np.ndarray]) -> np.ndarray:
         """The mean of function(dense rows, which) over the rows, (K,), a tile of rows after the other."""
+        # Sparse rows are written out a tile at a time.
         step = max(1, TILE_BYTES // (8 * self.rows.shape[1]))
         return sum(
             self.shares[part] @ function(dense(self.rows[part]), part) for part in spans(self.rows.shape[0], step)

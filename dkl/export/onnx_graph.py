@@ -45,10 +45,10 @@ def to_onnx(
     check_is_fitted(model, getattr(model, "_fitted_by", None))
     feature_map = model.feature_map_
     compute = checked_dtype(dtype or getattr(model, "features_", model).dtype)
-    # Harmonics and identity write no matrix of frequencies; structured ones are written out, since ONNX has no
-    # Hadamard transform.
+    # Harmonics, steps and single columns write no matrix of frequencies; structured ones are written out, since ONNX
+    # has no Hadamard transform.
     size = feature_map.n_angles * feature_map.n_columns * compute.itemsize
-    if feature_map.activation not in ("harmonics", "identity") and size > _MOST_BYTES:
+    if feature_map.activation not in ("harmonics", "identity", "steps") and size > _MOST_BYTES:
         raise ValueError(
             f"the frequencies take {size / 1e9:.1f} GB as a matrix of {compute}, and an ONNX file holds 2 GB; use "
             "fewer features, or model.save(store)"
@@ -95,6 +95,7 @@ def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: Ta
     dtype = encoding.dtype
     if rule.kind == "category":
         return [xp.asarray(_one_hot(xp, rule, column, strict=encoding.unknown == "error"), dtype)]
+    # A missing number arrives as NaN, as pandas has it.
     is_missing = Symbol("IsNaN", [column], column.shape, np.dtype(bool))
     value = xp.asarray(column, dtype)
     if rule.fill is not None:
@@ -170,6 +171,7 @@ def _sigmoid(x: Symbol) -> Symbol:
 def _model_proto(onnx: ModuleType, inputs: Sequence[Symbol], outputs: dict[str, Symbol], opset: int) -> Any:
     """The nodes of the outputs in their order, behind the inputs."""
     writer = _Writer(onnx, {symbol.serial: name for name, symbol in outputs.items()})
+    # ONNX wants nodes in an order in which each has its inputs, which is the order in which symbols were made.
     for symbol in needed(list(outputs.values())):
         writer.write(symbol)
     graph = onnx.helper.make_graph(
@@ -181,6 +183,7 @@ def _model_proto(onnx: ModuleType, inputs: Sequence[Symbol], outputs: dict[str, 
     )
     opsets = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
     made = onnx.helper.make_model(graph, opset_imports=opsets, producer_name="dkl", producer_version=__version__)
+    # The oldest version that has these operations: older runtimes can read the file.
     made.ir_version = onnx.helper.find_min_ir_version_for(opsets)
     return made
 

@@ -35,7 +35,7 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
     check_is_fitted(model, getattr(model, "_fitted_by", None))
     feature_map = model.feature_map_
     lacking = "scaling='quantile'" if feature_map.scaler is not None and feature_map.scaler.kind == "quantile" else None
-    if feature_map.activation in ("arc-cosine", "harmonics"):
+    if feature_map.activation in ("arc-cosine", "harmonics", "steps"):
         lacking = f"{feature_map.activation} features"
     if lacking:
         raise TypeError(
@@ -75,6 +75,7 @@ def _sampler(matrix: np.ndarray, offset: np.ndarray) -> RBFSampler:
     """cos(x matrix + offset), times `_factor`."""
     sampler = RBFSampler(n_components=len(offset))
     sampler.random_weights_, sampler.random_offset_ = matrix, offset
+    # These attributes are what `fit` of scikit-learn would have set: the sampler was never fitted to rows.
     sampler.n_features_in_ = len(matrix)
     sampler._n_features_out = len(offset)
     return sampler
@@ -149,6 +150,7 @@ def _linear_map(matrix: np.ndarray, mean: np.ndarray) -> PCA:
     linear = PCA(n_components=matrix.shape[1])
     linear.components_, linear.mean_, linear.n_components_ = matrix.T, mean, matrix.shape[1]
     linear.n_features_in_ = linear.n_samples_ = len(matrix)
+    # It is not used without whitening, and yet asked for by the check that a PCA is fitted.
     linear.explained_variance_ = np.ones(matrix.shape[1])
     return linear
 

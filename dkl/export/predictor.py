@@ -114,6 +114,7 @@ class Predictor:
         if self.classes is None:
             return scores[..., 0] if self.has_one_target else scores
         if scores.ndim == 1:
+            # One row is answered without the overhead of array functions on one number.
             return self.classes[int(scores[0] > 0) if len(scores) == 1 else scores.argmax()]
         return self.classes[chosen_codes(scores)]
 
@@ -184,9 +185,10 @@ class Forms:
         """Of a fitted linear model on single linear forms of a row, as `dkl.explain.model.model_of` makes it."""
         feature_map, coef = scorer.feature_map, scorer.coef.astype(np.float64)
         intercept = scorer.intercept.astype(np.float64)
-        if feature_map.activation == "harmonics":
+        if feature_map.activation in ("harmonics", "steps"):
+            # These are no functions of single linear forms, and are mapped as the model maps them.
             empty = np.zeros((feature_map.n_columns, 0))
-            return cls(empty, empty[0], coef.T, intercept, "harmonics", feature_map=feature_map)
+            return cls(empty, empty[0], coef.T, intercept, feature_map.activation, feature_map=feature_map)
         if feature_map.activation == "identity":
             # Coordinates are linear: their coefficients are slopes, and no matrix of all columns is needed.
             matrix, offset, scaler = _folded(linear_slopes(feature_map, coef), intercept, feature_map.scaler)

@@ -73,6 +73,7 @@ class Symbol:
     def _with(self, op: str, other: Operand, *, swapped: bool = False, dtype: DTypeLike | None = None) -> Symbol:
         """The node of an operation of two operands; a number takes the dtype of the symbol, as in NumPy."""
         other = other if isinstance(other, Symbol) else np.asarray(other, self.dtype)
+        # Of a - b and b - a only the order of the operands differs.
         pair = [other, self] if swapped else [self, other]
         return Symbol(op, pair, _broadcast(self.shape, other.shape), np.dtype(dtype or self.dtype))
 
@@ -150,6 +151,10 @@ class SymbolNamespace:
         count = Symbol("Shape", [self._rows], (1,), np.dtype("int64"), {"start": 0, "end": 1})
         target = Symbol("Concat", [count, np.array(shape[1:])], (2,), np.dtype("int64"), {"axis": 0})
         return Symbol("Expand", [np.zeros((1, shape[1]), dtype), target], shape, np.dtype(dtype))
+
+    def ones(self, shape: tuple[int, int], dtype: DTypeLike) -> Symbol:
+        """Of as many rows as the graph is given."""
+        return self.zeros(shape, dtype) + 1
 
     def zeros_like(self, x: Symbol) -> Symbol:
         return x * 0

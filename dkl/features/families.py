@@ -69,6 +69,8 @@ class _Drawn:
         name = type(self).__name__
         if self.sampling not in get_args(Sampling):
             raise ValueError(f"{name}: sampling is {self.sampling!r}; it must be one of {get_args(Sampling)}")
+        # Orthogonal and structured directions are uniform on the sphere, and Laplace and Cauchy vectors point along the
+        # axes more often.
         if self.sampling != "iid" and not self.isotropic:
             raise ValueError(
                 f"{name}: sampling={self.sampling!r} needs frequencies whose direction is uniform, and those of {name} "
@@ -93,6 +95,7 @@ class _Drawn:
         def mixture(generator: np.random.Generator, size: int) -> np.ndarray:
             return self._mixture(generator, size) * factor
 
+        # Frequencies of a kernel with bandwidth sigma are those of bandwidth 1, divided by sigma: that is `factor`.
         dtype = np.dtype(dtype)
         if self.sampling == "iid":
             return frequencies.independent(rows, shape, seed, dtype)
@@ -235,6 +238,7 @@ class Cauchy(_Fourier):
 
     def _unit_kernel(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
         kernel = np.ones((len(X), len(Y)))
+        # A product over columns, one at a time: no array of all pairs and columns.
         for x, y in zip(X.T, Y.T, strict=True):
             kernel /= 1.0 + np.square(x[:, None] - y)
         return kernel

@@ -13,7 +13,7 @@ from dkl.features.landmark_projection import Similarities
 from dkl.features.projections import Projection
 from dkl.features.scaling import Scaler, same_scaling
 
-Activation = Literal["cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps"]
+Activation = Literal["cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps", "nystrom"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,10 +22,11 @@ class FeatureMap:
 
     Parameters
     ----------
-    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps"}
+    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps", "nystrom"}
         "cos-sin": two columns a frequency, all cosines first, then all sines. "cos": cos(w.x + b).
         "arc-cosine": H(w.x) (w.x)^order. "identity": w.x itself. "harmonics": a spherical harmonic, one column each.
         "landmarks": a similarity to a landmark, one column each. "steps": a product of thresholds of columns, one each.
+        "nystrom": similarities to landmarks by a kernel in closed form, whitened.
     projection : Projection
         m frequencies on d columns; for "harmonics" a HarmonicProjection, which holds multi-indices, for
         "landmarks" a LandmarkProjection or SharedLandmarkProjection, which hold those of each similarity; for "steps" a
@@ -128,7 +129,7 @@ class FeatureMap:
     def _joins(self, other: FeatureMap) -> bool:
         # The order of an arc-cosine map alone means something; of other maps it is ignored.
         kinds = [
-            (one.activation, one.order if one.activation == "arc-cosine" else 0, one.n_columns, one.phases is None)
-            for one in (self, other)
+            (part.activation, part.order if part.activation == "arc-cosine" else 0, part.n_columns, part.phases is None)
+            for part in (self, other)
         ]
         return kinds[0] == kinds[1] and same_scaling(self.scaler, other.scaler)

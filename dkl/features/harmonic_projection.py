@@ -105,6 +105,7 @@ class HarmonicProjection:
         """The number of each harmonic's block, int64 of shape (m,), blocks in the order of their first harmonic."""
         if self.blocks == "single":
             return np.arange(self.n_frequencies)
+        # Harmonics of one block agree in their degree, or in all indices but for the sign of l_1.
         keys = self.degrees[:, None] if self.blocks == "degree" else np.abs(self.index)
         _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         return np.argsort(np.argsort(first))[group.reshape(-1)]
@@ -161,6 +162,7 @@ def _last_step(nodes: np.ndarray) -> np.ndarray:
     steps = _steps(nodes)
     if not steps.shape[1]:
         return np.zeros(len(nodes), dtype=np.int64)
+    # The last True of each row, counted from the end.
     last = steps.shape[1] - np.argmax(steps[:, ::-1], axis=1)
     return np.where(steps.any(axis=1), last, 0)
 
@@ -220,6 +222,7 @@ def _coefficients(index: np.ndarray) -> np.ndarray:
     steps = np.arange(int(orders.max(initial=0)))
     for column in range(orders.shape[1]):
         k = column + 2
+        # (k/2)_m is a product of m factors: those of all m are one cumulative product.
         ratios = np.concatenate([[1.0], np.cumprod((k + 1 + 2.0 * steps) / (k + 2.0 * steps))])
         total = total * ratios[orders[:, column]]
     return np.sqrt(total)

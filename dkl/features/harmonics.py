@@ -75,13 +75,15 @@ def multi_indices(n_columns: int, degree: int, first: int | None = None) -> np.n
     # A tree, from the degree downwards: an entry l_k has the children l_(k-1) = 0 .. l_k, and cutting each level at
     # `first` leaves the first leaves as they are.
     for _ in range(n_columns - 2):
-        parent, place = _children(values + 1)
+        parent, child = _children(values + 1)
         levels.append((values, parent[:first]))
-        values = place[:first]
-    parent, place = _children(np.where(values > 0, 2, 1))
+        values = child[:first]
+    # Of l_1 > 0 there are a cosine and a sine, of l_1 = 0 one harmonic alone.
+    parent, child = _children(np.where(values > 0, 2, 1))
     parent = parent[:first]
     index = np.empty((len(parent), n_columns - 1), dtype=np.int16)
-    index[:, 0] = np.where(place[:first] == 1, -values[parent], values[parent])
+    index[:, 0] = np.where(child[:first] == 1, -values[parent], values[parent])
+    # From the leaves back to the root: the parent of each entry is the next one.
     for column, (values, above) in enumerate(reversed(levels), start=1):
         parent = above[parent]
         index[:, column] = values[parent]
@@ -109,6 +111,7 @@ def random_indices(n_columns: int, degrees: np.ndarray, generator: np.random.Gen
     for column in range(n_columns - 3, -1, -1):
         ways = np.array([float(dimension(column + 2, m)) for m in range(int(index[:, column + 1].max(initial=0)) + 1)])
         edges = np.cumsum(ways)
+        # A uniform point on the counts of all children falls to each child by its share of the harmonics.
         points = generator.random(len(index)) * edges[index[:, column + 1]]
         index[:, column] = np.searchsorted(edges, points, side="right")
     index[:, 0] *= generator.choice(np.array([-1, 1], dtype=np.int16), len(index))
@@ -163,6 +166,8 @@ def harmonic_values(X: np.ndarray, index: np.ndarray) -> np.ndarray:
     orders = np.abs(index.astype(np.int64))
     angle = np.arctan2(X[:, 1], X[:, 0])[:, None] * orders[:, 0]
     values = np.where(index[:, 0] < 0, np.sin(angle), np.cos(angle)) * np.where(index[:, 0] == 0, 1.0, math.sqrt(2.0))
+    # Column by column outwards: radius is the length of the first k columns, and t and sine are those of the polar
+    # angle k.
     radius = np.hypot(X[:, 0], X[:, 1])
     for k in range(2, X.shape[1]):
         inner, radius = radius, np.hypot(radius, X[:, k])
@@ -339,6 +344,7 @@ def _filled(sizes: Iterator[int], room: int, blocks: Blocks, n_columns: int) -> 
     counts: list[int] = []
     for size in sizes:
         left = room - sum(counts)
+        # A degree of which a part would be left out is left out as a whole.
         if left < size and blocks == "degree":
             break
         if left < size and blocks == "pair":

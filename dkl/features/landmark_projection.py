@@ -64,8 +64,8 @@ class LandmarkProjection:
         lengths = np.diff(self.starts)[index]
         starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         # The places of each chosen landmark's frequencies: its first one, and on from there.
-        chosen = np.repeat(self.starts[:-1][index] - starts[:-1], lengths) + np.arange(starts[-1])
-        return LandmarkProjection(self.frequencies.take(chosen), self.phases[chosen], self.weights[chosen], starts)
+        own = np.repeat(self.starts[:-1][index] - starts[:-1], lengths) + np.arange(starts[-1])
+        return LandmarkProjection(self.frequencies.take(own), self.phases[own], self.weights[own], starts)
 
     def joined(self, other: Projection) -> LandmarkProjection:
         """These similarities, then those of `other`.
@@ -136,7 +136,7 @@ class SharedLandmarkProjection:
         """
         if not isinstance(other, SharedLandmarkProjection):
             raise ValueError("similarities of shared frequencies are joined with others of their kind only")
-        parts = [np.split(one.mixing, 2, axis=1) for one in (self, other)]
+        parts = [np.split(similarities.mixing, 2, axis=1) for similarities in (self, other)]
         # Each keeps its own frequencies: the mixing matrix of both is block diagonal, cosines first and then sines.
         mixing = np.concatenate([block_diag(*halves) for halves in zip(*parts, strict=True)], axis=1)
         return SharedLandmarkProjection(self.frequencies.joined(other.frequencies), mixing.astype(self.mixing.dtype))

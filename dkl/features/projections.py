@@ -139,6 +139,7 @@ class SparseProjection:
         supports = rows != 0 if supports is None else np.asarray(supports, dtype=bool)
         if rows.ndim != 2 or supports.shape != rows.shape:
             raise ValueError(f"frequencies have shape {rows.shape} and supports {supports.shape}; both must be (m, d)")
+        # A kept entry may be 0: the support says which columns a frequency may move in, not which it does.
         _, columns = np.nonzero(supports)
         indptr = np.concatenate([[0], np.cumsum(supports.sum(axis=1))])
         return cls(rows[supports], columns.astype(np.int32), indptr.astype(np.int32), rows.shape[1])
@@ -228,6 +229,7 @@ def walsh_hadamard(rows: np.ndarray) -> np.ndarray:
     out = np.array(rows, dtype=np.float64)
     half = 1
     while half < length:
+        # One stage of the fast transform: sums and differences of entries `half` apart.
         pairs = out.reshape(n, length // (2 * half), 2, half)
         out = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2)
         half *= 2
@@ -292,9 +294,9 @@ class StructuredProjection:
 
     def __getitem__(self, index: int | slice | np.ndarray) -> np.ndarray:
         """Rows of W, formed: one number gives one row."""
-        chosen = np.arange(self.n_frequencies)[index]
-        formed = self._form(np.atleast_1d(chosen))
-        return formed[0] if np.ndim(chosen) == 0 else formed
+        numbers = np.arange(self.n_frequencies)[index]
+        formed = self._form(np.atleast_1d(numbers))
+        return formed[0] if np.ndim(numbers) == 0 else formed
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         return self.dense().astype(self.dtype if dtype is None else dtype, copy=False)

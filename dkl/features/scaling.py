@@ -37,6 +37,7 @@ class Scaler:
     knots: np.ndarray | None = None
 
     def __post_init__(self) -> None:
+        # A scaler that overflowed would make NaN of every row; the error comes here, where the column is still known.
         for name, values in (("center", self.center), ("scale", self.scale), ("quantile", self.knots)):
             if values is not None:
                 refuse_non_finite(

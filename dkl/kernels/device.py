@@ -112,6 +112,7 @@ def resolve_device(device: str) -> Literal["cpu", "gpu"]:
 
 def why_no_gpu() -> str | None:
     """Why no GPU can be used, or None if one can."""
+    # To look for the package does not import it: a process without a GPU never pays for that.
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed (pip install 'dkl[cuda12]' or 'dkl[cuda13]')"
     try:
@@ -200,14 +201,15 @@ def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtyp
     """`dkl.kernels.sums.feature_sums` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
     total = np.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies, S.shape[1]))
+    # Sums are of features without amplitudes, which are taken at the end in float64.
     unit = replace(feature_map, amplitudes=np.ones(feature_map.n_frequencies))
     for rows, tile in _tiles(X, feature_map, dtype):
         weights = xp.asarray(S[rows], dtype=dtype)
         if feature_map.activation == "cos-sin":
             # The product in true float32, in turns, and one fused kernel after it.
             scaled = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(TURN)
-            turns = generic.projected(xp, scaled, feature_map.projection, dtype)
-            total += _sincos_sums(xp, turns, weights)
+            angles = generic.projected(xp, scaled, feature_map.projection, dtype)
+            total += _sincos_sums(xp, angles, weights)
             continue
         for part, phi in enumerate(generic.mapped(xp, tile, unit, dtype)):
             total[part] += _host(xp.matmul(phi.T, weights))
@@ -230,6 +232,7 @@ def feature_squares(X: Rows, s: np.ndarray, feature_map: FeatureMap, dtype: np.d
 def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """`dkl.kernels.gradients.gradient_sums` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
+    # U and V of `dkl.kernels.gradients.gradient_sums`, added up on the host in float64.
     total = np.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns))
     for rows, tile in _tiles(X, feature_map, dtype):
         scaled = generic.scaled(xp, tile, feature_map.scaler, dtype)
@@ -268,12 +271,13 @@ def left_out_sums(
     W, m = xp.asarray(feature_map.projection.dense(), dtype=dtype), feature_map.n_frequencies
     total = np.zeros((len(groups), 2, m))
     for rows, tile in _tiles(X, feature_map, dtype):
-        turns = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(TURN)
-        whole, weights = xp.matmul(turns, W.T), xp.asarray(S[rows], dtype=dtype)
+        # In turns, as the fused kernel takes angles.
+        scaled = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(TURN)
+        whole, weights = xp.matmul(scaled, W.T), xp.asarray(S[rows], dtype=dtype)
         for sums, columns in zip(total, groups, strict=True):
-            chosen = xp.asarray(columns)
+            left_out = xp.asarray(columns)
             # w.x without the group's columns is the whole product less the group's own terms.
-            own = xp.matmul(xp.take(turns, chosen, axis=1), xp.take(W, chosen, axis=1).T)
+            own = xp.matmul(xp.take(scaled, left_out, axis=1), xp.take(W, left_out, axis=1).T)
             sums += _sincos_sums(xp, whole - own, weights)[:, :, 0]
     return total
 
@@ -292,6 +296,8 @@ def map_rows(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
 def _sincos_sums(xp: ModuleType, z: Array, weights: Array) -> np.ndarray:
     """The weighted sums, (2, m, K), of the cosines and sines of angles z (n, m) in turns."""
     z, (n, K), m = xp.ascontiguousarray(z), weights.shape, z.shape[1]
+    # One partial sum for each few rows: they are added in float64, in a fixed order, so that the bits do not depend on
+    # how the GPU schedules its threads.
     chunks = -(-n // _PARTIAL_ROWS)
     partial = xp.empty((chunks, 2, K, m), dtype=xp.float64)
     grid = (-(-m // _THREADS), chunks, -(-K // _WEIGHT_COLUMNS))
@@ -336,6 +342,8 @@ def _tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[
     if X.shape[1] != feature_map.n_columns:
         raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")
     widest = max(feature_map.n_columns, feature_map.n_angles)
+    # Rows of a tile: a multiple of the rows of a partial sum, and so few that one array of the tile stays within the
+    # bytes.
     step = max(_PARTIAL_ROWS, _tile_bytes.get() // (widest * dtype.itemsize) // _PARTIAL_ROWS * _PARTIAL_ROWS)
     for rows in spans(X.shape[0], step):
         part = X[rows]

@@ -17,6 +17,7 @@ _LANES = 16
 
 def has_few_entries(projection: SparseProjection) -> np.ndarray:
     """Which frequencies are cheaper from their entries than from a product with all columns: (m,) bool."""
+    # Counted in columns of a product: what the entries cost, and the frequency itself, against what all columns cost.
     entries = np.diff(projection.indptr)
     return _COLUMNS_AN_ENTRY * (entries + 1) <= projection.width
 
@@ -68,9 +69,9 @@ def _scatter(
     """Add the entries of sparse rows to the columns (at `position`, or none) that are kept."""
     for i in range(len(indptr) - 1):
         for entry in range(indptr[i], indptr[i + 1]):
-            place = position[indices[entry]]
-            if place >= 0:
-                columns[place, i] += data[entry]
+            kept = position[indices[entry]]
+            if kept >= 0:
+                columns[kept, i] += data[entry]
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)

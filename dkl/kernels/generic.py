@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import Similarities
+from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.projections import ColumnProjection, Projection, StructuredProjection
 from dkl.features.scaling import Scaler
 from dkl.features.step_projection import HINGE, StepProjection
@@ -37,6 +38,13 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
     if isinstance(feature_map.projection, StepProjection):
         rows = scaled(xp, X, feature_map.scaler, xp.float64)
         return [xp.asarray(step_values(xp, rows, feature_map.projection), dtype=dtype) * amplitudes]
+    if isinstance(feature_map.projection, NystromProjection):
+        # Kernels in closed form are SciPy's: their similarities are made on the host, and only the result goes back.
+        rows, nystrom = scaled(xp, X, feature_map.scaler, xp.float64), feature_map.projection
+        host = rows.get() if hasattr(rows, "get") else np.asarray(rows)
+        return [
+            xp.asarray(nystrom.kernel.kernel(host, nystrom.landmarks) @ nystrom.whitening, dtype=dtype) * amplitudes
+        ]
     rows = scaled(xp, X, feature_map.scaler, dtype)
     if isinstance(feature_map.projection, Similarities):
         return [similarity_values(xp, angles(xp, rows, wave_map(feature_map), dtype), feature_map, dtype)]
@@ -114,8 +122,8 @@ def _structured_product(xp: ModuleType, rows: Array, projection: StructuredProje
                 block = xp.reshape(xp.stack([even + odd, even - odd], axis=2), (n, padded))
                 half *= 2
         outputs.append(block)
-    chosen = xp.take(xp.concat(outputs, axis=1), xp.asarray(projection.numbers()), axis=1)
-    return chosen * xp.asarray(projection.radii / padded**1.5, dtype=dtype)
+    products = xp.take(xp.concat(outputs, axis=1), xp.asarray(projection.numbers()), axis=1)
+    return products * xp.asarray(projection.radii / padded**1.5, dtype=dtype)
 
 
 def _quantile_scores(xp: ModuleType, X: Array, scaler: Scaler) -> Array:

@@ -110,6 +110,7 @@ def signed_transform(rows: np.ndarray, signs: np.ndarray) -> None:
 def _load(tile: np.ndarray, start: int, rows: np.ndarray) -> None:
     """Rows start .. start + LANES of a tile as the columns of `rows`; zeros beyond its rows and columns."""
     n = min(LANES, tile.shape[0] - start)
+    # A column is padded with zeros to the length of the transform.
     rows[:] = 0
     for i in range(n):
         for c in range(tile.shape[1]):
@@ -122,6 +123,7 @@ def _transform(loaded: np.ndarray, signs: np.ndarray, rows: np.ndarray) -> None:
     for c in range(rows.shape[0]):
         for i in range(LANES):
             rows[c, i] = loaded[c, i]
+    # H S3, then H S2, then H S1: the result is rounded three times, and scaled once, where it is used.
     for t in range(3):
         signed_transform(rows, signs[t])
 

@@ -92,14 +92,14 @@ def on_sphere(xp: ModuleType, rows: Array, projection: HarmonicProjection, *, fi
     length = xp.sqrt(square)
     good = (length > 0.0) & xp.isfinite(length) if projection.project else xp.abs(length - 1.0) <= OFF_SPHERE
     if not bool(xp.all(good)):
-        place = int(xp.argmin(xp.asarray(good, dtype=xp.int8)))
-        row, found = first + place, float(length[place])
+        worst = int(xp.argmin(xp.asarray(good, dtype=xp.int8)))
+        row, norm = first + worst, float(length[worst])
         if projection.project:
             raise ValueError(
-                f"row {row} has length {found:g}, so that it has no direction to be projected to; leave such rows out"
+                f"row {row} has length {norm:g}, so that it has no direction to be projected to; leave such rows out"
             )
         raise ValueError(
-            f"row {row} has length {found:.6g}; spherical harmonics take rows on the unit sphere (length 1 within "
+            f"row {row} has length {norm:.6g}; spherical harmonics take rows on the unit sphere (length 1 within "
             f"{OFF_SPHERE}). Divide rows by their lengths, or ask for it: SphericalHarmonics(..., project=True). A "
             "scaling other than None or 'unit' takes rows off the sphere"
         )
@@ -127,6 +127,7 @@ def harmonic_values(xp: ModuleType, rows: Array, feature_map: FeatureMap, dtype:
             factors_of_rows.append(now)
     table = xp.stack(factors_of_rows)
     # Then the harmonics, level by level: each is a factor of the table times a harmonic of the level above.
+    # The place of each node in the order of the levels, in which their values are put together.
     rank = np.argsort(terms.order)
     levels = [xp.take(table, xp.asarray(terms.factor[terms.order[: terms.starts[1]]]), axis=0)]
     for start, stop in zip(terms.starts[1:-1], terms.starts[2:], strict=True):
@@ -149,6 +150,7 @@ def _projection(feature_map: FeatureMap) -> HarmonicProjection:
 def _tile_rows(terms: HarmonicTerms) -> int:
     """A multiple of 16 from 16 to 512, so that the tile's table and harmonics stay in the cache where they can."""
     rows = _TILE_VALUES // (terms.n_nodes + terms.n_rows)
+    # Too few rows would make the loops over them short, too many would push the tables out of the cache.
     return min(512, max(16, rows // 16 * 16))
 
 

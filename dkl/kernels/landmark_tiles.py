@@ -1,4 +1,4 @@
-"""Similarities to landmarks, a tile of rows and of frequencies at a time: no row is ever expanded to its cosines."""
+"""Similarities to landmarks, by cosines or by a kernel in closed form, a tile of rows at a time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,43 @@ from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import SharedLandmarkProjection, Similarities
+from dkl.features.nystrom_projection import NystromProjection
 from dkl.kernels.products import DenseForm, Product
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION, write_cosines, write_waves
-from dkl.kernels.tiles import spans
+from dkl.kernels.tiles import RowTiles, spans
 from dkl.protocols.arrays import Array, Rows
+
+# A distance, its square root and its exponential take as long as so many operations of a product, beside those of the
+# columns of a row.
+KERNEL_FLOPS = 40
+_NYSTROM_ROWS = 1024
+
+
+def nystrom_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype, room: np.ndarray | None = None) -> np.ndarray:
+    """k(x, Z) A of each row with amplitudes, of shape (n, m); in the first rows and columns of `room`.
+
+    Similarities and their product with A are float64: A has entries as large as the kernel matrix is near to singular,
+    and float32 would leave noise of that size in the features.
+    """
+    projection = feature_map.projection
+    if not isinstance(projection, NystromProjection):
+        raise TypeError(f"a Nystrom map holds a NystromProjection, not {type(projection).__name__}")
+    n_features = projection.n_frequencies
+    out = np.empty((X.shape[0], n_features), dtype) if room is None else room[: X.shape[0]]
+    mixing = projection.whitening * feature_map.amplitudes
+    for rows, tile in RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=_NYSTROM_ROWS):
+        out[rows, :n_features] = projection.kernel.kernel(tile, projection.landmarks) @ mixing
+    return out[:, :n_features]
+
+
+def nystrom_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
+    """sum_i S[i, k] phi_j(x_i)^power with amplitudes: float64 of shape (1, m, K)."""
+    total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
+    for start in range(0, X.shape[0], _NYSTROM_ROWS):
+        rows = slice(start, min(start + _NYSTROM_ROWS, X.shape[0]))
+        phi = nystrom_maps(X[rows], feature_map, dtype)
+        total[0] += (phi if power == 1 else np.square(phi)).T @ S[rows].astype(dtype)
+    return total
 
 
 def similarity_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
@@ -24,6 +57,7 @@ def similarity_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.d
     similarities = SimilarityProduct(X, feature_map, dtype)
     for rows in spans(X.shape[0], similarities.product.tiles.step):
         values = similarities(rows)
+        # Each tile is added in float64; the products of a tile are in the dtype of the arithmetic.
         total[0] += np.dot(values.T if power == 1 else np.square(values).T, S[rows].astype(dtype))
     return total
 
@@ -90,6 +124,8 @@ def similarity_values(xp: ModuleType, z: Array, feature_map: FeatureMap, dtype: 
     if isinstance(projection, SharedLandmarkProjection):
         waves = xp.concat([xp.cos(z), xp.sin(z)], axis=1)
         return xp.matmul(waves, xp.asarray(projection.mixing, dtype=dtype).T) * amplitudes
+    # A table of the frequencies of each landmark, as long as the longest needs: gathered, the cosines are summed along
+    # it.
     lengths = np.diff(projection.starts)
     places = np.minimum(projection.starts[:-1, None] + np.arange(lengths.max()), len(projection.weights))
     # a landmark with fewer frequencies than others takes the column of zeros for those it has not

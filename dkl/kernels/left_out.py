@@ -39,7 +39,7 @@ def left_out_sums(
     dtype : {"float32", "float64"}
         Of the arithmetic inside a tile. Tiles are added in float64, in their order.
 
-    Returns
+    Reangles
     -------
     ndarray of shape (G, 2, m), float64
     """
@@ -59,23 +59,23 @@ def left_out_sums(
                 tile, own = np.concatenate([tile, tile]), np.pad(own, ((0, 0), (0, 1)))
             by_column = np.ascontiguousarray(tile.T)
             for chosen in spans(m, even_step(m, _FREQUENCIES)):
-                turns = W[chosen] @ by_column
+                angles = W[chosen] @ by_column
                 # w.x without a group's columns is the whole product less the few terms of the group: far cheaper than a
                 # product of the columns that are left.
                 for columns, sums in zip(groups, total, strict=True):
-                    _add_without(turns, by_column[columns], W[chosen, columns], own, sums, chosen.start)
+                    _add_without(angles, by_column[columns], W[chosen, columns], own, sums, chosen.start)
     return total[:, :, 0]
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _add_without(
-    turns: np.ndarray, columns: np.ndarray, entries: np.ndarray, weights: np.ndarray, total: np.ndarray, first: int
+    angles: np.ndarray, columns: np.ndarray, entries: np.ndarray, weights: np.ndarray, total: np.ndarray, first: int
 ) -> None:
-    """Add the sums of turns (F, n) less entries (F, k) times columns (k, n) to places `first` on of total (2, 1, m)."""
-    z = np.empty(turns.shape[1], turns.dtype)
+    """Add the sums of angles (F, n) less entries (F, k) times columns (k, n) to total (2, 1, m), from `first` on."""
+    z = np.empty(angles.shape[1], angles.dtype)
     room = np.empty((2, len(z)), z.dtype)
-    for j in range(turns.shape[0]):
-        z[:] = turns[j]
+    for j in range(angles.shape[0]):
+        z[:] = angles[j]
         for column in range(columns.shape[0]):
             add_multiple(columns[column], -entries[j, column], z)
         add_sums(z, weights, room, total, first + j)

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
+from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.projections import SparseProjection
 from dkl.kernels import device
 from dkl.kernels.generic import activate
 from dkl.kernels.harmonic_tiles import HARMONIC_FLOPS, harmonic_maps
-from dkl.kernels.landmark_tiles import SimilarityProduct, wave_map
+from dkl.kernels.landmark_tiles import KERNEL_FLOPS, SimilarityProduct, nystrom_maps, wave_map
 from dkl.kernels.products import Product
 from dkl.kernels.sincos import write_waves
 from dkl.kernels.step_tiles import STEP_FLOPS, step_maps
@@ -102,6 +103,7 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -
     """What the map alone decides is prepared once for all spans, which threads may share."""
     dtype = checked_dtype(dtype)
     if device.is_on_gpu(X):
+        # A GPU takes all rows of a span at once, in tiles of its own size.
         return RowMapper(lambda rows, room: _kept(device.map_rows(X[rows], feature_map, dtype), room))
     if feature_map.activation == "harmonics":
         X = checked_rows(X, feature_map)
@@ -109,6 +111,9 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -
     if feature_map.activation == "landmarks":
         similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, dtype)
         return RowMapper(lambda rows, room: _kept(similarities(rows), room), similarities.product.tiles.step)
+    if feature_map.activation == "nystrom":
+        X = checked_rows(X, feature_map)
+        return RowMapper(lambda rows, room: nystrom_maps(X[rows], feature_map, dtype, room))
     if feature_map.activation == "steps":
         X = checked_rows(X, feature_map)
         return RowMapper(lambda rows, room: step_maps(X[rows], feature_map, dtype, room))
@@ -148,6 +153,10 @@ def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
     if feature_map.activation == "harmonics":
         # Harmonics come from recurrences: their cost hardly depends on the number of columns.
         return HARMONIC_FLOPS * feature_map.n_features
+    if isinstance(feature_map.projection, NystromProjection):
+        # similarities and their product with the whitening, both in double precision
+        landmarks = len(feature_map.projection.landmarks)
+        return landmarks * (2.0 * columns + KERNEL_FLOPS) + 4.0 * landmarks * feature_map.n_features
     if feature_map.activation == "steps":
         return STEP_FLOPS * feature_map.n_features
     if feature_map.activation == "landmarks":
@@ -156,5 +165,6 @@ def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
         mixing = 2.0 * waves.n_features * feature_map.n_features if waves.activation == "cos-sin" else 0.0
         return mapping_flops(columns, waves) + mixing
     projection = feature_map.projection
+    # Two operations for each entry of W, whether it is stored or not, and what a cosine costs for each feature.
     entries = len(projection.data) if isinstance(projection, SparseProjection) else columns * projection.n_frequencies
     return 2.0 * entries + SINCOS_FLOPS * feature_map.n_features

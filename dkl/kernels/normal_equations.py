@@ -87,6 +87,7 @@ def design_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple
 
 def mapped_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
     """Row tiles of mapped rows, of the size that products of columns want. Each is written over the one before."""
+    # Memory that is fresh for each tile would cost a fifth of the time of a map.
     step = newton_tile(feature_map.n_features, dtype)
     room = np.empty((min(step, X.shape[0]), feature_map.n_features), dtype)
     yield from map_spans(X, feature_map, dtype, step, room)
@@ -127,6 +128,7 @@ def loss_sums(
     start, move = (
         wide @ models[:, :-1].T.astype(wide.dtype) + models[:, -1] for models in (trial.coefficients, trial.directions)
     )
+    # Weights of a row are the same for all models, or each model has its own: of folds, a model does not see one.
     weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, targets.shape)
     losses, descent, curvature = np.zeros(trial.steps.shape), np.empty(targets.shape), np.empty(targets.shape, np.int8)
     flags = options.loss == "squared_hinge", options.change
@@ -227,12 +229,12 @@ def signed_products(phi: np.ndarray, weight: np.ndarray, *, upper: bool = False)
 @numba.njit(nogil=True, cache=True)
 def _add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
     """Add entries (j, 0 .. start + j) of `products` to `out`, row after row."""
-    place = 0
+    first = 0
     for j in range(products.shape[0]):
         row = products[j]
         for i in range(start + j + 1):
-            out[place + i] += row[i]
-        place += start + j + 1
+            out[first + i] += row[i]
+        first += start + j + 1
 
 
 def newton_sums(
@@ -334,6 +336,7 @@ class NewtonTargets:
         if self.n_classes is not None:
             if self.class_weight is not None:
                 weight = weight * self.class_weight[np.asarray(block.y)]
+            # One class against the rest: targets -1 and +1.
             return np.where(np.asarray(block.y)[:, None] == self.models, 1.0, -1.0), weight
         targets = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1)
         center = 0.0 if self.center is None else self.center
@@ -344,5 +347,6 @@ class NewtonTargets:
         """Which rows each model sees, (n_b, g), or None where all see all."""
         if self.folds is None or self.fold is None:
             return None
+        # Fold -1 is for rows that every model sees, -2 for rows held out from all of them.
         folds = self.folds(held_with)[:, None]
         return (folds > -2) & ((folds != self.fold) | (folds < 0))

@@ -90,10 +90,10 @@ def grid_sums(X: Rows, S: np.ndarray, grid: FrequencyGrid) -> np.ndarray:
     modes = tuple(2 * reach + 1 for reach in grid.reach)
     if len(X) == 0:
         return np.zeros((2, grid.size, S.shape[1]))
-    found = _call(1, angles, S, modes if len(modes) > 1 else modes[0])
+    sums = _call(1, angles, S, modes if len(modes) > 1 else modes[0])
     # A transform gives all signs of k_0; of each pair +-w the grid keeps the one with k_0 >= 0.
-    found = found.reshape(S.shape[1], *modes)[:, grid.reach[0] :].reshape(S.shape[1], -1)
-    return np.stack([found.real.T, found.imag.T]).astype(np.float64)
+    sums = sums.reshape(S.shape[1], *modes)[:, grid.reach[0] :].reshape(S.shape[1], -1)
+    return np.stack([sums.real.T, sums.imag.T]).astype(np.float64)
 
 
 def scattered_sums(X: Rows, S: np.ndarray, W: np.ndarray, center: np.ndarray) -> np.ndarray:
@@ -121,8 +121,8 @@ def scattered_sums(X: Rows, S: np.ndarray, W: np.ndarray, center: np.ndarray) ->
     if len(X) == 0 or fine_points > _MOST_FINE:
         return feature_sums(X, S, FeatureMap("cos-sin", DenseProjection(W), np.ones(len(W))))
     # exp(i w.x) = exp(i w.(x - c)) exp(i w.c): the middle c of the rows comes back in as one turn of each sum.
-    found = _call(3, apart, S, W).reshape(S.shape[1], -1) * np.exp(1j * (W @ center))
-    return np.stack([found.real.T, found.imag.T]).astype(np.float64)
+    sums = _call(3, apart, S, W).reshape(S.shape[1], -1) * np.exp(1j * (W @ center))
+    return np.stack([sums.real.T, sums.imag.T]).astype(np.float64)
 
 
 def variation_sums(X: Rows, S: np.ndarray, half: np.ndarray, center: np.ndarray) -> np.ndarray:
@@ -166,5 +166,6 @@ def _call(kind: int, points: np.ndarray, S: np.ndarray, wanted: tuple[int, ...] 
         targets = (wanted,)
     columns = [np.ascontiguousarray(x, np.float32) for x in points.T]
     weights = np.ascontiguousarray(S.T, np.complex64)
+    # One thread: tasks of a pass run on every core already, and the bits must not depend on how many there are.
     options = {"eps": ACCURACY, "isign": 1, "nthreads": 1, "upsampfac": _FINER[points.shape[1]]}
     return transform(*columns, weights, *targets, **options)

@@ -90,6 +90,7 @@ class _FewAndRest:
     """Adds a tile's sums of frequencies with few entries from these, of the others by a product with all columns."""
 
     def __init__(self, projection: SparseProjection, dtype: np.dtype, *, sparse: bool) -> None:
+        # Most frequencies touch a few columns; those that touch many are cheaper by one product with all columns.
         few = has_few_entries(projection)
         self.few = FewEntries(projection, np.flatnonzero(few), dtype)
         self.rest = np.flatnonzero(~few)
@@ -120,6 +121,7 @@ class _DenseProduct:
             W = self.W[chosen] if self.n_frequencies > 1 else self.W
             product = self._room(len(W), len(tile))
             np.dot(W, tile.T, out=product)
+            # Sums are taken while the product is still in the cache: no matrix of n x m angles ever exists.
             _reduce(product[: chosen.stop - chosen.start], weights, total, chosen.start)
 
     def _room(self, n_frequencies: int, n_rows: int) -> np.ndarray:

@@ -98,6 +98,8 @@ class DenseForm:
 
     def __init__(self, W: np.ndarray, dtype: np.dtype) -> None:
         self.n_frequencies = len(W)
+        # Frequencies of zeros fill the last edge; at least so many rows make the product large enough for BLAS's main
+        # kernel.
         padded = max(1, -(-len(W) // _EDGE)) * _EDGE
         least = max(_LEAST_ROWS, -(-_LEAST_ANGLES // padded))
         self.least_rows = least + -least % _ROW_EDGE

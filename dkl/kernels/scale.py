@@ -64,6 +64,7 @@ def check_columns(X: Rows, scaler: Scaler | None) -> None:
 def linear_part(scaler: Scaler) -> tuple[np.ndarray, np.ndarray]:
     """(centre, factor) of a scaling that is ``(x - centre) * factor``: every kind but "quantile"."""
     if scaler.kind == "unit":
+        # All rows divided by one number, the largest norm of a training row.
         center, factor = np.zeros(scaler.n_columns), np.full(scaler.n_columns, 1.0 / scaler.scale[0])
     else:
         center, factor = scaler.center, 1.0 / scaler.scale
@@ -121,6 +122,7 @@ def scale_columns(
 ) -> sparse.csr_array:
     """Sparse rows (some of them: to slice X first takes longer) with each column times its factor, in `dtype`."""
     start, stop = (0, X.shape[0]) if rows is None else (rows.start, rows.stop)
+    # Entries of neighbouring rows are neighbours in memory, so that a span of rows is a slice of the entries.
     first, last = X.indptr[start], X.indptr[stop]
     data, indices = X.data[first:last], X.indices[first:last]
     with np.errstate(over="ignore"):
@@ -140,6 +142,7 @@ def _quantile_scores(
 ) -> None:
     """Interpolate each number between the scores of its neighbouring knots; the mean score where knots are tied."""
     n = X.shape[0]
+    # Column by column: each has knots of its own, which stay in the cache while all its numbers go through them.
     x, scaled = np.empty(n), np.empty(n)
     below, up_to = np.empty(n, np.int32), np.empty(n, np.int32)
     for j in range(X.shape[1]):

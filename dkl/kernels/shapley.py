@@ -48,8 +48,8 @@ def wave_contributions(angles: np.ndarray, psi: np.ndarray, amplitudes: np.ndarr
     rule = (nodes + 1.0) / 2.0, weights / 2.0
     for start in range(0, angles.shape[2], LANES):
         chosen = slice(start, start + LANES)
-        turns = np.ascontiguousarray(angles[:, :, chosen]) / (2.0 * np.pi)
-        _add(turns, _parts(psi[:, chosen]), _parts(amplitudes[chosen].T), rule, out)
+        tile = np.ascontiguousarray(angles[:, :, chosen]) / (2.0 * np.pi)
+        _add(tile, _parts(psi[:, chosen]), _parts(amplitudes[chosen].T), rule, out)
     return out
 
 
@@ -60,14 +60,14 @@ def _parts(values: np.ndarray) -> np.ndarray:
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _add(
-    turns: np.ndarray,
+    angles: np.ndarray,
     psi: np.ndarray,
     a: np.ndarray,
     rule: tuple[np.ndarray, np.ndarray],
     out: np.ndarray,
 ) -> None:
-    """Add the contributions of one tile of frequencies, turns (n, G, L), to out (n, G, K)."""
-    n, G, L = turns.shape
+    """Add the contributions of one tile of frequencies, angles (n, G, L) in turns, to out (n, G, K)."""
+    n, G, L = angles.shape
     # products of the columns before one, of those after it, and their sums over the nodes; real parts, then imaginary
     delta, before, total = np.empty((G, 2, L)), np.empty((G + 1, 2, L)), np.empty((G, 2, L))
     factor, after = np.empty((G, 2, L)), np.empty((2, 2, L))
@@ -77,7 +77,7 @@ def _add(
         total[:] = 0.0
         for g in range(G):
             # delta_g = p_g - psi_g, by which a wave changes when column g comes in.
-            cos_sin_rows(turns[i, g], delta[g, 0], delta[g, 1])
+            cos_sin_rows(angles[i, g], delta[g, 0], delta[g, 1])
             delta[g] -= psi[g]
         for node in range(len(rule[0])):
             t = rule[0][node]

@@ -57,6 +57,7 @@ def squared_slopes(
     # Coefficients times amplitudes, (K, parts, m): of pairs the cosines' first, then the sines'.
     parts = np.reshape(coef, (len(coef), feature_map.columns_a_frequency, feature_map.n_frequencies))
     outer = (parts * feature_map.amplitudes).astype(dtype)
+    # Structured frequencies are formed here: a gradient is a sum of the frequencies themselves.
     W = formed(feature_map.projection).astype(dtype, copy=False)
     total = np.zeros((feature_map.n_columns, len(coef)))
     for rows, tile in product.tiles:
@@ -77,6 +78,7 @@ def linear_slopes(feature_map: FeatureMap, coef: np.ndarray) -> np.ndarray:
     if not isinstance(projection, ColumnProjection):
         return formed(projection).T @ weights
     total = np.zeros((feature_map.n_columns, len(coef)))
+    # Columns drawn several times add up their coefficients.
     np.add.at(total, projection.columns, weights)
     return total
 

@@ -10,7 +10,7 @@ from dkl.features.projections import ColumnProjection
 from dkl.kernels import device
 from dkl.kernels.generic import activate
 from dkl.kernels.harmonic_tiles import harmonic_sums
-from dkl.kernels.landmark_tiles import similarity_sums
+from dkl.kernels.landmark_tiles import nystrom_sums, similarity_sums
 from dkl.kernels.pair_sums import pair_sums
 from dkl.kernels.products import Product
 from dkl.kernels.step_tiles import step_sums
@@ -77,6 +77,8 @@ def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: DTypeLi
         return similarity_sums(X, S, feature_map, dtype, power=1)
     elif feature_map.activation == "steps":
         return step_sums(X, S, feature_map, dtype, power=1)
+    elif feature_map.activation == "nystrom":
+        return nystrom_sums(X, S, feature_map, dtype, power=1)
     else:
         sums = _power_sums(X, S, feature_map, dtype, power=1)
     return sums * feature_map.amplitudes[:, None]
@@ -113,6 +115,8 @@ def feature_squares(X: Rows, s: np.ndarray, feature_map: FeatureMap, dtype: DTyp
         return similarity_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     elif feature_map.activation == "steps":
         return step_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
+    elif feature_map.activation == "nystrom":
+        return nystrom_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     else:
         squares = _power_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     return squares * feature_map.amplitudes**2
@@ -128,6 +132,7 @@ def _power_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype
     if isinstance(feature_map.projection, ColumnProjection):
         # Features that are columns: all columns are summed once, however often each of them was drawn.
         return _column_sums(X, S, feature_map, dtype, power)[feature_map.projection.columns][None]
+    # Ramps and linear forms: a tile of angles, the activation, and a product with the weights.
     product = Product(X, feature_map, dtype)
     total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
     for rows, tile in product.tiles:
@@ -183,6 +188,7 @@ def encode_targets(block: Block, n_classes: int | None, class_weight: np.ndarray
         raise ValueError("these rows have no target (y); supervised sums need one")
     if n_classes is None:
         targets = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1)
+        # Sums of y phi and of phi make those of (y - mean) phi, whatever the mean turns out to be.
         return np.hstack([targets, np.ones((block.n_rows, 1))]) * block.weights[:, None]
     codes = block.y
     if block.n_rows and not (codes.min() >= 0 and codes.max() < n_classes):

@@ -29,6 +29,7 @@ def row_tile(feature_map: FeatureMap, dtype: DTypeLike = "float32") -> int:
 
 def cache_tile(most: int, n_columns: int, dtype: np.dtype) -> int:
     """Rows of a tile of scaled rows: `most`, fewer (a multiple of 16) where rows are wide."""
+    # Of wide rows fewer make a tile, so that scaled rows stay in the cache until they are used.
     rows = SCALED_BYTES // (n_columns * dtype.itemsize)
     return max(16, min(most, rows // 16 * 16))
 
@@ -41,6 +42,7 @@ def spans(length: int, step: int) -> Iterator[slice]:
 
 def even_step(length: int, most: int, multiple: int = 1) -> int:
     """The step, a multiple of `multiple`, that cuts `length` into the fewest and most equal spans of at most `most`."""
+    # As few spans as possible, then all of one length: a short last span would cost nearly as much as a full one.
     step = -(-length // max(1, -(-length // most)))
     return -(-step // multiple) * multiple
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from sklearn.base import is_classifier
@@ -14,19 +14,29 @@ from dkl.kernels.sgd.steps import sgd_rows
 from dkl.linear.minibatches import signs
 
 
-def is_foreign(X: Any) -> bool:
+def is_foreign(X: object) -> bool:
     """Whether rows are arrays that scikit-learn's compiled steps cannot take: CuPy's, or of another namespace."""
     return is_on_gpu(X) or (hasattr(X, "__array_namespace__") and not isinstance(X, np.ndarray))
 
 
-def take_steps(model: Any, X: Any, y: Any, sample_weight: Any = None, class_weight: np.ndarray | None = None) -> Any:
+# scikit-learn's estimators of stochastic steps; they keep their iterates under the same names.
+SGDModel: TypeAlias = SGDClassifier | SGDRegressor
+
+
+def take_steps(
+    model: SGDModel,
+    X: np.ndarray,
+    y: np.ndarray,
+    sample_weight: np.ndarray | None = None,
+    class_weight: np.ndarray | None = None,
+) -> SGDModel:
     """What `partial_fit` of a model that has coefficients does, on foreign rows; the coefficients stay on the host.
 
     Parameters
     ----------
     model : SGDClassifier or SGDRegressor
         With `coef_`, `intercept_`, `t_`, and `classes_` where there are; it is changed.
-    X : array of shape (n, m)
+    X : CuPy array, or array of another namespace, of shape (n, m)
         Sparse rows of a GPU are written out: a few thousand at a time.
     y : array of shape (n,)
         Labels or targets.
@@ -42,14 +52,16 @@ def take_steps(model: Any, X: Any, y: Any, sample_weight: Any = None, class_weig
     ValueError
         If the coefficients overflow, or the rows have not as many columns as the coefficients.
     """
-    is_sparse = hasattr(X, "toarray")
-    X, before = X.toarray() if is_sparse else X, _models(model)
+    rows: Any = X
+    is_sparse, before = hasattr(rows, "toarray"), _models(model)
+    rows = rows.toarray() if is_sparse else rows
+    # The kernel on a GPU checks no shapes.
     if X.shape[1] != before.coef.shape[1]:
         raise ValueError(f"X has {X.shape[1]} features, but the model has {before.coef.shape[1]}")
     Y, S = _by_model(model, on_host(y), class_weight)
     if sample_weight is not None:
         S = S * on_host(sample_weight)[:, None]
-    after = sgd_rows(X, Y, S, before, rule=rule_of(model, is_sparse=is_sparse))
+    after = sgd_rows(rows, Y, S, before, rule=rule_of(model, is_sparse=is_sparse))
     if not (np.isfinite(after.coef).all() and np.isfinite(after.intercept).all()):
         raise ValueError(
             f"coefficients overflow in steps on {len(Y)} rows; scale the rows, or take a smaller eta0 or a larger alpha"
@@ -58,7 +70,7 @@ def take_steps(model: Any, X: Any, y: Any, sample_weight: Any = None, class_weig
     return model
 
 
-def rule_of(model: SGDClassifier | SGDRegressor, *, is_sparse: bool = False) -> SGDRule:
+def rule_of(model: SGDModel, *, is_sparse: bool = False) -> SGDRule:
     """The rule that the parameters of a model say."""
     names = ("loss", "penalty", "alpha", "learning_rate", "eta0", "power_t", "epsilon", "fit_intercept")
     return SGDRule(
@@ -84,7 +96,13 @@ class ArraySGDClassifier(SGDClassifier):
     array(['a', 'b'], dtype='<U1')
     """
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> ArraySGDClassifier:
+    def partial_fit(
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        classes: np.ndarray | None = None,
+        sample_weight: np.ndarray | None = None,
+    ) -> ArraySGDClassifier:
         """One epoch of steps; on NumPy's rows this is scikit-learn's own.
 
         Parameters
@@ -97,12 +115,15 @@ class ArraySGDClassifier(SGDClassifier):
         """
         if not is_foreign(X):
             return super().partial_fit(X, y, classes=classes, sample_weight=sample_weight)
+        # scikit-learn checks the parameters and makes room for the coefficients on a row of zeros, whose step is
+        # undone.
         if not hasattr(self, "t_"):
             super().partial_fit(*_first_row(X, y), classes=classes)
             _forget(self)
-        return take_steps(self, X, y, sample_weight, self._expanded_class_weight)
+        take_steps(self, X, y, sample_weight, self._expanded_class_weight)
+        return self
 
-    def decision_function(self, X: Any) -> Any:
+    def decision_function(self, X: np.ndarray) -> np.ndarray:
         """Decision values of shape (n,) or (n, K), NumPy's."""
         return _scores(self, X) if is_foreign(X) else super().decision_function(X)
 
@@ -119,7 +140,7 @@ class ArraySGDRegressor(SGDRegressor):
     array([1. , 0.5])
     """
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> ArraySGDRegressor:
+    def partial_fit(self, X: np.ndarray, y: np.ndarray, sample_weight: np.ndarray | None = None) -> ArraySGDRegressor:
         """One epoch of steps; on NumPy's rows this is scikit-learn's own.
 
         Parameters
@@ -133,33 +154,35 @@ class ArraySGDRegressor(SGDRegressor):
         if not hasattr(self, "t_"):
             super().partial_fit(*_first_row(X, y))
             _forget(self)
-        return take_steps(self, X, y, sample_weight)
+        take_steps(self, X, y, sample_weight)
+        return self
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: np.ndarray) -> np.ndarray:
         """Predictions of shape (n,), NumPy's."""
         return _scores(self, X) if is_foreign(X) else super().predict(X)
 
 
-def _first_row(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+def _first_row(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A row of zeros and its target: with them scikit-learn checks all parameters and makes room."""
     return np.zeros((1, X.shape[1]), "float32" if "float32" in str(X.dtype) else "float64"), on_host(y)[:1]
 
 
-def _forget(model: Any) -> None:
+def _forget(model: SGDModel) -> None:
     """Take the models back to zeros, before the first step."""
     before = _models(model)
     coef, intercept = np.zeros_like(before.coef), np.zeros_like(before.intercept)
     _set(model, SGDModels(coef, intercept, coef.copy(), intercept.copy()))
 
 
-def _scores(model: Any, X: Any) -> np.ndarray:
+def _scores(model: SGDModel, X: np.ndarray) -> np.ndarray:
+    """Decision values of foreign rows, (n,) or (n, K), on the host; the product is made where the rows are."""
     xp = array_module(X) if is_on_gpu(X) else X.__array_namespace__()
     coef = xp.asarray(np.atleast_2d(model.coef_), dtype=X.dtype)
     scores = on_host(X @ coef.T) + np.atleast_1d(model.intercept_)
     return scores[:, 0] if coef.shape[0] == 1 else scores
 
 
-def _by_model(model: Any, y: np.ndarray, class_weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def _by_model(model: SGDModel, y: np.ndarray, class_weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Targets and weights of each linear model, (n, K)."""
     if not is_classifier(model):
         Y = np.asarray(y, dtype=np.float64).reshape(-1, 1)
@@ -172,13 +195,14 @@ def _by_model(model: Any, y: np.ndarray, class_weight: np.ndarray | None) -> tup
     Y = signs(codes, len(classes))
     if class_weight is None:
         return Y, np.ones_like(Y)
-    # one class against the rest leaves the rest at weight 1, as in scikit-learn
+    # One class against the rest leaves the rest at weight 1, as in scikit-learn.
     negative, positive = (class_weight[:1], class_weight[1:]) if len(classes) == 2 else (1.0, class_weight)
     return Y, np.where(Y > 0, positive, negative)
 
 
-def _models(model: Any) -> SGDModels:
+def _models(model: SGDModel) -> SGDModels:
     """The iterates that a model holds, and their means where it averages: under scikit-learn's names."""
+    # While it averages, scikit-learn keeps iterates and means apart, and answers by one of them.
     last = (model._standard_coef, model._standard_intercept) if model.average else (model.coef_, model.intercept_)
     mean = (model._average_coef, model._average_intercept) if model.average else last
     return SGDModels(
@@ -186,13 +210,15 @@ def _models(model: Any) -> SGDModels:
     )
 
 
-def _set(model: Any, models: SGDModels) -> None:
+def _set(model: SGDModel, models: SGDModels) -> None:
+    """Leave iterates and means in a model as scikit-learn does: the means answer once averaging has begun."""
     shape = model.coef_.shape
     coef, mean = models.coef.reshape(shape), models.average_coef.reshape(shape)
     b, mean_b = models.intercept, models.average_intercept
     if model.average:
         model._standard_coef, model._standard_intercept = coef, b
         model._average_coef, model._average_intercept = mean, mean_b
+    # `average=n` begins to average after n rows
     averaged = 0 < model.average <= models.clock - 1
     model.coef_, model.intercept_ = (mean, mean_b) if averaged else (coef, b)
     model.t_ = models.clock

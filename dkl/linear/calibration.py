@@ -32,6 +32,7 @@ def calibration_record(
         "targets": targets,
         "dtype": dtype,
     }
+    # loss, slope and curvature at each temperature of the grid
     shape = (3, len(MULTIPLIERS))
     accumulators = {"label": Accumulator(shape), "uniform": Accumulator(shape), "weight": Accumulator((1,))}
     cost = partial(scoring_cost, feature_map=feature_map, n_models=len(coef), share=held_out.share, dtype=dtype)

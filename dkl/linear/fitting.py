@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from sklearn.linear_model import SGDClassifier
+from sklearn.svm import LinearSVC
 
 from dkl.errors import refuse_non_finite
 from dkl.events import Subscriber, ignore
@@ -35,9 +37,11 @@ from dkl.passes.session import PassStats
 from dkl.protocols.driver import Driver
 from dkl.protocols.source import BlockSource
 
-# blocks are read once an epoch when their targets differ by no more than this share of the variance
+# Each block is read once an epoch when no more than this share of the targets' variance lies between blocks; else the
+# rows look sorted, and up to so many blocks are mixed.
 _EVEN = 0.1
 _MOST_MIXED = 16
+# Few rows are gone through more often: until this many steps are done, within these bounds.
 _FEWEST_EPOCHS, _MOST_EPOCHS, _ENOUGH_ROWS = 10, 50, 200_000
 
 
@@ -114,14 +118,14 @@ class Run:
     estimator: Callable[[Any], Any] | None = None
 
     def looked_at(self, fit: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
-        """The estimator that a driver's state makes, by the fit that it comes to."""
+        """How subscribers make the estimator so far of a driver's state: `fit` makes the state a fit."""
         estimator = self.estimator
         return None if estimator is None else lambda state: estimator(fit(state))
 
     def drive(
         self,
         driver: Driver[Any, Any],
-        problem: Any,
+        problem: object,
         source: BlockSource,
         columns: ColumnStore | None = None,
         model: Callable[[Any], Any] | None = None,
@@ -143,7 +147,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class LinearFit:
-    """What fitting came to.
+    """A fitted linear model on mapped rows, with what its steps took.
 
     Parameters
     ----------
@@ -212,10 +216,12 @@ def fit_by_epochs(
         If the order of the rows would bias the steps, so that several blocks are read for each.
     """
     summary = summarise_rows(problem, source, run)
+    # The summary leaves held-out rows out: if it has counted every row, early stopping has none to look at.
     if patience is not None and summary.n_rows >= np.sum(source.block_rows):
         raise none_held_out(problem)
     mixed = mixed_source(source, summary.unevenness, problem.seed)
     targets = row_targets(problem, summary)
+    # Steps follow from the lengths of the centred rows, so that no learning rate is left for a person to choose.
     schedule = step_schedule(
         problem.loss, alpha=problem.alpha, square_length=summary.square_length, largest=summary.largest
     )
@@ -238,6 +244,7 @@ def fit_by_epochs(
 
     def fit(state: EpochState) -> LinearFit:
         final = SGDState(**state.result)
+        # The model was fitted to centred features and standardised targets: both are undone, in this order.
         coef, intercept = in_original_units(*uncentred(final, summary.center), summary, problem.classes)
         model = fitted_estimator(estimator, coef, intercept, classes=problem.classes, clock=final.clock)
         center, scale, message = summary.target_center, summary.target_scale, epochs_message(task, state)
@@ -250,6 +257,7 @@ def run_epochs(
     task: EpochProblem, source: BlockSource, run: Run, fit: Callable[[EpochState], LinearFit] | None = None
 ) -> Any:
     """The last state of the epochs, through dask-ml's interface to incremental fitting."""
+    # dask-ml takes seconds to import, which fits by Newton steps need not wait for
     from dkl.linear.incremental import BlockIncremental
 
     runner = BlockIncremental(
@@ -274,6 +282,7 @@ def mixed_source(source: BlockSource, unevenness: float, seed: int) -> BlockSour
     n_filled = int(np.count_nonzero(source.block_rows))
     if unevenness <= _EVEN or n_filled < 2:
         return source
+    # Steps through sorted rows forget each class while they see the next one; mixing blocks costs reads instead.
     groups = min(n_filled, _MOST_MIXED)
     warnings.warn(
         f"{100 * unevenness:.0f} % of the targets' variance in {source.place} lies between its blocks: rows look "
@@ -288,6 +297,7 @@ def mixed_source(source: BlockSource, unevenness: float, seed: int) -> BlockSour
 def row_targets(problem: LinearProblem, summary: Summary) -> RowTargets:
     """Labels with weights of mean 1, or standardised targets."""
     scale = summary.n_rows / summary.total_weight
+    # The mean loss is over the weights, whatever their unit: with weights of mean 1 alpha and the steps mean the same.
     if problem.classes is not None:
         return RowTargets(problem.classes, problem.class_weight, scale)
     return RowTargets(weight_scale=scale, center=float(summary.target_center[0]), scale=float(summary.target_scale[0]))
@@ -303,7 +313,7 @@ def in_original_units(
     return coef * scale[:, None], intercept * scale + summary.target_center
 
 
-def calibrate(problem: LinearProblem, model: Any, source: BlockSource, run: Run) -> float:
+def calibrate(problem: LinearProblem, model: SGDClassifier | LinearSVC, source: BlockSource, run: Run) -> float:
     """The inverse temperature that fits the held-out rows best; one pass.
 
     Raises
@@ -337,9 +347,11 @@ def none_held_out(problem: LinearProblem) -> ValueError:
 def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run: Run) -> LinearFit:
     """One more epoch of stochastic steps from a fitted model, on these rows; the step length goes on where it was."""
     summary = summarise_rows(problem, source, run)
+    # New rows have another mean and scale; the model is one of the targets in the units of the first fit.
     summary = replace(summary, target_center=fit.target_center, target_scale=fit.target_scale)
     coef, intercept = np.atleast_2d(fit.model.coef_), np.atleast_1d(fit.model.intercept_)
     if problem.classes is None:
+        # the steps are on targets standardised as those of the first fit
         coef, intercept = coef / fit.target_scale, (intercept - fit.target_center) / fit.target_scale
     first = centred(coef, intercept, summary.center, dtype=problem.dtype, clock=fit.model.t_)
     task = EpochProblem(
@@ -355,6 +367,7 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
         n_blocks=source.n_blocks,
         epochs=1,
         center=summary.center,
+        # another order of the rows than in the epochs before
         seed=problem.seed + fit.epochs,
         dtype=problem.dtype,
     )

@@ -57,6 +57,7 @@ def estimator_step(state: EstimatorState, minibatch: Minibatch, operands: Mappin
 
     Operands: "fit_options" (further keywords of `partial_fit`).
     """
+    # A fold hands the state on from process to process, and a task that is tried again has to find it as it was.
     estimator: Any = copy.deepcopy(state.estimator)
     weight = {} if minibatch.weight is None else {"sample_weight": minibatch.weight}
     y = None if minibatch.y.shape[1:] == (0,) else minibatch.y
@@ -276,10 +277,12 @@ class BlockIncremental(Incremental):
         if isinstance(X, Dataset):
             if y is not None:
                 raise ValueError("y was given beside a Dataset, whose own targets are used; pass the Dataset alone")
-            X, y = X.X, X.y
+            # The arrays of a Dataset are lazy, so that its score is computed block by block.
+            return self.score(X.X, X.y, compute)
         has_targets = is_classifier(self.estimator_) or is_regressor(self.estimator_)
         if has_targets and y is None:
             raise ValueError(f"score compares the predictions of {self.estimator_!r} with y, which is None; pass y")
+        # A measure that is named is dask-ml's, on arrays in memory scikit-learn's.
         if self.scoring is not None:
             return super().score(X, y, compute)
         if not has_targets:
@@ -291,15 +294,16 @@ class BlockIncremental(Incremental):
             return _BlockAnswer(self.estimator_, self.feature_map, "score")(self._encoded(X))
         predicted = self.predict(X)
         lazy = dask.is_dask_collection(predicted) or dask.is_dask_collection(y)
+        # Rows in memory are scored by scikit-learn itself.
         if not lazy:
             return float((accuracy_score if is_classifier(self.estimator_) else r2_score)(y, predicted))
-        y = as_dask_array(y, "y") if dask.is_dask_collection(y) else da.from_array(np.asarray(y), chunks=-1)
-        y = y.rechunk((predicted.chunks[0], *y.chunks[1:]))
+        targets: Any = as_dask_array(y, "y") if dask.is_dask_collection(y) else da.from_array(np.asarray(y), chunks=-1)
+        targets = targets.rechunk((predicted.chunks[0], *targets.chunks[1:]))
         if is_classifier(self.estimator_):
-            return dask_ml.metrics.accuracy_score(y, predicted, compute=compute)
+            return dask_ml.metrics.accuracy_score(targets, predicted, compute=compute)
         # dask-ml's r2_score fails on the arrays of today's Dask
-        error = ((y - predicted) ** 2).sum(axis=0)
-        deviation = ((y - y.mean(axis=0)) ** 2).sum(axis=0)
+        error = ((targets - predicted) ** 2).sum(axis=0)
+        deviation = ((targets - targets.mean(axis=0)) ** 2).sum(axis=0)
         explained = 1.0 - error / da.where(deviation > 0.0, deviation, 1.0)
         # of a constant target all is explained or nothing, as in scikit-learn
         score = da.where(deviation > 0.0, explained, error == 0.0).mean()
@@ -341,6 +345,7 @@ class BlockIncremental(Incremental):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         if self.estimator is not None:
+            # Cross-validation asks whether this is a classifier, to keep the shares of the classes in its folds.
             inner = get_tags(self.estimator)
             tags.estimator_type, tags.target_tags = inner.estimator_type, inner.target_tags
             tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
@@ -349,6 +354,7 @@ class BlockIncremental(Incremental):
 
     def _check_parameters(self) -> None:
         """Raise an error that names the parameter, before any row is looked at."""
+        # The class in place of an instance has partial_fit, too, and would fail in the first step on a worker.
         if isinstance(self.estimator, type) or not hasattr(self.estimator, "partial_fit"):
             raise TypeError(
                 "The 'estimator' parameter of BlockIncremental must be an estimator with partial_fit, such as "
@@ -378,24 +384,31 @@ class BlockIncremental(Incremental):
             epochs=int(self.epochs),
             seed=int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max)),
             shuffle_blocks=self.shuffle_blocks,
+            # The mean bytes of a row of the largest block, rounded up: of wide rows a minibatch takes fewer.
             row_bytes=-(-source.block_nbytes // max(int(np.max(source.block_rows)), 1)),
         )
         state = self.fit_epochs(problem, source, publish=resolve_progress(self.progress))
         self.estimator_ = state.model["estimator"]
         # as dask-ml does, fitted attributes are found on the wrapper, too
-        learned = {name: value for name, value in vars(self.estimator_).items() if name.endswith("_")}
-        vars(self).update(learned, n_features_in_=dataset.n_columns, encoding_=dataset.encoding)
+        for name, value in vars(self.estimator_).items():
+            if name.endswith("_"):
+                setattr(self, name, value)
+        self.n_features_in_, self.encoding_ = dataset.n_columns, dataset.encoding
         return self
 
     def _rows_and_options(
         self, estimator: Any, X: object, y: object, fit_options: dict[str, Any]
     ) -> tuple[Dataset, dict[str, Any]]:
         """The rows as a Dataset, and what `partial_fit` is told beside them: all classes, always."""
+        # The signature of partial_fit says which of classes, weights and further options it takes; asking it now gives
+        # an error here, in place of a TypeError in a task on some worker.
         name, taken = type(estimator).__name__, inspect.signature(estimator.partial_fit).parameters
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
         options = dict(fit_options)
         weight, classes = options.pop("sample_weight", None), options.pop("classes", None)
+        # An estimator that goes on has been told all classes before, and some of them may be missing in these rows.
         known = getattr(estimator, "classes_", None)
+        # Numbers are labels for a classifier and targets for a regressor, whatever they look like.
         task: TaskChoice = "auto"
         if is_classifier(estimator) or is_regressor(estimator):
             task = "classification" if is_classifier(estimator) else "regression"
@@ -415,6 +428,8 @@ class BlockIncremental(Incremental):
                 f"X has {dataset.n_columns} features, but BlockIncremental is expecting {expected} features as input"
             )
         if classes is not None and dataset.classes is not None:
+            # Datasets bring codes for their own classes, which are labels again when a step sees them; each must be
+            # known.
             strange = np.setdiff1d(dataset.classes, np.asarray(classes))
             if len(strange):
                 raise ValueError(
@@ -432,6 +447,7 @@ class BlockIncremental(Incremental):
         """Rows to be answered, as those of `fit` were: a data frame by its encoding, a Dataset by its Dask array."""
         if isinstance(X, Dataset):
             return X.X
+        # A frame has to become the columns that the estimator was fitted on, by the rules that fit has learned.
         if is_frame(X) and getattr(self, "encoding_", None) is not None:
             return encoded_by(self.encoding_, X)
         return as_dask_array(X, "X") if dask.is_dask_collection(X) else X
@@ -447,6 +463,7 @@ class BlockIncremental(Incremental):
             )
         if not isinstance(rows, da.Array):
             return answer(rows)
+        # An estimator answers whole rows: columns that are cut into chunks are joined.
         rows = rows.rechunk({1: -1}) if rows.numblocks[1] > 1 else rows
         # one row of zeros says which dtype and how many columns the answers have, before any block is computed
         example = answer(np.zeros((1, rows.shape[1]), rows.dtype)) if meta is None else meta

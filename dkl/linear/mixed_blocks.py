@@ -25,10 +25,13 @@ class BlockPart:
     seed: int
 
     def rows(self, block: Block) -> Block:
+        """The rows of the part, in the order that they have in the block."""
+        # the order depends on seed and block alone, so that the parts of a block are disjoint and together all of it
         order = np.random.default_rng([self.seed, block.index]).permutation(block.n_rows)
         return block.rows(np.sort(order[self.number :: self.of]))
 
     def size(self, n_rows: int) -> int:
+        """How many rows of a block of `n_rows` the part has."""
         return len(range(self.number, n_rows, self.of))
 
 
@@ -40,6 +43,11 @@ class MixedTicket:
     parts: tuple[BlockPart, ...]
     tickets: tuple[Any, ...]
 
+    @classmethod
+    def of(cls, index: int, parts: tuple[BlockPart, ...], *tickets: object) -> MixedTicket:
+        """The ticket with those of the blocks behind it one by one, as Dask computes them for a task."""
+        return cls(index, parts, tickets)
+
 
 @dataclass(frozen=True)
 class MixedReader:
@@ -47,10 +55,10 @@ class MixedReader:
 
     base: BlockReader
 
-    def load(self, ticket: MixedTicket) -> Block:
+    def load(self, mixed: MixedTicket) -> Block:
         """The rows of a mixed block."""
-        parts = [part.rows(self.base.load(one)) for part, one in zip(ticket.parts, ticket.tickets, strict=True)]
-        return _joined(parts, ticket.index)
+        parts = [part.rows(self.base.load(ticket)) for part, ticket in zip(mixed.parts, mixed.tickets, strict=True)]
+        return _joined(parts, mixed.index)
 
 
 class MixedSource(WrappedSource[BlockSource]):
@@ -97,24 +105,23 @@ class MixedSource(WrappedSource[BlockSource]):
         return MixedReader(self.base.reader())
 
     def ticket(self, index: int) -> Any:
+        """What the reader needs for a mixed block: lazy where the tickets of the blocks behind it are."""
         tickets = [self.base.ticket(int(block)) for block, _ in self._behind(index)]
         parts = tuple(part for _, part in self._behind(index))
         if any(isinstance(ticket, Delayed) for ticket in tickets):
-            return delayed(_mixed_ticket, pure=False)(index, parts, *tickets)
-        return MixedTicket(index, parts, tuple(tickets))
+            return delayed(MixedTicket.of, pure=False)(index, parts, *tickets)
+        return MixedTicket.of(index, parts, *tickets)
 
     def _behind(self, index: int) -> list[tuple[int, BlockPart]]:
         """The blocks behind a mixed one: block b gives its part i to the mixed block i strides before it."""
+        # groups strides of equal length, so that sorted classes meet in every block
         strides = np.arange(self.groups) * self.n_blocks // self.groups
         blocks = self._filled[(index + strides) % self.n_blocks]
         return [(int(block), BlockPart(number, self.groups, self.seed)) for number, block in enumerate(blocks)]
 
     def _size(self, index: int) -> int:
+        """The rows of a mixed block, known without reading."""
         return sum(part.size(int(self.base.block_rows[block])) for block, part in self._behind(index))
-
-
-def _mixed_ticket(index: int, parts: tuple[BlockPart, ...], *tickets: Any) -> MixedTicket:
-    return MixedTicket(index, parts, tickets)
 
 
 def _joined(blocks: Sequence[Block], index: int) -> Block:

@@ -28,12 +28,13 @@ from dkl.protocols.source import BlockSource
 
 NEWTON_LOSSES = {"squared_hinge", "squared_error"}
 
-# rows that tell how long mapped rows are
+# The rows of a sample that tells how long mapped rows are, where the map does not.
 _SAMPLE_ROWS = 1024
-# Newton steps from where the best candidate stands
+# The most Newton steps from where the best candidate stands.
 _REFIT_STEPS = 50
-# with a chosen penalty, the share of the objective that a last step may still promise: of one model, and of several
-# that do not start from zero, whose Hessians cost as much more (ten digits: 98.25, 98.20 and 98.19 % for .1, .2 and .3)
+# With a chosen penalty, the share of the objective that a last step may still promise: of one model, and of several
+# that do not start from zero, whose Hessians cost as much more (on ten digits an accuracy of 98.25, 98.20 and 98.19 %
+# for .1, .2 and .3).
 _DECREMENT, _DECREMENT_OF_SEVERAL = 1e-2, 3e-1
 
 
@@ -54,18 +55,25 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         Its model is a `LinearSVC` or a `Ridge` with the coefficients that these have at their optimum.
     """
     with one_blas_thread():
-        summary, choice = summarise_targets(_passed(newton_target_record(problem), source, run)), None
+        # One BLAS thread: the driver's systems are spread over the cores one by one, with the bits of one core.
+        summary, choice = summarise_targets(_pass_result(newton_target_record(problem), source, run)), None
         task = newton_problem(problem, summary)
         if problem.alpha == "auto":
             choice = problem.choice
             if choice is None:
+                # rows that are held out by time are held out in one way alone: the newest of them judge
                 single = getattr(source, "one_fold", False)
                 candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=single)
-                choice = _chosen(candidates, source, run)
-            stands = problem.choice is None and choice.start.shape[1] == task.width
-            start = choice.start if stands else _start(problem, summary)
+                choice = _choose_penalty(candidates, source, run)
+            # the best candidate is a start where it was fitted here, on all features
+            is_start = problem.choice is None and choice.start.shape[1] == task.width
+            start = choice.start if is_start else _start(problem, summary)
             task = replace(_refitted(replace(task, start=start)), alpha=choice.alpha)
-            task = _begun(task, subsample_problem(task, summary.n_rows, problem.seed), source, run)
+            subsample = subsample_problem(task, summary.n_rows, problem.seed)
+            if subsample is not None:
+                # checkpoints know this stage as "rough"
+                start = _run(subsample, source, run, "rough").solution(subsample)
+                task = replace(task, start=start)
 
         def fit(state: NewtonState) -> LinearFit:
             model, steps = _linear_model(problem, task, state, summary), int(state.counts.max())
@@ -73,23 +81,24 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             return LinearFit(model, center, scale, steps, (), message, task.alpha, choice)
 
         state = _run(task, source, run, model=run.looked_at(fit))
-    found = fit(state)
+    result = fit(state)
     if not state.ended and not state.converged(task.tol, task.decrement).all():
-        warnings.warn(found.message, UserWarning, stacklevel=6)
-    return found
+        warnings.warn(result.message, UserWarning, stacklevel=6)
+    return result
 
 
 def chosen_penalty(problem: LinearProblem, source: BlockSource, run: Run) -> PenaltyChoice:
     """The penalty that one share of the rows, `validation`, prefers for these features."""
     with one_blas_thread():
-        summary = summarise_targets(_passed(newton_target_record(problem), source, run))
+        summary = summarise_targets(_pass_result(newton_target_record(problem), source, run))
         task = newton_problem(problem, summary)
         candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=True)
-        return _chosen(candidates, source, run)
+        return _choose_penalty(candidates, source, run)
 
 
 def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:
     """The records of each kind of pass and how often it runs at most, before any row was read."""
+    # Nothing has been read: any mean and scale will do, since no shape depends on them.
     summary = TargetMoments(n_rows, n_rows, np.zeros(problem.n_targets), np.ones(problem.n_targets))
     task, driver = newton_problem(problem, summary), NewtonDriver()
     passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
@@ -116,15 +125,9 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
 
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:
+    """The problem of the last fit, whose steps end as soon as the next one promises little."""
     several = task.start is not None and task.loss == "squared_hinge" and task.n_models > 1
     return replace(task, decrement=_DECREMENT_OF_SEVERAL if several else _DECREMENT, max_steps=_REFIT_STEPS)
-
-
-def _begun(task: NewtonProblem, subsample: NewtonProblem | None, source: BlockSource, run: Run) -> NewtonProblem:
-    """The problem with the start that steps on a share of the rows lead to."""
-    if subsample is None:
-        return task
-    return replace(task, start=_run(subsample, source, run, "rough").solution(subsample))
 
 
 def newton_target_record(problem: LinearProblem) -> Record:
@@ -143,17 +146,19 @@ def _mean_square(problem: LinearProblem, source: BlockSource, run: Run) -> float
     record = length_record(problem)
     if record is None:
         return float(np.sum(problem.feature_map.amplitudes**2))
-    sample = _passed(record, source, run)
+    sample = _pass_result(record, source, run)
     return float(np.mean(np.sum(map_rows(sample.X, problem.feature_map, "float64") ** 2, axis=1)))
 
 
-def _passed(record: Record, source: BlockSource, run: Run) -> Any:
+def _pass_result(record: Record, source: BlockSource, run: Run) -> Any:
+    """What one pass over the rows returns for a record."""
     return run_pass(source, [record], publish=run.publish, memory_limit=run.memory_limit, device=run.device).results[0]
 
 
 def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProblem:
     """The problem of the Newton steps; an alpha that is still to be chosen stands at 1."""
     targets = newton_targets(problem, summary.target_center, summary.target_scale)
+    # the only two losses with a Hessian that block sums give
     loss: NewtonLoss = "squared_error" if problem.classes is None else "squared_hinge"
     alpha = 1.0 if problem.alpha == "auto" else problem.alpha
     return NewtonProblem(problem.feature_map, targets, summary.total_weight, alpha, loss, dtype=problem.dtype)
@@ -177,6 +182,7 @@ def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
     start = problem.start
     if start is None or problem.classes is not None:
         return start
+    # f = w.phi + b in the targets' own units is (w.phi + b - center) / scale of standardised ones
     coef, intercept = start[:, :-1], start[:, -1] - summary.target_center
     return np.concatenate([coef, intercept[:, None]], axis=1) / summary.target_scale[:, None]
 
@@ -186,6 +192,7 @@ def penalty_problem(
 ) -> Candidates:
     """All penalties that ``alpha="auto"`` chooses from, for mapped rows of a mean squared length."""
     start = _start(problem, summary)
+    # At least half of the rows are left to fit on.
     validation = replace(problem.validation, share=min(problem.validation.share, 0.5))
     return penalty_candidates(
         replace(task, targets=replace(task.targets, kept=None)),
@@ -197,9 +204,10 @@ def penalty_problem(
     )
 
 
-def _chosen(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
+def _choose_penalty(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
+    """Fit all candidates in the same passes, then judge them on the rows that each has not seen, in one pass more."""
     state = _run(candidates.problem, source, run, "penalty")
-    return candidates.choose(state, _passed(candidates.judged(state), source, run))
+    return candidates.choose(state, _pass_result(candidates.judged(state), source, run))
 
 
 def _run(
@@ -212,15 +220,15 @@ def _run(
     """The last state, a stage before the last being kept below the checkpoint."""
     if stage and run.checkpoint is not None:
         run = replace(run, checkpoint=Checkpoint(f"{run.checkpoint.store}/{stage}"))
-    state, _ = run.drive(NewtonDriver(), task, source, model=model)
-    found: NewtonState = state
-    return found
+    state: NewtonState = run.drive(NewtonDriver(), task, source, model=model)[0]
+    return state
 
 
 def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> Any:
     """A fitted scikit-learn estimator on mapped rows."""
     classes, solution = problem.classes, state.solution(task)
     coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], summary, classes)
+    # alpha is beside the mean loss; Ridge's strength, and 1/C of LinearSVC, are beside the sum over the rows
     strength = task.alpha * summary.total_weight
     model: Any = Ridge(alpha=strength) if classes is None else LinearSVC(C=1.0 / strength)
     one_target = classes is None and problem.n_models == 1
@@ -238,11 +246,13 @@ class TrainingRows:
     held_out: HeldOut
 
     def __call__(self, held_with: np.ndarray) -> np.ndarray:
+        """A mask of them: (n,) bool."""
         return ~self.held_out.mask(held_with)
 
 
 def newton_message(state: NewtonState, task: NewtonProblem) -> str:
     """How the Newton steps ended, in a sentence with the remedy where one is needed."""
+    # the largest gradient of a model, relative to its first one
     worst = float(np.max(state.gradient / np.maximum(state.first_gradient, np.finfo(float).tiny)))
     if state.converged(task.tol, task.decrement).all():
         return f"converged in {int(state.counts.max())} Newton steps: the gradient shrank to {worst:.1e} of its first"

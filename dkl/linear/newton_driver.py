@@ -25,8 +25,11 @@ from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.losses import loss_of
 from dkl.solvers.positive_definite import map_systems, solve_positive, systems_at_once
 
+# The Hessians of one pass are at most 64 MiB, the size to which accumulators are limited.
 _HESSIAN_BYTES = 1 << 26
+# How often one pass halves the step to try shorter ones.
 _BACKTRACKS = 8
+# Armijo's rule: a step is taken if it lowers the objective by this share of what the slope promises.
 _SUFFICIENT = 1e-4
 
 
@@ -99,6 +102,8 @@ class NewtonProblem:
     @property
     def keeps_hessians(self) -> bool:
         """Whether Hessians are summed once: they never change, or those of the start will do."""
+        # The curvature of the squared error is the same everywhere; that of the squared hinge is the number of rows
+        # with margin below 1, which changes with each step.
         if self.loss == "squared_error" or not self.fixed:
             return self.loss == "squared_error"
         n_hessians = len(set(self._starting_keys()))
@@ -123,6 +128,8 @@ class NewtonProblem:
         return [key if new else (-2, model) for model, (key, new) in enumerate(zip(first, fresh, strict=True))]
 
     def _starting_keys(self) -> list[tuple[int, ...]]:
+        # Models that see the same rows from the same point have the same Hessian. From zero all rows have margin 0, so
+        # that the classes share theirs; from a given start each class has its own.
         folds = np.full(self.n_models, -1) if self.targets.fold is None else self.targets.fold
         if self.loss == "squared_error":
             return [(int(fold),) for fold in folds]
@@ -187,6 +194,7 @@ class NewtonState:
 
     def converged(self, tol: float, decrement: float = 0.0) -> np.ndarray:
         """Which models have reached a tolerance, or the limit of rounding."""
+        # Half the slope along the Newton direction is what the next step promises to gain (the Newton decrement).
         small = -0.5 * self.slope <= decrement * self.objective if decrement > 0 else np.zeros(len(self.slope), bool)
         return ~self.fresh & ((self.gradient <= tol * self.first_gradient) | small | self.stalled)
 
@@ -225,14 +233,25 @@ class NewtonDriver:
         """Accept or shorten the step of each model of the pass, and find the next direction."""
         models = _next_models(problem, state)
         _, hessian_of = _sharing(problem, state, models)
-        hessians = _assemble(state, models, results)
-        state = _copied(state)
+        # the Hessians (h, size) come in panels of packed columns, unless those that are known serve all steps
+        panels = [result["hessian"] for result in results if "hessian" in result]
+        hessians = np.concatenate(panels, axis=1) if state.hessian is None or panels else state.hessian
+        if state.hessian is not None and state.held is not None and panels and _changes(state, models):
+            # the pass has summed by how much they change
+            hessians += state.hessian[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
+        # the arrays are copied, since the steps below write to them; nobody writes to the Hessians
+        shared = ("hessian", "held", "ended")
+        own_arrays = {part.name: getattr(state, part.name) for part in fields(state) if part.name not in shared}
+        state = replace(state, **{name: value.copy() for name, value in own_arrays.items()})
         sums = results[0]
-        accepted = np.flatnonzero([_accept(problem, state, *one) for one in zip(models, sums["loss"], strict=True)])
+        accepted = np.flatnonzero(
+            [_accept(problem, state, model, losses) for model, losses in zip(models, sums["loss"], strict=True)]
+        )
         gradients = _gradients(problem, state, models[accepted], sums["gradient"][accepted])
-        _turn(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]))
+        _set_directions(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]))
         if problem.keeps_hessians:
             return replace(state, hessian=hessians)
+        # Shared Hessians are not kept: after this pass the models stand at different points.
         own = accepted if len(hessians) == len(models) else accepted[:0]
         return replace(state, hessian=hessians[own], held=models[own])
 
@@ -243,8 +262,8 @@ class NewtonDriver:
 
     def memory(self, problem: NewtonProblem, row_bytes: int) -> dict[str, int]:
         """Hessians as they were, as they are summed and as they become; those being solved written out."""
-        one, system = 8 * packed_size(0, problem.width), 8 * problem.width**2
-        packed = min(problem.n_models * one, max(_HESSIAN_BYTES, one))
+        hessian, system = 8 * packed_size(0, problem.width), 8 * problem.width**2
+        packed = min(problem.n_models * hessian, max(_HESSIAN_BYTES, hessian))
         solved = systems_at_once(problem.n_models, problem.width)
         return {"Hessians": 3 * packed + 2 * solved * system}
 
@@ -254,6 +273,7 @@ class NewtonDriver:
         models = _next_models(problem, state)
         first = _records(problem, state, models)
         first_groups = -(-problem.n_models // len(models))
+        # A state after the first pass, made up: nothing has converged, and each model has a Hessian of its own.
         ones = np.ones(problem.n_models)
         begun = replace(state, first_gradient=ones, gradient=ones, objective=ones, slope=-2.0 * ones)
         if problem.keeps_hessians:
@@ -271,6 +291,7 @@ def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:
     if problem.keeps_hessians or len(waiting) == 0:
         return waiting
     fresh = state.fresh
+    # A pass serves models that are all at the start, where they share Hessians, or all beyond it.
     waiting = waiting[fresh[waiting] == fresh[waiting[0]]]
     keys = problem.hessian_keys(fresh)
     room = max(1, _HESSIAN_BYTES // (8 * packed_size(0, problem.width)))
@@ -279,15 +300,16 @@ def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:
 
 
 def _sharing(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> tuple[tuple[int, ...], np.ndarray]:
-    """The models (by place) that stand for a Hessian each, and which Hessian each model has."""
+    """The models, by their position in the pass, that stand for a Hessian each, and which Hessian each model has."""
     keys = problem.hessian_keys(state.fresh)
     order = list(dict.fromkeys(keys if problem.keeps_hessians else [keys[model] for model in models]))
     number = np.array([order.index(keys[model]) for model in models])
-    standing = tuple(int(np.flatnonzero(number == one)[0]) for one in np.unique(number))
+    standing = tuple(int(np.flatnonzero(number == hessian)[0]) for hessian in np.unique(number))
     return standing, number
 
 
 def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> list[BlockSum]:
+    """One record for each panel of Hessian columns, the first of which sums losses and gradients, too."""
     steps = state.steps[models, None] * 0.5 ** np.arange(_BACKTRACKS + 1)
     trial = TrialSteps(state.coefficients[models], state.directions[models], steps)
     standing, _ = _sharing(problem, state, models)
@@ -306,6 +328,7 @@ def _changes(state: NewtonState, models: np.ndarray) -> bool:
 
 
 def _record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray, options: NewtonOptions) -> BlockSum:
+    """The record of the sums at the trial steps of some models that the options ask for."""
     accumulators = {}
     if options.first_order:
         accumulators = {"loss": Accumulator(trial.steps.shape), "gradient": Accumulator(trial.coefficients.shape)}
@@ -342,31 +365,13 @@ class _NewtonCost:
         return Cost(rows * (mapping + scores + hessians), tile + itemsize * width * min(width, 2 * packed // width + 1))
 
 
-def _assemble(state: NewtonState, models: np.ndarray, results: Sequence[Any]) -> np.ndarray:
-    """The packed Hessians (h, size) of a pass from their panels, or those that never change."""
-    panels = [result["hessian"] for result in results if "hessian" in result]
-    if state.hessian is not None and not panels:
-        return state.hessian
-    hessians = np.concatenate(panels, axis=1)
-    if state.hessian is not None and state.held is not None and _changes(state, models):
-        hessians += state.hessian[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
-    return hessians
-
-
-def _copied(state: NewtonState) -> NewtonState:
-    """With arrays of its own, but for the Hessians, which nobody writes to."""
-    shared = ("hessian", "held", "ended")
-    values = {field.name: getattr(state, field.name) for field in fields(state) if field.name not in shared}
-    return replace(state, **{name: value.copy() for name, value in values.items()})
-
-
 def _accept(problem: NewtonProblem, state: NewtonState, model: int, losses: np.ndarray) -> bool:
     """Take the full step of a model if it lowers the objective enough, in `state` (a fresh copy); else shorten it."""
     steps = state.steps[model] * 0.5 ** np.arange(_BACKTRACKS + 1)
     weights = state.coefficients[model, :-1] + steps[:, None] * state.directions[model, :-1]
     objectives = 0.5 * problem.alphas[model] * np.sum(weights**2, axis=1) + losses / problem.total_weight
     state.counts[model] += 1
-    # at the optimum differences drown in rounding, where the gradient still tells
+    # At the optimum differences of the objective drown in rounding, where the gradient still tells.
     noise = 1e-12 if problem.exact else 1e-6
     bound = state.objective[model] + _SUFFICIENT * steps * state.slope[model] + noise * abs(objectives[0])
     good = np.flatnonzero(objectives <= bound)
@@ -374,6 +379,7 @@ def _accept(problem: NewtonProblem, state: NewtonState, model: int, losses: np.n
         state.steps[model] = steps[good[0]] if len(good) else steps[-1] / 2
         state.stalled[model] = state.steps[model] < 1e-10
         return False
+    # The full step is good enough: the next one starts there, again at full length.
     state.coefficients[model] += steps[0] * state.directions[model]
     state.objective[model] = objectives[0]
     state.steps[model] = 1.0
@@ -382,6 +388,7 @@ def _accept(problem: NewtonProblem, state: NewtonState, model: int, losses: np.n
 
 def _gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray, sums: np.ndarray) -> np.ndarray:
     """The gradients of the objectives at the accepted points, (g, m + 1); their lengths go into `state`."""
+    # (1/N) sum_i s_i loss'(f_i) phi(x_i), and alpha w for the penalised coefficients
     gradients = sums / problem.total_weight
     gradients[:, :-1] += problem.alphas[models, None] * state.coefficients[models, :-1]
     state.gradient[models] = np.linalg.norm(gradients, axis=1)
@@ -390,7 +397,7 @@ def _gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray, s
     return gradients
 
 
-def _turn(
+def _set_directions(
     problem: NewtonProblem, state: NewtonState, models: np.ndarray, sums: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> None:
     """Set the next directions of models in `state`; models with one Hessian and penalty share its factors."""
@@ -401,6 +408,7 @@ def _turn(
         those = np.flatnonzero((hessian_of == system[0]) & (alphas == system[1]))
         return those, _solve(problem, hessians[system[0]], system[1], gradients[those])
 
+    # Each pair of Hessian and penalty is factored once, for all models that have it.
     systems = sorted(set(zip(hessian_of.tolist(), alphas.tolist(), strict=True)))
     for those, steps in map_systems(solved, systems, problem.width):
         state.directions[models[those]] = -steps
@@ -409,13 +417,14 @@ def _turn(
 
 def _solve(problem: NewtonProblem, packed: np.ndarray, alpha: float, gradients: np.ndarray) -> np.ndarray:
     """(H/N + alpha I)^-1 of each gradient."""
-    # times N over the loss's curvature, which saves a copy of the sums
+    # The system is multiplied by N over the loss's curvature, which saves a copy of the sums.
     scale = problem.total_weight / loss_of(problem.loss).largest_curvature
 
     def system() -> np.ndarray:
         matrix, _ = lapack.dtpttr(problem.width, packed)
         diagonal = np.einsum("ii->i", matrix)
         diagonal[:-1] += scale * alpha
+        # the intercept has no penalty: a little keeps the system positive definite where features add up to a constant
         diagonal[-1] += 1e-12 * diagonal.mean()
         return matrix
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy import special
@@ -22,14 +21,14 @@ PENALTIES = {
     "squared_error": tuple(10.0 ** (0.5 * step) for step in range(-4, 9)),
 }
 
-# with fewer held-out rows than this, further folds of rows judge too; more than so many judge no better
+# With fewer held-out rows than this, further folds of rows judge, too; more rows than so many judge no better.
 _ENOUGH_ROWS = 900
 _MOST_FOLDS = 5
-_MOST_JUDGES = 50_000
-# rows that candidates are fitted on: beside the sum of the losses, the best C hardly depends on their number
+_MOST_JUDGING_ROWS = 50_000
+# The rows that candidates are fitted on: beside the sum of the losses, the best C hardly depends on their number.
 _SEEN_A_FEATURE, _LEAST_SEEN = 20, 20_000
-# passes that a candidate takes before it is judged: from a given start, by fixed Hessians, from zero, for the squared
-# error
+# The passes that a candidate takes before it is judged: from a given start, by fixed Hessians, from zero, and for the
+# squared error, whose first step is exact.
 _STEPS_WARM, _STEPS_FIXED, _STEPS_COLD, _STEPS_SQUARE = 2, 2, 3, 1
 _DECREMENT = 0.01
 
@@ -148,6 +147,8 @@ class PenaltyChoice:
 
 @dataclass(frozen=True, eq=False)
 class _JudgingCost:
+    """What scoring the held-out rows of a block by all candidates costs: those rows alone are mapped."""
+
     feature_map: FeatureMap
     n_models: int
     folds: Folds
@@ -198,6 +199,12 @@ def penalty_candidates(
     copies = len(alphas) * folds.count
     # one output's Hessians are cheap, and tell penalties apart a little better
     fixed = start is not None and folds.count == 1 and K > 1
+    if base.loss == "squared_error":
+        max_steps = _STEPS_SQUARE
+    elif start is None:
+        max_steps = _STEPS_COLD
+    else:
+        max_steps = _STEPS_FIXED if fixed else _STEPS_WARM
     targets = replace(
         base.targets,
         models=np.repeat(base.targets.models, copies),
@@ -209,7 +216,7 @@ def penalty_candidates(
         targets=targets,
         alpha=np.tile(np.repeat(alphas, folds.count), K),
         decrement=_DECREMENT,
-        max_steps=_steps(base, start, fixed),
+        max_steps=max_steps,
         start=None if start is None else np.repeat(start, copies, axis=0),
         fixed=fixed,
     )
@@ -248,23 +255,18 @@ def clear_gain(choices: Sequence[PenaltyChoice], rivals: Sequence[PenaltyChoice]
 
     The paired gains of the folds pass a one-sided t-test at 2.5 %: a smaller gain of the loss may well be none.
     """
-    scores = [np.array([choice.scores for choice in those]) for those in (choices, rivals)]
-    ours, theirs = (of[:, np.argmax(of.mean(axis=0))] for of in scores)
+    # scores of shape (folds, penalties), of which the penalty with the best mean is compared
+    tables = [np.array([choice.scores for choice in judged]) for judged in (choices, rivals)]
+    ours, theirs = (table[:, np.argmax(table.mean(axis=0))] for table in tables)
     gains = ours - theirs
     error = gains.std(ddof=1) / np.sqrt(len(gains))
     return bool(gains.mean() > special.stdtrit(len(gains) - 1, 0.975) * error)
 
 
 def _folds(held_out: HeldOut, n_rows: float, n_features: int) -> Folds:
-    share = min(held_out.share, _MOST_JUDGES / n_rows)
+    """As many folds as make enough judging rows, at most five, each a share of at most 50,000 rows."""
+    share = min(held_out.share, _MOST_JUDGING_ROWS / n_rows)
     most = int(np.ceil(_ENOUGH_ROWS / (share * n_rows)))
     count = max(1, min(most, _MOST_FOLDS, int(1.0 / share)))
+    # whatever is beside the folds is fitted on by all candidates, up to so many rows a feature
     return Folds(replace(held_out, share=share), count, max(_SEEN_A_FEATURE * n_features, _LEAST_SEEN) / n_rows)
-
-
-def _steps(base: NewtonProblem, start: Any, fixed: bool) -> int:
-    if base.loss == "squared_error":
-        return _STEPS_SQUARE
-    if start is None:
-        return _STEPS_COLD
-    return _STEPS_FIXED if fixed else _STEPS_WARM

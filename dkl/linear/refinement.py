@@ -17,7 +17,7 @@ from dkl.protocols.source import BlockSource
 
 
 class Refined(NamedTuple):
-    """What refining came to.
+    """A refined feature map with the linear model on it, and how its epochs went.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ def refine_features(
 ) -> Refined:
     """Descend on frequencies and weights at once, by mini-batches of Adam, and keep the best epoch.
 
-    Each epoch is one pass that folds the rows, followed by a light one over the held-out rows; the result is the same
+    Each epoch is one pass that folds the rows, followed by one over the held-out rows alone; the result is the same
     to the bit on any number of workers. The model that comes in counts as epoch 0: a descent that only harms changes
     nothing. Fit it without the held-out rows, or they flatter it and a real gain goes unseen.
 
@@ -104,6 +104,7 @@ def refine_features(
     check_refinable(problem)
     state, _ = run.drive(RefineDriver(), problem, source)
     expansion = problem.model(state.result)
+    # epoch 0 is the model that came in
     history = [{"epoch": float(epoch), "held_out_loss": loss} for epoch, loss in enumerate(state.losses)]
     refined = expansion.apply_to(feature_map)
     return Refined(refined, expansion.coef.astype(float), expansion.intercept.astype(float), history, state.ended)
@@ -143,14 +144,16 @@ def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None 
         dtype=problem.dtype,
     )
     check_fourier(problem.feature_map)
+    # The start matters little to the descent, and Newton steps need no epochs of their own.
     if problem.loss in NEWTON_LOSSES:
         fit = fit_by_newton(problem, source, inner)
     else:
         fit = fit_by_epochs(problem, source, inner, epochs=None, patience=None)
     center, scale, summary = fit.target_center, fit.target_scale, summarise_rows(problem, source, inner)
     coef, intercept = np.atleast_2d(fit.model.coef_), np.atleast_1d(fit.model.intercept_)
-    share = summary.n_rows / summary.total_weight
-    targets = RowTargets(problem.classes, problem.class_weight, share, center=center, scale=scale)
+    # weights of mean 1; the descent is on standardised targets, as the steps of any stochastic fit are
+    weight_scale = summary.n_rows / summary.total_weight
+    targets = RowTargets(problem.classes, problem.class_weight, weight_scale, center=center, scale=scale)
     if problem.classes is None:
         coef, intercept = coef / scale[:, None], (intercept - center) / scale
     refined = refine_features(

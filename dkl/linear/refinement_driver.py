@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
-from dkl.linear.epochs import EpochState, held_out_loss
+from dkl.linear.epochs import EpochState, fields_of, held_out_record
 from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.linear.refinement_sums import (
     REFINED_LOSSES,
@@ -23,12 +22,11 @@ from dkl.linear.refinement_sums import (
     refined_rows,
     refinement_minibatch,
 )
-from dkl.linear.scores import scoring_cost
-from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Fold, Record
+from dkl.protocols.records import SINCOS_FLOPS, BlockSum, Cost, Fold, Record
 
-# polynomial-decay averaging (Shamir & Zhang 2013, section 4)
+# Polynomial-decay averaging (Shamir & Zhang 2013, section 4): the weight of the t-th iterate grows as t^8.
 _AVERAGING = 8.0
-# each number of the model takes a step some three nanoseconds: five arrays are read and three written
+# Each number of the model takes some three nanoseconds a step: five arrays are read and three written.
 _ADAM_FLOPS = 300.0
 
 
@@ -131,6 +129,7 @@ class AdamState:
 def check_refinable(problem: RefineProblem) -> None:
     """Raise ValueError unless loss, targets and model suit each other."""
     classes, loss = problem.targets.classes, problem.options.loss
+    # A model of targets has the squared error alone, one of classes the losses of margins.
     if (classes is None) != (loss == "squared_error"):
         kind = "targets" if classes is None else "classes"
         raise ValueError(f"loss={loss!r} has no meaning for {kind}; 'squared_error' is for targets, the others are not")
@@ -145,7 +144,7 @@ class RefineDriver:
     def init(self, problem: RefineProblem) -> EpochState:
         """The given model, nothing read."""
         values = _values(problem.expansion)
-        return EpochState(_fields(AdamState(values, np.zeros_like(values), np.zeros_like(values), values)))
+        return EpochState(fields_of(AdamState(values, np.zeros_like(values), np.zeros_like(values), values)))
 
     def request(self, problem: RefineProblem, state: EpochState) -> Sequence[Record] | None:
         """The next look or the next epoch, or None."""
@@ -159,7 +158,7 @@ class RefineDriver:
         """After an epoch: its model. After a look: its loss, and the best model."""
         (result,) = results
         if not _looks_next(problem, state):
-            return replace(state, model=_fields(result), epoch=state.epoch + 1)
+            return replace(state, model=fields_of(result), epoch=state.epoch + 1)
         weight = float(result["weight"][0])
         if weight == 0.0:
             share = problem.options.held_out.share
@@ -185,8 +184,11 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
     Operands: "feature_map", "rates" (P,), "shape" (K, n_features), "loss", "alpha", "batch_rows".
     """
     feature_map, rates = operands["feature_map"], operands["rates"]
-    values, first, second, average = (one.copy() for one in (state.values, state.first, state.second, state.average))
+    values, first, second, average = (
+        array.copy() for array in (state.values, state.first, state.second, state.average)
+    )
     steps = state.steps
+    # Each batch of rows is one step of Adam on all numbers at once.
     for start in range(0, minibatch.rows.n_rows, operands["batch_rows"]):
         batch = slice(start, min(start + operands["batch_rows"], minibatch.rows.n_rows))
         weight = None if minibatch.weight is None else minibatch.weight[batch]
@@ -202,6 +204,7 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
         )
         steps += 1
         adam_update(values, (first, second), _values(gradient), rates, step=steps)
+        # the running average x_t = (1 - share) x_(t-1) + share values_t
         share = (1.0 + _AVERAGING) / (steps + _AVERAGING)
         average *= 1.0 - share
         average += share * values
@@ -209,6 +212,7 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
 
 
 def _values(expansion: Expansion) -> np.ndarray:
+    """All numbers of a model in one vector, for Adam: frequencies, coefficients, intercepts."""
     return np.concatenate([expansion.entries.ravel(), expansion.coef.ravel(), expansion.intercept])
 
 
@@ -216,6 +220,7 @@ def _split(values: np.ndarray, shape: tuple[int, int], feature_map: FeatureMap) 
     """The expansion that `_values` wrote out, as views."""
     K, width = shape
     projection = feature_map.projection
+    # The vector holds the entries of W, then the K x n_features coefficients, then the K intercepts.
     entries = values[: len(values) - K * width - K]
     if not isinstance(projection, SparseProjection):
         entries = entries.reshape(feature_map.n_frequencies, feature_map.n_columns)
@@ -229,9 +234,11 @@ def _rates(problem: RefineProblem) -> np.ndarray:
         owner = np.repeat(np.arange(feature_map.n_frequencies), np.diff(feature_map.projection.indptr))
     else:
         owner = np.repeat(np.arange(feature_map.n_frequencies), feature_map.n_columns)
+    # The root mean square of the entries of each frequency w_j; one of zeros gets a thousandth of the largest.
     entries = expansion.entries.ravel().astype(np.float64)
     counts = np.maximum(np.bincount(owner, minlength=feature_map.n_frequencies), 1)
     lengths = np.sqrt(np.bincount(owner, entries**2, feature_map.n_frequencies) / counts)
+    # a model of zeros has no size: coefficients of length 1 stand in for it
     size = np.sqrt(np.mean(expansion.coef.astype(np.float64) ** 2)) or 1.0 / np.sqrt(expansion.coef.shape[1])
     rest = np.full(expansion.coef.size + len(expansion.intercept), size)
     rates = np.concatenate([np.maximum(lengths, 1e-3 * lengths.max(initial=0.0))[owner], rest])
@@ -239,12 +246,14 @@ def _rates(problem: RefineProblem) -> np.ndarray:
 
 
 def _epoch(problem: RefineProblem, state: EpochState) -> Fold:
+    """One epoch: every block once in an order drawn for it, each cut into minibatches of shuffled rows."""
     options, feature_map = problem.options, problem.feature_map
     size = refined_rows(feature_map, options.dtype)
     order = np.random.default_rng([options.seed, state.epoch]).permutation(len(problem.block_rows))
     values = state.model["values"]
 
     def cost(rows: int, columns: int) -> Cost:
+        # two products with W, one for the angles and one for the gradient; sines; two products with the coefficients
         a_row = 4.0 * columns * feature_map.n_frequencies + SINCOS_FLOPS * 2 * feature_map.n_frequencies
         a_row += 4.0 * problem.coef.size
         return Cost(
@@ -278,32 +287,20 @@ def _epoch(problem: RefineProblem, state: EpochState) -> Fold:
 
 
 def _look(problem: RefineProblem, state: EpochState) -> BlockSum:
+    """The record that judges the averaged model of the last epoch on the held-out rows."""
     options, expansion = problem.options, problem.model(state.model)
-    feature_map = expansion.apply_to(problem.feature_map)
-    operands = {
-        "feature_map": feature_map,
-        "coef": expansion.coef,
-        "intercept": expansion.intercept,
-        "held_out": options.held_out,
-        "targets": problem.targets,
-        "dtype": options.dtype,
-        "loss": options.loss,
-        "epsilon": 0.0,
-    }
-    cost = partial(
-        scoring_cost,
-        feature_map=feature_map,
-        n_models=len(expansion.coef),
-        share=options.held_out.share,
+    return held_out_record(
+        expansion.apply_to(problem.feature_map),
+        expansion.coef,
+        expansion.intercept,
+        held_out=options.held_out,
+        targets=problem.targets,
         dtype=options.dtype,
+        loss=options.loss,
+        epsilon=0.0,
     )
-    accumulators = {"loss": Accumulator((1,)), "weight": Accumulator((1,))}
-    return BlockSum("held-out loss", held_out_loss, accumulators, operands, cost=cost)
-
-
-def _fields(state: AdamState) -> dict[str, Any]:
-    return {one.name: getattr(state, one.name) for one in fields(state)}
 
 
 def _looks_next(problem: RefineProblem, state: EpochState) -> bool:
+    """Whether the model still has to be judged on the held-out rows: before the first epoch, and after each."""
     return problem.options.held_out.share > 0 and len(state.losses) <= state.epoch

@@ -22,13 +22,13 @@ from dkl.solvers.losses import loss_of
 __all__ = ["adam_update", "expansion_gradient"]
 
 RefinedLoss = Literal["squared_hinge", "log_loss", "squared_error"]
-# those that have a gradient everywhere, which the descent follows
+# The losses that have a gradient everywhere, which the descent follows.
 REFINED_LOSSES: tuple[RefinedLoss, ...] = get_args(RefinedLoss)
 
-# of Adam (Kingma & Ba 2015)
+# The constants of Adam: beta_1, beta_2 and epsilon in Kingma & Ba 2015, who propose these values.
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
 
-# frequencies of which W, and the gradient in all its columns, exist at once
+# So many frequencies are worked on at once: dense W, and the gradient in all its columns, exist of these alone.
 _FREQUENCIES = 512
 
 _MINIBATCH_BYTES, _MINIBATCH_ROWS = 1 << 24, 4096
@@ -46,7 +46,7 @@ class ScaledRows:
         Still to be subtracted from every row: the centre of sparse rows.
     """
 
-    X: Any
+    X: np.ndarray | sparse.csr_array
     constant: np.ndarray | None = None
 
     @property
@@ -54,7 +54,7 @@ class ScaledRows:
         return int(self.X.shape[0])
 
     def rows(self, index: slice) -> ScaledRows:
-        """The chosen rows alone."""
+        """Some of the rows."""
         return replace(self, X=self.X[index])
 
 
@@ -75,7 +75,7 @@ class Expansion:
     intercept: np.ndarray
 
     @classmethod
-    def of(cls, feature_map: FeatureMap, coef: np.ndarray, intercept: np.ndarray, dtype: Any) -> Expansion:
+    def of(cls, feature_map: FeatureMap, coef: np.ndarray, intercept: np.ndarray, dtype: str) -> Expansion:
         """The expansion of a linear model on mapped rows.
 
         Raises
@@ -90,8 +90,8 @@ class Expansion:
                 f"coef has shape {coef.shape} and intercept {intercept.shape}; a map of {feature_map.n_features} "
                 f"features needs (K, {feature_map.n_features}) and (K,)"
             )
-        dtype = checked_dtype(dtype)
-        return cls(*(part.astype(dtype) for part in (_entries(feature_map.projection), coef, intercept)))
+        number = checked_dtype(dtype)
+        return cls(*(part.astype(number) for part in (_entries(feature_map.projection), coef, intercept)))
 
     def apply_to(self, feature_map: FeatureMap) -> FeatureMap:
         """The feature map with these frequencies in place of its own; its phases and amplitudes stay."""
@@ -101,7 +101,7 @@ class Expansion:
         return replace(feature_map, projection=DenseProjection(self.entries))
 
 
-def scaled_rows(X: Any, feature_map: FeatureMap, dtype: Any = "float32") -> ScaledRows:
+def scaled_rows(X: np.ndarray | sparse.csr_array, feature_map: FeatureMap, dtype: str = "float32") -> ScaledRows:
     """Raw rows as `expansion_gradient` takes them; sparse rows stay sparse where their scaling has a sparse form."""
     X = rows_on(X, "cpu")
     tiles = RowTiles(X, feature_map, checked_dtype(dtype), factor=TURN)
@@ -146,12 +146,14 @@ def expansion_gradient(
     loss : float
     gradient : Expansion
     """
+    # cos z and sin z of all angles z = W x + b: features, or their derivatives
     waves = _waves_of(rows, feature_map, expansion.entries)
     amplitudes = np.tile(feature_map.amplitudes.astype(waves.dtype), feature_map.columns_a_frequency)
     features = waves[:, : len(amplitudes)] * amplitudes
     scores = features @ expansion.coef.T + expansion.intercept
     losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
     share = np.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
+    # g_i: the slope of the loss in f(x_i), times the row's share s_i / n of the mean
     slope = (slope * share[:, None]).astype(waves.dtype)
     penalty = 0.5 * alpha * float(np.sum(expansion.coef.astype(np.float64) ** 2))
     gradient = Expansion(
@@ -177,6 +179,7 @@ def adam_update(
         The number of this step, from 1 on.
     """
     dtype = values.dtype.type
+    # Adam's correction of the bias towards the zeros that the moments start from
     mean, square = 1.0 - _FIRST_DECAY**step, 1.0 - _SECOND_DECAY**step
     shares = dtype(1.0 - _FIRST_DECAY), dtype(1.0 - _SECOND_DECAY)
     scales = dtype(1.0 / mean), dtype(1.0 / square)
@@ -184,16 +187,17 @@ def adam_update(
 
 
 def _entries(projection: Projection) -> np.ndarray:
+    """The numbers of W that a descent changes: all of them, or the stored ones of sparse frequencies."""
     return projection.data if isinstance(projection, SparseProjection) else np.asarray(projection.dense())
 
 
-def _formed(projection: Projection, entries: np.ndarray, chosen: slice) -> np.ndarray:
-    """The chosen rows of the W that has these entries."""
+def _formed(projection: Projection, entries: np.ndarray, span: slice) -> np.ndarray:
+    """The rows `span` of the W that has these entries."""
     if not isinstance(projection, SparseProjection):
-        return entries[chosen]
-    start, stop = projection.indptr[chosen.start], projection.indptr[chosen.stop]
-    indptr = projection.indptr[chosen.start : chosen.stop + 1] - start
-    shape = (chosen.stop - chosen.start, projection.width)
+        return entries[span]
+    start, stop = projection.indptr[span.start], projection.indptr[span.stop]
+    indptr = projection.indptr[span.start : span.stop + 1] - start
+    shape = (span.stop - span.start, projection.width)
     return sparse.csr_array((entries[start:stop], projection.indices[start:stop], indptr), shape=shape).toarray()
 
 
@@ -202,40 +206,44 @@ def _waves_of(rows: ScaledRows, feature_map: FeatureMap, entries: np.ndarray) ->
     m = feature_map.n_frequencies
     waves = np.empty((rows.n_rows, 2 * m), entries.dtype)
     phases = np.zeros(m) if feature_map.phases is None else feature_map.phases * TURN
-    for chosen in spans(m, _FREQUENCIES):
-        W = _formed(feature_map.projection, entries, chosen)
-        shift = phases[chosen] if rows.constant is None else phases[chosen] - W @ rows.constant
+    for span in spans(m, _FREQUENCIES):
+        W = _formed(feature_map.projection, entries, span)
+        # W (x - c) = W x - W c: sparse rows stay sparse
+        shift = phases[span] if rows.constant is None else phases[span] - W @ rows.constant
         z = np.asarray(rows.X @ W.T) + shift.astype(entries.dtype)
-        _write_waves(z, waves[:, chosen], waves[:, m + chosen.start : m + chosen.stop])
+        _write_waves(z, waves[:, span], waves[:, m + span.start : m + span.stop])
     return waves
 
 
-def _entry_gradient(rows: ScaledRows, feature_map: FeatureMap, waves: np.ndarray, pull: np.ndarray) -> np.ndarray:
-    """The gradient in the entries of W; `pull` (n, n_features) is the loss's slope in each wave."""
+def _entry_gradient(
+    rows: ScaledRows, feature_map: FeatureMap, waves: np.ndarray, wave_gradient: np.ndarray
+) -> np.ndarray:
+    """The gradient in the entries of W; `wave_gradient` (n, n_features) is the loss's slope in each wave."""
     m, projection = feature_map.n_frequencies, feature_map.projection
-    turn = -waves[:, m:] * pull[:, :m]
+    # the slope in the angles z = W x: cos' = -sin and sin' = cos
+    angle_gradient = -waves[:, m:] * wave_gradient[:, :m]
     if feature_map.columns_a_frequency == 2:
-        turn += waves[:, :m] * pull[:, m:]
-    turn *= waves.dtype.type(1.0 / TURN)
+        angle_gradient += waves[:, :m] * wave_gradient[:, m:]
+    # rows are in turns, x / (2 pi), and the gradient is that of x
+    angle_gradient *= waves.dtype.type(1.0 / TURN)
     parts = []
-    for chosen in spans(m, _FREQUENCIES):
-        own = turn[:, chosen]
-        full = np.asarray(rows.X.T @ own).T
+    for span in spans(m, _FREQUENCIES):
+        slopes = angle_gradient[:, span]
+        full = np.asarray(rows.X.T @ slopes).T
         if rows.constant is not None:
-            full = full - own.sum(axis=0)[:, None] * rows.constant
-        parts.append(full if not isinstance(projection, SparseProjection) else _at_entries(projection, full, chosen))
+            full = full - slopes.sum(axis=0)[:, None] * rows.constant
+        if isinstance(projection, SparseProjection):
+            # of the gradient in all columns, what belongs to stored entries
+            counts = np.diff(projection.indptr[span.start : span.stop + 1])
+            start, stop = projection.indptr[span.start], projection.indptr[span.stop]
+            full = full[np.repeat(np.arange(len(counts)), counts), projection.indices[start:stop]]
+        parts.append(full)
     return np.concatenate(parts)
-
-
-def _at_entries(projection: SparseProjection, full: np.ndarray, chosen: slice) -> np.ndarray:
-    """What of `full`, rows `chosen` of a matrix of W's shape, belongs to stored entries."""
-    counts = np.diff(projection.indptr[chosen.start : chosen.stop + 1])
-    start, stop = projection.indptr[chosen.start], projection.indptr[chosen.stop]
-    return full[np.repeat(np.arange(len(counts)), counts), projection.indices[start:stop]]
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _write_waves(z: np.ndarray, cosines: np.ndarray, sines: np.ndarray) -> None:
+    """Cosines and sines of 2 pi z, row by row."""
     for i in range(len(z)):
         cos_sin_rows(z[i], cosines[i], sines[i])
 
@@ -250,6 +258,7 @@ def _adam(
     scales: tuple[float, float],
     epsilon: float,
 ) -> None:
+    """The loop of `adam_update`: m += (1 - beta_1)(g - m), v += (1 - beta_2)(g^2 - v), then the step."""
     first, second = moments
     for i in range(len(values)):
         g = gradient[i]
@@ -275,10 +284,10 @@ def refinement_minibatch(block: Block, operands: Mapping[str, Any], number: int)
     kept = np.flatnonzero(~operands["held_out"].mask(block.held_with))
     order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
     size = refined_rows(operands["feature_map"], operands["dtype"])
-    chosen = order[number * size : (number + 1) * size]
-    if len(chosen) == 0:
+    drawn = order[number * size : (number + 1) * size]
+    if len(drawn) == 0:
         return None
-    part, targets = block.rows(chosen), operands["targets"]
+    part, targets = block.rows(drawn), operands["targets"]
     rows = scaled_rows(part.X, operands["feature_map"], operands["dtype"])
     return ScaledMinibatch(rows, targets.signed(part).astype(operands["dtype"]), targets.weights(part))
 

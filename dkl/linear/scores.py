@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
@@ -15,7 +14,7 @@ from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import minibatch_rows
 from dkl.protocols.records import Cost
 
-# what is behind coefficients that are no numbers
+# What is behind coefficients that are no numbers, for the end of an error.
 TOO_LARGE = (
     "rows or targets are so large, or so far from each other, that the fit overflows. Scale the columns "
     "(scaling='standard', or 'quantile' for outliers), and divide targets by a large number"
@@ -26,9 +25,9 @@ TOO_LARGE = (
 # `dkl.kernels.products`).
 _TILE = 256
 _EDGE = 16
-# beyond it, and below its inverse, sums of float32 coefficients are not safe
+# Coefficients beyond it, or below its inverse, are scaled by a power of two: their sums in float32 might overflow.
 _UNUSUAL = 1e30
-# bytes of mapped rows that the product finds in the cache where their map has left them
+# The bytes of mapped rows that the product still finds in the cache where their map has left them.
 _CACHED_BYTES = 1 << 20
 
 
@@ -41,14 +40,14 @@ def cached_rows(feature_map: FeatureMap, dtype: str) -> int:
 def scoring_cost(
     rows: int, columns: int, *, feature_map: FeatureMap, n_models: int, share: float, dtype: str = "float32"
 ) -> Cost:
-    """Of `decision_values` of a share of the rows."""
+    """What `decision_values` of a share of the rows costs."""
     tile = min(minibatch_rows(feature_map, dtype), rows)
     a_row = mapping_flops(columns, feature_map) + 2.0 * n_models * feature_map.n_features
     return Cost(share * rows * a_row, tile * feature_map.n_features * np.dtype(dtype).itemsize)
 
 
 def decision_values(
-    X: Any,
+    X: np.ndarray | sparse.csr_array,
     feature_map: FeatureMap,
     coef: np.ndarray,
     intercept: np.ndarray,
@@ -85,10 +84,15 @@ def decision_values(
     mapped = row_mapper(X, feature_map, dtype)
 
     def score(rows: slice) -> None:
+        """Map a span of rows and write its decision values, tile by tile."""
         phi, start = on_host(mapped(rows)), rows.start
         for first in range(0, len(phi), _TILE):
-            scores = _tile_product(phi[first : first + _TILE], weights)
-            out[start + first : start + first + len(scores)] = scores[:, : len(coef)]
+            tile = phi[first : first + _TILE]
+            n_rows = len(tile)
+            if n_rows < _TILE:
+                # rows of zeros give the last tile the shape of the others, and with it their bits
+                tile = np.concatenate([tile, np.zeros((_TILE - n_rows, tile.shape[1]), tile.dtype)])
+            out[start + first : start + first + n_rows] = (tile @ weights)[:n_rows, : len(coef)]
 
     if together:
         Crew().map(score, spans(X.shape[0], step))
@@ -104,10 +108,3 @@ def _units(coef: np.ndarray) -> np.ndarray:
     largest = np.abs(coef).max(axis=1, initial=0.0)
     usual = (largest == 0.0) | ((largest > 1 / _UNUSUAL) & (largest < _UNUSUAL))
     return np.exp2(np.floor(np.log2(np.where(usual, 1.0, largest))))
-
-
-def _tile_product(phi: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    n_rows = len(phi)
-    if n_rows < _TILE:
-        phi = np.concatenate([phi, np.zeros((_TILE - n_rows, phi.shape[1]), phi.dtype)])
-    return (phi @ weights)[:n_rows]

@@ -22,13 +22,13 @@ REGRESSION_LOSSES = ("squared_error", "epsilon_insensitive", "huber")
 # measured on MNIST and adult. Losses that curve are stable only while eta * curvature * weight * (length^2 + 1) < 2 for
 # every row, the one for the intercept.
 _FIRST_STEP = {"epsilon_insensitive": 1.0}
-# The log loss curves too little for that to matter.
+# The log loss, whose curvature is at most 1/4, is below this bound: for it that stability does not matter.
 _LEAST_CURVATURE = 1.0
 _POWER = 0.75
 _DECAY = 0.2
-# iterates late in the run count more: polynomial-decay averaging (Shamir & Zhang 2013, section 4)
+# Iterates late in the run count more: polynomial-decay averaging (Shamir & Zhang 2013, section 4).
 _AVERAGING = 8.0
-# rows between two iterates of the average; a call of partial_fit costs as much as some hundred rows
+# The rows between two iterates of the average; a call of partial_fit costs as much as some hundred rows.
 _FEW_ROWS, _SMALL_BATCH, _LARGE_BATCH = 65_536, 256, 1_024
 
 

@@ -22,7 +22,7 @@ _SAMPLE_ROWS = 1024
 
 @dataclass(frozen=True, eq=False)
 class TargetMoments:
-    """Figures of the targets, from sums alone.
+    """Mean, deviation and unevenness of the targets, from sums alone.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class TargetMoments:
 
 @dataclass(frozen=True, eq=False)
 class Summary(TargetMoments):
-    """Figures of the targets, and of a sample of mapped rows.
+    """The moments of the targets, and the centre and lengths of a sample of mapped rows.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ def summary_records(
 def summarise(
     results: tuple[Any, ...], feature_map: FeatureMap, *, class_weight: np.ndarray | None, dtype: str
 ) -> Summary:
-    """The summary that the results of `summary_records` come to.
+    """The summary by the results of `summary_records`.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def summarise(
 
 
 def summarise_targets(sums: Mapping[str, np.ndarray]) -> TargetMoments:
-    """What the sums of `target_record` come to.
+    """The moments of the targets by the sums of `target_record`.
 
     Raises
     ------
@@ -111,16 +111,13 @@ def summarise_targets(sums: Mapping[str, np.ndarray]) -> TargetMoments:
     moments = moments_of(sums)
     scale = deviations(moments.mean, moments.variance)
     between = np.maximum(sums["between"] / weight - moments.mean**2, 0.0)
-    uneven = _unevenness(between.sum(), moments.variance.sum(), float(sums["blocks"]) - 1.0, rows)
-    return TargetMoments(rows, weight, moments.mean, scale, uneven)
-
-
-def _unevenness(between: float, variance: float, spare_blocks: float, rows: float) -> float:
-    """The share of the variance between blocks, less what chance gives to blocks of so few rows."""
-    chance = spare_blocks / rows
-    if variance <= 0.0 or chance >= 1.0:
-        return 0.0
-    return float(max(0.0, (between / variance - chance) / (1.0 - chance)))
+    # The share of the variance that lies between blocks. B blocks of n shuffled rows have (B - 1) / n of it by chance,
+    # which is taken off: else many small blocks would look sorted.
+    variance, chance = moments.variance.sum(), (float(sums["blocks"]) - 1.0) / rows
+    unevenness = 0.0
+    if variance > 0.0 and chance < 1.0:
+        unevenness = float(max(0.0, (between.sum() / variance - chance) / (1.0 - chance)))
+    return TargetMoments(rows, weight, moments.mean, scale, unevenness)
 
 
 @in_one_blas_thread
@@ -131,7 +128,8 @@ def _lengths(
     phi = map_rows(sample.X, feature_map, dtype).astype(np.float64)
     factors = np.ones(sample.n_rows) if class_weight is None else class_weight[np.asarray(sample.y)]
     weights = sample.weights * factors / mean_weight
-    # rows come into a sample by their weight, unless it has room for all of them
+    # Rows come into a sample with a chance that grows with their weight, so that it counts no second time, unless the
+    # sample has room for all of them.
     counted = weights if sample.n_rows < _SAMPLE_ROWS else factors
     counted = counted / counted.sum() if counted.any() else np.full(sample.n_rows, 1.0 / sample.n_rows)
     center = counted @ phi

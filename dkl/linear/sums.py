@@ -90,15 +90,16 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
         "weight" (c,).
     """
     folds = operands["folds"](block.held_with)
-    chosen = np.flatnonzero(folds >= 0)
-    block, folds = block.rows(chosen), folds[chosen]
+    # rows of no fold are not even mapped
+    judging = np.flatnonzero(folds >= 0)
+    block, folds = block.rows(judging), folds[judging]
     feature_map, models, targets = operands["feature_map"], operands["models"], operands["targets"]
     values, weight = targets(block)
     judged = weight[:, None] * (folds[:, None] == operands["fold"])
     losses = np.zeros((models.shape[0], models.shape[2]))
     for rows, phi in mapped_tiles(block.X, feature_map, operands["dtype"]):
-        found = candidate_losses(phi, values[rows], models, classes=targets.n_classes is not None)
-        losses += np.einsum("vnc,nc->vc", found, judged[rows])
+        each = candidate_losses(phi, values[rows], models, classes=targets.n_classes is not None)
+        losses += np.einsum("vnc,nc->vc", each, judged[rows])
     return {"loss": losses, "weight": judged.sum(axis=0)}
 
 
@@ -131,12 +132,16 @@ def candidate_losses(phi: np.ndarray, targets: np.ndarray, models: np.ndarray, *
 
 
 def calibration_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`calibration_sums` of the held-out rows of a block, and their weight."""
+    """`calibration_sums` of the held-out rows of a block, and their weight.
+
+    Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets).
+    """
     rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.held_with)))
     scores = decision_values(
         rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
     )
     if scores.shape[1] == 1:
+        # the softmax of 0 and a decision value is its logistic function
         scores = np.hstack([np.zeros_like(scores), scores])
     weight = operands["targets"].weights(rows)
     weight = np.ones(rows.n_rows) if weight is None else weight
@@ -172,6 +177,7 @@ def calibration_sums(
         mean = np.sum(p * z, axis=1)
         curvature = np.sum(p * (z - mean[:, None]) ** 2, axis=1)
         total = logsumexp(z, axis=1)
+        # d/dlog a of log sum_k exp(z_k) is the mean of z under p, its second derivative that mean plus the variance
         for sums, expected in ((label, z[own]), (uniform, z.mean(axis=1))):
             slope = mean - expected
             sums[:, t] = weight @ np.stack([total - expected, slope, slope + curvature], axis=1)

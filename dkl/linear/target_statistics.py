@@ -23,16 +23,17 @@ class TargetScale:
 
 
 def target_scale(source: BlockSource, n_targets: int) -> TargetScale:
-    """Of all rows of a source, in one pass over targets and weights."""
+    """Mean and deviation of the targets of all rows of a source, in one pass over targets and weights."""
     moments = moments_of(run_pass(source, [target_record(n_targets)]).results[0])
     return TargetScale(moments.mean, deviations(moments.mean, moments.variance))
 
 
 def deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """What targets are divided by; 1 where they are constant, of which rounding leaves a little variance."""
-    found = np.where(variance > 1e-20 * mean**2, np.sqrt(variance), 1.0)
-    found[found == 0.0] = 1.0
-    return found
+    # Rounding leaves a constant target a variance of some 1e-32 of its square: dividing by that would make it noise.
+    scale = np.where(variance > 1e-20 * mean**2, np.sqrt(variance), 1.0)
+    scale[scale == 0.0] = 1.0
+    return scale
 
 
 def target_record(
@@ -52,6 +53,7 @@ def target_record(
     held_out : HeldOut or None
         Rows that are not counted.
     """
+    # The moments of the targets are those of any columns, summed by a function that knows classes and held-out rows.
     moments = moments_record(n_columns)
     return replace(
         moments,

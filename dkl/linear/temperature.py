@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-# half octaves: wide enough for any scale of decision values, narrow enough to interpolate to 1e-4
+# Half octaves: wide enough for any scale of decision values, narrow enough to interpolate to 1e-4.
 MULTIPLIERS = 2.0 ** np.arange(-20.0, 20.5, 0.5)
 
 
@@ -48,11 +46,9 @@ def best_multiplier(
     ends = slice(last - 1, last + 1)
     log_a = np.log(multipliers[ends])
     width = log_a[1] - log_a[0]
-    return float(np.exp(log_a[0] + width * _cubic_root(slope[ends], curvature[ends] * width)))
-
-
-def _cubic_root(values: Any, slopes: Any) -> float:
-    """Where in [0, 1] the cubic with these values and slopes at 0 and 1 is zero; ``values[0] <= 0 < values[1]``."""
+    values, slopes = slope[ends], curvature[ends] * width
+    # Bisection for where in [0, 1] the cubic with these values and slopes at both ends is zero: values[0] <= 0 and
+    # values[1] > 0.
     low, high = 0.0, 1.0
     for _ in range(60):
         t = 0.5 * (low + high)
@@ -63,4 +59,4 @@ def _cubic_root(values: Any, slopes: Any) -> float:
             + t**2 * (t - 1) * slopes[1]
         )
         low, high = (t, high) if value <= 0.0 else (low, t)
-    return 0.5 * (low + high)
+    return float(np.exp(log_a[0] + width * (0.5 * (low + high))))

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC
 
+from dkl.data.ingest.encoding import TableEncoding
 from dkl.linear.sgd import default_estimator, fitted_estimator, step_schedule
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.protocols.estimators import FittedFeatures
 
 
-def fitted_machine(learner: Any) -> KernelClassifier | KernelRegressor:
+class ModelledFeatures(FittedFeatures, Protocol):
+    """Features that were learned together with a linear model on them; for labels they have `classes_`, too."""
+
+    coef_: np.ndarray
+    intercept_: np.ndarray
+    loss: str | None
+    history_: list[dict[str, float]]
+    message_: str
+    encoding_: TableEncoding | None
+
+
+def fitted_machine(learner: ModelledFeatures) -> KernelClassifier | KernelRegressor:
     """A machine that predicts with a learner's `coef_` and `intercept_`, on its features.
 
     Parameters
@@ -20,39 +33,35 @@ def fitted_machine(learner: Any) -> KernelClassifier | KernelRegressor:
     learner : fitted FeatureLearner
         With `coef_` of shape (K, n_features), `intercept_`, and `classes_` for labels.
     """
-    is_classifier = hasattr(learner, "classes_")
-    machine = _classifier(learner) if is_classifier else KernelRegressor(learner, solver="newton")
-    machine.features_, machine.seed_, machine.encoding_ = learner, learner.seed_, learner.encoding_
-    machine.n_features_in_ = learner.n_features_in_
+    coef, intercept = learner.coef_, learner.intercept_
+    classes: np.ndarray | None = getattr(learner, "classes_", None)
+    machine: KernelClassifier | KernelRegressor
+    # every learner with a working model is a FeatureLearner, which a protocol cannot say
+    features: Any = learner
+    if classes is None:
+        machine, one_target = KernelRegressor(features, solver="newton"), len(coef) == 1
+        linear = Ridge()
+        linear.coef_, linear.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
+        linear.n_features_in_ = coef.shape[1]
+    elif learner.loss == "log_loss":
+        machine = KernelClassifier(features, loss="log_loss")
+        # of the estimator only its loss is asked for probabilities; the step lengths are those of a fit that goes on
+        schedule = step_schedule("log_loss", alpha=1e-5, square_length=1.0, largest=2.0)
+        estimator = default_estimator("log_loss", schedule, alpha=1e-5)
+        linear = fitted_estimator(estimator, coef, intercept, classes=classes)
+    else:
+        machine = KernelClassifier(features, loss="squared_hinge", solver="newton")
+        linear = LinearSVC()
+        linear.coef_, linear.intercept_, linear.classes_ = coef, intercept, classes
+        linear.n_features_in_ = coef.shape[1]
+    machine.features_, machine.seed_, machine.encoding_ = features, learner.seed_, learner.encoding_
+    machine.n_features_in_, machine.linear_ = learner.n_features_in_, linear
+    if classes is not None:
+        machine.classes_ = classes
     if hasattr(learner, "feature_names_in_"):
         machine.feature_names_in_ = learner.feature_names_in_
     machine.n_epochs_, machine.validation_losses_, machine.message_ = len(learner.history_), (), learner.message_
-    targets = 1 if is_classifier else len(learner.coef_)
-    machine.target_center_, machine.target_scale_ = np.zeros(targets), np.ones(targets)
-    machine.linear_ = _linear(learner)
+    # the working model is in the targets' own units already
+    n_targets = 1 if classes is not None else len(coef)
+    machine.target_center_, machine.target_scale_ = np.zeros(n_targets), np.ones(n_targets)
     return machine
-
-
-def _classifier(learner: Any) -> KernelClassifier:
-    if learner.loss == "log_loss":
-        machine = KernelClassifier(learner, loss="log_loss")
-    else:
-        machine = KernelClassifier(learner, loss="squared_hinge", solver="newton")
-    machine.classes_ = learner.classes_
-    return machine
-
-
-def _linear(learner: Any) -> Any:
-    """The estimator that the coefficients are those of."""
-    coef, intercept = learner.coef_, learner.intercept_
-    if learner.loss == "log_loss":
-        schedule = step_schedule("log_loss", alpha=1e-5, square_length=1.0, largest=2.0)
-        estimator = default_estimator("log_loss", schedule, alpha=1e-5)
-        return fitted_estimator(estimator, coef, intercept, classes=learner.classes_)
-    model: Any = LinearSVC() if hasattr(learner, "classes_") else Ridge()
-    one_target = isinstance(model, Ridge) and len(coef) == 1
-    model.coef_, model.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
-    model.n_features_in_ = coef.shape[1]
-    if hasattr(learner, "classes_"):
-        model.classes_ = learner.classes_
-    return model

@@ -10,13 +10,19 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
-from dkl.linear.fitting import (
-    LinearProblem,
-    Run,
-    calibrate,
-)
+from dkl.linear.fitting import LinearProblem, Run, calibrate
 from dkl.machines.machine import KernelMachine
-from dkl.methods.parameters import CLASSIFIER, REGRESSOR, Constraints, class_weights
+from dkl.methods.base import FeatureLearner
+from dkl.methods.parameters import (
+    CLASSIFIER,
+    REGRESSOR,
+    ClassWeight,
+    Constraints,
+    Progress,
+    RandomState,
+    StorePath,
+    class_weights,
+)
 from dkl.methods.predicting import ClassPredictions, NumberPredictions
 from dkl.methods.prediction import blockwise, probabilities, with_row_id
 from dkl.methods.validation import check_labels
@@ -106,13 +112,13 @@ class KernelClassifier(ClassPredictions, KernelMachine):
 
     def __init__(
         self,
-        features: Any = "aligned",
+        features: FeatureLearner | str | None = "aligned",
         *,
         loss: str = "hinge",
         alpha: float | str = 1e-5,
         epochs: int | None = None,
         solver: str = "sgd",
-        class_weight: Any = None,
+        class_weight: ClassWeight = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 3,
@@ -120,10 +126,10 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         by_group: str | None = None,
         by_time: str | None = None,
         device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
+        random_state: RandomState = None,
+        checkpoint: StorePath = None,
+        progress: Progress = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         self.features = features
         self.loss = loss
@@ -144,7 +150,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self.memory_limit = memory_limit
 
     @available_if(lambda self: self.calibrate or self.loss == "log_loss")
-    def predict_proba(self, X: Any) -> Any:
+    def predict_proba(self, X: object) -> Any:
         """Class probabilities; there is none for a loss other than "log_loss" unless `calibrate` is set.
 
         Parameters
@@ -158,6 +164,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
             DataFrame indexed by row id.
         """
         check_is_fitted(self, "linear_")
+        # Rows are scored lazily where they are lazy; probabilities follow block by block.
         multiplier, scores = self._multiplier, self._scores(X)
         shares = blockwise(
             lambda part: probabilities(part, multiplier), scores, dtype=np.float64, columns=len(self.classes_)
@@ -175,6 +182,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     def _check_targets(self, dataset: Dataset) -> None:
         classes = np.asarray(dataset.classes)
         check_labels(classes, "KernelRegressor")
+        # The classes are known before any pass, and class weights are checked against them.
         self.classes_ = classes
 
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
@@ -243,7 +251,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
 
     def __init__(
         self,
-        features: Any = "aligned",
+        features: FeatureLearner | str | None = "aligned",
         *,
         loss: str = "squared_error",
         alpha: float | str = 1e-5,
@@ -256,10 +264,10 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         by_group: str | None = None,
         by_time: str | None = None,
         device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
+        random_state: RandomState = None,
+        checkpoint: StorePath = None,
+        progress: Progress = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         self.features = features
         self.loss = loss
@@ -280,13 +288,16 @@ class KernelRegressor(NumberPredictions, KernelMachine):
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
+        # scikit-learn's checks fit several targets where this is set
         tags.target_tags.multi_output = self.solver == "newton"
         return tags
 
     def _has_one_target(self) -> bool:
+        """Whether y had one dimension at `fit`."""
         return self.linear_.coef_.ndim == 1
 
     def _check_targets(self, dataset: Dataset) -> None:
+        # scikit-learn's partial_fit has one target; Newton steps share one Hessian among all.
         several = dataset.schema.n_targets or 1
         if several > 1 and self.solver == "sgd":
             raise ValueError(

@@ -21,11 +21,12 @@ from dkl.data.sources.selected import most_folds
 from dkl.data.together.rows import BesideFeatures
 from dkl.events import Event, StopRequested
 from dkl.features.families import FiniteFamily
+from dkl.features.feature_map import FeatureMap
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton
+from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton, head_memory, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
-from dkl.machines.machine_plan import Passes, machine_memory, machine_passes
+from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
 from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
@@ -49,8 +50,9 @@ from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
 from dkl.registry import learner_entry, learner_keys
 
+# A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
 _PILOT_FEATURES = 500
-# what makes a searching learner draw all of its features
+# The parameters that make a searching learner draw all of its features.
 _DRAWN = {"plain_share": 1.0}
 
 
@@ -81,7 +83,15 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
 
     @recorded
     @calls_back
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None, times: Any = None) -> Self:
+    def fit(
+        self,
+        X: object,
+        y: object = None,
+        sample_weight: object = None,
+        *,
+        groups: object = None,
+        times: object = None,
+    ) -> Self:
         """Learn the features, then fit the linear model on them.
 
         Parameters
@@ -110,6 +120,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         RuntimeError
             If ``device="gpu"`` and there is none where blocks are computed on; before any row is read.
         """
+        # All that can be refused is refused here, before the first pass over rows that may take hours to read.
         check_constraints(self)
         self._check_features()
         self._check_solver()
@@ -117,6 +128,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         beside = BesideFeatures(X, groups, times, self.by_group, self.by_time)
         y = one_dimensional(y)
         dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=self._task)
+        # The learner inside would warn a second time that a store with splits is used whole.
         dataset = without_splits(dataset)
         self._check_targets(dataset)
         record_rows(dataset)
@@ -130,23 +142,26 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
         if self.features is None:
+            # One pass and a sample decide on the features; machine parameters stay as they are given.
             advice = advise(dataset, run, self.seed_)
             self._advised, self.reasons_ = advice.features, advice.reasons_for(self)
         folds = self._judging_folds(dataset)
         choice, changes = self._piloted_choice(folds, dataset, weights, run)
+        # With several folds the penalty has been agreed on by pilots, and the features may see all rows.
         withheld = folds[0] if len(folds) == 1 else None
         last = self.features_ if goes_on and not changes else None
         learner = self._learner("features", last).set_params(**changes)
         self.features_ = learner.fit_within(dataset, FitContext(withheld, for_machine=True))
-        problem = self._problem(self.features_, dataset.classes, dataset.schema.n_targets or 1, weights)
-        # features that were drawn saw no target: they are fitted as any drawn ones
-        problem = replace(problem, choice=choice, start=None if changes else problem.start)
+        problem = replace(self._problem_on(self.features_, dataset, weights), choice=choice)
+        if changes:
+            # drawn features saw no target, so that their learner's model is no place to start from
+            problem = replace(problem, start=None)
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
         return self
 
     @available_if(lambda self: self.solver == "sgd")
-    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(self, X: object, y: object = None, classes: object = None, sample_weight: object = None) -> Self:
         """Go on with the linear model for one epoch on further rows; the features stay. Only for ``solver="sgd"``.
 
         `dask_ml.wrappers.Incremental` has copies that are not fitted: an error, since `fit` takes Dask arrays itself.
@@ -170,11 +185,14 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
                 f"this {type(self).__name__} is not fitted: call fit first, which takes Dask arrays itself, without "
                 "dask_ml's Incremental; partial_fit goes on with the linear model on the features that fit has learned"
             )
-        known: Any = getattr(self, "classes_", None)
-        if classes is not None and not np.array_equal(np.unique(classes), known):
-            raise ValueError(f"classes is {list(classes)}, but fit has found the classes {known}; fit all rows again")
+        known = getattr(self, "classes_", None)
+        if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), np.asarray(known)):
+            given = np.asarray(classes).tolist()
+            raise ValueError(f"classes is {given}, but fit has found the classes {known}; fit all rows again")
         dataset = self._rows(X, y, sample_weight)
-        problem = replace(self._problem(self.features_, known, 1, self._class_weights(dataset)), held_out=HeldOut())
+        # further rows are few: all of them are stepped on
+        problem = self._problem_on(self.features_, dataset, self._class_weights(dataset))
+        problem = replace(problem, classes=known, held_out=HeldOut())
         self._keep(fit_further(problem, self._fit, dataset.source, self._run("")))
         return self
 
@@ -202,6 +220,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
             If the features keep no sums, or the rows do not suit them.
         """
         check_is_fitted(self)
+        # Candidates stay, so that sums of blocks that have not changed serve again; the linear model has no such sums.
         features = updatable(self.features_, getattr(self.features, "sums", None))
         if isinstance(dataset, Dataset):
             self._rows(dataset, None, None)
@@ -210,7 +229,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         record_rows(dataset)
         run = self._run("")
         weights = self._class_weights(dataset)
-        problem = self._problem(self.features_, dataset.classes, dataset.schema.n_targets or 1, weights)
+        problem = self._problem_on(self.features_, dataset, weights)
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
         return self
@@ -226,14 +245,46 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         check_constraints(self)
         self._check_features()
         self._check_solver()
-        return machine_passes(self, dataset)
+        unfitted = self._unfitted()
+        weights = unfitted._class_weights(dataset)
+        passes: list[Any] = []
+        folds = unfitted._judging_folds(dataset)
+        for changes in unfitted._rivals() if len(folds) > 1 else ():
+            # each rival is searched for and judged on each fold by itself
+            pilot = unfitted._pilot(str(folds[0]), changes)
+            judging = newton_passes(unfitted._planned_problem(pilot, dataset, weights), dataset.n_rows)
+            passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(dataset), *judging)]
+        learner = unfitted._new_features("features")
+        passes.extend(learner.planned_passes(dataset))
+        problem = unfitted._planned_problem(learner, dataset, weights)
+        if self.solver == "newton":
+            passes.extend(newton_passes(problem, dataset.n_rows))
+        else:
+            patience = self.patience if self.early_stopping else None
+            n_rows, n_blocks = dataset.n_rows, dataset.source.n_blocks
+            passes += epoch_passes(problem, n_rows=n_rows, n_blocks=n_blocks, epochs=self.epochs, patience=patience)
+        return [*passes, *(calibration_passes(problem) if getattr(self, "calibrate", False) else ())]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Bytes that the driver holds at most beside the passes: of the features, or of the linear model's steps."""
-        return machine_memory(self, dataset)
+        unfitted = self._unfitted()
+        learner = unfitted._new_features("features")
+        features = learner.planned_memory(dataset)
+        if self.solver != "newton":
+            return features
+        problem = unfitted._planned_problem(learner, dataset, unfitted._class_weights(dataset))
+        # features and linear model are fitted one after the other: the larger of the two counts
+        return max(features, head_memory(problem, dataset.n_rows), key=lambda items: sum(items.values()))
+
+    def _unfitted(self) -> Self:
+        """An unfitted copy with some seed, which plans ask for problems; the machine itself stays as it is."""
+        unfitted = clone(self)
+        unfitted.seed_ = 0
+        return unfitted
 
     @property
     def _fit(self) -> LinearFit:
+        """The linear fit that the fitted attributes stand for, from which `partial_fit` goes on."""
         return LinearFit(
             self.linear_,
             self.target_center_,
@@ -244,6 +295,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         )
 
     def _keep(self, fit: LinearFit) -> None:
+        """Leave a linear fit in the machine's fitted attributes."""
         self.linear_ = fit.model
         self.target_center_, self.target_scale_ = fit.target_center, fit.target_scale
         self.n_epochs_, self.validation_losses_, self.message_ = fit.epochs, fit.losses, fit.message
@@ -261,7 +313,8 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         return machine
 
     def _fit_linear(self, problem: LinearProblem, dataset: Dataset, run: Run) -> LinearFit:
-        # one that calibrates has no probabilities before its last pass
+        """Fit the linear model by the machine's solver; subscribers may look at the machine under way."""
+        # a machine that calibrates has no probabilities before its last pass, so that nobody is shown it under way
         run = replace(run, estimator=None if getattr(self, "calibrate", False) else self._as_fitted)
         if self.solver == "newton":
             return fit_by_newton(problem, dataset.source, run)
@@ -284,20 +337,21 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
     ) -> tuple[PenaltyChoice | None, dict[str, Any]]:
         """The penalty that the folds agree on, each with a search of its own, and what was changed of the features.
 
-        On few rows a search may follow the noise: plain draws of the same number take its place unless it gains
+        On few rows a search may follow the noise: random draws of the same number take its place unless it gains
         something on the rows held out, and not by chance. (None, {}) for a single fold.
         """
         if len(folds) < 2:
             return None, {}
+        # Each rival is searched for once a fold, without that fold's rows.
         choices, *rivals = (
             [self._judged(fold, changes, dataset, weights, run) for fold in folds] for changes in self._rivals()
         )
         if not rivals or clear_gain(choices, rivals[0]):
             return agreed(choices), {}
-        found, drawn = agreed(choices), agreed(rivals[0])
+        searched, drawn = agreed(choices), agreed(rivals[0])
         message = (
             "features are drawn, since a search for them gains nothing on held-out rows: "
-            f"{found.scores.max():.4f} with it, {drawn.scores.max():.4f} without"
+            f"{searched.scores.max():.4f} with it, {drawn.scores.max():.4f} without"
         )
         with suppress(StopRequested):
             run.publish(Event("note", "features", detail={"message": message}))
@@ -307,9 +361,10 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         self, fold: HeldOut, changes: dict[str, Any], dataset: Dataset, weights: np.ndarray | None, run: Run
     ) -> PenaltyChoice:
         """How the penalties do on a fold that the features do not see."""
-        stage = _pilot_stage(fold, changes)
+        # the stage names the folder of a checkpoint
+        stage = f"plain-{fold.first:g}" if changes else f"{fold.first:g}"
         pilot = self._pilot(stage, changes).fit_within(dataset, FitContext(fold, for_machine=True, is_pilot=True))
-        problem = self._problem(pilot, dataset.classes, dataset.schema.n_targets or 1, weights)
+        problem = self._problem_on(pilot, dataset, weights)
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
         return chosen_penalty(replace(problem, validation=fold), dataset.source, own)
 
@@ -318,6 +373,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
 
         Features of few columns alone are asked for to be read: no draw takes their place.
         """
+        # Learners without a share of drawn features have nothing to compare a search with.
         learner = self._new_features("features")
         given = {"plain_share": 0.0, **learner.get_params(deep=False)}
         draws = given["plain_share"] is None and given["solver"] == "corrective" and given["sparse_share"] < 1.0
@@ -325,6 +381,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
 
     def _pilot(self, stage: str, changes: dict[str, Any]) -> FeatureLearner:
         """A learner with fewer features and no refinement, which is enough to judge a choice."""
+        # Fewer features and no refinement rank penalties as well, in a fraction of the time.
         pilot = self._learner(f"pilot-{stage}").set_params(**changes)
         most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
         pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
@@ -338,6 +395,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         return learner if last is None else copy.copy(last).set_params(**learner.get_params(deep=False))
 
     def _new_features(self, stage: str) -> FeatureLearner:
+        """An unfitted learner of the features, with the machine's own seed and checkpoint where it has none."""
         options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
         if isinstance(self.features, str):
             learner = learner_entry(self.features).learner_class(**options)
@@ -353,25 +411,35 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         return learner
 
     def _problem(
-        self, features: FeatureLearner, classes: Any, n_targets: int, weights: np.ndarray | None
+        self, feature_map: FeatureMap, dtype: str, dataset: Dataset, weights: np.ndarray | None
     ) -> LinearProblem:
+        """The linear model to be fitted on the rows of a dataset, mapped by `feature_map`."""
         holds_out = self.early_stopping or getattr(self, "calibrate", False)
-        problem = LinearProblem(
-            feature_map=features.feature_map_,
+        return LinearProblem(
+            feature_map=feature_map,
             loss=self.loss,
             alpha=self.alpha,
-            classes=classes,
-            n_targets=n_targets,
+            classes=dataset.classes,
+            n_targets=dataset.schema.n_targets or 1,
             class_weight=weights,
             epsilon=getattr(self, "epsilon", 0.1),
             held_out=HeldOut(self.validation_fraction if holds_out else 0.0, self.seed_),
             validation=HeldOut(self.validation_fraction, self.seed_),
             seed=self.seed_,
-            dtype=features.dtype,
+            dtype=dtype,
         )
+
+    def _problem_on(self, features: FeatureLearner, dataset: Dataset, weights: np.ndarray | None) -> LinearProblem:
+        """`_problem` on fitted features, starting from the linear model that they were learned with."""
+        problem = self._problem(features.feature_map_, features.dtype, dataset, weights)
         return replace(problem, start=working_start(features, problem.n_models))
 
+    def _planned_problem(self, features: FeatureLearner, dataset: Dataset, weights: np.ndarray | None) -> LinearProblem:
+        """`_problem` on the largest map that features which are not fitted yet can come to."""
+        return self._problem(features.planned_map(dataset), features.dtype, dataset, weights)
+
     def _run(self, fingerprint: str) -> Run:
+        """How the passes of the linear model are run; without a fingerprint no checkpoint is kept."""
         return Run(
             publish=resolve_progress(self.progress),
             memory_limit=self.memory_limit,
@@ -382,19 +450,22 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
 
     @property
     def _scorer(self) -> Scorer:
+        """What answers rows: the linear model with the feature map before it."""
         coef, intercept = np.atleast_2d(self.linear_.coef_), np.atleast_1d(self.linear_.intercept_)
         return Scorer(self.features_.feature_map_, coef, intercept, self.features_.dtype)
 
     @property
-    def feature_map_(self) -> Any:
+    def feature_map_(self) -> FeatureMap:
         """The feature map of the fitted features."""
         return self.features_.feature_map_
 
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
+        """The factor of each class, (K,); None for none, and for targets that are numbers."""
         return None
 
-    def _rows(self, X: Any, y: Any, sample_weight: Any) -> Dataset:
+    def _rows(self, X: object, y: object, sample_weight: object) -> Dataset:
         """Further rows, encoded as those of `fit`."""
+        # Further rows may lack some of the classes of fit, and may not bring others.
         known = getattr(self, "classes_", None)
         dataset = as_dataset(encoded_rows(self, X), y, sample_weight, task=self._task, classes=known)
         check_classes(self, dataset)
@@ -402,6 +473,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         return dataset
 
     def _advised_features(self) -> FeatureLearner:
+        """The features that the rows have asked for, with ``features=None``."""
         if not hasattr(self, "_advised"):
             raise ValueError(
                 "features=None asks dkl.suggest, which reads the rows: ask it first, and plan what it says, as in "
@@ -410,6 +482,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         return self._advised
 
     def _check_features(self) -> None:
+        """Raise ValueError for `features` that are neither a learner, nor the name of one, nor None."""
         if not isinstance(self.features, str | FeatureLearner | None):
             raise ValueError(
                 f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
@@ -418,6 +491,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
             )
 
     def _check_solver(self) -> None:
+        """Raise ValueError for solver, loss, alpha and early stopping that do not go together."""
         if self.solver == "newton" and self.loss not in NEWTON_LOSSES:
             loss = "squared_hinge" if self._task == "classification" else "squared_error"
             raise ValueError(
@@ -434,7 +508,3 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
 
     def _check_targets(self, dataset: Dataset) -> None:
         """Raise ValueError where the targets do not suit the solver."""
-
-
-def _pilot_stage(fold: HeldOut, changes: dict[str, Any]) -> str:
-    return f"plain-{fold.first:g}" if changes else f"{fold.first:g}"

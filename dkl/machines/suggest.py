@@ -18,27 +18,29 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.moments import moments_of, moments_record
 from dkl.kernels.scale import scale_rows
 from dkl.linear.fitting import Run
-from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.base import FeatureLearner
-from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.preparation.bandwidth import Metric, median_distance
 from dkl.methods.preparation.learner import preparation_problem
 from dkl.methods.preparation.scalers import heavy_tailed_columns, quantile_scaler, scaler_from_moments
-from dkl.methods.random_features import RandomFeatures
 from dkl.passes.engine import run_pass
 from dkl.protocols.block import Block
+from dkl.protocols.estimators import Estimator
 from dkl.protocols.records import RowSample
+from dkl.registry import learner_entry
 from dkl.solvers.leave_one_out import left_out_ridge
 
-# rows of which each is predicted by all others: 0.3 s a kernel on one core
+# Each of so many sampled rows is predicted by a kernel machine on all others, which takes 0.3 s a kernel on one core.
 JUDGED_ROWS = 1_000
 PENALTIES = np.array([1e-3, 1e-2, 1e-1, 1.0, 10.0])
+# Bandwidths in units of the median distance between the scaled rows.
 _BANDWIDTHS = (0.35, 1.0, 2.5)
+# A kernel is clearly better where the mean gain is more than so many standard errors above 0.
 _CLEAR = 2.0
+# Numbers of features that are suggested; a person remembers them, and the best one is flat.
 _SIZES = (100, 200, 300, 500, 1_000)
+# With more classes Newton steps, which form a Hessian a class, take too long; in sparse rows with more columns a search
+# over directions finds little.
 _MOST_CLASSES, _WIDE = 30, 5_000
-
-_KERNELS = {"gaussian": "sqeuclidean", "laplacian": "cityblock"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class TriedKernel:
         The squared error of each row by the machine on the others, at the best penalty.
     score : float
         Accuracy, or R^2.
-    freedom : float
+    degrees_of_freedom : float
         Effective degrees of freedom at the heaviest penalty that is not clearly worse.
     """
 
@@ -67,7 +69,7 @@ class TriedKernel:
     sigma: float
     errors: np.ndarray
     score: float
-    freedom: float
+    degrees_of_freedom: float
 
     @property
     def error(self) -> float:
@@ -101,11 +103,12 @@ class Advice:
     machine: Mapping[str, Any]
     reasons: tuple[str, ...]
 
-    def reasons_for(self, machine: Any) -> tuple[str, ...]:
+    def reasons_for(self, machine: Estimator) -> tuple[str, ...]:
         """The reasons, for a machine that takes the features alone and has its own parameters."""
-        if all(getattr(machine, name) == value for name, value in self.machine.items()):
+        given = machine.get_params(deep=False)
+        if all(given[name] == value for name, value in self.machine.items()):
             return self.reasons
-        own = ", ".join(f"{name}={getattr(machine, name)!r}" for name in self.machine)
+        own = ", ".join(f"{name}={given[name]!r}" for name in self.machine)
         wanted = ", ".join(f"{name}={value!r}" for name, value in self.machine.items())
         return (*self.reasons[:-1], f"Machine: {own}, as given; {wanted} would be suggested.")
 
@@ -114,7 +117,15 @@ def advise(dataset: Dataset, run: Run, seed: int) -> Advice:
     """What these rows ask for; reads them once."""
     sample, scalers = _read(dataset, run, seed)
     if dataset.task is None:
-        return _without_target(dataset, sample)
+        scaling: ScalingKind | None = None if dataset.source.is_sparse else "standard"
+        if scaling and len(heavy_tailed_columns(sample.X, np.asarray(dataset.passthrough, dtype=bool))):
+            scaling = "quantile"
+        reasons = (
+            _rows_sentence(dataset, sample).split(";")[0] + ".",
+            f"Learner: RandomFeatures, 1,000 columns, scaling {scaling or 'none'}: without a target nothing says "
+            "which features matter.",
+        )
+        return Advice(learner_entry("random").learner_class(n_features=1_000, scaling=scaling), {}, reasons)
     with one_blas_thread():
         trials = _Judge(sample, scalers, dataset).trials()
     return _decided(dataset, sample, trials)
@@ -124,13 +135,11 @@ def _read(dataset: Dataset, run: Run, seed: int) -> tuple[Block, dict[ScalingKin
     """A sample of the rows, and the scalers that may suit them."""
     problem = preparation_problem(dataset, Gaussian(), "quantile", seed)
     records = RowSample("rows to judge on", problem.sample_rows, seed), moments_record(dataset.n_columns)
-    found = run_pass(
-        dataset.source, records, publish=run.publish, memory_limit=run.memory_limit, device=run.device
-    ).results
-    sample: Block = found[0]
+    settings = {"publish": run.publish, "memory_limit": run.memory_limit, "device": run.device}
+    sample, moments = run_pass(dataset.source, records, **settings).results
     if problem.is_sparse:
         return sample, {None: None}
-    standard = scaler_from_moments("standard", moments_of(found[1]), problem.passthrough)
+    standard = scaler_from_moments("standard", moments_of(moments), problem.passthrough)
     return sample, {"standard": standard, "quantile": quantile_scaler(sample.X, problem.passthrough), None: None}
 
 
@@ -143,53 +152,59 @@ class _Judge:
         self._classes = dataset.classes
         y = np.asarray(sample.y)[:JUDGED_ROWS]
         n_classes = dataset.schema.n_classes
-        self._marks = y[:, None] == np.arange(n_classes) if n_classes else y.reshape(len(y), -1).astype(np.float64)
-        self._mean = self._marks.mean(axis=0)
-        spread = np.ones(len(self._mean)) if n_classes else self._marks.std(axis=0)
-        self._targets = (self._marks - self._mean) / np.where(spread > 0.0, spread, 1.0)
+        # classes are indicators, one column each; both are regressed on, less their means
+        self._outputs = y[:, None] == np.arange(n_classes) if n_classes else y.reshape(len(y), -1).astype(np.float64)
+        self._mean = self._outputs.mean(axis=0)
+        deviation = np.ones(len(self._mean)) if n_classes else self._outputs.std(axis=0)
+        self._targets = (self._outputs - self._mean) / np.where(deviation > 0.0, deviation, 1.0)
 
     def trials(self) -> list[TriedKernel]:
-        """The usual kernel first, then what may beat it."""
-        first, *others = list(self._of_kernel("gaussian", 1.0))
-        best = min([first, *others], key=lambda one: one.error)
-        chosen = best.scaling if best.beats(first) else first.scaling
-        more = [one for factor in _BANDWIDTHS if factor != 1.0 for one in self._of_kernel("gaussian", factor, chosen)]
-        more += list(self._of_kernel("laplacian", 1.0, chosen)) + list(self._of_kernel("linear", 1.0, chosen))
-        return [first, *others, *more]
+        """The usual kernel first, then what may beat it: other scalings, then other bandwidths and kernels."""
+        usual, *rescaled = self._of_kernel("gaussian", 1.0)
+        best = min([usual, *rescaled], key=lambda trial: trial.error)
+        scaling = best.scaling if best.beats(usual) else usual.scaling
+        others = [
+            trial for factor in _BANDWIDTHS if factor != 1.0 for trial in self._of_kernel("gaussian", factor, scaling)
+        ]
+        others += [*self._of_kernel("laplacian", 1.0, scaling), *self._of_kernel("linear", 1.0, scaling)]
+        return [usual, *rescaled, *others]
 
-    def _of_kernel(self, kernel: str, factor: float, *chosen: ScalingKind | None) -> Iterator[TriedKernel]:
+    def _of_kernel(self, kernel: str, factor: float, *scalings: ScalingKind | None) -> Iterator[TriedKernel]:
+        """A kernel on the rows in each of these scalings, or in all; none for rows that it has no meaning for."""
         if kernel == "laplacian" and sparse.issparse(self._rows):
+            # distances in the 1-norm would write the sparse rows out
             return
-        for scaling in chosen or self._scalers:
+        for scaling in scalings or self._scalers:
             rows = scale_rows(self._rows, self._scalers[scaling], "float64")
-            matrix, sigma = _kernel_of(rows, kernel, factor)
+            matrix, sigma = _kernel_matrix(rows, kernel, factor)
             if matrix is not None:
                 yield self._judged(scaling, kernel, factor, matrix, sigma)
 
     def _judged(
         self, scaling: ScalingKind | None, kernel: str, factor: float, matrix: np.ndarray, sigma: float
     ) -> TriedKernel:
-        # the constant is an intercept
-        found = left_out_ridge(matrix + 1.0, self._targets, PENALTIES)
-        squares = ((found.predictions - self._targets) ** 2).sum(axis=2)
-        best = int(np.argmin(squares.mean(axis=1)))
-        # the heaviest penalty that does about as well says how much freedom is needed
-        enough = max(at for at in range(len(squares)) if not _is_clear(squares[at] - squares[best]))
-        score = self._score(found.predictions[best], squares[best])
-        return TriedKernel(
-            scaling, kernel, factor, sigma, squares[best], score, float(found.degrees_of_freedom[enough])
-        )
-
-    def _score(self, predictions: np.ndarray, squares: np.ndarray) -> float:
+        """What ridge regression by a kernel matrix says of each row, left out, at the best of the penalties."""
+        # adding a constant to the kernel gives the machine an intercept
+        ridge = left_out_ridge(matrix + 1.0, self._targets, PENALTIES)
+        errors = ((ridge.predictions - self._targets) ** 2).sum(axis=2)
+        best = int(np.argmin(errors.mean(axis=1)))
+        # the heaviest penalty that does about as well says how many degrees of freedom are needed
+        enough = max(at for at in range(len(errors)) if not _is_clear(errors[at] - errors[best]))
         if self._classes is None:
-            return 1.0 - float(squares.mean() / max((self._targets**2).sum(axis=1).mean(), np.finfo(float).tiny))
-        return float(np.mean((predictions + self._mean).argmax(axis=1) == self._marks.argmax(axis=1)))
+            variance = max((self._targets**2).sum(axis=1).mean(), np.finfo(float).tiny)
+            score = 1.0 - float(errors[best].mean() / variance)
+        else:
+            predicted = (ridge.predictions[best] + self._mean).argmax(axis=1)
+            score = float(np.mean(predicted == self._outputs.argmax(axis=1)))
+        return TriedKernel(scaling, kernel, factor, sigma, errors[best], score, float(ridge.degrees_of_freedom[enough]))
 
 
-def _kernel_of(rows: Any, kernel: str, factor: float) -> tuple[np.ndarray | None, float]:
+def _kernel_matrix(rows: np.ndarray | sparse.csr_array, kernel: str, factor: float) -> tuple[np.ndarray | None, float]:
     """The kernel matrix of sampled rows, on a diagonal of mean 1, and its bandwidth; None where rows do not differ."""
+    products: Any = rows @ rows.T if kernel == "linear" or sparse.issparse(rows) else None
+    if sparse.issparse(products):
+        products = products.toarray()
     if kernel == "linear":
-        products = np.asarray((rows @ rows.T).toarray() if sparse.issparse(rows) else rows @ rows.T)
         scale = np.trace(products) / len(products)
         return (products / scale if scale > 0.0 else None), 1.0
     metric: Metric = "cityblock" if kernel == "laplacian" else "euclidean"
@@ -197,62 +212,61 @@ def _kernel_of(rows: Any, kernel: str, factor: float) -> tuple[np.ndarray | None
         sigma = factor * median_distance(rows, metric=metric)
     except ValueError:
         return None, 1.0
-    away = _distances(rows, _KERNELS[kernel])
+    if products is None:
+        away = distance.squareform(distance.pdist(rows, "cityblock" if kernel == "laplacian" else "sqeuclidean"))
+    else:
+        # |x - y|^2 = |x|^2 + |y|^2 - 2 x.y, which needs no dense rows; rounding may take it below 0
+        norms = np.diag(products)
+        away = np.maximum(norms[:, None] + norms - 2.0 * products, 0.0)
     return np.exp(-away / (2.0 * sigma**2) if kernel == "gaussian" else -away / sigma), sigma
 
 
-def _distances(rows: Any, metric: str) -> np.ndarray:
-    if not sparse.issparse(rows):
-        return distance.squareform(distance.pdist(rows, metric))
-    products = (rows @ rows.T).toarray()
-    norms = np.diag(products)
-    return np.maximum(norms[:, None] + norms - 2.0 * products, 0.0)
-
-
 def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel]) -> Advice:
-    waves = [one for one in trials if one.kernel != "linear"]
-    linear = next((one for one in trials if one.kernel == "linear"), None)
-    usual = waves[0]
-    best = min(waves, key=lambda one: one.error)
-    of_scaling = [one for one in waves if one.kernel == "gaussian" and one.factor == 1.0]
-    top = min(of_scaling, key=lambda one: one.error)
-    scaled = top if top.beats(usual) else usual
-    chosen = best if best.beats(scaled) else scaled
-    reasons = [_of_rows(dataset, sample), _of_scaling(scaled, of_scaling, dataset, sample)]
-    reasons += [_of_kernel(chosen, scaled, waves, dataset)]
-    size = _size(chosen.freedom, dataset.total_weight)
+    """Scaling, kernel, learner, size and machine that the trials speak for, the usual one unless another clearly wins.
+
+    The first trial is the usual kernel in the usual scaling; a choice leaves it only where the errors of its rows fall
+    by more than two standard errors.
+    """
+    waves = [trial for trial in trials if trial.kernel != "linear"]
+    linear = next((trial for trial in trials if trial.kernel == "linear"), None)
+    rescaled = [trial for trial in waves if trial.kernel == "gaussian" and trial.factor == 1.0]
+    best_scaled = min(rescaled, key=lambda trial: trial.error)
+    scaled = best_scaled if best_scaled.beats(waves[0]) else waves[0]
+    best = min(waves, key=lambda trial: trial.error)
+    kernel = best if best.beats(scaled) else scaled
+    reasons = [
+        _rows_sentence(dataset, sample),
+        _scaling_sentence(scaled, rescaled, dataset, sample),
+        _kernel_sentence(kernel, scaled, waves),
+    ]
+    # four columns for each degree of freedom, no more than half as many as rows
+    wanted = max(min(4.0 * kernel.degrees_of_freedom, dataset.total_weight / 2.0), 1.0)
+    size = min(_SIZES, key=lambda size: abs(np.log(size / wanted)))
+    features: FeatureLearner
     if sparse.issparse(sample.X) and dataset.n_columns > _WIDE:
-        features: FeatureLearner = AlignedFeatures(Coordinates(), n_candidates=None, n_features=1_000)
+        features = learner_entry("aligned").learner_class(Coordinates(), n_candidates=None, n_features=1_000)
         reasons.append(
             f"Learner: AlignedFeatures on single columns, since there are {dataset.n_columns:,} sparse ones: a search "
             "in so many directions finds little; D = 1,000 columns are kept."
         )
     else:
-        features = MarginFeatures(_family(chosen), n_features=size, scaling=chosen.scaling)
+        law = Laplacian if kernel.kernel == "laplacian" else Gaussian
+        # the median distance of all rows is better than that of a sample, so only other bandwidths are pinned
+        family = law() if kernel.factor == 1.0 else law(sigma=float(f"{kernel.sigma:.4g}"))
+        features = learner_entry("margin").learner_class(family, n_features=size, scaling=kernel.scaling)
         reasons.append(
             f"Learner: MarginFeatures, which looks for features where the machine so far errs; on few rows it draws "
-            f"them unless a search gains. D = {size}: the machine on the sample uses {chosen.freedom:.0f} degrees of "
-            "freedom, and four columns for each, of at most half as many as rows, are enough."
+            f"them unless a search gains. D = {size}: the machine on the sample uses {kernel.degrees_of_freedom:.0f} "
+            "degrees of freedom, and four columns for each, of at most half as many as rows, are enough."
         )
-    if linear is not None and not chosen.beats(linear):
+    if linear is not None and not kernel.beats(linear):
         reasons.append(
-            f"A linear machine does as well on the sample ({linear.score:.3f} against {chosen.score:.3f}): compare "
+            f"A linear machine does as well on the sample ({linear.score:.3f} against {kernel.score:.3f}): compare "
             "with one, it is faster and easier to read."
         )
     machine, why = _machine(dataset)
     reasons.append(f"Machine: {machine['solver']} steps, {why}.")
     return Advice(features, machine, tuple(reasons))
-
-
-def _size(freedom: float, n_rows: float) -> int:
-    """Four columns for each degree of freedom, no more than half as many as rows."""
-    wanted = min(4.0 * freedom, n_rows / 2.0)
-    return min(_SIZES, key=lambda size: abs(np.log(size / max(wanted, 1.0))))
-
-
-def _family(trial: TriedKernel) -> Any:
-    kind = Laplacian if trial.kernel == "laplacian" else Gaussian
-    return kind() if trial.factor == 1.0 else kind(sigma=float(f"{trial.sigma:.4g}"))
 
 
 def exact_steps(task: str | None) -> dict[str, Any]:
@@ -265,14 +279,15 @@ def exact_steps(task: str | None) -> dict[str, Any]:
 
 
 def _machine(dataset: Dataset) -> tuple[dict[str, Any], str]:
-    """Parameters of the machine, and why."""
+    """Parameters of the machine on the features, and why these."""
     if dataset.classes is not None and len(dataset.classes) > _MOST_CLASSES:
         why = f"since Newton steps form a matrix for each of {dataset.schema.n_classes} classes"
         return {"solver": "sgd", "loss": "hinge"}, why
     return exact_steps(dataset.task), "exact, with the penalty that held-out rows prefer"
 
 
-def _of_rows(dataset: Dataset, sample: Block) -> str:
+def _rows_sentence(dataset: Dataset, sample: Block) -> str:
+    """How many rows there are, of which kind, and how many of them were judged on."""
     target = {None: "without a target", "regression": "with numbers to predict"}.get(
         dataset.task, f"of {dataset.schema.n_classes} classes"
     )
@@ -285,35 +300,23 @@ def _of_rows(dataset: Dataset, sample: Block) -> str:
     )
 
 
-def _of_scaling(chosen: TriedKernel, trials: list[TriedKernel], dataset: Dataset, sample: Block) -> str:
-    if len(trials) < 2:
+def _scaling_sentence(scaled: TriedKernel, rescaled: list[TriedKernel], dataset: Dataset, sample: Block) -> str:
+    """Which scaling is suggested, and the score of each that was tried."""
+    if len(rescaled) < 2:
         return "Scaling: none, so that sparse rows stay sparse."
     measure = "R^2" if dataset.classes is None else "accuracy"
-    figures = ", ".join(f"{one.scaling or 'none'} {one.score:.3f}" for one in trials)
+    scores = ", ".join(f"{trial.scaling or 'none'} {trial.score:.3f}" for trial in rescaled)
     heavy = len(heavy_tailed_columns(sample.X, np.asarray(dataset.passthrough, dtype=bool)))
     tails = f"; {heavy} column{'s have' if heavy > 1 else ' has'} heavy tails" if heavy else ""
-    return f"Scaling: {chosen.scaling or 'none'} ({measure} on the sample: {figures}{tails})."
+    return f"Scaling: {scaled.scaling or 'none'} ({measure} on the sample: {scores}{tails})."
 
 
-def _of_kernel(chosen: TriedKernel, usual: TriedKernel, trials: list[TriedKernel], dataset: Dataset) -> str:
-    name = {"gaussian": "Gaussian", "laplacian": "Laplacian"}[chosen.kernel]
-    tried = [one for one in trials if one.scaling == chosen.scaling]
-    figures = ", ".join(f"{one.kernel} x {one.factor:g} {one.score:.3f}" for one in tried)
-    why = "nothing tried is clearly better" if chosen is usual else "clearly better than the usual one"
-    width = "the median distance" if chosen.factor == 1.0 else f"{chosen.factor:g} times the median distance"
-    return f"Kernel: {name} of bandwidth {width}; {why} ({figures})."
-
-
-def _without_target(dataset: Dataset, sample: Block) -> Advice:
-    scaling: ScalingKind | None = None if dataset.source.is_sparse else "standard"
-    if scaling and len(heavy_tailed_columns(sample.X, np.asarray(dataset.passthrough, dtype=bool))):
-        scaling = "quantile"
-    return Advice(
-        RandomFeatures(n_features=1_000, scaling=scaling),
-        {},
-        (
-            _of_rows(dataset, sample).split(";")[0] + ".",
-            f"Learner: RandomFeatures, 1,000 columns, scaling {scaling or 'none'}: without a target nothing says "
-            "which features matter.",
-        ),
+def _kernel_sentence(kernel: TriedKernel, usual: TriedKernel, waves: list[TriedKernel]) -> str:
+    """Which kernel is suggested, and the score of each that was tried in the same scaling."""
+    name = {"gaussian": "Gaussian", "laplacian": "Laplacian"}[kernel.kernel]
+    scores = ", ".join(
+        f"{trial.kernel} x {trial.factor:g} {trial.score:.3f}" for trial in waves if trial.scaling == kernel.scaling
     )
+    why = "nothing tried is clearly better" if kernel is usual else "clearly better than the usual one"
+    width = "the median distance" if kernel.factor == 1.0 else f"{kernel.factor:g} times the median distance"
+    return f"Kernel: {name} of bandwidth {width}; {why} ({scores})."

@@ -17,6 +17,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures
 from dkl.errors import refuse_non_finite
+from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingKind
@@ -59,11 +60,12 @@ class FeatureLearner(
     _parameter_constraints: ClassVar[Constraints] = COMMON
     _supervised: ClassVar[bool] = False
     _task: ClassVar[TaskChoice] = "auto"
-    # parameters that are objects with parameters of their own, such as ``family__sigma``
+    # Parameters that are objects with parameters of their own, such as ``family__sigma``.
     _parts: ClassVar[tuple[str, ...]] = ("family",)
-    # whether frequencies are climbed to, where a draw from a pool is blind enough to be judged on its own rows
+    # Whether frequencies are searched for by ascents on the rows. Searched ones look too good on these rows, while a
+    # draw from a pool knows so little of them that it may be judged there.
     _searches: ClassVar[bool] = False
-    # the circumstances of the last fit; `fit_within` sets others
+    # The circumstances of the last fit; `fit_within` sets others.
     _context: FitContext = FitContext()
 
     family: Any
@@ -80,7 +82,15 @@ class FeatureLearner(
 
     @recorded
     @calls_back
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None, times: Any = None) -> Self:
+    def fit(
+        self,
+        X: object,
+        y: object = None,
+        sample_weight: object = None,
+        *,
+        groups: object = None,
+        times: object = None,
+    ) -> Self:
         """Learn the feature map.
 
         Parameters
@@ -122,6 +132,7 @@ class FeatureLearner(
             dataset = dataset.thin(self.max_rows, self.seed_)
         self.stats_: list[Any] = []
         self._learn(dataset)
+        # Rows of huge numbers overflow in sums; a model of NaN would answer every row alike.
         refuse_non_finite(getattr(self, "coef_", 0.0), "the coefficient of feature", TOO_LARGE)
         return self
 
@@ -137,7 +148,7 @@ class FeatureLearner(
         self._context = context
         return self.fit(dataset)
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: object) -> Any:
         """Map rows to their features.
 
         Parameters
@@ -168,6 +179,7 @@ class FeatureLearner(
         ValueError
             For a name that is no parameter.
         """
+        # Families are frozen, so that one may be shared by learners: a changed parameter makes a changed copy.
         own = dict(parameters)
         for part in self._parts:
             of_part = {name: own.pop(name) for name in parameters if name.startswith(f"{part}__")}
@@ -191,6 +203,7 @@ class FeatureLearner(
         if self.n_features is None:
             return self._planned_pool(family, dataset)
         size = kept_frequencies(type(self).__name__, self.n_features, family)
+        # The size is added up before anything is drawn, since a plan must not take the memory that it warns of.
         check_room(self, size, dataset.n_columns)
         return family.draw(size, dataset.n_columns, 0, self.dtype)
 
@@ -234,13 +247,15 @@ class FeatureLearner(
         unfitted.seed_, unfitted.family_ = 0, self._planned_family()
         return unfitted
 
-    def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
+    def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
+        """Candidates of the size that a fit weighs, for plans."""
         raise TypeError(f"{type(self).__name__} has no candidates: n_features must be a number")
 
     def _check_rest(self) -> None:
         """What a declared constraint cannot say."""
 
     def _learn(self, dataset: Dataset) -> None:
+        """Leave `feature_map_`, and what else the method finds, after the passes over the rows."""
         raise TypeError(f"{type(self).__name__} does not say how it learns")
 
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
@@ -251,6 +266,7 @@ class FeatureLearner(
         ValueError
             If factors are given for targets that are numbers.
         """
+        # "balanced" needs the total weight of each class, which a Dataset of labels knows without a pass.
         if dataset.classes is not None and dataset.class_weights is not None:
             return class_weights(self.class_weight, dataset.classes, np.asarray(dataset.class_weights))
         if self.class_weight is not None:
@@ -280,7 +296,7 @@ class FeatureLearner(
     def _run(
         self,
         driver: Driver[Any, Any],
-        problem: Any,
+        problem: object,
         dataset: Dataset,
         stage: str,
         columns: ColumnStore | None = None,
@@ -293,12 +309,14 @@ class FeatureLearner(
         the model so far.
         """
 
-        def so_far(state: Any) -> Any:
+        def learner_so_far(state: object) -> FeatureLearner:
+            """A copy of this learner with what a state has found; only asked for where `keep` is given."""
             learner = copy.copy(self)
-            keep(learner, state)  # type: ignore[misc]
+            if keep is not None:
+                keep(learner, state)
             return learner
 
-        model = None if keep is None or self._context.is_pilot else so_far
+        model = None if keep is None or self._context.is_pilot else learner_so_far
         state, stats = self._running(stage).drive(driver, problem, dataset.source, columns, model)
         self.stats_.extend(stats)
         if keep is not None:
@@ -324,24 +342,28 @@ class PoolLearner(FeatureLearner):
             raise AttributeError(f"{self.family_!r} has no phases")
         return self.pool_.phases
 
-    def _planned_pool(self, family: Any, dataset: Dataset) -> FeatureMap:
+    def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
+        """Candidates of the size that a fit weighs, drawn from some seed, if the memory holds them."""
         check_room(self, self._pool_size(family), dataset.n_columns)
         return self._draw(family, dataset, seed=0)
 
-    def _draw(self, family: Any, dataset: Dataset, *, seed: int) -> FeatureMap:
+    def _draw(self, family: Family, dataset: Dataset, *, seed: int) -> FeatureMap:
+        """The candidates: draws from the family at each of the bandwidth factors in turn."""
         factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
         size = self._pool_size(family)
         return draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
 
-    def _pool_size(self, family: Any) -> int | None:
+    def _pool_size(self, family: Family) -> int | None:
         """How many candidates are drawn; None is each feature of a finite family once."""
         return self.n_candidates
 
     def _choose(self) -> None:
+        """Leave the feature map of the candidates that the weights, which are stored, speak for."""
         raise TypeError(f"{type(self).__name__} does not say how it chooses")
 
     def _keep(self, choice: FeatureChoice) -> None:
         """The feature map of a choice: its amplitudes on the scale of the family's kernel."""
+        # c of the family, with which c^2 phi(x).phi(y) is the kernel in the mean
         scale = self.family_.feature_scale(self.pool_.n_columns)
         self.feature_map_ = self.pool_.take(choice.index, scale * choice.amplitudes)
 
@@ -349,6 +371,7 @@ class PoolLearner(FeatureLearner):
         """A fitted copy with other parameters (None keeps one) that act on stored values: no pass."""
         check_is_fitted(self)
         given = {name: value for name, value in parameters.items() if value is not None}
+        # The values of all candidates are stored, so that only the choice among them is made again.
         other = copy.copy(self).set_params(**given)
         check_parameters(other)
         other._check_rest()
@@ -370,6 +393,7 @@ class SelectingLearner(Updated, PoolLearner):
         check_parameters(self)
         self._check_rest()
         self._check_task(dataset)
+        # A plan draws its own pool: only its shape counts.
         preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
         pool = self._planned_pool(self._planned_family(), dataset)
         return [*PreparationDriver().plan(preparation), *self._kept(self._driver).plan(self._problem(pool, dataset))]
@@ -381,10 +405,12 @@ class SelectingLearner(Updated, PoolLearner):
         self._class_weights(dataset)
         scaler = self._prepare(dataset)
         self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
+        # Sums of float32 features lose what little large targets vary by, unless a number near their mean goes first.
         self.target_pivot_ = first_targets(dataset)
         self._weigh(dataset)
 
     def _weigh(self, dataset: Dataset) -> None:
+        """One pass over the rows for the value of each candidate, then the choice."""
         problem = replace(
             self._problem(self.pool_, dataset), class_weight=self._class_weights(dataset), pivot=self.target_pivot_
         )
@@ -397,9 +423,11 @@ class SelectingLearner(Updated, PoolLearner):
         """Raise ValueError where the targets are not what the method is for."""
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+        """What is asked of the pass over the rows."""
         n_classes = None if dataset.classes is None else len(dataset.classes)
         n_outputs = dataset.schema.n_targets or 1
         return PotentialProblem(pool, n_classes, n_outputs=n_outputs, dtype=self.dtype)
 
     def _keep_values(self, values: np.ndarray) -> None:
+        """Store what the pass has found of each candidate (m,), by the name that the method has for it."""
         raise TypeError(f"{type(self).__name__} does not say what the values of its pass are")

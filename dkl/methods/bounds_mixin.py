@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -37,7 +37,14 @@ class Certified:
         return f"class_weight={self.class_weight!r} takes the rows for others than were drawn"
 
 
-def why_no_waves(learner: Any) -> str:
+class OnPool(Protocol):
+    """A fitted learner that has weighed a pool of candidates."""
+
+    pool_: FeatureMap
+    family_: Any
+
+
+def why_no_waves(learner: OnPool) -> str:
     """Why theorems on labels and waves of length 1 do not cover a fit; empty where they do."""
     if not hasattr(learner, "classes_"):
         return "these targets are numbers, and the theorems are about label similarities in [-1, 1]"
@@ -60,6 +67,7 @@ class CertifiedMargins(Certified):
     coef_: np.ndarray
     history_: list[dict[str, float]]
     certified_: bool
+    n_features_in_: int
     total_weight_: float
 
     def bounds(self) -> Bounds:
@@ -79,20 +87,22 @@ class CertifiedMargins(Certified):
                 why_none="theorems 4.1 and 4.2 are about solver='game'; error_bound(X, y) has the probability of error"
             )
         last = self.history_[-1]
+        # the margin of the fit is within upper - lower of the best one of the game
         shortfall = margin_shortfall(last["lower"], last["upper"], certified=self.certified_)
         if "response" not in last or self.projection != "exact":
             return Bounds([shortfall])
-        of = {name: [entry[name] for entry in self.history_] for name in ("step", "gradient", "weight", "response")}
+        rounds = {name: [turn[name] for turn in self.history_] for name in ("step", "gradient", "weight", "response")}
         rules = GameRules(C=1.0 if self.C is None else self.C, loss=self.loss or "hinge")
+        # each dual weight lies in [0, box]; there is one for each row, and for each class of several
         box = rules.upper(self.total_weight_)
         duals = self.total_weight_ * (1 if len(self.classes_) == 2 else len(self.classes_))
-        regret = played_regret(of["step"], of["gradient"], box * np.sqrt(duals), of["weight"])
-        # no objective of the hinge exceeds the sum of all dual weights at their bound
+        regret = played_regret(rounds["step"], rounds["gradient"], box * np.sqrt(duals), rounds["weight"])
+        # No objective of the hinge exceeds the sum of all dual weights at their bound.
         largest = box * duals if rules.loss == "hinge" else None
-        return Bounds([played_value(of["response"], regret, weights=of["weight"], largest=largest), shortfall])
+        return Bounds([played_value(rounds["response"], regret, weights=rounds["weight"], largest=largest), shortfall])
 
     def error_bound(
-        self, X: Any, y: Any = None, *, row_norm: float, eps: float = 0.05, as_printed: bool = False
+        self, X: object, y: object = None, *, row_norm: float, eps: float = 0.05, as_printed: bool = False
     ) -> Bound:
         """Theorem 4.3: the probability of error of the working model without its intercept, by margins on these rows.
 
@@ -128,6 +138,7 @@ class CertifiedMargins(Certified):
         labels = X.y if isinstance(X, Dataset) else y
         if labels is None:
             raise ValueError("theorem 4.3 counts margins, which need labels; pass y, or a Dataset that has a target")
+        # Theorem 4.3 is about f(x) = w.phi(x), without the intercept.
         scores = score_rows(self, Scorer(self.feature_map_, self.coef_, np.zeros(1), self.dtype), X)
         signs = np.where(np.asarray(labels) == self.classes_[1], 1.0, -1.0)
         margins = normalised_margins(np.asarray(scores)[:, 0], signs, self.coef_)
@@ -142,6 +153,7 @@ class CertifiedMargins(Certified):
             )
         if self.feature_map_.activation != "cos-sin":
             raise ValueError("theorem 4.3 is about frequencies in R^d; use Gaussian() or another family of waves")
+        # R_w has to be known before the rows are seen; rounding and refinement may have gone beyond it.
         lengths = np.linalg.norm(self.feature_map_.projection.dense(), axis=1)
         if self.max_norm is None or lengths.max() > self.max_norm * (1.0 + 1e-5):
             raise ValueError(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dkl.events import Event, StopRequested
@@ -29,76 +28,85 @@ M = TypeVar("M")
 
 
 def calls_back(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P], M]:
-    """A `fit` whose callbacks, those of ``set_callbacks``, hear of it."""
+    """A `fit` whose callbacks, those of ``set_callbacks``, hear of every pass as a task, and of the whole fit.
+
+    They may score the model of each round, and end the rounds.
+    """
 
     plain: Callable[..., Any] = fit
 
     @functools.wraps(fit)
-    def run(self: Any, X: Any, y: Any = None, sample_weight: Any = None, **beside: Any) -> Any:
-        with _called_back(self, X, y, sample_weight):
+    def run(self: Any, X: object, y: object = None, sample_weight: object = None, **beside: object) -> Any:
+        if not getattr(self, "_skl_callbacks", None):
             return plain(self, X, y, sample_weight, **beside)
+        # scorers take the weights of the rows as metadata
+        metadata = None if sample_weight is None else {"sample_weight": sample_weight}
+        fit_of = {"estimator": self, "X": X, "y": y, "metadata": metadata}
+        context = self._init_callback_context(max_subtasks=None)
+        context.figures = {}
+        context.call_on_fit_task_begin(**fit_of)
+        with listening(_Tasks(context, fit_of)):
+            plain(self, X, y, sample_weight, **beside)
+        context.call_on_fit_task_end(**fit_of, reconstruction_attributes=_fitted_attributes(self))
+        return self
 
     return with_callbacks(run)
 
 
-@contextmanager
-def _called_back(estimator: Any, X: Any, y: Any, sample_weight: Any) -> Iterator[None]:
-    """A fit whose callbacks hear of every pass as a task, and of the whole; they may score the model of each round."""
-    if not getattr(estimator, "_skl_callbacks", None):
-        yield
-        return
-    # what scorers take beside rows and targets
-    metadata = None if sample_weight is None else {"sample_weight": sample_weight}
-    told = {"estimator": estimator, "X": X, "y": y, "metadata": metadata}
-    context = estimator._init_callback_context(max_subtasks=None)
-    context.figures = {}
-    context.call_on_fit_task_begin(**told)
-    with listening(_Tasks(context, told)):
-        yield
-    context.call_on_fit_task_end(**told, reconstruction_attributes=_fitted_attributes(estimator))
-
-
 class _Tasks:
-    """Turns events into tasks: a pass, with its round where it belongs to one, whose figures its context has."""
+    """Turns events into scikit-learn's tasks.
 
-    def __init__(self, context: Any, told: dict[str, Any]) -> None:
+    A task is one pass; where the pass belongs to a round of a driver, the task ends with the round, has its metrics in
+    `context.figures` and can give the model as it stands then.
+
+    Parameters
+    ----------
+    context : sklearn.callback.CallbackContext
+        Of the whole fit.
+    fit_of : dict
+        "estimator", "X", "y" and "metadata", as callbacks are given them.
+    """
+
+    def __init__(self, context: Any, fit_of: dict[str, Any]) -> None:
         self._fit = context
-        self._told = told
+        self._fit_of = fit_of
         self._task: Any = None
         self._in_rounds = False
 
     def __call__(self, event: Event) -> None:
         if event.name == "rounds":
             self._in_rounds = event.kind != "finished"
-            if event.kind == "advanced" and self._ended(event):
+            if event.kind == "advanced" and self._end_task(event):
                 raise StopRequested("a callback ended the rounds")
         elif event.kind == "started":
             self._task = self._fit.subcontext(task_name=event.name)
             self._task.figures = {}
-            self._task.call_on_fit_task_begin(estimator=self._told["estimator"])
+            self._task.call_on_fit_task_begin(estimator=self._fit_of["estimator"])
         elif event.kind == "finished" and not self._in_rounds:
-            self._ended(event)
+            # within rounds, the task ends when the round has advanced, since only then there is a model
+            self._end_task(event)
 
-    def _ended(self, event: Event) -> bool:
+    def _end_task(self, event: Event) -> bool:
+        """Tell the callbacks that the pass under way has ended; whether one of them asks to end the fit."""
         if self._task is None:
             return False
         task, self._task = self._task, None
         if event.model is None:
-            return bool(task.call_on_fit_task_end(estimator=self._told["estimator"]))
-        task.figures = dict(event.detail)
-        look = functools.partial(_model_so_far, self._told["estimator"], event.model)
-        return bool(task.call_on_fit_task_end(**self._told, reconstruction_attributes=look))
+            return bool(task.call_on_fit_task_end(estimator=self._fit_of["estimator"]))
+        task.figures, model_so_far = dict(event.detail), event.model
+
+        def attributes() -> dict[str, Any] | None:
+            """What the estimator would have learned if its rounds ended here; None where it could not predict yet."""
+            estimator, model = self._fit_of["estimator"], model_so_far()
+            if isinstance(model, type(estimator)):
+                return _fitted_attributes(model)
+            # The features of a machine are under way: their working model predicts, and knows no probabilities.
+            working = None if hasattr(estimator, "predict_proba") else getattr(model, "machine_", None)
+            return None if working is None else _fitted_attributes(working)
+
+        return bool(task.call_on_fit_task_end(**self._fit_of, reconstruction_attributes=attributes))
 
 
-def _model_so_far(estimator: Any, model: Callable[[], Any]) -> dict[str, Any] | None:
-    """What an estimator would have learned if its rounds ended here; None where it could not predict yet."""
-    found = model()
-    if isinstance(found, type(estimator)):
-        return _fitted_attributes(found)
-    # features of a machine: their working model predicts, and knows no probabilities
-    working = None if hasattr(estimator, "predict_proba") else getattr(found, "machine_", None)
-    return None if working is None else _fitted_attributes(working)
-
-
-def _fitted_attributes(estimator: Any) -> dict[str, Any]:
+def _fitted_attributes(estimator: object) -> dict[str, Any]:
+    """The attributes that a fit has left, by scikit-learn's convention those whose names end in an underscore."""
     return {name: value for name, value in vars(estimator).items() if name.endswith("_")}

@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from numbers import Integral
-from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from dkl.data.dataset import Dataset
 from dkl.methods.fit_context import FitContext
-from dkl.methods.parameters import drawn_seed
+from dkl.methods.parameters import RandomState, StorePath, drawn_seed
 from dkl.passes.checkpoint import Checkpoint, check_place
+from dkl.protocols.estimators import Estimator
 from dkl.version import __version__
 
-# These change how a result is computed, not what it is.
+# These parameters change how a result is computed, not what it is, so that a run may resume with others.
 _WITHOUT_EFFECT = {"checkpoint", "progress", "memory_limit", "device", "sums"}
 
 
-def run_fingerprint(estimator: Any, dataset: Dataset, context: FitContext | None = None) -> str:
-    """Of data, parameters, withheld rows and version.
+def run_fingerprint(estimator: Estimator, dataset: Dataset, context: FitContext | None = None) -> str:
+    """What a run is told apart by: its data, parameters, withheld rows and version.
 
     Empty without a checkpoint, since hashing rows in memory takes a read.
     """
-    if estimator.checkpoint is None:
+    if estimator.get_params(deep=False)["checkpoint"] is None:
         return ""
     withheld = None if context is None else context.withheld
     settings = (what_counts(estimator), *([] if withheld is None else [withheld]))
     return digest_of(*settings, dataset.fingerprint, __version__)
 
 
-def digest_of(*parts: Any) -> str:
+def digest_of(*parts: object) -> str:
     """SHA-256 of plain values, arrays among them, by how they are written."""
-    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # or long arrays would look alike
+    # NumPy writes long arrays with dots in their middle, and two of them would look alike.
+    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def what_counts(value: Any) -> Any:
+def what_counts(value: object) -> object:
     """The name of an estimator and those parameters, of estimators within it too, that a result depends on.
 
     Parameters
@@ -54,12 +56,12 @@ def what_counts(value: Any) -> Any:
     return type(value).__name__, sorted(parameters.items())
 
 
-def stage_checkpoint(store: Any, stage: str) -> Checkpoint | None:
+def stage_checkpoint(store: StorePath, stage: str) -> Checkpoint | None:
     """Where the state of one stage is kept, below the learner's checkpoint."""
     return None if store is None else Checkpoint(f"{str(store).rstrip('/')}/{stage}")
 
 
-def stored_seed(random_state: Any, store: Any, fingerprint: str) -> int:
+def stored_seed(random_state: RandomState, store: StorePath, fingerprint: str) -> int:
     """The seed of `random_state`, kept in the checkpoint: a run that resumes has it again, where it was drawn too.
 
     Raises
@@ -71,9 +73,9 @@ def stored_seed(random_state: Any, store: Any, fingerprint: str) -> int:
         If its place is a file.
     """
     checkpoint = stage_checkpoint(store, "seed")
-    if checkpoint is None:
+    if store is None or checkpoint is None:
         return drawn_seed(random_state)
-    check_place(store)
+    check_place(os.fspath(store))
     saved = checkpoint.load(fingerprint)
     if saved is not None:
         return int(saved.values["seed"])

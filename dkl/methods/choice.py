@@ -46,6 +46,7 @@ def draw_features(weights: np.ndarray, n_draws: int, seed: int) -> FeatureChoice
     edges = np.cumsum(weights)
     points = stream(seed, "choice").random(n_draws) * edges[-1]
     drawn = np.searchsorted(edges, points, side="right")
+    # a point that rounding has put on the last edge belongs to the last candidate of positive weight
     last = np.searchsorted(edges, edges[-1])
     index, counts = np.unique(np.minimum(drawn, last), return_counts=True)
     return FeatureChoice(index.astype(np.int64), np.sqrt(counts / n_draws))
@@ -111,27 +112,26 @@ def choose_blocks(
     if _are_single(groups):
         return choose_features(weights, n_kept, seed, estimator=estimator)
     sizes = np.bincount(groups)
-    support = int(sizes[weights > 0].sum())
-    if n_kept is None or (estimator != "draw" and support <= n_kept):
-        chosen = keep_support(weights)
-    elif estimator == "support":
-        chosen = keep_support(_fitting(weights, sizes, n_kept))
-    else:
-        chosen = _drawn_blocks(weights, sizes, n_kept, seed)
-    amplitudes = np.zeros(len(sizes))
-    amplitudes[chosen.index] = chosen.amplitudes / np.sqrt(sizes[chosen.index])
-    index = np.flatnonzero(amplitudes[groups])
-    return FeatureChoice(index, amplitudes[groups[index]])
-
-
-def _drawn_blocks(weights: np.ndarray, sizes: np.ndarray, room: int, seed: int) -> FeatureChoice:
-    """The draws, `room` of them or as many of the first as leave room for the candidates of all blocks drawn."""
 
     def overflows(n_draws: int) -> bool:
-        return bool(sizes[draw_features(weights, n_draws, seed).index].sum() > room)
+        """Whether the blocks of so many draws have more candidates than may be kept."""
+        return bool(sizes[draw_features(weights, n_draws, seed).index].sum() > n_kept)
 
-    n_draws = bisect_left(range(1, room), True, key=overflows) if overflows(room) else room
-    return draw_features(weights, n_draws, seed) if n_draws else keep_support(_fitting(weights, sizes, room))
+    support = int(sizes[weights > 0].sum())
+    if n_kept is None or (estimator != "draw" and support <= n_kept):
+        blocks = keep_support(weights)
+    elif estimator == "support":
+        blocks = keep_support(_fitting(weights, sizes, n_kept))
+    else:
+        # The first draws are the same however many there are, so the number that fits is found by bisection.
+        n_draws = bisect_left(range(1, n_kept), True, key=overflows) if overflows(n_kept) else n_kept
+        fits = n_draws > 0
+        blocks = draw_features(weights, n_draws, seed) if fits else keep_support(_fitting(weights, sizes, n_kept))
+    # the squared amplitude of a block, its share of the weight, is divided evenly among its candidates
+    amplitudes = np.zeros(len(sizes))
+    amplitudes[blocks.index] = blocks.amplitudes / np.sqrt(sizes[blocks.index])
+    index = np.flatnonzero(amplitudes[groups])
+    return FeatureChoice(index, amplitudes[groups[index]])
 
 
 def _fitting(weights: np.ndarray, sizes: np.ndarray, room: int) -> np.ndarray:
@@ -174,13 +174,9 @@ def choose_features(
     if n_kept is None or (estimator != "draw" and support <= n_kept):
         return keep_support(weights)
     if estimator == "support":
-        return keep_support(_largest(weights, n_kept))
+        # all but the largest weights are set to zero; of equal ones the first stay
+        kept = np.argsort(-weights, kind="stable")[:n_kept]
+        largest = np.zeros_like(weights)
+        largest[kept] = weights[kept]
+        return keep_support(largest)
     return draw_features(weights, n_kept, seed)
-
-
-def _largest(weights: np.ndarray, count: int) -> np.ndarray:
-    """The weights with all but the `count` largest set to zero; of equal ones the first stay."""
-    kept = np.argsort(-weights, kind="stable")[:count]
-    largest = np.zeros_like(weights)
-    largest[kept] = weights[kept]
-    return largest

@@ -12,9 +12,9 @@ from sklearn.base import BaseEstimator
 
 from dkl.errors import StoreError
 from dkl.features.feature_map import FeatureMap
-from dkl.methods.parameters import check_constraints
+from dkl.methods.parameters import Constrained, check_constraints
 
-# attributes of estimators that go into predictions: a NaN among them would be in every answer
+# The attributes of estimators that go into predictions: a NaN among them would be in every answer.
 _PREDICTING = frozenset({"coef_", "intercept_", "weights_", "target_center_", "target_scale_", "temperature_"})
 
 
@@ -30,7 +30,7 @@ def check_finite(cls: type, fields: Mapping[str, Any]) -> None:
             _check_finite(f"{cls.__name__}.{name}", value)
 
 
-def check_record(made: Any) -> None:
+def check_record(made: object) -> None:
     """Refuse a dataclass with fields of other types than it declares (as far as these are plain), or of no meaning.
 
     Raises
@@ -38,6 +38,7 @@ def check_record(made: Any) -> None:
     StoreError, ValueError
     """
     cls = type(made)
+    # Classes of extensions may annotate what cannot be checked.
     if cls.__module__.startswith("dkl."):
         for name, hint in get_type_hints(cls).items():
             if not _fits(getattr(made, name), hint):
@@ -48,27 +49,28 @@ def check_record(made: Any) -> None:
         made.validate()
 
 
-def _check_map(found: FeatureMap) -> None:
+def _check_map(read: FeatureMap) -> None:
     """Refuse a map whose arrays do not have one entry a frequency, or one a column."""
     lengths = {
-        "amplitudes": len(found.amplitudes),
-        "phases": len(found.amplitudes if found.phases is None else found.phases),
+        "amplitudes": len(read.amplitudes),
+        "phases": len(read.amplitudes if read.phases is None else read.phases),
     }
-    wrong = {name: length for name, length in lengths.items() if length != found.n_frequencies}
-    if wrong or (found.scaler is not None and found.scaler.n_columns not in (found.n_columns, 0)):
+    wrong = {name: length for name, length in lengths.items() if length != read.n_frequencies}
+    if wrong or (read.scaler is not None and read.scaler.n_columns not in (read.n_columns, 0)):
         raise StoreError(
-            f"the feature map in the model file has {found.n_frequencies} frequencies on {found.n_columns} columns, "
+            f"the feature map in the model file has {read.n_frequencies} frequencies on {read.n_columns} columns, "
             f"which do not go with its amplitudes, phases or scaling ({wrong or 'columns'}); the file is damaged"
         )
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _fits(value: object, hint: Any) -> bool:
     """Whether a value is of an annotated type; annotations that say more than a type are taken as kept."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:
         return value in parts
     if origin in (Union, UnionType):
         return any(_fits(value, part) for part in parts)
+    # Whole numbers are floats, too, as in Python; a truth value is neither.
     if hint is float:
         return isinstance(value, float | int | np.number) and not isinstance(value, bool)
     if hint is int:
@@ -79,9 +81,10 @@ def _fits(value: Any, hint: Any) -> bool:
     return value is None if kind is type(None) else True
 
 
-def _check_finite(name: str, value: Any) -> None:
+def _check_finite(name: str, value: object) -> None:
     """Refuse an array of numbers, or a number, that would make every prediction NaN."""
     if isinstance(value, float | np.floating | np.ndarray) and np.asarray(value).dtype.kind == "f":
+        # The first place is named: it may tell which column was damaged.
         wrong = np.argwhere(~np.isfinite(value))
         if len(wrong):
             at = f" at {wrong[0].tolist()}" if np.ndim(value) else ""
@@ -91,32 +94,29 @@ def _check_finite(name: str, value: Any) -> None:
             )
 
 
-def check_estimator(made: Any) -> None:
+def check_estimator(made: object) -> None:
     """Refuse an estimator whose parameters have no meaning, or whose parts do not go together.
 
     Raises
     ------
     StoreError, ValueError
     """
-    if hasattr(made, "_parameter_constraints"):
+    if isinstance(made, Constrained):
         check_constraints(made)
-    for name in _PREDICTING & vars(made).keys():
-        _check_finite(f"{type(made).__name__}.{name}", getattr(made, name))
-    for name in {"features_", "linear_"} & vars(made).keys():
-        if not isinstance(getattr(made, name), BaseEstimator):
-            raise StoreError(f"{type(made).__name__}.{name} in the model file is no estimator; the file is damaged")
-    feature_map = vars(made).get("feature_map_")
-    if "feature_map_" in vars(made) and not isinstance(feature_map, FeatureMap):
-        raise StoreError(f"{type(made).__name__}.feature_map_ in the model file is no feature map; it is damaged")
-    linear = vars(made).get("linear_")
-    if linear is not None and hasattr(made, "features_"):
-        _check_linear(made, linear, made.features_.feature_map_.n_features)
-
-
-def _check_linear(made: Any, linear: Any, n_features: int) -> None:
-    """Refuse a linear model that does not take what the features give, or has not one output a class."""
-    coef = np.atleast_2d(linear.coef_)
-    classes = getattr(made, "classes_", None)
+    name, fitted = type(made).__name__, vars(made)
+    for attribute in _PREDICTING & fitted.keys():
+        _check_finite(f"{name}.{attribute}", fitted[attribute])
+    for attribute in {"features_", "linear_"} & fitted.keys():
+        if not isinstance(fitted[attribute], BaseEstimator):
+            raise StoreError(f"{name}.{attribute} in the model file is no estimator; the file is damaged")
+    if "feature_map_" in fitted and not isinstance(fitted["feature_map_"], FeatureMap):
+        raise StoreError(f"{name}.feature_map_ in the model file is no feature map; it is damaged")
+    linear = fitted.get("linear_")
+    if linear is None or "features_" not in fitted:
+        return
+    # the linear model has to take what the features give, and to have one output a class
+    coef, n_features = np.atleast_2d(linear.coef_), fitted["features_"].feature_map_.n_features
+    classes = fitted.get("classes_")
     n_outputs = len(coef) if classes is None else 1 if len(classes) == 2 else len(classes)
     if coef.shape != (n_outputs, n_features) or np.size(linear.intercept_) not in (1, n_outputs):
         raise StoreError(

@@ -17,11 +17,12 @@ class WorkingModelMixin:
     @property
     def machine_(self) -> Any:
         """The working model as a fitted `KernelClassifier` or `KernelRegressor`, which predicts."""
-        # the machines import the learners that they know by name
+        # Machines stand above the learners, so that they can be imported when the method is called, not before.
         from dkl.machines.from_learner import fitted_machine
 
         check_is_fitted(self)
-        return fitted_machine(self)
+        learner: Any = self
+        return fitted_machine(learner)
 
     @property
     def working_model_(self) -> tuple[np.ndarray, np.ndarray]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -18,17 +19,38 @@ from sklearn.utils._param_validation import (
     validate_parameter_constraints,
 )
 
-from dkl.features.families import FiniteFamily, Gaussian
+from dkl.data.dataset import Dataset
+from dkl.events import Subscriber
+from dkl.features.families import Family, FiniteFamily, Gaussian
 from dkl.methods.density.loss_table import TUNED_LOSSES
 from dkl.passes.memory import allowed_bytes
+from dkl.protocols.estimators import Estimator
 from dkl.registry import learner_keys
 
 Constraints = dict[str, list[Any]]
+# What users may give for parameters that many estimators have.
+ClassWeight = Mapping[Any, float] | str | None
+RandomState = int | np.random.RandomState | None
+StorePath = str | os.PathLike[str] | None
+Progress = bool | Subscriber | None
 
-# beyond these no computer has the memory or the time, or the squares of floats are lost
+# Beyond these numbers no computer has the memory or the time; the squares of larger floats would overflow in sums.
 _MOST, _MOST_ROWS, _LARGEST, _LARGEST_POWER = 10**12, 2**53, 1e100, 1_000
-# a class that counts more leaves nothing of the others
+# A class that counts for more than this leaves nothing of the others in a sum of floats.
 _LARGEST_FACTOR = 1e15
+
+
+@runtime_checkable
+class Constrained(Estimator, Protocol):
+    """An estimator that declares what each of its parameters may be."""
+
+    _parameter_constraints: ClassVar[Constraints]
+
+
+class OnFamily(Constrained, Protocol):
+    """A learner whose frequencies come from a family, None being the default one."""
+
+    family: Family | None
 
 
 def _count(least: int) -> Interval:
@@ -127,6 +149,13 @@ MARGIN: Constraints = {
     "warm_start": ["boolean"],
 }
 
+NYSTROM: Constraints = {
+    **{name: constraint for name, constraint in COMMON.items() if name != "family"},
+    "kernel": [HasMethods(["kernel", "validate", "with_bandwidth"]), None],
+    "landmarks": [StrOptions({"uniform", "kmeans", "leverage", "rpcholesky"})],
+    "sigma_factor": [_POSITIVE],
+}
+
 STEPS: Constraints = {
     **{name: constraint for name, constraint in COMMON.items() if name not in ("family", "scaling")},
     "depth": [Interval(Integral, 1, 3, closed="both")],
@@ -215,19 +244,20 @@ TUNED_REGRESSOR: Constraints = {
 }
 
 
-def check_parameters(estimator: Any) -> None:
+def check_parameters(estimator: OnFamily) -> None:
     """Raise an error that names the parameter, its value and what is expected, before any row is read."""
     check_constraints(estimator)
     if "family" in estimator.get_params(deep=False):
         family_of(estimator).validate()
 
 
-def check_constraints(estimator: Any) -> None:
+def check_constraints(estimator: Constrained) -> None:
     """Raise an error for a parameter that does not keep to its declaration.
 
     scikit-learn takes a truth value for a number, a class for one of its instances (it has the methods), and a text
     without letters for a path; none of them is meant.
     """
+    # These are refused before scikit-learn's own validation, which would let them pass.
     name, given = type(estimator).__name__, estimator.get_params(deep=False)
     constraints = estimator._parameter_constraints
     for parameter, value in given.items():
@@ -240,7 +270,7 @@ def check_constraints(estimator: Any) -> None:
             _refuse(name, parameter, value, "not be empty; None leaves it out where it may be left out")
         if isinstance(value, Integral) and abs(int(value)) >= 2**63 and parameter != "random_state":
             _refuse(name, parameter, value, "be a number of at most 64 bits")
-    # the bounds overflow in half precision, and a comparison would warn
+    # The bounds overflow in half precision, and a comparison with them would warn.
     plain = {key: float(value) if isinstance(value, np.floating) else value for key, value in given.items()}
     validate_parameter_constraints(constraints, plain, caller_name=name)
     allowed_bytes(given.get("memory_limit"), process_limit=1)
@@ -248,19 +278,21 @@ def check_constraints(estimator: Any) -> None:
         bandwidth_factors(name, given["sigma_factors"])
 
 
-def _refuse(name: str, parameter: str, value: Any, must: str) -> None:
+def _refuse(name: str, parameter: str, value: object, must: str) -> None:
+    """Raise scikit-learn's error for a parameter, in its words."""
     raise InvalidParameterError(f"The {parameter!r} parameter of {name} must {must}. Got {value!r} instead.")
 
 
-def family_of(estimator: Any) -> Any:
+def family_of(estimator: OnFamily) -> Any:
     """The family that was given, or a Gaussian with the median bandwidth."""
     return Gaussian() if estimator.family is None else estimator.family
 
 
-def family_parameters(family: Any) -> dict[str, Any]:
+def family_parameters(family: object) -> dict[str, Any]:
     """The fields of a family that is a dataclass; none of others."""
-    fields = dataclasses.fields(family) if dataclasses.is_dataclass(family) else ()
-    return {field.name: getattr(family, field.name) for field in fields}
+    if not dataclasses.is_dataclass(family):
+        return {}
+    return {field.name: getattr(family, field.name) for field in dataclasses.fields(family)}
 
 
 def with_parameters(family: Any, parameters: Mapping[str, Any]) -> Any:
@@ -278,28 +310,29 @@ def with_parameters(family: Any, parameters: Mapping[str, Any]) -> Any:
     return dataclasses.replace(family, **parameters)
 
 
-def drawn_seed(random_state: Any) -> int:
+def drawn_seed(random_state: RandomState) -> int:
     """A seed below 2^31: the number itself if it is one, else drawn from the state."""
+    # A number is the seed itself: the same features on every machine and with every version of NumPy.
     if isinstance(random_state, Integral):
         return int(random_state)
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
 
-def columns_a_frequency(family: Any) -> int:
+def columns_a_frequency(family: Family) -> int:
     """Output columns of one frequency: two for a cosine-sine pair."""
     return family.with_bandwidth(1.0).draw(1, 2, 0).columns_a_frequency
 
 
-def check_finite_pool(estimator: Any, family: Any) -> None:
+def check_finite_pool(estimator: Estimator, family: Family) -> None:
     """Raise ValueError where each feature of a family is asked for once, and it has no end of them."""
-    if estimator.n_candidates is None and not isinstance(family, FiniteFamily):
+    if estimator.get_params(deep=False)["n_candidates"] is None and not isinstance(family, FiniteFamily):
         raise ValueError(
             f"The 'n_candidates' parameter of {type(estimator).__name__} is None, each feature once, for finite "
             f"families only (Coordinates, SphericalHarmonics); it must be an int >= 1 for {family!r}"
         )
 
 
-def check_waves(name: str, family: Any) -> None:
+def check_waves(name: str, family: Family) -> None:
     """Raise ValueError for a family whose features are no waves, each with a kernel cos(w.(x - x')) of its own."""
     if not family.with_bandwidth(1.0).draw(1, 2, 0).is_fourier:
         raise ValueError(
@@ -308,7 +341,7 @@ def check_waves(name: str, family: Any) -> None:
         )
 
 
-def check_labels(name: str, dataset: Any) -> None:
+def check_labels(name: str, dataset: Dataset) -> None:
     """Raise ValueError for targets that are numbers."""
     if dataset.task != "classification":
         raise ValueError(
@@ -317,7 +350,7 @@ def check_labels(name: str, dataset: Any) -> None:
         )
 
 
-def kept_frequencies(name: str, n_features: int, family: Any) -> int:
+def kept_frequencies(name: str, n_features: int, family: Family) -> int:
     """How many frequencies fit into `n_features` output columns.
 
     Raises
@@ -325,6 +358,7 @@ def kept_frequencies(name: str, n_features: int, family: Any) -> int:
     ValueError
         If not even one does.
     """
+    # A cosine-sine pair is one frequency and two columns.
     columns = columns_a_frequency(family)
     if n_features < columns:
         raise ValueError(
@@ -334,10 +368,11 @@ def kept_frequencies(name: str, n_features: int, family: Any) -> int:
     return n_features // columns
 
 
-def bandwidth_factors(name: str, factors: Any) -> tuple[float, ...]:
+def bandwidth_factors(name: str, factors: object) -> tuple[float, ...]:
     """The factors as numbers, if all of them are positive and finite and there is at least one."""
+    # Anything that is no sequence of numbers gets the same error as wrong numbers.
     try:
-        array = np.asarray(factors, dtype=np.float64)
+        array = np.asarray(factors, dtype=np.float64)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         array = np.empty(0)
     if array.ndim != 1 or len(array) == 0 or not (np.isfinite(array).all() and (array > 0.0).all()):
@@ -348,7 +383,7 @@ def bandwidth_factors(name: str, factors: Any) -> tuple[float, ...]:
     return tuple(float(factor) for factor in array)
 
 
-def class_weights(class_weight: Any, classes: np.ndarray, totals: np.ndarray) -> np.ndarray | None:
+def class_weights(class_weight: ClassWeight, classes: np.ndarray, totals: np.ndarray) -> np.ndarray | None:
     """A factor for each class, in the order of `classes`.
 
     Parameters
@@ -367,9 +402,11 @@ def class_weights(class_weight: Any, classes: np.ndarray, totals: np.ndarray) ->
     if class_weight is None:
         return None
     if isinstance(class_weight, str):
+        # n / (K n_k); a class without rows has no weight to give
         return totals.sum() / (len(classes) * np.maximum(totals, np.finfo(np.float64).tiny)) * (totals > 0.0)
     factors = np.ones(len(classes))
     for label, factor in class_weight.items():
+        # A misspelt label would silently weigh nothing.
         position = np.flatnonzero(classes == label)
         if len(position) != 1:
             raise ValueError(f"class_weight names the class {label!r}, but the classes are {classes.tolist()}")

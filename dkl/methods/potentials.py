@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,9 @@ from dkl.methods.posterior.weights import pair_losses
 from dkl.methods.sums import potential_sums, target_panels
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 from dkl.solvers.kernel_alignment import class_alignments, class_diagonal, regression_alignments, regression_diagonal
+
+# What the tiles of mapped rows take while a block is summed.
+_TILE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,28 +93,18 @@ def potential_record(problem: PotentialProblem) -> BlockSum:
     for name, width in (("features", problem.n_targets), ("squares", problem.n_squares)):
         for panel in target_panels(parts, size, width):
             accumulators[f"{name}{panel.start}"] = Accumulator((parts, size, panel.stop - panel.start))
-    return BlockSum(
-        name="potentials",
-        function=potential_sums,
-        accumulators=accumulators,
-        operands={"problem": problem},
-        cost=partial(_potential_cost, problem=problem),
-    )
 
+    def cost(rows: int, columns: int) -> Cost:
+        # a row is mapped once, and again for each column of squares; each feature takes a multiply-add a target
+        n_sums = problem.n_targets + problem.n_squares
+        mapping = mapping_flops(columns, candidates) * (1 + problem.n_squares)
+        reduction = 2 * n_sums * candidates.n_features
+        # the frequencies are copied where rows are sparse or the arithmetic is float64
+        copied = candidates.projection.nbytes * (2 if problem.dtype == "float64" else 1)
+        scratch = 16 * candidates.n_features * n_sums + 8 * rows * problem.n_targets + copied + _TILE_BYTES
+        return Cost(flops=float(rows) * (mapping + reduction), scratch_bytes=scratch)
 
-def _potential_cost(rows: int, columns: int, *, problem: PotentialProblem) -> Cost:
-    """Mapping the row, again for each column of squares, and one multiply-add a target."""
-    candidates = problem.candidates
-    sums = problem.n_targets + problem.n_squares
-    mapping = mapping_flops(columns, candidates) * (1 + problem.n_squares)
-    reduction = 2 * sums * candidates.n_features
-    # the frequencies are copied where rows are sparse or the arithmetic is float64
-    copied = candidates.projection.nbytes * (2 if problem.dtype == "float64" else 1)
-    scratch = 16 * candidates.n_features * sums + 8 * rows * problem.n_targets + copied + _TILE_BYTES
-    return Cost(flops=float(rows) * (mapping + reduction), scratch_bytes=scratch)
-
-
-_TILE_BYTES = 16 << 20
+    return BlockSum("potentials", potential_sums, accumulators, {"problem": problem}, cost=cost)
 
 
 class _PotentialDriver:
@@ -133,8 +125,20 @@ class AlignmentDriver(_PotentialDriver):
 
     def step(self, problem: PotentialProblem, state: PotentialState, results: Sequence[Any]) -> PotentialState:
         (sums,) = results
-        values, total = _alignments(problem, sums), total_weight(problem, sums)
-        return PotentialState(values=values, total=total)
+        targets, features = sums["targets"], joined_sums("features", problem.n_targets, problem, sums)
+        is_regression = problem.n_classes is None
+        if is_regression:
+            values = regression_alignments(features, targets)
+        else:
+            values = class_alignments(features, targets, center=problem.center)
+        if problem.needs_squares:
+            # Less the terms i = j of (4). Of pairs these are the same for all candidates, and move no weight.
+            squares = joined_sums("squares", problem.n_squares, problem, sums)
+            if is_regression:
+                values = values - regression_diagonal(squares, targets)
+            else:
+                values = values - class_diagonal(squares, targets, center=problem.center)
+        return PotentialState(values=values, total=total_weight(problem, sums))
 
 
 class PosteriorDriver(_PotentialDriver):
@@ -150,19 +154,3 @@ def total_weight(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> f
     """The weight of all rows, class factors included."""
     targets = sums["targets"]
     return float(targets[-1] if problem.n_classes is None else targets.sum())
-
-
-def _alignments(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
-    """v of (4), less its diagonal where the problem says so (a constant for pairs, which moves no weight)."""
-    targets, features = sums["targets"], joined_sums("features", problem.n_targets, problem, sums)
-    is_regression = problem.n_classes is None
-    if is_regression:
-        values = regression_alignments(features, targets)
-    else:
-        values = class_alignments(features, targets, center=problem.center)
-    if not problem.needs_squares:
-        return values
-    squares = joined_sums("squares", problem.n_squares, problem, sums)
-    if is_regression:
-        return values - regression_diagonal(squares, targets)
-    return values - class_diagonal(squares, targets, center=problem.center)

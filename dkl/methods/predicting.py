@@ -18,8 +18,9 @@ class _Scored:
 
     _fitted_by: ClassVar[str]
     _scorer: Any
+    n_features_in_: int
 
-    def _scores(self, X: Any) -> Any:
+    def _scores(self, X: object) -> Any:
         """(n, K) decision values, lazy for Dask collections and Datasets."""
         return score_rows(self, self._scorer, X)
 
@@ -47,7 +48,7 @@ class ClassPredictions(ClassifierMixin, _Scored):
 
     classes_: np.ndarray
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: object) -> Any:
         """The label of each row.
 
         Parameters
@@ -62,7 +63,7 @@ class ClassPredictions(ClassifierMixin, _Scored):
         check_is_fitted(self, self._fitted_by)
         return with_row_id(self._labels(X), X, "prediction")
 
-    def decision_function(self, X: Any) -> Any:
+    def decision_function(self, X: object) -> Any:
         """Decision values.
 
         Parameters
@@ -76,12 +77,13 @@ class ClassPredictions(ClassifierMixin, _Scored):
             indexed by row id.
         """
         check_is_fitted(self, self._fitted_by)
+        # Two classes have one model, whose decision value is positive for the second class.
         scores = self._scores(X)
         if scores.shape[1] == 1:
             return with_row_id(blockwise(_first, scores, dtype=np.float64), X, "decision")
         return with_row_id(scores, X, self.classes_)
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+    def score(self, X: object, y: object = None, sample_weight: object = None) -> float:
         """Accuracy: the weighted share of rows whose label is predicted.
 
         Parameters
@@ -93,7 +95,8 @@ class ClassPredictions(ClassifierMixin, _Scored):
         check_is_fitted(self, self._fitted_by)
         return accuracy(self._labels(X), X, y, sample_weight)
 
-    def _labels(self, X: Any) -> Any:
+    def _labels(self, X: object) -> Any:
+        """The predicted labels (n,), lazy for Dask collections and Datasets."""
         classes = self.classes_
         return blockwise(lambda part: classes[chosen_codes(part)], self._scores(X), dtype=classes.dtype)
 
@@ -103,7 +106,7 @@ class NumberPredictions(RegressorMixin, _Scored):
 
     _has_one_target: Callable[[], bool]
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: object) -> Any:
         """The target of each row, in its own units.
 
         Parameters
@@ -121,7 +124,7 @@ class NumberPredictions(RegressorMixin, _Scored):
         names = "prediction" if values.ndim == 1 else [f"prediction_{t}" for t in range(values.shape[1])]
         return with_row_id(values, X, names)
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+    def score(self, X: object, y: object = None, sample_weight: object = None) -> float:
         """R^2, the share of the targets' variance that is predicted; its mean for several targets.
 
         Parameters
@@ -133,10 +136,12 @@ class NumberPredictions(RegressorMixin, _Scored):
         check_is_fitted(self, self._fitted_by)
         return r_squared(self._values(X), X, y, sample_weight)
 
-    def _values(self, X: Any) -> Any:
+    def _values(self, X: object) -> Any:
+        """The predicted numbers, (n,) where y had one dimension at `fit`, lazy for Dask collections and Datasets."""
         scores = self._scores(X)
         return blockwise(_first, scores, dtype=np.float64) if self._has_one_target() else scores
 
 
 def _first(scores: np.ndarray) -> np.ndarray:
+    """The only column of decision values, as a vector."""
     return scores[:, 0]

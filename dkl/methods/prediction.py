@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import dask
 import dask.array as da
@@ -22,6 +23,12 @@ _FAR_OFF = (
     "its values are so large that their products with the frequencies of the model overflow. Compare its columns with "
     "those of fit, or leave the row out"
 )
+
+
+class FittedEncoding(Protocol):
+    """A fitted estimator that knows how many columns its rows have; `encoding_`, where it is, makes them of frames."""
+
+    n_features_in_: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,24 +52,26 @@ class Scorer:
         refuse_non_finite(self.coef, "the coefficient of feature", TOO_LARGE)
         refuse_non_finite(self.intercept, "the intercept of output", TOO_LARGE)
 
-    def __call__(self, rows: Any) -> np.ndarray:
-        """Of encoded rows: (n, K) float64, by all idle cores of this process."""
+    def __call__(self, rows: np.ndarray | sparse.csr_array) -> np.ndarray:
+        """Decision values of encoded rows: (n, K) float64, by all idle cores of this process."""
         return self.score(rows, together=True)
 
-    def score(self, rows: Any, *, together: bool = False) -> np.ndarray:
-        """Of encoded rows: (n, K) float64, in this thread alone, as a task that shares the cores must."""
+    def score(self, rows: np.ndarray | sparse.csr_array, *, together: bool = False) -> np.ndarray:
+        """Decision values of encoded rows: (n, K) float64, in this thread alone, since tasks share the cores."""
+        # SciPy's matrices multiply by `*`; arrays alone have the operators of NumPy.
         rows = sparse.csr_array(rows) if sparse.issparse(rows) else rows
         span = cached_rows(self.feature_map, self.dtype)
         scores = decision_values(
             rows, self.feature_map, self.coef, self.intercept, dtype=self.dtype, span=span, together=together
         )
         if not np.isfinite(scores).all():
+            # The first row that overflows is named, by its number in what was given.
             row = int(np.argmin(np.isfinite(scores).all(axis=1)))
             refuse_non_finite(scores[row], f"row {row} cannot be predicted: its decision value", _FAR_OFF)
         return scores
 
 
-def score_rows(model: Any, scorer: Scorer, X: Any) -> Any:
+def score_rows(model: FittedEncoding, scorer: Scorer, X: object) -> Any:
     """Decision values of shape (n, K): an array for rows in memory, else a lazy dask.array.Array.
 
     Parameters
@@ -77,34 +86,37 @@ def score_rows(model: Any, scorer: Scorer, X: Any) -> Any:
     ValueError
         If the columns are not those of `fit`.
     """
-    if isinstance(X, Dataset):
-        return _lazy_scores(model, scorer, stored_rows(model, X))
-    if dask.is_dask_collection(X):
-        return _lazy_scores(model, scorer, dask_rows(model, X))
-    X = checked_rows(model, X, reset=False)
-    return scorer(encoded_frame(model, X) if is_frame(X) else X)
+    if not isinstance(X, Dataset) and not dask.is_dask_collection(X):
+        rows = checked_rows(model, X, reset=False)
+        return scorer(encoded_frame(model, rows) if is_frame(rows) else rows)
+    lazy = stored_rows(model, X) if isinstance(X, Dataset) else dask_rows(model, X)
+    lazy = whole_rows(model, lazy, model.n_features_in_)
 
-
-def _lazy_scores(model: Any, scorer: Scorer, X: da.Array) -> da.Array:
-    X = whole_rows(model, X, model.n_features_in_)
     return da.map_blocks(
         _score_block,
-        X,
+        lazy,
         # one task holds the model, however many blocks there are
         scorer=dask.delayed(scorer, pure=True),
         dtype=np.float64,
-        chunks=(X.chunks[0], (len(scorer.coef),)),
+        chunks=(lazy.chunks[0], (len(scorer.coef),)),
         meta=np.empty((0, 0)),
     )
 
 
-def _score_block(rows: Any, scorer: Scorer) -> np.ndarray:
+def _score_block(rows: np.ndarray | sparse.sparray, scorer: Scorer) -> np.ndarray:
+    """Decision values of one chunk; a module-level function, since tasks name it on other processes."""
     rows = finite_rows(rows)
     with located(CHUNK):
         return scorer.score(rows)
 
 
-def blockwise(function: Any, scores: Any, *, dtype: Any, columns: int | None = None) -> Any:
+def blockwise(
+    function: Callable[[np.ndarray], np.ndarray],
+    scores: np.ndarray | da.Array,
+    *,
+    dtype: type | np.dtype,
+    columns: int | None = None,
+) -> Any:
     """`function(scores)` at once for an array, block by block for a Dask array.
 
     Parameters
@@ -125,7 +137,7 @@ def blockwise(function: Any, scores: Any, *, dtype: Any, columns: int | None = N
     return da.map_blocks(function, scores, dtype=dtype, chunks=chunks, meta=np.empty((0, 0), dtype))
 
 
-def with_row_id(values: Any, X: Any, columns: Any) -> Any:
+def with_row_id(values: Any, X: object, columns: str | Sequence[Any] | np.ndarray) -> Any:
     """Predictions of a Dataset as a lazy Dask Series or DataFrame indexed by row id; others as they are.
 
     Parameters
@@ -141,6 +153,7 @@ def with_row_id(values: Any, X: Any, columns: Any) -> Any:
     import dask.dataframe as dd
 
     rows = X.row_id.to_delayed().ravel()
+    # The blocks of the predictions are those of the row ids, so that each pair makes one partition.
     parts = values.to_delayed().reshape(len(rows), -1)[:, 0]
     made = [dask.delayed(_indexed)(part, row_id, columns) for part, row_id in zip(parts, rows, strict=True)]
     meta = _indexed(np.empty((0, *values.shape[1:]), values.dtype), np.empty(0, np.int64), columns)
@@ -148,11 +161,12 @@ def with_row_id(values: Any, X: Any, columns: Any) -> Any:
         return dd.from_delayed(made, meta=meta, verify_meta=False)
 
 
-def _indexed(values: np.ndarray, row_id: np.ndarray, columns: Any) -> Any:
+def _indexed(values: np.ndarray, row_id: np.ndarray, columns: str | Sequence[Any] | np.ndarray) -> Any:
+    """Predictions of one block as a pandas Series or DataFrame, indexed by row id."""
     import pandas as pd
 
     index = pd.Index(row_id, name="row_id")
-    if values.ndim == 1:
+    if isinstance(columns, str):
         return pd.Series(values, index=index, name=columns)
     return pd.DataFrame(values, index=index, columns=list(columns))
 
@@ -173,18 +187,17 @@ def probabilities(scores: np.ndarray, multiplier: float | None) -> np.ndarray:
         the rest, normalised, for K > 2).
     """
     if scores.shape[1] == 1:
+        # expit of both signs, since 1 - p would lose the digits of small probabilities
         positive = expit(scores[:, 0] * (1.0 if multiplier is None else multiplier))
         shares = np.column_stack([expit(-scores[:, 0] * (1.0 if multiplier is None else multiplier)), positive])
     elif multiplier is None:
+        # One model a class against the rest: their probabilities need not sum to 1, and are normalised.
         shares = expit(scores)
         shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(float).tiny)
     else:
         shares = softmax(multiplier * scores, axis=1)
-    return _order_kept(shares, chosen_codes(scores))
-
-
-def _order_kept(shares: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Where rounding made a tie, the predicted class gets the last bit more."""
+    # where rounding has made a tie, the predicted class gets the last bit more, so that argmax and `predict` agree
+    codes = chosen_codes(scores)
     rows = np.flatnonzero(shares.argmax(axis=1) != codes)
     shares[rows, codes[rows]] = np.nextafter(shares[rows].max(axis=1), 2.0)
     return shares

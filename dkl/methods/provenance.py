@@ -50,7 +50,6 @@ class Provenance:
     promised_bytes : int
         The largest peak of one process that was projected for a pass: its blocks, operands, sums and caches. What the
         driver holds beside the passes, and code, is not in it. 0 for no pass.
-        The largest peak of one process that was projected for a pass; 0 for no pass.
     device : str
         Where blocks were computed on, and why.
     used_bytes : int
@@ -84,13 +83,13 @@ class Provenance:
 
 
 class _Recording:
-    """A fit under way: the rows are said by the fit itself, as soon as it knows them."""
+    """What is noted of a fit under way; the fit itself says its rows and its device, as soon as it knows them."""
 
     def __init__(self) -> None:
         self.tally = Tally()
         self.rows = Provenance()
         self._process = psutil.Process()
-        self._held = self._largest = self._process.memory_info().rss
+        self._resident = self._largest = self._process.memory_info().rss
         self._peak = peak_bytes()
         self.device = ""
         self._started = time.perf_counter()
@@ -100,12 +99,14 @@ class _Recording:
         self.tally(event)
         self._largest = max(self._largest, self._process.memory_info().rss)
 
-    def _used(self) -> int:
-        """The growth to the highest point; where the process had been larger before, to the highest that was seen."""
-        peak = peak_bytes()
-        return max(peak if peak > self._peak else self._largest, self._held) - self._held
-
     def ended(self) -> Provenance:
+        """The provenance of the fit, which has come to its end."""
+        # The system knows the highest point of the process alone. Where that was before the fit, the highest that was
+        # seen at an event has to do.
+        peak = peak_bytes()
+        highest = max(peak if peak > self._peak else self._largest, self._resident)
+        packages = {name: version(name) for name in _PACKAGES}
+        machine = f"{platform.system()} {platform.machine()}"
         return replace(
             self.rows,
             passes=self.tally.passes,
@@ -113,10 +114,10 @@ class _Recording:
             cache_hits=self.tally.cache_hits,
             device=self.device,
             promised_bytes=self.tally.projected_bytes,
-            used_bytes=self._used(),
+            used_bytes=highest - self._resident,
             seconds=time.perf_counter() - self._started,
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
-            versions=_versions(),
+            versions={"dkl": __version__, "python": platform.python_version(), **packages, "machine": machine},
         )
 
 
@@ -128,6 +129,7 @@ def recorded(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P],
 
     @functools.wraps(fit)
     def run(self: M, /, *given: P.args, **named: P.kwargs) -> M:
+        # The fit of features within a machine is part of the machine's.
         if _UNDER_WAY.get() is not None:
             return fit(self, *given, **named)
         recording = _Recording()
@@ -177,13 +179,8 @@ def rows_of(dataset: Dataset) -> Provenance:
 
 def fingerprint_of(dataset: Dataset) -> str:
     """The fingerprint of the rows, empty where it would take a read of them all from disk."""
+    # Splits and samples wrap the source of the rows themselves.
     source: Any = dataset.source
     while hasattr(source, "base"):
         source = source.base
     return "" if isinstance(source, InPlaceSource) else dataset.fingerprint
-
-
-def _versions() -> dict[str, str]:
-    packages = {name: version(name) for name in _PACKAGES}
-    machine = f"{platform.system()} {platform.machine()}"
-    return {"dkl": __version__, "python": platform.python_version(), **packages, "machine": machine}

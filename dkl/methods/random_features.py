@@ -8,9 +8,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dkl.data.dataset import Dataset
+from dkl.features.families import Family
 from dkl.features.scaling import ScalingKind
 from dkl.methods.base import FeatureLearner
-from dkl.methods.parameters import COMMON, Constraints, check_parameters, family_of, kept_frequencies
+from dkl.methods.parameters import (
+    COMMON,
+    ClassWeight,
+    Constraints,
+    Progress,
+    RandomState,
+    StorePath,
+    check_parameters,
+    family_of,
+    kept_frequencies,
+)
 from dkl.methods.preparation.driver import PreparationDriver
 from dkl.methods.preparation.learner import preparation_problem
 from dkl.methods.room import check_room
@@ -76,18 +87,18 @@ class RandomFeatures(FeatureLearner):
 
     def __init__(
         self,
-        family: Any = None,
+        family: Family | None = None,
         n_features: int = 1_000,
         *,
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
-        class_weight: Any = None,
+        class_weight: ClassWeight = None,
         dtype: str = "float32",
         device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
+        random_state: RandomState = None,
+        checkpoint: StorePath = None,
+        progress: Progress = None,
+        memory_limit: int | str | None = None,
     ) -> None:
         self.family = family
         self.n_features = n_features
@@ -113,7 +124,9 @@ class RandomFeatures(FeatureLearner):
 
     def _learn(self, dataset: Dataset) -> None:
         scaler = self._prepare(dataset)
+        # A pair of cosine and sine has two columns, so that half as many frequencies are drawn.
         size = kept_frequencies(type(self).__name__, self.n_features, self.family_)
         drawn = self.family_.draw(size, dataset.n_columns, self.seed_, self.dtype)
+        # m frequencies of amplitude c / sqrt(m) make phi(x).phi(y) the mean of m kernels, whose mean is k(x, y)
         amplitude = self.family_.feature_scale(dataset.n_columns) / np.sqrt(size)
         self.feature_map_ = replace(drawn, amplitudes=np.full(size, amplitude), scaler=scaler)

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
-from dkl.linear.fitting import LinearProblem
+from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.linear.newton import NEWTON_LOSSES, newton_passes
 from dkl.linear.refinement import fit_and_refine
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem
+from dkl.protocols.estimators import FittedFeatures
 
-# of log_loss, where no Newton steps choose it: C = 1 on features of length 1
+# The C of the log loss, on features of length 1; of the other losses Newton steps choose it.
 _C = 1.0
 
 
-def refine_learner(learner: Any, dataset: Dataset) -> None:
+class Refinable(FittedFeatures, Protocol):
+    """A fitted learner whose frequencies may descend together with a linear model."""
+
+    coef_: np.ndarray
+    intercept_: np.ndarray
+    weights_: np.ndarray
+    refinement_: list[dict[str, float]]
+    message_: str
+    refine: int
+    loss: str | None
+    validation_fraction: float
+    dtype: str
+
+    def _running(self, stage: str) -> Run: ...
+
+
+def refine_learner(learner: Refinable, dataset: Dataset) -> None:
     """Refine what a learner has found, in its fitted attributes.
 
     A linear model is fitted without the held-out rows, frequencies and weights descend together for at most `refine`
@@ -42,16 +59,21 @@ def refine_learner(learner: Any, dataset: Dataset) -> None:
     problem = _problem(learner, dataset, learner.feature_map_)
     refined = fit_and_refine(problem, dataset.source, run, epochs=learner.refine)
     learner.feature_map_, learner.coef_, learner.intercept_ = refined.feature_map, refined.coef, refined.intercept
-    learner.weights_ = _shares(refined.feature_map, refined.coef)
+    # The weight of a frequency is the length of its coefficients, amplitude included, as a share of all.
+    n_parts = refined.feature_map.columns_a_frequency
+    parts = refined.coef.reshape(len(refined.coef), n_parts, -1) * refined.feature_map.amplitudes
+    lengths = np.sqrt(np.sum(parts**2, axis=(0, 1)))
+    learner.weights_ = lengths / max(float(lengths.sum()), np.finfo(np.float64).tiny)
     learner.refinement_ = refined.history
     if refined.ended:
         learner.message_ += f"; {refined.ended} of their refinement after {len(refined.history) - 1} epochs"
 
 
-def refining_passes(learner: Any, dataset: Dataset, feature_map: FeatureMap) -> list[tuple[Sequence[Any], int]]:
+def refining_passes(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> list[tuple[Sequence[Any], int]]:
     """The records of each kind of pass and how often it runs at most, for a map of the size that is expected."""
     problem = _problem(learner, dataset, feature_map)
     fit = newton_passes(problem, dataset.n_rows) if problem.loss in NEWTON_LOSSES else []
+    # A plan needs shapes alone.
     shape = (problem.n_models, feature_map.n_features)
     descent = RefineProblem(
         feature_map,
@@ -64,10 +86,10 @@ def refining_passes(learner: Any, dataset: Dataset, feature_map: FeatureMap) -> 
     return [*fit, *RefineDriver().plan(descent)]
 
 
-def _problem(learner: Any, dataset: Dataset, feature_map: FeatureMap) -> LinearProblem:
-    """The squared hinge stands in for the hinge, which has no gradient."""
-    default = "squared_error" if dataset.classes is None else "squared_hinge"
-    loss = {None: default, "hinge": "squared_hinge"}.get(learner.loss, learner.loss)
+def _problem(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> LinearProblem:
+    """The linear problem that descends: of the learner's loss, the squared hinge where that one has no gradient."""
+    loss = learner.loss or ("squared_error" if dataset.classes is None else "squared_hinge")
+    loss = "squared_hinge" if loss == "hinge" else loss
     return LinearProblem(
         feature_map,
         loss,
@@ -80,10 +102,3 @@ def _problem(learner: Any, dataset: Dataset, feature_map: FeatureMap) -> LinearP
         seed=learner.seed_,
         dtype=learner.dtype,
     )
-
-
-def _shares(feature_map: FeatureMap, coef: np.ndarray) -> np.ndarray:
-    """The length of each frequency's coefficients, amplitude included, as a share of all."""
-    parts = coef.reshape(len(coef), feature_map.columns_a_frequency, -1) * feature_map.amplitudes
-    lengths = np.sqrt(np.sum(parts**2, axis=(0, 1)))
-    return lengths / max(float(lengths.sum()), np.finfo(np.float64).tiny)

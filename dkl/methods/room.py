@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from dask.utils import format_bytes
@@ -19,7 +19,16 @@ _DRAWN = 128 << 20
 _STRUCTURED = 3 + _NUMBER
 
 
-def check_room(learner: Any, n_frequencies: int | None, n_columns: int, *, n_points: int = 0) -> None:
+class Planned(Protocol):
+    """A learner whose plan draws frequencies."""
+
+    dtype: str
+    memory_limit: int | str | None
+
+    def _planned_family(self) -> Any: ...
+
+
+def check_room(learner: Planned, n_frequencies: int | None, n_columns: int, *, n_points: int = 0) -> None:
     """Refuse more frequencies, or points of d columns, than the learner may hold; nothing is drawn for that.
 
     Parameters
@@ -42,7 +51,8 @@ def check_room(learner: Any, n_frequencies: int | None, n_columns: int, *, n_poi
     allowed = allowed_bytes(learner.memory_limit, None)
     entries = n_columns * np.dtype(learner.dtype).itemsize
     each = _STRUCTURED if getattr(family, "sampling", "") == "structured" else entries
-    if hasattr(family, "share"):  # sparse frequencies: an entry and its column
+    if hasattr(family, "share"):
+        # sparse frequencies: each of their entries is kept with the number of its column
         each = 2 * round(entries * family.share)
     drawn = 0 if n_frequencies is None or isinstance(family, FiniteFamily) else int(n_frequencies)
     # beside a frequency its amplitude, and a coefficient of each of its features

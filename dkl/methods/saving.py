@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 
 class SavingMixin:
     """A model that `dkl.load_model` reads back, and that other programs take."""
 
-    def save(self, store: Any, *, overwrite: bool = False, **storage_options: Any) -> None:
+    def save(self, store: str | os.PathLike[str], *, overwrite: bool = False, **storage_options: Any) -> None:
         """Write the fitted model to a folder or an fsspec URL: a zarr group of arrays and JSON.
 
         Parameters
@@ -34,7 +35,7 @@ class SavingMixin:
 
         save(self, store, overwrite=overwrite, **storage_options)
 
-    def to_onnx(self, path: Any = None, *, dtype: str | None = None, opset: int = 18) -> Any:
+    def to_onnx(self, path: str | os.PathLike[str] | None = None, *, dtype: str | None = None, opset: int = 18) -> Any:
         """The fitted model as an ONNX graph, scaling and the encoding of raw columns included.
 
         Parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import dask
@@ -14,8 +15,10 @@ from dkl.data.dataset import Dataset
 from dkl.data.labels import as_targets, check_targets, numeric_targets
 from dkl.data.sources.lazy import targets_beside, weights_beside
 
+Values = np.ndarray | da.Array
 
-def accuracy(predicted: Any, X: Any, y: Any, sample_weight: Any) -> float:
+
+def accuracy(predicted: Values, X: object, y: object, sample_weight: object) -> float:
     """The weighted share of rows whose label is the predicted one.
 
     Parameters
@@ -31,17 +34,17 @@ def accuracy(predicted: Any, X: Any, y: Any, sample_weight: Any) -> float:
         If there is no y to compare with, or one beside a Dataset, if there are no rows or none counts, or if labels or
         weights are missing, of another number, or of another kind.
     """
-    predicted, y, weight = _beside(predicted, X, y, sample_weight)
-    if not isinstance(predicted, da.Array):
-        return float(accuracy_score(y, predicted, sample_weight=weight))
-    right = predicted == y
+    values, targets, weight = _beside(predicted, X, y, sample_weight)
+    if not isinstance(values, da.Array):
+        return float(accuracy_score(targets, values, sample_weight=weight))
+    right = values == targets
     weight = da.ones_like(right, dtype=float) if weight is None else weight
     hits, total = dask.compute((right * weight).sum(), weight.sum())
     check_total_weight(total)
     return float(hits / total)
 
 
-def r_squared(predicted: Any, X: Any, y: Any, sample_weight: Any) -> float:
+def r_squared(predicted: Values, X: object, y: object, sample_weight: object) -> float:
     """1 - (weighted squared error) / (weighted squared deviation of y); the mean over several targets.
 
     Parameters
@@ -50,44 +53,56 @@ def r_squared(predicted: Any, X: Any, y: Any, sample_weight: Any) -> float:
     X, y, sample_weight
         As of `accuracy`.
     """
-    predicted, y, weight = _beside(predicted, X, y, sample_weight)
-    if not isinstance(predicted, da.Array):
-        return float(r2_score(y, predicted, sample_weight=weight))
-    weight = da.ones_like(y) if weight is None else weight
-    weight = weight[:, None] if weight.ndim < y.ndim else weight
-    total, first = _summed(weight, da.ones_like(y), y)
+    values, targets, weight = _beside(predicted, X, y, sample_weight)
+    if not isinstance(values, da.Array):
+        return float(r2_score(targets, values, sample_weight=weight))
+    weight = da.ones_like(targets) if weight is None else weight
+    weight = weight[:, None] if weight.ndim < targets.ndim else weight
+    total, first = _summed(weight, da.ones_like(targets), targets)
     check_total_weight(total)
     # the mean goes first: of targets far from 0, the squares hold nothing but it
-    deviation, error = _summed(weight, (y - first / total) ** 2, (y - predicted) ** 2)
-    # of a constant target all is explained or nothing, as in scikit-learn
+    deviation, error = _summed(weight, (targets - first / total) ** 2, (targets - values) ** 2)
+    # Of a constant target all is explained or nothing, as in scikit-learn.
     unexplained = np.where(deviation > 0.0, error / np.where(deviation > 0.0, deviation, 1.0), error > 0.0)
     return float(np.mean(1.0 - unexplained))
 
 
 def _summed(weight: da.Array, *values: da.Array) -> list[np.ndarray]:
     """The weighted sums over the rows."""
-    return [np.asarray(one) for one in dask.compute(*((weight * one).sum(axis=0) for one in values))]
+    return [np.asarray(total) for total in dask.compute(*((weight * part).sum(axis=0) for part in values))]
 
 
-def _beside(predicted: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+def _beside(predicted: Values, X: object, y: object, sample_weight: object) -> tuple[Any, Any, Any]:
     """Predictions, targets and weights, all checked: arrays where all of them are, else Dask arrays of equal chunks."""
-    y, weight = _targets(X, y, sample_weight)
-    predicted = _sized(predicted, X)
-    if not len(predicted):
-        raise ValueError(f"there are no rows to score: {no_rows(predicted.shape)}")
-    if not _is_lazy(predicted, y, weight):
-        weight = checked_weight(weight, len(predicted))
+    targets: Any
+    targets, weight = _targets(X, y, sample_weight)
+    values: Any = predicted
+    if isinstance(values, da.Array) and np.isnan(values.shape[0]):
+        # Predictions of a Dask frame do not know how many rows their chunks have, and could not be compared with what
+        # does: they have as many as the partitions that they were made from.
+        parts: Any = X.to_delayed()  # type: ignore[attr-defined]
+        if isinstance(parts, np.ndarray):
+            parts = parts.reshape(len(parts), -1)[:, 0]
+        counts = dask.compute(*(dask.delayed(_n_rows)(part) for part in parts))
+        chunks = (counts, *values.chunks[1:])
+        values = da.Array(values.dask, values.name, chunks, meta=values._meta)
+    if not len(values):
+        raise ValueError(f"there are no rows to score: {no_rows(values.shape)}")
+    if not any(dask.is_dask_collection(part) for part in (values, targets, weight)):
+        weight = checked_weight(weight, len(values))
         if weight is not None:
             check_total_weight(weight)
-        return predicted, _comparable(as_targets(y, len(predicted)), predicted), weight
-    if not isinstance(predicted, da.Array):
-        predicted = da.from_array(predicted, chunks=-1)
-    y, weight = targets_beside(y, predicted.chunks[0]), weights_beside(weight, predicted.chunks[0])
-    model = np.empty((0, *predicted.shape[1:]), predicted.dtype)
-    y = da.map_blocks(_comparable_block, y, model=model, dtype=model.dtype, meta=np.empty((0,) * y.ndim, model.dtype))
+        return values, _comparable(as_targets(targets, len(values)), values), weight
+    if not isinstance(values, da.Array):
+        values = da.from_array(values, chunks=-1)
+    targets, weight = targets_beside(targets, values.chunks[0]), weights_beside(weight, values.chunks[0])
+    model = np.empty((0, *values.shape[1:]), values.dtype)
+    targets = da.map_blocks(
+        _comparable_block, targets, model=model, dtype=model.dtype, meta=np.empty((0,) * targets.ndim, model.dtype)
+    )
     if weight is not None:
         weight = da.map_blocks(_weight_block, weight, dtype=np.float64, meta=np.empty(0))
-    return predicted, y, weight
+    return values, targets, weight
 
 
 def _comparable(y: np.ndarray, predicted: np.ndarray, first_row: int = 0) -> np.ndarray:
@@ -107,17 +122,26 @@ def _comparable(y: np.ndarray, predicted: np.ndarray, first_row: int = 0) -> np.
     return numeric_targets(y, first_row=first_row) if predicted.dtype.kind == "f" else y
 
 
-def _comparable_block(y: np.ndarray, model: np.ndarray, block_info: Any = None) -> np.ndarray:
+def _comparable_block(
+    y: np.ndarray, model: np.ndarray, block_info: Mapping[int, Mapping[str, Any]] | None = None
+) -> np.ndarray:
+    """`_comparable` of one block, where `model` is an empty array like the predictions."""
+    if block_info is None:
+        return _comparable(as_targets(y), model)
     first_row = int(block_info[0]["array-location"][0][0])
     return _comparable(as_targets(y, first_row=first_row), model, first_row)
 
 
-def _weight_block(weight: np.ndarray, block_info: Any = None) -> np.ndarray:
+def _weight_block(weight: np.ndarray, block_info: Mapping[int, Mapping[str, Any]] | None = None) -> np.ndarray:
+    """The checked weights of one block; an error names the row by its number in the whole."""
+    if block_info is None:
+        return np.asarray(checked_weight(weight, len(weight)))
     first_row = int(block_info[0]["array-location"][0][0])
     return np.asarray(checked_weight(weight, len(weight), first_row=first_row))
 
 
-def _targets(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
+def _targets(X: object, y: object, sample_weight: object) -> tuple[Any, Any]:
+    """Targets and weights to score by: those that are given, or a Dataset's own."""
     if not isinstance(X, Dataset):
         if y is None:
             raise ValueError("score requires y to be passed, but the target y is None")
@@ -131,23 +155,6 @@ def _targets(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
     return X.y, X.sample_weight
 
 
-def _is_lazy(*values: Any) -> bool:
-    return any(dask.is_dask_collection(value) for value in values)
-
-
-def _sized(values: Any, rows: Any) -> Any:
-    """A Dask array that knows how many rows its chunks have: as many as the parts of `rows`, which it was made from.
-
-    What comes from a Dask frame does not know it, and cannot be compared with what does.
-    """
-    if not isinstance(values, da.Array) or not np.isnan(values.shape[0]):
-        return values
-    parts = rows.to_delayed()
-    if isinstance(parts, np.ndarray):
-        parts = parts.reshape(len(parts), -1)[:, 0]
-    counts = dask.compute(*(dask.delayed(_n_rows)(part) for part in parts))
-    return da.Array(values.dask, values.name, (counts, *values.chunks[1:]), meta=values._meta)
-
-
-def _n_rows(part: Any) -> int:
+def _n_rows(part: np.ndarray) -> int:
+    """The rows of one partition; a module-level function, since tasks name it on other processes."""
     return int(part.shape[0])

@@ -10,6 +10,7 @@ import numpy as np
 from dkl.kernels.sums import encode_targets, feature_squares, feature_sums
 from dkl.protocols.block import Block
 
+# Accumulators above 64 MiB are cut, since a pass sends each one whole.
 _ACCUMULATOR_BYTES = 64 << 20
 
 
@@ -25,7 +26,11 @@ def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     features = feature_sums(block.X, targets, problem.candidates, dtype=problem.dtype)
     sums = {"targets": np.asarray(targets.sum(axis=0)), **_cut("features", features)}
     if problem.needs_squares:
-        weights = _square_weights(targets, problem.n_classes)
+        # Squared features are weighted with the class indicators, or with [y^2, y, 1] times the rows' weights; the
+        # targets hold weight times y, whose square is divided by the weight once.
+        weights = targets
+        if problem.n_classes is None:
+            weights = np.concatenate([np.square(targets[:, :-1]) / targets[:, -1:], targets], axis=1)
         columns = [
             feature_squares(block.X, np.ascontiguousarray(column), problem.candidates, dtype=problem.dtype)
             for column in weights.T
@@ -45,14 +50,6 @@ def _cut(name: str, sums: np.ndarray) -> dict[str, np.ndarray]:
     return {f"{name}{panel.start}": sums[:, :, panel] for panel in target_panels(*sums.shape)}
 
 
-def _square_weights(targets: np.ndarray, n_classes: int | None) -> np.ndarray:
-    """What the squared features are weighted with: class indicators, or [y^2, y, 1] times the rows' weights."""
-    if n_classes is not None:
-        return targets
-    squared = np.square(targets[:, :-1]) / targets[:, -1:]
-    return np.concatenate([squared, targets], axis=1)
-
-
 def sums_by_fold(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`potential_sums` of the rows of each fold, one below the other.
 
@@ -60,7 +57,7 @@ def sums_by_fold(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     """
     folds = operands["folds"]
     number = folds(block.held_with)
-    there = np.unique(number)
-    each = {fold: potential_sums(block.rows(number == fold), operands) for fold in there}
-    nothing = {name: np.zeros_like(sums) for name, sums in each[there[0]].items()}
-    return {name: np.stack([each.get(fold, nothing)[name] for fold in range(folds.count + 1)]) for name in nothing}
+    present = np.unique(number)
+    sums_of = {fold: potential_sums(block.rows(number == fold), operands) for fold in present}
+    zeros = {name: np.zeros_like(sums) for name, sums in sums_of[present[0]].items()}
+    return {name: np.stack([sums_of.get(fold, zeros)[name] for fold in range(folds.count + 1)]) for name in zeros}

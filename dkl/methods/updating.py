@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import dask
 from dask.base import tokenize
@@ -11,15 +12,20 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
 from dkl.linear.fitting import Run
+from dkl.methods.parameters import StorePath
 from dkl.methods.provenance import record_rows, recorded
 from dkl.methods.validation import check_classes, check_columns
 from dkl.passes.kept_sums import KeepingDriver, KeptSource, KeptSums
+from dkl.protocols.driver import Driver
 from dkl.protocols.records import BlockSum
 from dkl.version import __version__
 
-# as long as those of Dask
+P = TypeVar("P")
+S = TypeVar("S")
+
+# A plan reads no kept sums, so that any token will do, as long as those of Dask are.
 _SOME_TOKEN = 32 * "0"
-# the most whose Gram matrix is one accumulator, of 64 MiB
+# With more columns the Gram matrix would not be one accumulator, of 64 MiB.
 _KEPT_COLUMNS = 4_094
 
 
@@ -103,15 +109,17 @@ class Updated:
                 f"{parameter}, or leave sums out"
             )
 
-    def _kept(self, driver: Any) -> Any:
+    def _kept(self, driver: Driver[P, S]) -> Driver[P, S]:
         """The driver as it is planned, with its sums kept where `sums` says so."""
         return driver if self.sums is None else KeepingDriver(driver, KeptSums(str(self.sums), _SOME_TOKEN))
 
-    def _sum(self, driver: Any, problem: Any, dataset: Dataset, stage: str) -> Any:
+    def _sum(self, driver: Driver[P, S], problem: P, dataset: Dataset, stage: str) -> Any:
         """The final state of a driver of one pass, the sums of each block being kept where `sums` says so."""
         run, source = self._running(stage), dataset.source
         if self.sums is not None:
             (record,) = driver.plan(problem)[0][0]
+            if not isinstance(record, BlockSum):
+                raise TypeError(f"the record {record.name!r} is no sum over blocks, and sums alone can be kept")
             sums = kept_sums(self.sums, record, dataset, device=run.device)
             driver, source = KeepingDriver(driver, sums), KeptSource(source, sums, record.result_bytes)  # type: ignore[assignment]
         state, stats = run.drive(driver, problem, source)
@@ -122,7 +130,7 @@ class Updated:
         raise TypeError(f"{type(self).__name__} does not say how it weighs")
 
 
-def updatable(features: Any, sums: Any) -> Updated:
+def updatable(features: object, sums: StorePath) -> Updated:
     """The features of a machine as those that take new blocks, told where their sums are where `sums` is not None.
 
     Raises
@@ -138,12 +146,12 @@ def updatable(features: Any, sums: Any) -> Updated:
             "LeverageFeatures take sums= for it"
         )
     if sums is not None:
-        # a loaded model does not know
+        # a model that was loaded does not know where its sums are
         features.sums = sums
     return features
 
 
-def kept_sums(store: Any, record: BlockSum, dataset: Dataset, *, device: str) -> KeptSums:
+def kept_sums(store: str | os.PathLike[str], record: BlockSum, dataset: Dataset, *, device: str) -> KeptSums:
     """Where below `store` the sums of a record over the blocks of a dataset are.
 
     Raises
@@ -156,7 +164,8 @@ def kept_sums(store: Any, record: BlockSum, dataset: Dataset, *, device: str) ->
             f"sums={str(store)!r} keeps the sums of blocks of a store, and these rows are in {dataset.source.place}; "
             "write them with dkl.create_dataset first, or leave sums out"
         )
-    # an operand whose identity is not told by its content is an error here, not another run's sums
+    # An operand whose identity does not follow from its content is an error here: it must never take the sums of
+    # another run for its own.
     with dask.config.set({"tokenize.ensure-deterministic": True}):
         asked = tokenize(record.name, record.operands, device, __version__)
     return KeptSums(str(store), asked)

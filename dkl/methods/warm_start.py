@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.methods.validation import check_classes
+from dkl.protocols.estimators import FittedFeatures
 
 
-def has_start(learner: Any, dataset: Dataset, what: str) -> bool:
+class WarmStarting(FittedFeatures, Protocol):
+    """A learner with `warm_start`, which notes what its last fit belongs to."""
+
+    warm_start: bool
+    _fingerprint: str
+    _terms: dict[str, str]
+
+
+def has_start(learner: WarmStarting, dataset: Dataset, what: str) -> bool:
     """Whether there is a last fit to start from, with `warm_start`; ValueError if it is of other columns."""
     if not (learner.warm_start and hasattr(learner, "feature_map_")):
         return False
@@ -23,18 +32,18 @@ def has_start(learner: Any, dataset: Dataset, what: str) -> bool:
     return True
 
 
-def has_begun(features: Any, last: Any) -> bool:
+def has_begun(features: object, last: object) -> bool:
     """Whether features inside a machine go on, with `warm_start`, from those of its last fit.
 
     Not from features that were drawn: these are none that a search has found.
     """
     if not getattr(features, "warm_start", False) or type(last) is not type(features):
         return False
-    were_drawn = getattr(last, "plain_share", None) == 1.0 and features.plain_share != 1.0
+    were_drawn = getattr(last, "plain_share", None) == 1.0 and getattr(features, "plain_share", None) != 1.0
     return not were_drawn
 
 
-def working_start(features: Any, n_models: int) -> np.ndarray | None:
+def working_start(features: FittedFeatures, n_models: int) -> np.ndarray | None:
     """The linear model that features were learned with, (K, m + 1) with the intercept last, where one fits."""
     model = getattr(features, "working_model_", None)
     if model is None:
@@ -44,7 +53,7 @@ def working_start(features: Any, n_models: int) -> np.ndarray | None:
     return start if start.shape == (n_models, features.feature_map_.n_features + 1) else None
 
 
-def goes_on(learner: Any, dataset: Dataset, parameters: Iterable[str]) -> bool:
+def goes_on(learner: WarmStarting, dataset: Dataset, parameters: Iterable[str]) -> bool:
     """Whether `fit` starts from what the last fit has found, with `warm_start`.
 
     Parameters
@@ -72,6 +81,6 @@ def goes_on(learner: Any, dataset: Dataset, parameters: Iterable[str]) -> bool:
             "warm_start=True goes on with the frequencies of the last fit, and since then these have changed: "
             f"{', '.join(changed)}; set warm_start=False to begin anew"
         )
-    # a checkpoint of the last fit does not hold this one
+    # A checkpoint of the last fit does not hold this one, which starts elsewhere.
     learner._fingerprint += " after a fit" if learner._fingerprint else ""
     return True

@@ -131,6 +131,7 @@ class Comparison:
         level : float or None
             None is `level`, within a standard error of the best.
         """
+        # A failed fit has the score NaN, which reaches nothing.
         least = self.level if level is None else level
         return tuple(result for result in self.results if result.score >= least)
 

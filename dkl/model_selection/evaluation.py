@@ -68,6 +68,7 @@ def judged(model: Estimator, parameters: Mapping[str, Any], fold: ValidationFold
     ClusterError
         If the cluster is lost: no fault of the parameters.
     """
+    # The clock stops before the score: what is compared is the time of a fit.
     started = time.perf_counter()
     try:
         fitted = fitted_to(with_parameters(model, parameters), fold.train)

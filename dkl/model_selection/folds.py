@@ -152,6 +152,7 @@ def _view(dataset: Dataset, rule: FoldRows, counts: np.ndarray, name: str) -> Da
             f"{name} of {rule.folds.count} has no rows, of {dataset.n_rows} in all; use fewer folds (folds=), or a "
             "share of the rows such as folds=0.2"
         )
+    # The view knows how many rows each block has, so that no pass has to count them.
     source = narrowed(dataset.source, rule, known.rows, n_classes=n_classes, counts=known)
     return Dataset(source, dataset.schema, store=dataset.store, name=name)
 

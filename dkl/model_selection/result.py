@@ -98,6 +98,7 @@ def tuning_of(
     done = {trial: dict(values) for trial, values in parameters.items() if not record.missing(trial)}
     scored = {trial: score for trial in done if np.isfinite(score := record.score(trial))}
     if not scored:
+        # The first error is usually that of all of them.
         errors = [error for trial in done if (error := record.error(trial))]
         cause = f"all of {len(done)} failed; the first said: {errors[0]}" if errors else "none ended before the timeout"
         raise RuntimeError(f"no trial has a score: {cause}")

@@ -122,6 +122,7 @@ class OnWorkers:
         """See `Runner`."""
         from distributed import KilledWorker, as_completed
 
+        # Views of a store are small; of rows in memory each worker gets one copy for all trials.
         folds = self.client.scatter(list(self.folds), broadcast=True, hash=False)
         futures = {
             self.client.submit(_judged_on_worker, folds, job, self.model, self.scoring, pure=False): job for job in jobs

@@ -82,7 +82,9 @@ class Journal:
 
     def judge(self, trials: Mapping[int, dict[str, Any]], deadline: float) -> bool:
         """Fit what is still missing of these trials; False where there should be no more, or the time was up before."""
+        # A checkpoint may hold trials that this call has not come to; they do not count yet.
         self._begun |= trials.keys()
+        # Only folds without an outcome are fitted, so that a search which was broken off goes on where it was.
         jobs = [
             TrialFit(trial, fold, values) for trial, values in trials.items() for fold in self.record.missing(trial)
         ]

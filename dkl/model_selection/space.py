@@ -30,6 +30,38 @@ class Interval:
     whole: bool = False
     width: int = 1
 
+    @classmethod
+    def of(cls, name: str, low: float, high: float, scale: str | None = None) -> Interval:
+        """The range from low to high on a scale: that of whole numbers by itself where both ends are whole.
+
+        Parameters
+        ----------
+        name : str
+            For the error.
+        low, high : float
+        scale : {"linear", "log", "int", "log-int"} or None
+
+        Raises
+        ------
+        ValueError
+            If the scale is unknown, or the ends do not suit it.
+        """
+        if scale is None:
+            scale = "int" if isinstance(low, Integral) and isinstance(high, Integral) else "linear"
+        if scale not in _SCALES:
+            expected = ", ".join(map(repr, _SCALES))
+            raise ValueError(f"space[{name!r}] has the scale {scale!r}; expected one of {expected}")
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ValueError(
+                f"space[{name!r}] goes from {low!r} to {high!r}; expected two finite numbers, the lower first"
+            )
+        log, whole = scale.startswith("log"), scale.endswith("int")
+        if log and low <= 0:
+            raise ValueError(f"space[{name!r}] begins at {low!r}, and a logarithmic range needs positive numbers")
+        if whole and not (float(low).is_integer() and float(high).is_integer()):
+            raise ValueError(f"space[{name!r}] goes from {low!r} to {high!r}; the scale {scale!r} needs whole numbers")
+        return cls(float(low), float(high), log, whole)
+
     @property
     def size(self) -> float:
         """How many values there are."""
@@ -180,30 +212,8 @@ def _dimension(name: str, given: object) -> Dimension:
     # True and False are whole numbers to Python, and no range to anybody.
     ends = given[:2] if isinstance(given, tuple) and len(given) in (2, 3) else ()
     if isinstance(given, tuple) and ends and all(isinstance(end, Real) and not isinstance(end, bool) for end in ends):
-        return _interval(name, *given)
+        return Interval.of(name, *given)
     raise ValueError(
         f"space[{name!r}] is {given!r}; expected a range (low, high), (low, high, scale) with scale one of "
         f"{', '.join(map(repr, _SCALES))}, or a list of values"
     )
-
-
-def _interval(name: str, low: float, high: float, scale: str | None = None) -> Interval:
-    """The range from low to high on a scale: that of whole numbers by itself where both ends are whole.
-
-    Raises
-    ------
-    ValueError
-        If the scale is unknown, or the ends do not suit it.
-    """
-    if scale is None:
-        scale = "int" if isinstance(low, Integral) and isinstance(high, Integral) else "linear"
-    if scale not in _SCALES:
-        raise ValueError(f"space[{name!r}] has the scale {scale!r}; expected one of {', '.join(map(repr, _SCALES))}")
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"space[{name!r}] goes from {low!r} to {high!r}; expected two finite numbers, the lower first")
-    log, whole = scale.startswith("log"), scale.endswith("int")
-    if log and low <= 0:
-        raise ValueError(f"space[{name!r}] begins at {low!r}, and a logarithmic range needs positive numbers")
-    if whole and not (float(low).is_integer() and float(high).is_integer()):
-        raise ValueError(f"space[{name!r}] goes from {low!r} to {high!r}; the scale {scale!r} needs whole numbers")
-    return Interval(float(low), float(high), log, whole)

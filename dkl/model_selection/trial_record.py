@@ -70,6 +70,7 @@ class Record:
             [*place, known.score if np.isfinite(known.score) else None, known.seconds, known.error]
             for place, known in self.outcomes.items()
         ]
+        # All outcomes are written each time: they are few, and a file that is replaced whole is never half new.
         self.checkpoint.save({}, rows, fingerprint=self.fingerprint, rounds=len(rows))
 
     @property

@@ -286,6 +286,7 @@ def check_names(model: Estimator, space: Space, ladder: Ladder | None, scoring: 
     """
     if not hasattr(model, "get_params") or not hasattr(model, "fit"):
         raise ValueError(f"model is {model!r}; expected an estimator, such as dkl.KernelClassifier()")
+    # Feature learners have no score: whether features are good is seen by a model on them.
     if not hasattr(model, "score") and not callable(scoring):
         raise ValueError(
             f"{type(model).__name__} has no score to search by: put it into a machine, "
@@ -334,5 +335,7 @@ def quiet(model: Estimator, seed: int) -> Estimator:
         if kind == "random_state" and value is None:
             changed[name] = seed
         elif kind in ("progress", "checkpoint") and reads_blocks(model):
+            # A checkpoint of the model would be shared by all trials, and their progress bars would hide that of the
+            # search.
             changed[name] = False if kind == "progress" else None
     return clone(model).set_params(**changed)

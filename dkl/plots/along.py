@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 def places_of(axis: Axis) -> np.ndarray:
     """Where the values of an axis stand, (g,): the numbers themselves, or one place after the other."""
+    # Categories have no order of their own, so they stand at equal distances.
     return np.arange(len(axis.labels)) if axis.numbers is None else axis.numbers
 
 

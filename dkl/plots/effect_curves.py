@@ -131,6 +131,7 @@ class EffectsDisplay(Display):
         return panels(self._n_panels, size=(3.3, 2.9))
 
     def _draw(self, axes: Sequence[Axes]) -> None:
+        # Maps have colours of their own; only curves share the axis.
         curves = [value for value in self.values if value.ndim == 2]
         limit = 1.1 * max((float(np.abs(value).max()) for value in curves), default=1.0)
         for place, (ax, grid, values) in enumerate(zip(axes, self.grids, self.values, strict=True)):

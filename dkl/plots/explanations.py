@@ -160,6 +160,7 @@ class ContributionsDisplay(Display):
     @property
     def steps(self) -> list[tuple[str, float]]:
         """Each column with its value, and what it contributes; what is left comes last."""
+        # Columns are ordered by size, whatever the sign: a large step down matters as much as one up.
         own = self.contributions.values[self.row, :, self.output]
         order = np.argsort(-np.abs(own), kind="stable")
         shown = [(self.contributions.label(self.row, int(g)), float(own[g])) for g in order[: self.most]]

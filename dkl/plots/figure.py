@@ -29,6 +29,7 @@ def pyplot() -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
+        # Numbers of a display are there without matplotlib; only drawing needs it.
         raise ImportError("a picture needs matplotlib, which is not installed: pip install 'dkl[plots]'") from error
     return plt
 
@@ -111,6 +112,7 @@ class Display:
 def panels(number: int, *, size: tuple[float, float], columns: int = 4, sharey: bool = False) -> list[Axes]:
     """A new figure of `number` Axes of `size` inches each, at most `columns` in a row."""
     columns = min(number, columns)
+    # Division rounded up: the last row may have empty places, which are taken away.
     rows = -(-number // columns)
     figure, axes = pyplot().subplots(
         rows, columns, figsize=(size[0] * columns, size[1] * rows), sharey=sharey, squeeze=False, layout="constrained"

@@ -207,6 +207,7 @@ class KernelDisplay(Display):
             groups = np.array_split(np.argsort(self.lengths, kind="stable"), min(_BINS, len(self.lengths)))
             means = np.array([[self.lengths[g].mean(), u[g].mean()] for g in groups])
             ax.plot(means[:, 0], means[:, 1], color=_colour(place), linewidth=1.6, label=label)
+        # Densities over more than a decade and a half are read off a logarithmic axis, unless one of them is 0.
         spread = self.density[self.density > 0.0]
         if spread.size == self.density.size and spread.max() > 30.0 * spread.min():
             ax.set_yscale("log")

@@ -196,6 +196,7 @@ class DecisionDisplay(Display):
         rows, targets = in_memory_rows(model, X, y)
         _check_two_columns(rows)
         low, high = rows.min(axis=0), rows.max(axis=0)
+        # Rows at the edge are drawn whole.
         low, high = low - _MARGIN * (high - low), high + _MARGIN * (high - low)
         horizontal, vertical = (np.linspace(low[c], high[c], resolution) for c in (0, 1))
         grid = np.stack(np.meshgrid(horizontal, vertical), axis=-1)
@@ -251,6 +252,7 @@ class DecisionDisplay(Display):
         ordered = np.sort(self.decision, axis=2)
         # The lead of the winning class, at most 2, the distance between the margins of two classes.
         lead = np.clip(ordered[..., -1] - ordered[..., -2], 0.0, 2.0) / 2.0
+        # Ties go to the first class, as in `predict`.
         winner = self.decision.argmax(axis=2)
         colours = np.array([_rgb(code) for code in range(self.decision.shape[2])])[winner]
         strength = (0.25 + 0.6 * lead)[..., None]

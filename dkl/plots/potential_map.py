@@ -216,6 +216,7 @@ class LandscapeDisplay(Display):
         )
         highest = f"highest {self.potential.max():.2g}"
         ax.text(0.02, 0.98, highest, transform=ax.transAxes, color="white", va="top", fontsize="small")
+        # The newest ones are drawn last and larger, on top of those that were there.
         old = len(self.frequencies) - self.newest
         _scatter(ax, self.frequencies[:old], color="#ff5fd2", size=10)
         _scatter(ax, self.frequencies[old:], color="#35f0ff", size=30)
@@ -235,6 +236,7 @@ def _grid_potential(
 ) -> np.ndarray:
     """v on the square of `axis` x `axis`; half of it is computed, since v(-w) = v(w)."""
     columns, axis, scaler = grid
+    # The sums at -w are the conjugates of those at w, so half of the grid is computed and the other half mirrored.
     half = axis[: len(axis) // 2 + len(axis) % 2]
     first, second = np.meshgrid(axis, half)
     # A scaler needs all columns of the rows; without one the two that are drawn are enough.

@@ -147,6 +147,7 @@ class SphereDisplay(Display):
         columns = list(range(min(4, feature_map.n_features))) if index is None else list(index)
         names = [f"feature {j}" for j in columns] if titles is None else list(titles)
         pixels, inside = _front(view, resolution)
+        # All columns are mapped at once: harmonics share their recurrences.
         features = map_rows(pixels, feature_map, "float64")
         values = []
         for j in columns:

@@ -66,6 +66,7 @@ class TrialsDisplay(Display):
         """
         dimensions = tuning.space.dimensions
         values = {name: tuning.trials[name].tolist() for name in dimensions}
+        # What was searched on a logarithmic scale is seen on one.
         logarithmic = [name for name, dimension in dimensions.items() if getattr(dimension, "log", False)]
         return cls(tuning.trials["score"].to_numpy(), values, logarithmic, measure)
 

@@ -43,6 +43,7 @@ def check_family(family: Family, *, n_columns: int = 3, n_frequencies: int = 20_
     if family.needs_bandwidth:
         family = family.with_bandwidth(1.5)
         require(not family.needs_bandwidth, "with_bandwidth(sigma) returns a family that needs no bandwidth")
+    # Rows of a few bandwidths, so that kernels take all values between 0 and 1.
     rows = np.random.default_rng(seed).normal(size=(40, n_columns))
     if isinstance(family, SphericalHarmonics):
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -84,6 +85,7 @@ def _check_kernel(family: Family, rows: np.ndarray, n_frequencies: int, seed: in
     name = type(family).__name__
     drawn = family.draw(n_frequencies, rows.shape[1], seed, np.float64)
     phi = map_rows(rows, drawn, "float64").reshape(len(rows), drawn.columns_a_frequency, -1)
+    # One product of features for each draw: their mean is the estimate, and their deviation over sqrt(draws) its error.
     products = family.feature_scale(rows.shape[1]) ** 2 * np.einsum("ipm,jpm->ijm", phi, phi)
     estimate, error = products.mean(axis=2), products.std(axis=2) / np.sqrt(n_frequencies)
     kernel = family.kernel(rows, rows)

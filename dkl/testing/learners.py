@@ -17,7 +17,7 @@ from dkl.protocols.estimators import FittedFeatures
 from dkl.testing.require import require, same_bits
 
 
-class Learner(FittedFeatures, Protocol):
+class CheckedLearner(FittedFeatures, Protocol):
     """A feature learner with what only its checks ask of it."""
 
     dtype: str
@@ -27,7 +27,7 @@ class Learner(FittedFeatures, Protocol):
         ...
 
 
-def check_learner(learner: Learner, *, n_rows: int = 400) -> None:
+def check_learner(learner: CheckedLearner, *, n_rows: int = 400) -> None:
     """Raise AssertionError if `learner` breaks a promise that models and users rely on.
 
     It is cloned and fitted a few times on scikit-learn's digits: give it few candidates and features.
@@ -53,6 +53,7 @@ def check_learner(learner: Learner, *, n_rows: int = 400) -> None:
     images, labels = load_digits(return_X_y=True)
     X, y = images[:n_rows].astype(np.float32), labels[:n_rows]
     learner = clone(learner).set_params(random_state=0)
+    # scikit-learn clones estimators by their parameters, which a fit must therefore leave as they are.
     before = repr(learner.get_params())
     try:
         clone(learner).transform(X)
@@ -67,12 +68,13 @@ def check_learner(learner: Learner, *, n_rows: int = 400) -> None:
     _check_refusals(fitted, X, y)
 
 
-def _check_map(fitted: Learner, X: np.ndarray) -> None:
+def _check_map(fitted: CheckedLearner, X: np.ndarray) -> None:
     """transform applies the feature map, with no more columns than were asked for, each with a name."""
     name = type(fitted).__name__
     require(isinstance(fitted.feature_map_, FeatureMap), f"{name}.fit leaves feature_map_, a FeatureMap")
     mapped = fitted.transform(X)
     require(mapped.shape == (len(X), fitted.feature_map_.n_features), f"{name}.transform has shape {mapped.shape}")
+    # The size is an upper bound: repeats of a frequency merge, and a cosine-sine pair is two columns.
     asked = fitted.get_params()[_size_parameter(fitted)]
     require(
         not isinstance(asked, int) or mapped.shape[1] <= asked,
@@ -90,12 +92,12 @@ def _check_map(fitted: Learner, X: np.ndarray) -> None:
     require(fitted.n_features_in_ == X.shape[1], f"{name}.n_features_in_ is the number of columns of X")
 
 
-def _size_parameter(fitted: Learner) -> str:
+def _size_parameter(fitted: CheckedLearner) -> str:
     """The parameter that bounds the output columns."""
     return "n_landmarks" if "n_landmarks" in fitted.get_params(deep=False) else "n_features"
 
 
-def _check_repeats(fitted: Learner, X: np.ndarray, y: np.ndarray) -> None:
+def _check_repeats(fitted: CheckedLearner, X: np.ndarray, y: np.ndarray) -> None:
     """A second fit has the bits of the first, and so has one on a Dataset of the same rows."""
     name = type(fitted).__name__
     expected = fitted.transform(X)
@@ -104,16 +106,18 @@ def _check_repeats(fitted: Learner, X: np.ndarray, y: np.ndarray) -> None:
     dataset = as_dataset(X, y)
     of_dataset = clone(fitted).fit(dataset)
     require(same_bits(of_dataset.transform(X), expected), f"{name}: a Dataset of the same rows gives the same bits")
+    # Rows of a Dataset may not fit in memory, so that what comes back is computed when it is asked for.
     lazy = of_dataset.transform(dataset)
     require(hasattr(lazy, "dask"), f"{name}.transform(dataset) is a lazy Dask array, not {type(lazy).__name__}")
     require(same_bits(np.asarray(lazy.compute()), expected), f"{name}: lazy features equal those of arrays")
 
 
-def _check_refusals(fitted: Learner, X: np.ndarray, y: np.ndarray) -> None:
+def _check_refusals(fitted: CheckedLearner, X: np.ndarray, y: np.ndarray) -> None:
     """Rows and parameters without a meaning are refused with a ValueError."""
     name = type(fitted).__name__
     size, spoiled = _size_parameter(fitted), X.copy()
     spoiled[3, 5] = np.nan
+    # Each attempt must be refused before anything is computed of it.
     for what, attempt in (
         ("NaN in X at fit", lambda: clone(fitted).fit(spoiled, y)),
         ("NaN in X at transform", lambda: fitted.transform(spoiled)),

@@ -15,7 +15,7 @@ def require(holds: bool, promise: str) -> None:
     ----------
     holds : bool
     promise : str
-        What should have been true, with the figures that show that it is not.
+        What should have been true, with the numbers that show that it is not.
     """
     if not holds:
         raise AssertionError(promise)
@@ -29,4 +29,5 @@ def same_bits(left: Rows, right: Rows) -> bool:
         # Two CSR arrays are the same if their entries are, in the same order.
         parts = ((left.data, right.data), (left.indices, right.indices), (left.indptr, right.indptr))
         return all(same_bits(a, b) for a, b in parts)
+    # Bytes are compared, not numbers: 0.0 and -0.0 differ, and NaN equals itself.
     return np.ascontiguousarray(left).tobytes() == np.ascontiguousarray(right).tobytes()

@@ -50,6 +50,7 @@ def check_source(source: BlockSource) -> None:
             f"block {index} has the same bits when a pickled reader reads it again",
         )
         row_ids.append(block.row_id)
+    # Splits and samples choose rows by a hash of their identity: two rows with the same one would always go together.
     identities = np.concatenate(row_ids) if row_ids else np.empty(0, np.int64)
     require(len(np.unique(identities)) == len(identities), "row_id is different for each row")
     require(bool(source.fingerprint) and source.fingerprint == source.fingerprint, "the fingerprint is a fixed text")

@@ -48,6 +48,7 @@ def windmill(
     # The root of a uniform number is the radius of a point that is uniform in the disc.
     radius, angle = np.sqrt(generator.random(n_rows)), generator.uniform(0.0, 2.0 * np.pi, n_rows)
     X = radius[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
+    # A sail is half a period of the sine; towards the rim its phase is ahead by `twist`.
     return X, _signs(np.sin(sails / 2 * angle + twist * radius))
 
 
@@ -89,6 +90,7 @@ def sphere_checkerboard(
     True
     """
     _check_even("sectors", sectors)
+    # The direction of a normal vector is uniform on the sphere.
     X = np.random.default_rng(seed).standard_normal((n_rows, 3))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     colatitude, longitude = np.arccos(X[:, 2]), np.arctan2(X[:, 1], X[:, 0])
@@ -147,6 +149,7 @@ def disc_and_annulus(
     directions = generator.standard_normal((n_rows, n_columns))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     radii = np.where(outside, generator.uniform(1.1, 2.0, n_rows), generator.uniform(0.0, 0.9, n_rows))
+    # A flipped label is the wrong one whatever a machine does, so that the best accuracy is known.
     flipped = generator.random(n_rows) < noise
     return radii[:, None] * directions, _signs(np.where(outside != flipped, 1.0, -1.0))
 

@@ -39,6 +39,7 @@ MAPS: dict[str, Callable[[], Any]] = {
     "arc-cosine 2": lambda: random_features(dkl.ArcCosine(2)),
     "coordinates": lambda: random_features(dkl.Coordinates()),
     "few columns": lambda: random_features(dkl.SparseFrequencies(dkl.Gaussian())),
+    "steps": lambda: dkl.StepFeatures(n_features=20, random_state=0),
     "landmarks": lambda: dkl.LandmarkFeatures(n_landmarks=5, n_candidates=20, random_state=0),
     "shared landmarks": lambda: dkl.LandmarkFeatures(n_landmarks=5, n_candidates=20, pool="shared", random_state=0),
     "harmonics": lambda: dkl.AlignedFeatures(

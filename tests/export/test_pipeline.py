@@ -41,7 +41,7 @@ def test_numbers_agree(targets: np.ndarray) -> None:
     assert_agree(model.to_sklearn().predict(X), model.predict(X))
 
 
-@pytest.mark.parametrize("name", [name for name in MAPS if "arc" not in name and name != "harmonics"])
+@pytest.mark.parametrize("name", [name for name in MAPS if "arc" not in name and name not in ("harmonics", "steps")])
 def test_features_and_machines_on_them_agree(name: str) -> None:
     learner = MAPS[name]().fit(X, TWO)
     assert_agree(learner.to_sklearn().transform(X), learner.transform(X))
@@ -87,6 +87,7 @@ def test_a_pickled_pipeline_names_nothing_of_dkl() -> None:
     [
         (random_features(dkl.ArcCosine(1)), "arc-cosine features"),
         (MAPS["harmonics"](), "harmonics features"),
+        (MAPS["steps"](), "steps features"),
         (random_features(scaling="quantile"), "scaling='quantile'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

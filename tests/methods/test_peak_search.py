@@ -232,8 +232,8 @@ def test_a_quasi_newton_climb_ends_at_the_top_of_a_quadratic() -> None:
     starts = rng.standard_normal((5, 6))
     quasi_newton(slopes[0], starts, 60, 10.0)
     langevin(slopes[1], starts, 60, 0.5)
-    np.testing.assert_allclose(slopes[0].best, np.tile(top, (5, 1)), atol=1e-5)
-    assert np.abs(slopes[1].best - top).max() > 1e-3
+    np.testing.assert_allclose(slopes[0].best_points, np.tile(top, (5, 1)), atol=1e-5)
+    assert np.abs(slopes[1].best_points - top).max() > 1e-3
 
 
 def test_polishing_accepts_gains_alone() -> None:
@@ -245,7 +245,7 @@ def test_polishing_accepts_gains_alone() -> None:
 
     slope = Slope(climb, lambda u: u)
     polished(slope, np.full((1, 3), 0.9), 40, 0.5)
-    np.testing.assert_allclose(slope.best, 0.0, atol=1e-4)
+    np.testing.assert_allclose(slope.best_points, 0.0, atol=1e-4)
     assert len(heights) == 40
 
 

@@ -28,6 +28,7 @@ FITS: dict[str, Any] = {
     "margin": dkl.MarginFeatures(**SEARCHED, **SMALL),
     "game": dkl.MarginFeatures(**SEARCHED, solver="game", **SMALL),
     "joint": dkl.JointFeatures(n_candidates=20, **SMALL),
+    "nystrom": dkl.NystromFeatures(n_features=6, **SMALL),
     "steps": dkl.StepFeatures(n_features=6, search_rows=None, random_state=0, progress=False),
     "tuned classifier": dkl.TunedClassifier(n_features=6, solver="adam", epochs=1, **SMALL),
     "tuned regressor": dkl.TunedRegressor(n_features=6, solver="full", max_passes=3, tol=1.0, **SMALL),

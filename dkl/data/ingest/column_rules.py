@@ -85,7 +85,7 @@ class ColumnRule:
         return "all zeros" if self.kind == "category" else f"filled with {self.fill:.6g}"
 
 
-def decide_rule(seen: ColumnStatistics, missing: Missing, double: str = "") -> ColumnRule:
+def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> ColumnRule:
     """The rule for one column, which needs float64 where `double` says why.
 
     Texts and categorical columns are one-hot when they have at most 1,000 categories and no more than half as many as
@@ -100,42 +100,44 @@ def decide_rule(seen: ColumnStatistics, missing: Missing, double: str = "") -> C
         beyond float32.
     """
     # Infinite is not missing: a mean that took it in would be infinite, too.
-    if seen.infinite is not None:
-        row, value = seen.infinite
+    if stats.infinite is not None:
+        row, value = stats.infinite
         raise ValueError(
-            f"column '{seen.name}' is {value} in row {row}; numbers must be finite: correct it, or leave it empty so "
+            f"column '{stats.name}' is {value} in row {row}; numbers must be finite: correct it, or leave it empty so "
             f"that it counts as missing"
         )
-    if seen.kind == "empty" or seen.missing == seen.rows:
-        raise ValueError(f"column '{seen.name}' holds no value in {seen.rows} rows; leave it out: drop=['{seen.name}']")
-    if missing == "error" and seen.missing:
+    if stats.kind == "empty" or stats.missing == stats.rows:
         raise ValueError(
-            f"column '{seen.name}' has {seen.missing} missing values in {seen.rows} rows and missing='error'; fill "
+            f"column '{stats.name}' holds no value in {stats.rows} rows; leave it out: drop=['{stats.name}']"
+        )
+    if missing == "error" and stats.missing:
+        raise ValueError(
+            f"column '{stats.name}' has {stats.missing} missing values in {stats.rows} rows and missing='error'; fill "
             f"them, or use missing='auto' (the mean, and a flag column)"
         )
-    if seen.kind == "category":
+    if stats.kind == "category":
         # The user named the column in `categorical`, which lifts the limits.
-        is_insisted_on = seen.max_categories > MAX_CATEGORIES
-        few = max(FEW_CATEGORIES, (seen.rows - seen.missing) // 2)
-        if seen.categories is None or not (is_insisted_on or len(seen.categories) <= few):
-            count = f"more than {seen.max_categories}" if seen.categories is None else str(len(seen.categories))
-            insist = "" if is_insisted_on else f", or insist on one column each: categorical=['{seen.name}']"
+        is_insisted_on = stats.max_categories > MAX_CATEGORIES
+        few = max(FEW_CATEGORIES, (stats.rows - stats.missing) // 2)
+        if stats.categories is None or not (is_insisted_on or len(stats.categories) <= few):
+            count = f"more than {stats.max_categories}" if stats.categories is None else str(len(stats.categories))
+            insist = "" if is_insisted_on else f", or insist on one column each: categorical=['{stats.name}']"
             raise ValueError(
-                f"column '{seen.name}' has {count} different texts in {seen.rows} rows, too many for one-hot columns; "
-                f"leave it out (drop=['{seen.name}']), replace it by numbers or by coarser groups{insist}"
+                f"column '{stats.name}' has {count} different texts in {stats.rows} rows, too many for one-hot columns"
+                f"; leave it out (drop=['{stats.name}']), replace it by numbers or by coarser groups{insist}"
             )
         # A category that is missing sets none of its columns, so that its fill says only whether that is allowed.
-        fill = 0.0 if seen.missing or missing not in ("auto", "error") else None
-        return ColumnRule(seen.name, "category", tuple(sorted(seen.categories)), fill, seen.missing)
+        fill = 0.0 if stats.missing or missing not in ("auto", "error") else None
+        return ColumnRule(stats.name, "category", tuple(sorted(stats.categories)), fill, stats.missing)
     # A constant fills missing values in any case, the mean only where some were missing here or it was asked for.
     filled = None if isinstance(missing, str) else float(missing)
-    if missing == "mean" or (missing == "auto" and seen.missing):
-        filled = float(seen.mean)
+    if missing == "mean" or (missing == "auto" and stats.missing):
+        filled = float(stats.mean)
     # What is stored as float64 has to fit into float32 all the same: kernels compute in it.
     limit = float(np.finfo(np.float32).max)
-    if max(abs(seen.minimum), abs(seen.maximum)) > limit:
+    if max(abs(stats.minimum), abs(stats.maximum)) > limit:
         raise ValueError(
-            f"column '{seen.name}' reaches from {seen.minimum:g} to {seen.maximum:g}, beyond what float32 holds "
+            f"column '{stats.name}' reaches from {stats.minimum:g} to {stats.maximum:g}, beyond what float32 holds "
             f"({limit:g}); divide it or take its logarithm"
         )
-    return ColumnRule(seen.name, seen.kind, (), filled, seen.missing, double)
+    return ColumnRule(stats.name, stats.kind, (), filled, stats.missing, double)

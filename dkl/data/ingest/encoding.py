@@ -202,8 +202,8 @@ def learn_encoding(
             # Columns that cannot be read were named once; the rows are looked at without them for what else is wrong.
             names |= {field.name for field in features.schema if column_kind(field.type) is None}
             features = features.select([name for name in features.column_names if name not in names])
-        seen = table_statistics(features, categorical=categorical, first_row=row)
-        parts = [merged([*parts, seen])]
+        of_table = table_statistics(features, categorical=categorical, first_row=row)
+        parts = [merged([*parts, of_table])]
         row += table.num_rows
     if not row:
         raise ValueError(no_rows((0, len(parts[0].columns) if parts else 0)))
@@ -218,7 +218,7 @@ def learn_encoding(
 
 
 def decide_encoding(
-    seen: TableStatistics,
+    statistics: TableStatistics,
     *,
     categorical: Collection[str] = (),
     missing: Missing = "auto",
@@ -234,23 +234,23 @@ def decide_encoding(
         Columns that no rule fits (high cardinality, no value, out of range): all of them in one message; a name in
         `categorical` that is no column; no column at all.
     """
-    absent = sorted(set(categorical) - {column.name for column in seen.columns})
+    absent = sorted(set(categorical) - {column.name for column in statistics.columns})
     if absent:
-        names = [column.name for column in seen.columns]
+        names = [column.name for column in statistics.columns]
         raise ValueError(
             f"categorical names columns that are not there: {absent}; the columns are {spoken_names(names)}"
         )
-    if not seen.columns:
+    if not statistics.columns:
         raise ValueError("no column is left to learn from")
     rules, problems = [], Problems()
-    for place, column in enumerate(seen.columns):
+    for place, column in enumerate(statistics.columns):
         with problems.collected():
-            rules.append(decide_rule(column, missing, seen.why_double(place)))
+            rules.append(decide_rule(column, missing, statistics.why_double(place)))
     problems.raise_all()
     # In a row each raw column sets one encoded column, and its flag where the value is missing; every number is taken
     # for one that is not zero.
     width = sum(len(rule.output_names) for rule in rules)
-    set_a_row = len(rules) + sum(rule.missing for rule in rules) / seen.rows
+    set_a_row = len(rules) + sum(rule.missing for rule in rules) / statistics.rows
     is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(width, set_a_row / width))
     return TableEncoding(tuple(rules), is_sparse, unknown, tuple(ignored))
 

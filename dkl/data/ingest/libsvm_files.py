@@ -72,12 +72,12 @@ class LibsvmFormat:
         base = int(lowest > 0) if self.zero_based == "auto" else int(not self.zero_based)
         if lowest < base:
             raise ValueError("the files hold an index 0, and zero_based=False says that the first column is called 1")
-        found = highest + 1 - base
-        if self.n_columns is not None and found > self.n_columns:
-            raise ValueError(f"the files hold {found} columns, more than n_columns={self.n_columns}")
-        if not (self.n_columns or found > 0):
+        n_columns = highest + 1 - base
+        if self.n_columns is not None and n_columns > self.n_columns:
+            raise ValueError(f"the files hold {n_columns} columns, more than n_columns={self.n_columns}")
+        if not (self.n_columns or n_columns > 0):
             raise ValueError("the files hold no index:value pair, so there are no columns; pass n_columns=")
-        return self.n_columns or found, base
+        return self.n_columns or n_columns, base
 
     def staged_bytes(self, file: InputFile) -> int:
         """About the bytes of all rows: a token of text is about as long as an index and a value."""

@@ -135,15 +135,15 @@ def table_statistics(table: pa.Table, *, categorical: Collection[str] = (), firs
         A number is whole and not held exactly by float64; the message has the column and the row.
     """
     check_kinds(table.schema.remove_metadata())
-    chosen = set(categorical)
+    named = set(categorical)
     keys, rows = NumberSample.rows_of(first_row, table.num_rows)
     # A column at a time is written, so the values of one lie side by side.
     sampled = np.full((table.num_columns, len(rows)), np.nan).T
-    seen = [
-        _column(name, table.column(name), chosen, first_row, rows, sampled[:, place])
+    columns = [
+        _column(name, table.column(name), named, first_row, rows, sampled[:, place])
         for place, name in enumerate(table.column_names)
     ]
-    return TableStatistics(tuple(seen), table.num_rows, NumberSample(keys, sampled))
+    return TableStatistics(tuple(columns), table.num_rows, NumberSample(keys, sampled))
 
 
 def merged(parts: Collection[TableStatistics]) -> TableStatistics:
@@ -176,11 +176,11 @@ def _column(
         )
     check_exact(name, column, first_row)
     values = numbers(column)
-    seen = _number(name, "boolean" if kind == "boolean" else "number", values, first_row)
-    if kind == "boolean" or plain_type(column.type) == pa.float32() or seen.missing == seen.rows:
-        return seen
+    statistics = _number(name, "boolean" if kind == "boolean" else "number", values, first_row)
+    if kind == "boolean" or plain_type(column.type) == pa.float32() or statistics.missing == statistics.rows:
+        return statistics
     sampled[:] = values[rows]
-    largest = max(-seen.minimum, seen.maximum)
+    largest = max(-statistics.minimum, statistics.maximum)
 
     def is_unchanged(rounded: Callable[[np.ndarray], np.ndarray]) -> bool:
         """Whether rounding changes no value; of most columns where it does, the first few tell."""
@@ -190,7 +190,7 @@ def _column(
     is_whole = largest <= EXACT and is_unchanged(np.rint)
     with np.errstate(over="ignore"):
         fits = (is_whole and largest <= EXACT_FLOAT32) or is_unchanged(lambda part: part.astype(np.float32))
-    return replace(seen, is_whole=is_whole, fits_float32=fits)
+    return replace(statistics, is_whole=is_whole, fits_float32=fits)
 
 
 def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> ColumnStatistics:

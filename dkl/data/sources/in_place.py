@@ -35,7 +35,7 @@ from dkl.data.store.location import Location
 from dkl.errors import StoreError, located
 from dkl.protocols.block import Block
 
-_PIECE = 2**20
+_ROWS_AT_ONCE = 2**20
 
 
 def open_in_place(values: Any, options: Mapping[str, Any] | None) -> Any:
@@ -104,7 +104,7 @@ class InPlaceTicket:
     index: int
     start: int
     stop: int
-    held: Mapping[str, np.ndarray]
+    in_memory: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +142,7 @@ class InPlaceReader:
     def _part(self, name: str, ticket: InPlaceTicket) -> Any:
         if name in self.arrays:
             return np.asarray(self.arrays[name][ticket.start : ticket.stop])
-        return ticket.held.get(name)
+        return ticket.in_memory.get(name)
 
     def _rows(self, ticket: InPlaceTicket) -> Any:
         rows = as_rows(self.arrays["X"][ticket.start : ticket.stop])
@@ -174,7 +174,7 @@ class InPlaceSource:
         # What is a zarr array is read block by block; values in memory travel with the tickets.
         given = {"X": X, "y": y, "weight": weight}
         self._arrays = {n: a for n, a in given.items() if isinstance(a, zarr.Array | CsrGroup)}
-        self._held = {n: np.asarray(a) for n, a in given.items() if a is not None and n not in self._arrays}
+        self._in_memory = {n: np.asarray(a) for n, a in given.items() if a is not None and n not in self._arrays}
         self._classes = classes
         self.is_sparse = isinstance(X, CsrGroup)
         self.n_columns, self.dtype = int(X.shape[1]), stored_dtype(X.dtype)
@@ -229,7 +229,7 @@ class InPlaceSource:
 
     def ticket(self, index: int) -> InPlaceTicket:
         start, stop = int(self._bounds[index]), int(self._bounds[index + 1])
-        return InPlaceTicket(index, start, stop, {name: values[start:stop] for name, values in self._held.items()})
+        return InPlaceTicket(index, start, stop, {name: values[start:stop] for name, values in self._in_memory.items()})
 
     def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         reader = self.reader()
@@ -237,7 +237,7 @@ class InPlaceSource:
 
 
 def classes_in_place(y: Any, task: TaskChoice, classes: Any, weight: Any = None) -> tuple[Task, np.ndarray | None]:
-    """The task of targets in place and its sorted classes, found by reading y once, a piece at a time.
+    """The task of targets in place and its sorted classes, found by reading y once, a million rows at a time.
 
     Raises
     ------
@@ -253,15 +253,17 @@ def classes_in_place(y: Any, task: TaskChoice, classes: Any, weight: Any = None)
         return "regression", None
     if classes is not None:
         return "classification", sorted_classes(classes)
-    found = np.empty(0)
-    for start in range(0, np.shape(y)[0], _PIECE):
-        piece = as_targets(y[start : start + _PIECE], first_row=start)
-        check_targets(piece, first_row=start)
-        if task == "auto" and guess_task(piece) == "regression":
+    labels = np.empty(0)
+    for start in range(0, np.shape(y)[0], _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        values = as_targets(y[rows], first_row=start)
+        check_targets(values, first_row=start)
+        # One fraction makes all of it a regression; what comes after it need not be looked at.
+        if task == "auto" and guess_task(values) == "regression":
             return "regression", None
-        piece = labels_that_count(piece, None if weight is None else np.asarray(weight[start : start + _PIECE]))
-        found = np.unique(np.concatenate([found, piece]) if start else piece)
-    return "classification", sorted_classes(found)
+        counted = labels_that_count(values, None if weight is None else np.asarray(weight[rows]))
+        labels = np.unique(np.concatenate([labels, counted]) if start else counted)
+    return "classification", sorted_classes(labels)
 
 
 def rows_in_place(X: Any) -> int:

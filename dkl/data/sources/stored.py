@@ -137,5 +137,6 @@ class StoreSource:
         """The sets of splits that the store keeps."""
         folder = self.location.child(FOLDER)
         names = sorted(folder.folders())
-        found = {name: read_split(folder.child(name)) for name in names}
-        return {name: split for name, split in found.items() if split is not None}
+        # One that is being written at this moment is not there yet.
+        splits = {name: read_split(folder.child(name)) for name in names}
+        return {name: split for name, split in splits.items() if split is not None}

@@ -203,11 +203,11 @@ class Location:
         if not self.is_local:
             fs, path = self._fs()
             return sorted(name[len(path) :].strip("/") for name in fs.find(path))
-        found = []
+        paths = []
         for parent, folders, names in os.walk(self.path):
             links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
-            found += [os.path.relpath(os.path.join(parent, name), self.path) for name in [*names, *links]]
-        return sorted(name.replace(os.sep, "/") for name in found)
+            paths += [os.path.relpath(os.path.join(parent, name), self.path) for name in [*names, *links]]
+        return sorted(name.replace(os.sep, "/") for name in paths)
 
     def stored_nbytes(self) -> int:
         """Bytes of all files here."""

@@ -114,9 +114,9 @@ class OpenStore:
             with self.reading(f"the metadata of '{name}'"):
                 array: Any = self.group[stored_path(name)]
                 wanted = self.facts["arrays"][name]
-                found = {"dtype": array.dtype.str, "shape": list(array.shape), "chunks": list(array.chunks)}
-                if any(found[fact] != wanted[fact] for fact in found):
-                    raise ValueError(f"expected {wanted}, found {found}")
+                stored = {"dtype": array.dtype.str, "shape": list(array.shape), "chunks": list(array.chunks)}
+                if any(stored[fact] != wanted[fact] for fact in stored):
+                    raise ValueError(f"expected {wanted}, found {stored}")
             self._arrays[name] = array
         return self._arrays[name]
 
@@ -299,10 +299,10 @@ def opened(location: Location, token: str) -> OpenStore:
     """
     key = (location.key, token)
     with _lock:
-        found = _open.get(key)
-        if found is not None:
+        store = _open.get(key)
+        if store is not None:
             _open.move_to_end(key)
-            return found
+            return store
     return keep_open(OpenStore(location), token)
 
 

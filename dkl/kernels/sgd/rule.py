@@ -65,6 +65,7 @@ class SGDRule:
 
     def step_lengths(self, clock: float, n_rows: int) -> np.ndarray:
         """eta of each row, from the step number `clock` on: (n,) float64."""
+        # Step numbers begin at 1, as in scikit-learn.
         steps = clock + np.arange(n_rows)
         if self.learning_rate == "optimal":
             # Bottou: the first step of typical coefficients, of length alpha^-1/4

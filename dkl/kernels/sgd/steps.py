@@ -103,6 +103,8 @@ def _unit_step(xp: ModuleType, row: tuple[Array, Array, Array], rule: SGDRule, e
     y, score, x = row
     if not rule.is_passive:
         return -eta * xp.clip(loss_of(rule.loss, rule.epsilon).slope(y, score), -_STEEPEST, _STEEPEST)
+    # Passive-aggressive steps (Crammer et al. 2006): as long as brings the loss of the row to 0, bounded (pa1) or
+    # damped (pa2).
     square = float(xp.sum(xp.asarray(x, dtype=xp.float64) ** 2))
     if rule.learning_rate == "pa1" and square == 0.0:
         return None

@@ -1,16 +1,16 @@
 """The losses of tuned and joint machines: one table, whose row says everything that their solvers must know of a loss.
 
-To add a loss, add a row to `TUNED_LOSSES` (and its name to `TunedLoss`); nothing else here names a loss. Its value,
-slope and conjugate are those of `dkl.solvers.losses`, where every loss of the library is defined. Parameters, drivers,
-block functions, Adam, the judgement of a model and joint machines read the row:
+To add a loss, add its row to `TUNED_LOSSES` and its name to `TunedLoss`; no other module of the method branches on a
+name. Its value, slope and conjugate come from `dkl.solvers.losses`, which defines every loss of the library, once.
+Parameters, drivers, block functions, Adam, the judgement of a model and joint machines read the row:
 
-- A loss with a quadratic value needs no `duals`: `SquaredErrorDriver` finds the optimum from the sums of one pass.
+- A loss that is quadratic needs no `duals`: `SquaredErrorDriver` finds the optimum from the sums of one pass.
 - A loss of the margin y f brings `duals`, a compiled loop over rows, and `HingeDriver` finds the optimum by Newton
-  steps. Its duality gap takes what the conjugate has of the square of a slope to be the loss itself, which holds for
-  a square of the slack (`conjugate_square` > 0) and for straight lines (`conjugate_square` = 0, an optimum that the
-  width 0 of a smoothed loss approaches).
+  steps. Its duality gap needs the conjugates of the loss at dual weights that were scaled. Beside a part that is linear
+  in these they are the loss itself, times the scale squared, where the loss is a square of the slack; and nothing where
+  it is made of straight lines. Another loss (the log loss, say) needs its own sum there, in `square_of_duals`.
 
-`tests/methods/test_tuned_driver.py` adds half the squared hinge in this way and finds its optimum.
+The test `test_a_new_loss_is_a_row_of_the_table` adds half the squared hinge and finds its optimum.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""Ways up a landscape for many points at once, one evaluation of heights and gradients a step."""
+"""Gradient ascent from many starts at once, one evaluation of heights and gradients a step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from dkl.kernels.device import array_module
+from dkl.protocols.arrays import Array
 
-Climb = Callable[[Any], tuple[Any, Any]]
-Bounded = Callable[[Any], Any]
-Judge = Callable[[Any], Any]
+# points u (c, q) to their heights (c,) and gradients (c, q); to the nearest points that are allowed; to other heights
+Gradient = Callable[[Array], tuple[Array, Array]]
+Bounded = Callable[[Array], Array]
+Judge = Callable[[Array], Array]
 
 # pairs of steps and gradients that the quasi-Newton method remembers, the share of the promised gain it asks for, and
 # the least curvature (times step^2) that it divides by
@@ -22,48 +23,65 @@ _LONGER, _SHORTER = 1.3, 0.5
 
 
 class Slope:
-    """What is climbed, and the best point that each chain has visited; points are rows u (c, q), NumPy's or CuPy's.
+    """The function that is maximised, and the best point that each chain has visited; points are rows u (c, q).
+
+    Arrays are NumPy's or CuPy's.
 
     Parameters
     ----------
-    climb : callable
+    gradient : callable
         u -> (heights (c,), gradients (c, q)).
     bounded : callable
         u -> the nearest points that are allowed.
     judge : callable or None
         u -> the heights (c,) by which the best is told, where these are others (those on held-out rows).
 
-    Attributes
-    ----------
-    best, height : arrays of shape (c, q) and (c,)
     """
 
-    def __init__(self, climb: Climb, bounded: Bounded, judge: Judge | None = None) -> None:
-        self._climb = climb
+    def __init__(self, gradient: Gradient, bounded: Bounded, judge: Judge | None = None) -> None:
+        self._gradient = gradient
         self.bounded = bounded
         self._judge = judge
-        self.best: Any = None
-        self.height: Any = None
+        self._best: Array | None = None
+        self._height: Array | None = None
 
-    def __call__(self, u: Any) -> tuple[Any, Any]:
+    def __call__(self, u: Array) -> tuple[Array, Array]:
         """Heights and gradients at u; the best points are kept."""
-        v, gradient = self._climb(u)
+        v, gradient = self._gradient(u)
+        # the ascent follows v, but its best point is the one that rows it has not seen find highest
         height = v if self._judge is None else self._judge(u)
-        if self.best is None:
-            self.best, self.height = u, height
+        if self._best is None or self._height is None:
+            self._best, self._height = u, height
         else:
-            xp, higher = array_module(u), height > self.height
-            self.best = xp.where(higher[:, None], u, self.best)
-            self.height = xp.where(higher, height, self.height)
+            xp, higher = array_module(u), height > self._height
+            self._best = xp.where(higher[:, None], u, self._best)
+            self._height = xp.where(higher, height, self._height)
         return v, gradient
 
+    @property
+    def best_points(self) -> Array:
+        """The best point of each chain, (c, q)."""
+        return _visited(self._best)
 
-def row_norms(rows: Any) -> Any:
+    @property
+    def best_heights(self) -> Array:
+        """The heights there, (c,)."""
+        return _visited(self._height)
+
+
+def _visited(values: Array | None) -> Array:
+    """Of the best points; before the first evaluation there are none."""
+    if values is None:
+        raise RuntimeError("the ascent has no best points yet: evaluate it once before they are asked for")
+    return values
+
+
+def row_norms(rows: Array) -> Array:
     """Lengths of rows, of shape (c, 1); never 0."""
     return array_module(rows).sqrt((rows * rows).sum(axis=1, keepdims=True)) + 1e-30
 
 
-def langevin(slope: Slope, u: Any, steps: int, stride: float, *, noise: Callable[[], Any] | None = None) -> None:
+def langevin(slope: Slope, u: Array, steps: int, stride: float, *, noise: Callable[[], Array] | None = None) -> None:
     """Steps along the gradient of given length, decayed to zero, with noise.
 
     Parameters
@@ -86,6 +104,7 @@ def langevin(slope: Slope, u: Any, steps: int, stride: float, *, noise: Callable
     """
     for t in range(steps - 1):
         gradient = slope(u)[1]
+        # of length 1 whatever the gradient's: potentials differ by orders of magnitude between data sets
         move = gradient / row_norms(gradient)
         if noise is not None:
             move = move + noise()
@@ -93,7 +112,7 @@ def langevin(slope: Slope, u: Any, steps: int, stride: float, *, noise: Callable
     slope(u)
 
 
-def polished(slope: Slope, u: Any, steps: int, length: float) -> None:
+def polished(slope: Slope, u: Array, steps: int, length: float) -> None:
     """Plain ascent: a step that gains is kept and the next one longer, else it is halved.
 
     Parameters
@@ -106,6 +125,7 @@ def polished(slope: Slope, u: Any, steps: int, length: float) -> None:
     xp = array_module(u)
     lengths = xp.full((len(u), 1), length, dtype=u.dtype)
     height, gradient = slope(u)
+    # every chain has a length of its own, and one evaluation serves all of them
     for _ in range(steps - 1):
         trial = slope.bounded(u + lengths * gradient / row_norms(gradient))
         v, ahead = slope(trial)
@@ -115,7 +135,7 @@ def polished(slope: Slope, u: Any, steps: int, length: float) -> None:
         lengths = lengths * xp.where(gains, u.dtype.type(_LONGER), u.dtype.type(_SHORTER))
 
 
-def quasi_newton(slope: Slope, u: Any, steps: int, longest: float) -> None:
+def quasi_newton(slope: Slope, u: Array, steps: int, longest: float) -> None:
     """Limited-memory BFGS from every start; a step that does not gain enough is tried again at half its length.
 
     Parameters
@@ -135,48 +155,48 @@ def quasi_newton(slope: Slope, u: Any, steps: int, longest: float) -> None:
         trial = slope.bounded(u + share * move)
         height, ahead = slope(trial)
         height, ahead = height * unit[:, 0], ahead * unit
+        # Armijo's condition: a share of what the gradient promises for this step
         promised = (share * move * gradient).sum(axis=1)
         gains = (height >= v + _SUFFICIENT * promised)[:, None]
         pairs = pairs.joined(xp.where(gains, trial - u, 0), xp.where(gains, gradient - ahead, 0))
         u, gradient = xp.where(gains, trial, u), xp.where(gains, ahead, gradient)
         v = xp.where(gains[:, 0], height, v)
-        move = xp.where(gains, _uphill(pairs.applied(gradient), gradient, longest), move)
+        # the quasi-Newton move where it ascends, cut to the longest length; else a step along the gradient
+        newton = pairs.applied(gradient)
+        ascends = (newton * gradient).sum(axis=1, keepdims=True) > 0
+        bounded = newton * (u.dtype.type(longest) / row_norms(newton)).clip(None, 1)
+        move = xp.where(gains, xp.where(ascends, bounded, _of_length(gradient, longest / 2)), move)
         share = xp.where(gains, u.dtype.type(1), share / 2)
 
 
-def _of_length(move: Any, length: float) -> Any:
+def _of_length(move: Array, length: float) -> Array:
+    """Moves of the same direction and a given length."""
     return move * (move.dtype.type(length) / row_norms(move))
-
-
-def _uphill(move: Any, gradient: Any, longest: float) -> Any:
-    """The moves that climb, not too long; a step along the gradient in place of the others."""
-    xp = array_module(move)
-    climbs = (move * gradient).sum(axis=1, keepdims=True) > 0
-    bounded = move * (move.dtype.type(longest) / row_norms(move)).clip(None, 1)
-    return xp.where(climbs, bounded, _of_length(gradient, longest / 2))
 
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
     """The last steps of each chain, what they took off the gradient, and 1 / (step . change), 0 where not concave."""
 
-    steps: tuple[Any, ...]
-    changes: tuple[Any, ...]
-    inverses: tuple[Any, ...]
+    steps: tuple[Array, ...]
+    changes: tuple[Array, ...]
+    inverses: tuple[Array, ...]
 
-    def joined(self, step: Any, change: Any) -> _Pairs:
+    def joined(self, step: Array, change: Array) -> _Pairs:
         """With one more pair, the oldest forgotten; zeros for chains that stayed where they were."""
         xp = array_module(step)
         product = (step * change).sum(axis=1, keepdims=True)
+        # curvature along the step: where it is not clearly positive the pair would make the inverse Hessian indefinite
         sound = product > (1e-6 * row_norms(step) * row_norms(change)).clip(_LEAST, None)
         inverse = xp.where(sound, 1 / xp.where(sound, product, 1), 0).astype(step.dtype)
         kept = slice(-_MEMORY + 1, None)
         return _Pairs((*self.steps[kept], step), (*self.changes[kept], change), (*self.inverses[kept], inverse))
 
-    def applied(self, gradient: Any) -> Any:
+    def applied(self, gradient: Array) -> Array:
         """Minus the inverse Hessian, as the pairs describe it, times the gradient (Nocedal & Wright 2006, alg. 7.4)."""
         xp, move, shares = array_module(gradient), gradient, []
         memory = list(zip(self.steps, self.changes, self.inverses, strict=True))
+        # gamma = s.y / y.y of the youngest sound pair scales the inverse Hessian that the recursion starts from
         factor = xp.ones_like(move[:, :1])
         for _, change, inverse in memory:
             size = inverse * (change * change).sum(axis=1, keepdims=True)

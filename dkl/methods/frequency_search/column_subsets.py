@@ -1,8 +1,6 @@
-"""The columns that chains of a search live on: how far each varies, and which go together."""
+"""Subsets of columns that chains of a search live on: how far each column varies, and which go together."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -10,7 +8,9 @@ from scipy import sparse
 from dkl.features.frequencies import stream
 from dkl.kernels.device import array_module, on_host
 from dkl.kernels.moments import dense_sums
+from dkl.protocols.arrays import Rows
 
+# sizes of neighbourhoods, and how many columns have to vary for them to be worth while
 NARROWEST, WIDEST = 10, 150
 LEAST_COLUMNS = 2 * WIDEST
 # rows that correlations are taken over; columns with less than this share of the largest deviation belong to none
@@ -21,7 +21,7 @@ _LEAST_DEVIATION = 0.1
 _NEIGHBOUR, _RELATED = 4, 0.4
 
 
-def column_scales(X: Any, weight: np.ndarray | None = None) -> np.ndarray:
+def column_scales(X: Rows, weight: np.ndarray | None = None) -> np.ndarray:
     """Standard deviations of the columns of (weighted) rows, (d,), float64; 0 for columns that rounding alone moves."""
     if isinstance(X, np.ndarray):
         weight = np.ones(len(X)) if weight is None else np.asarray(weight, dtype=np.float64)
@@ -36,11 +36,12 @@ def column_scales(X: Any, weight: np.ndarray | None = None) -> np.ndarray:
     else:
         mean = on_host(X.mean(axis=0, dtype=np.float64))
         square = on_host((X * X).mean(axis=0, dtype=np.float64))
+    # E x^2 - (E x)^2 loses what is below the rounding of either: such a column is constant
     variance = square - mean**2
     return np.sqrt(np.where(variance > 1e-7 * square, variance, 0.0))
 
 
-def neighbourhoods(X: Any, scales: np.ndarray, count: int, seed: int) -> np.ndarray | None:
+def neighbourhoods(X: Rows, scales: np.ndarray, count: int, seed: int) -> np.ndarray | None:
     """Columns drawn at random, each with those whose correlation with it is strongest.
 
     Parameters
@@ -65,7 +66,11 @@ def neighbourhoods(X: Any, scales: np.ndarray, count: int, seed: int) -> np.ndar
     centres = generator.choice(len(free), count)
     sizes = np.exp(generator.uniform(np.log(NARROWEST), np.log(WIDEST + 1), count)).astype(np.int64)
     rows = on_host(X[:: -(-X.shape[0] // _ROWS)])[:, free]
-    strengths = np.abs(_covariances(rows, centres)) / scales[free]
+    # |covariance| with each column over that column's deviation: the correlation, but for a factor of the centre's
+    at_centres = rows[:, centres]
+    covariances = (at_centres - at_centres.mean(axis=0)).T @ rows / len(rows)
+    strengths = np.abs(covariances) / scales[free]
+    # the column itself comes first
     strengths[np.arange(count), centres] = np.inf
     order = np.argsort(-strengths, axis=1, kind="stable")[:, :WIDEST]
     fourth = strengths[np.arange(count), order[:, _NEIGHBOUR]] / scales[free[centres]]
@@ -74,9 +79,3 @@ def neighbourhoods(X: Any, scales: np.ndarray, count: int, seed: int) -> np.ndar
     columns = free[order]
     columns[np.arange(WIDEST) >= sizes[:, None]] = -1
     return columns
-
-
-def _covariances(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Of some columns with all, (count, d)."""
-    those = rows[:, centres]
-    return (those - those.mean(axis=0)).T @ rows / len(rows)

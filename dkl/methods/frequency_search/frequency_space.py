@@ -1,17 +1,19 @@
-"""Where features are looked for: all of R^d, climbed by chains on a row sample, or a finite pool, weighed whole."""
+"""Where features are looked for: all of R^d, by ascents on a row sample, or a finite pool, weighed as a whole."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, Projection, SparseProjection
 from dkl.kernels.sums import feature_sums
-from dkl.methods.frequency_search.landscape import climbing_bytes
+from dkl.methods.frequency_search.landscape import ascent_bytes
 from dkl.methods.frequency_search.peak_search import SearchOptions, distinct_peaks, search_peaks
+from dkl.protocols.arrays import Rows
 
 # tiles of scaled and of mapped rows of a sum
 SUMS_BYTES = 16 << 20
@@ -40,7 +42,7 @@ class FrequencySpace(Protocol):
 
     @property
     def draws_plainly(self) -> bool:
-        """Whether there are plain draws: a finite pool is weighed as a whole instead."""
+        """Whether there are random draws: a finite pool is weighed as a whole instead."""
         ...
 
     def plain(self, count: int, seed: int) -> np.ndarray:
@@ -49,7 +51,7 @@ class FrequencySpace(Protocol):
 
     def search(
         self,
-        X: Any,
+        X: Rows,
         S: np.ndarray,
         count: int,
         seed: int,
@@ -86,7 +88,7 @@ class FourierSpace:
     origin : FeatureMap
         Any pairs of the rows' columns behind their scaler; only its kind counts.
     family : Family
-        Law of plain draws; its bandwidth is the scale of starts and steps.
+        Law of random draws; its bandwidth is the scale of starts and steps.
     options : SearchOptions
         Its `chains` are a lower bound.
     chains_a_peak : float
@@ -97,7 +99,7 @@ class FourierSpace:
     """
 
     origin: FeatureMap
-    family: Any
+    family: Family
     options: SearchOptions
     chains_a_peak: float = 1.0
     near_room: int = 0
@@ -115,7 +117,8 @@ class FourierSpace:
 
     def start(self, count: int, seed: int) -> np.ndarray:
         generator = np.random.default_rng([seed, 0])
-        scale = np.sqrt(self.options.start) / self.family.sigma
+        scale = np.sqrt(self.options.start) / self._sigma
+        # the Fourier transform of a Gaussian kernel of bandwidth sigma, narrowed: potentials fall off far out
         return (scale * generator.standard_normal((count, self.origin.n_columns))).astype(np.float32)
 
     @property
@@ -126,6 +129,7 @@ class FourierSpace:
         if count == 0:
             return self.none
         drawn = self.family.draw(count, self.origin.n_columns, seed, np.float32)
+        # a frequency that is too long keeps its direction
         frequencies = np.asarray(drawn.projection.dense(), dtype=np.float32)
         if self.options.max_norm is None:
             return frequencies
@@ -134,7 +138,7 @@ class FourierSpace:
 
     def search(
         self,
-        X: Any,
+        X: Rows,
         S: np.ndarray,
         count: int,
         seed: int,
@@ -142,20 +146,28 @@ class FourierSpace:
         room: int | None = None,
         weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
+        # the first points of a model do better over all columns than on those that go together
         is_near = room is not None and room <= self.near_room
         share = self.options.near_share if is_near else 0.0
         options = replace(self.options, chains=self._chains(count), near_share=share)
-        found = search_peaks(X, S, self.family.sigma, options, seed, weight=weight)
-        best = distinct_peaks(found.frequencies, found.potentials, count)
-        return found.frequencies[best], found.potentials[best]
+        peaks = search_peaks(X, S, self._sigma, options, seed, weight=weight)
+        best = distinct_peaks(peaks.frequencies, peaks.potentials, count)
+        return peaks.frequencies[best], peaks.potentials[best]
 
     def search_bytes(self, n_rows: int, count: int) -> int:
         d, chains = self.origin.n_columns, self._chains(count)
         # the rows again, column by column
         columns = 4 * n_rows * d if self.near_room > 0 and self.options.near_share > 0.0 else 0
-        return climbing_bytes(n_rows, d, chains) + columns
+        return ascent_bytes(n_rows, d, chains) + columns
+
+    @property
+    def _sigma(self) -> float:
+        """The bandwidth, which every family of pairs has."""
+        sigma: float = getattr(self.family, "sigma")  # noqa: B009
+        return sigma
 
     def _chains(self, count: int) -> int:
+        """Chains of a search for `count` points."""
         return max(self.options.chains, int(np.ceil(self.chains_a_peak * count)))
 
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
@@ -199,7 +211,7 @@ class FrequencyPool:
 
     def search(
         self,
-        X: Any,
+        X: Rows,
         S: np.ndarray,
         count: int,
         seed: int,
@@ -207,6 +219,7 @@ class FrequencyPool:
         room: int | None = None,
         weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
+        # the rows of a search come scaled
         bare = replace(self.pool, scaler=None)
         potentials = np.sum(feature_sums(X, S, bare, self.dtype) ** 2, axis=(0, 2))
         best = self.distinct(np.arange(self.pool.n_frequencies), potentials, count, room=room)
@@ -222,11 +235,14 @@ class FrequencyPool:
         sizes = np.bincount(groups)
         # the mean over a block is the potential of its kernel, which is 1 at x.x like that of a single point
         heights = np.bincount(groups, weights=potentials) / sizes
+        # whole blocks, highest first: those that are larger than there is room for never come
         order = np.argsort(-heights, kind="stable")
         order = order[sizes[order] <= (k if room is None else room)]
         fits = np.cumsum(sizes[order]) <= k
-        chosen = max(1, int(np.argmin(fits)) if not fits.all() else len(fits))
-        return np.concatenate([np.flatnonzero(groups == group) for group in order[:chosen]] or [np.zeros(0, np.int64)])
+        n_blocks = max(1, int(np.argmin(fits)) if not fits.all() else len(fits))
+        return np.concatenate(
+            [np.flatnonzero(groups == group) for group in order[:n_blocks]] or [np.zeros(0, np.int64)]
+        )
 
 
 def projection_of(frequencies: np.ndarray) -> Projection:

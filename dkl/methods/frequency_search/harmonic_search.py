@@ -16,6 +16,7 @@ from dkl.features.harmonics import SphericalHarmonics, random_indices
 from dkl.features.scaling import Scaler
 from dkl.kernels.sums import feature_sums
 from dkl.methods.frequency_search.frequency_space import SUMS_BYTES, FrequencyPool, FrequencySpace
+from dkl.protocols.arrays import Rows
 
 Potential = Callable[[np.ndarray], np.ndarray]
 
@@ -76,19 +77,24 @@ def walk(
     best, height = now.copy(), level.copy()
     for beta in betas:
         proposed = _proposals(now, generator)
-        valid = _is_valid(proposed, max_degree)
+        # a multi-index ascends from entry to entry, the first in size, and ends at the degree, which is bounded
+        sizes = np.abs(proposed)
+        valid = (proposed[:, 1:] >= sizes[:, :-1]).all(axis=1) & (sizes[:, -1] <= max_degree)
         proposed[~valid] = now[~valid]
-        found = potential(proposed)
-        accepted = valid & (np.log(generator.random(len(now))) < beta * (found - level))
-        now[accepted], level[accepted] = proposed[accepted], found[accepted]
-        higher = found > height
-        best[higher], height[higher] = proposed[higher], found[higher]
+        heights = potential(proposed)
+        # Metropolis: a step up is always taken, one down with probability exp(beta (v' - v))
+        accepted = valid & (np.log(generator.random(len(now))) < beta * (heights - level))
+        now[accepted], level[accepted] = proposed[accepted], heights[accepted]
+        higher = heights > height
+        best[higher], height[higher] = proposed[higher], heights[higher]
     return now, best, height
 
 
 def _proposals(index: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """A symmetric move of each chain: its reverse has the same probability."""
+    """A symmetric move of each chain: its reverse has the same probability, so that no correction is due."""
     count, width = index.shape
+    # of four kinds one moves all entries from one on, one turns, and two move a single entry; whichever it is, every
+    # number is drawn, so that a chain's stream does not depend on its path
     kind = generator.integers(0, 4, size=(count,))
     first = generator.integers(0, width, size=(count,))
     columns = np.arange(width)
@@ -98,14 +104,9 @@ def _proposals(index: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     proposed = (index + moved * steps[:, None]).astype(np.int16)
     turned = kind == 3
     proposed[turned] = index[turned]
+    # the sign of the first entry tells sines from cosines
     proposed[turned, 0] *= -1
     return proposed
-
-
-def _is_valid(index: np.ndarray, max_degree: int) -> np.ndarray:
-    sizes = np.abs(index)
-    ordered = (index[:, 1:] >= sizes[:, :-1]).all(axis=1)
-    return ordered & (sizes[:, -1] <= max_degree)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +157,7 @@ class HarmonicSpace:
 
     def search(
         self,
-        X: Any,
+        X: Rows,
         S: np.ndarray,
         count: int,
         seed: int,
@@ -165,17 +166,19 @@ class HarmonicSpace:
         weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         chains = max(self.options.chains, 2 * count)
+        # sum s^2, the potential that a harmonic has by chance, is the unit of temperatures
         chance = float(np.square(S).sum()) or 1.0
 
         def potential(index: np.ndarray) -> np.ndarray:
-            distinct, place = np.unique(index, axis=0, return_inverse=True)
+            # chains meet: each index is evaluated once
+            distinct, position = np.unique(index, axis=0, return_inverse=True)
             bare = replace(self.feature_map(distinct), scaler=None)
-            return np.sum(feature_sums(X, S, bare, self.dtype) ** 2, axis=(0, 2))[place.reshape(-1)] / chance
+            return np.sum(feature_sums(X, S, bare, self.dtype) ** 2, axis=(0, 2))[position.reshape(-1)] / chance
 
         begin = self.start(chains, seed)
         _, best, height = walk(potential, begin, self.max_degree, self.options.betas, stream(seed, "walk"))
-        chosen = self.distinct(best, height, count)
-        return best[chosen], height[chosen] * chance
+        kept = self.distinct(best, height, count)
+        return best[kept], height[kept] * chance
 
     def search_bytes(self, n_rows: int, count: int) -> int:
         return SUMS_BYTES

@@ -1,12 +1,13 @@
-"""Potentials of rows in memory and their gradients in the frequencies: what a peak search climbs, in two products."""
+"""Potentials of rows in memory and their gradients in the frequencies: what a search maximises, in two products."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numba
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy import sparse
 
 from dkl.kernels import device
@@ -14,16 +15,17 @@ from dkl.kernels.pair_sums import add_sparse_sums, sparse_row_product
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION, TURN, add_multiple, cos_sin, cos_sin_rows
 from dkl.kernels.threads import Crew, usable_cores
 from dkl.kernels.tiles import cache_tile, checked_dtype, checked_weights, spans
+from dkl.protocols.arrays import Array, Rows
 
 __all__ = ["potentials", "potentials_and_gradients"]
 
-# rows of a tile; the most pieces that cores share, and the tiles of the smallest; bytes of the waves, and of the
-# pieces' gradients, that exist at once
+# rows of a tile; the most spans of rows that cores share, and the tiles of the smallest; bytes of the waves, and of the
+# spans' gradients, that exist at once
 _ROWS = 512
-_PIECES = 32
+_MOST_SPANS = 32
 _LEAST_TILES = 2
-# chains that climb at once on sparse rows, whose frequencies and gradients stay in the second cache; they come in
-# multiples, since compiled loops take so many at a time and what is left over one by one
+# chains that are evaluated at once on sparse rows, whose frequencies and gradients stay in the second cache; they come
+# in multiples, since compiled loops take so many at a time and what is left over one by one
 _SPARSE_CHAINS, _LANES = 320, 32
 _WAVE_BYTES = 1 << 26
 _GRADIENT_BYTES = 1 << 26
@@ -34,17 +36,17 @@ _SHARES = 3
 class Landscape(Protocol):
     """The potential of rows that are looked at again and again."""
 
-    def __call__(self, W: Any) -> tuple[Any, Any]:
+    def __call__(self, W: Array) -> tuple[Array, Array]:
         """v and its gradient, as `potentials_and_gradients`."""
         ...
 
-    def potentials(self, W: Any) -> Any:
+    def potentials(self, W: Array) -> Array:
         """v alone, as `potentials`."""
         ...
 
 
 def potentials_and_gradients(
-    X: Any, S: Any, W: Any, dtype: Any = "float32", *, columns: np.ndarray | None = None
+    X: Rows, S: Array, W: Array, dtype: DTypeLike = "float32", *, columns: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """v_j = sum_k |sum_i S[i, k] exp(i w_j.x_i)|^2 for each frequency, and its gradient in w_j.
 
@@ -88,7 +90,7 @@ def potentials_and_gradients(
     return landscape(X, S, dtype, columns=columns)(W)
 
 
-def potentials(X: Any, S: Any, W: Any, dtype: Any = "float32") -> np.ndarray:
+def potentials(X: Rows, S: Array, W: Array, dtype: DTypeLike = "float32") -> np.ndarray:
     """v_j = sum_k |sum_i S[i, k] exp(i w_j.x_i)|^2 alone, at half the cost.
 
     Parameters
@@ -103,27 +105,28 @@ def potentials(X: Any, S: Any, W: Any, dtype: Any = "float32") -> np.ndarray:
     return landscape(X, S, dtype).potentials(W)
 
 
-def landscape(X: Any, S: Any, dtype: Any = "float32", *, columns: np.ndarray | None = None) -> Landscape:
+def landscape(X: Rows, S: Array, dtype: DTypeLike = "float32", *, columns: np.ndarray | None = None) -> Landscape:
     """What is the same at every look, done once: rows and weights in `dtype`, and where they are needed."""
     dtype = checked_dtype(dtype)
+    # where the rows lie decides where the arithmetic is done: no search moves them
     if device.is_on_gpu(X):
         return device.DeviceLandscape(X, S, dtype, columns)
     if columns is not None:
         return _Columns(X, S, columns, dtype)
-    return _SparseRows(X, S, dtype) if sparse.issparse(X) else _Rows(X, S, dtype)
+    return _SparseRows(X, S, dtype) if sparse.issparse(X) else _DenseRows(X, S, dtype)
 
 
-def climbing_bytes(n_rows: int, n_columns: int, n_chains: int) -> int:
-    """What a landscape holds at most beside its rows: the waves of its chains, its pieces' gradients and their sum."""
+def ascent_bytes(n_rows: int, n_columns: int, n_chains: int) -> int:
+    """What a landscape holds at most beside its rows: the waves of its chains, its spans' gradients and their sum."""
     waves = min(8 * n_rows * n_chains, max(_WAVE_BYTES, 8 * 16 * n_rows))
     gradient = 4 * n_chains * n_columns
-    return waves + 3 * min(_PIECES * gradient, max(_GRADIENT_BYTES, gradient))
+    return waves + 3 * min(_MOST_SPANS * gradient, max(_GRADIENT_BYTES, gradient))
 
 
 class _Tiles:
-    """Rows of all columns that chains climb on, by pieces for the cores and tiles for the cache."""
+    """Rows of all columns, cut into spans for the cores and tiles for the cache."""
 
-    X: Any
+    X: Rows
     S: np.ndarray
 
     def __init__(self, dtype: np.dtype) -> None:
@@ -131,25 +134,28 @@ class _Tiles:
         self.tile = cache_tile(_ROWS, self.X.shape[1], dtype)
         self.crew = Crew()
 
-    def pieces(self, most: int = _PIECES) -> list[slice]:
-        """Rows that one core works on: whole tiles, cut by the shapes alone."""
+    def spans(self, most: int = _MOST_SPANS) -> list[slice]:
+        """Rows that one core works on: whole tiles, cut by the shapes alone, so that no bit depends on the cores."""
         n = self.X.shape[0]
-        tiles = -(-n // (max(1, min(_PIECES, most)) * self.tile))
+        tiles = -(-n // (max(1, min(_MOST_SPANS, most)) * self.tile))
         return list(spans(n, max(_LEAST_TILES, tiles) * self.tile))
 
     def tiles(self, rows: slice) -> list[slice]:
+        """The tiles of a span."""
         return [slice(rows.start + t.start, rows.start + t.stop) for t in spans(rows.stop - rows.start, self.tile)]
 
     def gradient(self, work: Callable[[slice], np.ndarray], n_chains: int) -> np.ndarray:
-        """Twice the sum of what `work` makes of pieces of rows, as many as there is room for gradients."""
+        """Twice the sum of what `work` makes of spans of rows, of as many as there is room for gradients."""
         most = _GRADIENT_BYTES // (self.X.shape[1] * n_chains * self.dtype.itemsize)
-        return 2.0 * np.asarray(np.sum(self.crew.map(work, self.pieces(most)), axis=0, dtype=np.float64))
+        return 2.0 * np.asarray(np.sum(self.crew.map(work, self.spans(most)), axis=0, dtype=np.float64))
 
 
-class _Rows(_Tiles):
+class _DenseRows(_Tiles):
     """The potential over all columns: one product for the angles, one for the gradient, row tiles in the cache."""
 
-    def __init__(self, X: Any, S: Any, dtype: np.dtype) -> None:
+    X: np.ndarray
+
+    def __init__(self, X: Rows, S: Array, dtype: np.dtype) -> None:
         self.X = np.ascontiguousarray(X, dtype=dtype)
         # one column alone would be a matrix-vector product, whose bits depend on where it lies in memory
         S = checked_weights(S, self.X.shape[0])
@@ -162,7 +168,7 @@ class _Rows(_Tiles):
         for chains in self._panels(len(W)):
             waves, sums = self._project(W[chains])
             v[chains] = _squares(sums)
-            gradient[chains] = self._pull(waves, sums)
+            gradient[chains] = self._gradients(waves, sums)
         return v, gradient
 
     def potentials(self, W: np.ndarray) -> np.ndarray:
@@ -170,6 +176,7 @@ class _Rows(_Tiles):
         return np.concatenate([_squares(self._project(W[chains])[1]) for chains in self._panels(len(W))])
 
     def _panels(self, n_chains: int) -> list[slice]:
+        """Chains that are evaluated at once, in multiples of 16: as many as there is room for waves."""
         most = _WAVE_BYTES // (2 * max(self.X.shape[0], 1) * self.dtype.itemsize)
         return list(spans(n_chains, max(16, most // 16 * 16)))
 
@@ -182,26 +189,33 @@ class _Rows(_Tiles):
 
     def _project(self, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Cosines and sines (2, n, c) and their sums with the weights (2, K, c), float64."""
-        turns = _turns(W, self.dtype)
+        turns = _in_turns(W, self.dtype)
         waves = self._room(len(W))
 
         def work(rows: slice) -> np.ndarray:
+            """The sums of a span: angles by a product, then cosines and sines in their place."""
             sums = np.zeros((2, self.S.shape[1], len(W)))
             for tile in self.tiles(rows):
                 np.dot(self.X[tile], turns, out=waves[0, tile])
-                sums += _turn(waves[0, tile], waves[1, tile], self.S[tile])
+                sums += _sincos_sums(waves[0, tile], waves[1, tile], self.S[tile])
             return sums
 
-        return waves, np.sum(self.crew.map(work, self.pieces()), axis=0)
+        return waves, np.sum(self.crew.map(work, self.spans()), axis=0)
 
-    def _pull(self, waves: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        """The gradient (c, d); the cosines are overwritten by what each row pulls with."""
+    def _gradients(self, waves: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        """The gradient (c, d); the cosines are overwritten by the factor that each row's x_i has in it."""
+        # dv/dw = 2 sum_i x_i sum_k S_ik (Q_k cos(w.x_i) - C_k sin(w.x_i)), with C and Q the sums of cosines and sines
         shape, ends = (sums.shape[2], self.X.shape[1]), sums.astype(self.dtype)
 
         def work(rows: slice) -> np.ndarray:
+            """Half the gradient of a span."""
             total = np.zeros(shape, self.dtype)
             for tile in self.tiles(rows):
-                _pull(waves[0, tile], waves[1, tile], self.S[tile], ends)
+                # cos(w.x_i) becomes sum_k S_ik (Q_k cos(w.x_i) - C_k sin(w.x_i)), the factor of x_i
+                real, imaginary = np.dot(self.S[tile], ends[0]), np.dot(self.S[tile], ends[1])
+                _factors_in_place(
+                    waves[0, tile].reshape(-1), waves[1, tile].reshape(-1), real.reshape(-1), imaginary.reshape(-1)
+                )
                 total += np.dot(waves[0, tile].T, self.X[tile])
             return total
 
@@ -211,7 +225,9 @@ class _Rows(_Tiles):
 class _SparseRows(_Tiles):
     """The same for sparse rows: a row's few products are sooner formed twice than kept, so nothing of size n is."""
 
-    def __init__(self, X: Any, S: Any, dtype: np.dtype) -> None:
+    X: sparse.csr_array
+
+    def __init__(self, X: Rows, S: Array, dtype: np.dtype) -> None:
         self.X = sparse.csr_array(X).astype(dtype)
         self.S = np.ascontiguousarray(checked_weights(S, self.X.shape[0]), dtype=dtype)
         super().__init__(dtype)
@@ -222,7 +238,7 @@ class _SparseRows(_Tiles):
             turns, width = self._padded(W[chains]), chains.stop - chains.start
             sums = self._project(turns)
             v[chains] = _squares(sums)[:width]
-            gradient[chains] = self._pull(turns, sums)[:width]
+            gradient[chains] = self._gradients(turns, sums)[:width]
         return v, gradient
 
     def potentials(self, W: np.ndarray) -> np.ndarray:
@@ -230,43 +246,48 @@ class _SparseRows(_Tiles):
         return _squares(self._project(self._padded(W)))[: len(W)]
 
     def _padded(self, W: np.ndarray) -> np.ndarray:
-        return _turns(np.pad(W, ((0, -len(W) % _LANES), (0, 0))), self.dtype)
+        """Frequencies as columns, in turns, with columns of zeros up to a multiple of what compiled loops take."""
+        return _in_turns(np.pad(W, ((0, -len(W) % _LANES), (0, 0))), self.dtype)
 
     def _project(self, turns: np.ndarray) -> np.ndarray:
         """The sums of waves with the weights (2, K, c), float64."""
 
         def work(rows: slice) -> np.ndarray:
+            """The sums of a span."""
             sums = np.zeros((2, self.S.shape[1], turns.shape[1]))
             for tile in self.tiles(rows):
                 add_sparse_sums(*self._entries(tile), np.ascontiguousarray(self.S[tile].T), turns, sums)
             return sums
 
-        return np.sum(self.crew.map(work, self.pieces()), axis=0)
+        return np.sum(self.crew.map(work, self.spans()), axis=0)
 
-    def _pull(self, turns: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    def _gradients(self, turns: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """The gradient (c, d)."""
         ends = sums.astype(self.dtype)
 
         def work(rows: slice) -> np.ndarray:
+            """Half the gradient of a span, (d, c)."""
             total = np.zeros(turns.shape, self.dtype)
-            _pull_sparse(self._entries(rows), turns, self.S[rows], ends, total)
+            _add_sparse_gradients(self._entries(rows), turns, self.S[rows], ends, total)
             return total
 
         return self.gradient(work, turns.shape[1]).T
 
     def _entries(self, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The stored entries of some rows: data, columns, and where each row begins."""
         return self.X.data, self.X.indices, self.X.indptr[rows.start : rows.stop + 1]
 
 
 class _Columns:
     """The potential of frequencies that live on a few columns each: no product, each chain by itself."""
 
-    def __init__(self, X: Any, S: Any, columns: np.ndarray, dtype: np.dtype) -> None:
-        used, places = np.unique(columns[columns >= 0], return_inverse=True)
-        self.places = np.full(columns.shape, -1)
-        self.places[columns >= 0] = places
-        chosen = sparse.csc_array(X)[:, used].toarray() if sparse.issparse(X) else np.asarray(X)[:, used]
-        self.rows = np.ascontiguousarray(chosen.T, dtype=dtype)
+    def __init__(self, X: Rows, S: Array, columns: np.ndarray, dtype: np.dtype) -> None:
+        # only columns that some frequency lives on are copied, each of them contiguous; -1 stays no column
+        used, numbers = np.unique(columns[columns >= 0], return_inverse=True)
+        self.numbers = np.full(columns.shape, -1)
+        self.numbers[columns >= 0] = numbers
+        dense = sparse.csc_array(X)[:, used].toarray() if sparse.issparse(X) else np.asarray(X)[:, used]
+        self.rows = np.ascontiguousarray(dense.T, dtype=dtype)
         self.S = np.ascontiguousarray(checked_weights(S, X.shape[0]).T, dtype=dtype)
         self.crew = Crew()
 
@@ -279,70 +300,69 @@ class _Columns:
         turns = (W * TURN).astype(self.rows.dtype)
 
         def work(chains: slice) -> None:
-            _climb_columns(self.rows, self.S, self.places[chains], turns[chains], (v[chains], gradient[chains]))
+            """v and gradient of some chains, in place."""
+            out = v[chains], gradient[chains]
+            _potentials_on_columns(self.rows, self.S, self.numbers[chains], turns[chains], out)
 
         # no sum runs over chains: how they are shared changes no bit
         self.crew.map(work, list(spans(len(W), max(1, -(-len(W) // (_SHARES * usable_cores()))))))
         return v, gradient.astype(self.rows.dtype)
 
 
-def _turns(W: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _in_turns(W: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Frequencies as columns (d, c), in turns."""
     return np.ascontiguousarray((W * TURN).T, dtype=dtype)
 
 
 def _squares(sums: np.ndarray) -> np.ndarray:
+    """v = sum_k C_k^2 + Q_k^2 of sums (2, K, c)."""
     return np.sum(sums**2, axis=(0, 1))
 
 
-def _turn(z: np.ndarray, sines: np.ndarray, S: np.ndarray) -> np.ndarray:
+def _sincos_sums(z: np.ndarray, sines: np.ndarray, S: np.ndarray) -> np.ndarray:
     """Overwrite angles z (n, c), in turns, by their cosines; write the sines; return the sums (2, K, c) of a tile."""
-    _turn_all(z.reshape(-1), sines.reshape(-1))
+    _sincos_in_place(z.reshape(-1), sines.reshape(-1))
     return np.stack([np.dot(S.T, z), np.dot(S.T, sines)])
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _turn_all(z: np.ndarray, sines: np.ndarray) -> None:
+def _sincos_in_place(z: np.ndarray, sines: np.ndarray) -> None:
+    """Overwrite angles, in turns, by their cosines, and write their sines."""
     for i in range(len(z)):
         z[i], sines[i] = cos_sin(z[i])
 
 
-def _pull(cosines: np.ndarray, sines: np.ndarray, S: np.ndarray, sums: np.ndarray) -> None:
-    """Overwrite the cosines by sum_k S[i, k] (Q_k cos - C_k sin), what row i adds to the gradient times x_i / 2."""
-    real, imaginary = np.dot(S, sums[0]), np.dot(S, sums[1])
-    _pull_all(cosines.reshape(-1), sines.reshape(-1), real.reshape(-1), imaginary.reshape(-1))
-
-
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _pull_all(cosines: np.ndarray, sines: np.ndarray, real: np.ndarray, imaginary: np.ndarray) -> None:
+def _factors_in_place(cosines: np.ndarray, sines: np.ndarray, real: np.ndarray, imaginary: np.ndarray) -> None:
+    """Overwrite the cosines by cos imaginary - sin real, element by element."""
     for i in range(len(cosines)):
         cosines[i] = cosines[i] * imaginary[i] - sines[i] * real[i]
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _pull_sparse(
+def _add_sparse_gradients(
     X: tuple[np.ndarray, np.ndarray, np.ndarray], W: np.ndarray, S: np.ndarray, sums: np.ndarray, total: np.ndarray
 ) -> None:
-    """total (d, c) += the outer products of sparse rows and what each of them pulls with; W is (d, c), in turns."""
+    """total (d, c) += outer products of sparse rows and their factors in half the gradient; W (d, c) is in turns."""
     data, indices, indptr = X
     m = W.shape[1]
-    z, cosines, sines, pull = np.empty(m, W.dtype), np.empty(m, W.dtype), np.empty(m, W.dtype), np.empty(m, W.dtype)
+    z, cosines, sines, factors = np.empty(m, W.dtype), np.empty(m, W.dtype), np.empty(m, W.dtype), np.empty(m, W.dtype)
     for i in range(len(S)):
         sparse_row_product(data, indices, indptr[i], indptr[i + 1], W, 0, z)
         cos_sin_rows(z, cosines, sines)
-        pull[:] = 0
+        factors[:] = 0
         for k in range(S.shape[1]):
             for j in range(m):
-                pull[j] += S[i, k] * (cosines[j] * sums[1, k, j] - sines[j] * sums[0, k, j])
+                factors[j] += S[i, k] * (cosines[j] * sums[1, k, j] - sines[j] * sums[0, k, j])
         for entry in range(indptr[i], indptr[i + 1]):
-            factor, column = data[entry], indices[entry]
+            x, column = data[entry], indices[entry]
             for j in range(m):
-                total[column, j] += pull[j] * factor
+                total[column, j] += factors[j] * x
 
 
 @numba.njit(nogil=True, cache=True)
-def _climb_columns(
-    rows: np.ndarray, S: np.ndarray, places: np.ndarray, W: np.ndarray, out: tuple[np.ndarray, np.ndarray]
+def _potentials_on_columns(
+    rows: np.ndarray, S: np.ndarray, numbers: np.ndarray, W: np.ndarray, out: tuple[np.ndarray, np.ndarray]
 ) -> None:
     """v and its gradient for frequencies W (c, q), in turns, on rows (u, n) of few columns; weights S (K, n)."""
     v, gradient = out
@@ -351,24 +371,25 @@ def _climb_columns(
     for j in range(len(W)):
         z[:] = 0
         for a in range(W.shape[1]):
-            if places[j, a] >= 0:
-                add_multiple(rows[places[j, a]], W[j, a], z)
+            if numbers[j, a] >= 0:
+                add_multiple(rows[numbers[j, a]], W[j, a], z)
         cos_sin_rows(z, cosines, sines)
         z[:] = 0
         v[j] = 0.0
         for k in range(len(S)):
             real, imaginary = _long_dot(S[k], cosines), _long_dot(S[k], sines)
             v[j] += real * real + imaginary * imaginary
-            _add_pull(cosines, sines, S[k], (real, imaginary), z)
+            _add_factors(cosines, sines, S[k], (real, imaginary), z)
         for a in range(W.shape[1]):
-            if places[j, a] >= 0:
-                gradient[j, a] = 2.0 * _long_dot(rows[places[j, a]], z)
+            if numbers[j, a] >= 0:
+                gradient[j, a] = 2.0 * _long_dot(rows[numbers[j, a]], z)
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _add_pull(
+def _add_factors(
     cosines: np.ndarray, sines: np.ndarray, s: np.ndarray, sums: tuple[float, float], out: np.ndarray
 ) -> None:
+    """out_i += s_i (Q cos_i - C sin_i), the factor of x_i in half the gradient of one chain."""
     real, imaginary = out.dtype.type(sums[0]), out.dtype.type(sums[1])
     for i in range(len(out)):
         out[i] += s[i] * (cosines[i] * imaginary - sines[i] * real)
@@ -385,6 +406,7 @@ def _long_dot(x: np.ndarray, y: np.ndarray) -> float:
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
 def _dot(x: np.ndarray, y: np.ndarray) -> float:
+    """x.y of one tile, in its own precision and in whatever order is fastest."""
     total = x.dtype.type(0)
     for i in range(len(x)):
         total += x[i] * y[i]

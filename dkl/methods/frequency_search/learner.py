@@ -160,6 +160,7 @@ class SearchingLearner(FeatureLearner):
         """The passes of a fit: the preparation, the moments of targets that are numbers, and the rounds."""
         preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
         passes: list[tuple[Any, int]] = list(PreparationDriver().plan(preparation))
+        # the problem first: it refuses what has no meaning for these rows
         strategy = self._strategy()
         problem = strategy.problem(self._planned_rows(dataset), self._planned_start(dataset))
         if dataset.classes is None:
@@ -176,6 +177,7 @@ class SearchingLearner(FeatureLearner):
 
     def _prepared(self, dataset: Dataset, scaler: Scaler | None, scale: TargetScale | None) -> PreparedRows:
         """The rows of a fit, with what the passes before the search have found."""
+        # class weights for targets that are numbers are refused here
         weights = self._class_weights(dataset)
         return PreparedRows(dataset, self.family_, scaler, self.seed_, self.dtype, weights, scale, self._context)
 

@@ -1,11 +1,11 @@
-"""Peaks of a Fourier potential on rows in memory: many chains climb it at once, and the best points are told apart."""
+"""Peaks of a Fourier potential on rows in memory: ascents from many starts at once, and the best points told apart."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from dkl.kernels.device import Device, array_module, normal_source, on_host, row
 from dkl.methods.frequency_search.ascent import Judge, Slope, langevin, polished, quasi_newton, row_norms
 from dkl.methods.frequency_search.column_subsets import column_scales, neighbourhoods
 from dkl.methods.frequency_search.landscape import Landscape, landscape
+from dkl.protocols.arrays import Array, Rows
 
 Method = Literal["langevin", "quasi-newton"]
 
@@ -25,20 +26,20 @@ class SearchOptions:
     Parameters
     ----------
     chains : int
-        Points that climb at once.
+        Points that ascend at once.
     steps : int
         Evaluations of potential and gradient by each.
     stride : float
         Length of the first step: times sqrt(d) / sigma for chains over all columns, twice that number on standardised
         columns for the others. Later steps are shorter, down to zero (quasi-Newton: the longest step).
     noise : float
-        Length of the Langevin noise relative to the step (1 is the paper's rule); 0 climbs without noise.
+        Length of the Langevin noise relative to the step (1 is the paper's rule); 0 is plain ascent.
     sparse_share : float
         Share of the chains that live on a few columns.
     near_share : float
         Share of the other chains that live on 10 to 150 columns that go together, of dense rows with that many.
     near_steps : int
-        Evaluations by each of these, which climb fewer ways.
+        Evaluations by each of these, which have fewer directions to go.
     polish : int
         Evaluations after that, of plain ascent that only accepts what is higher.
     max_norm : float or None
@@ -52,10 +53,10 @@ class SearchOptions:
     max_columns : int
         Sparse chains live on 1 to so many columns.
     held_out : float
-        Share of the rows that no chain climbs on: the potential there tells which point of a chain is its best, so that
-        a search that only fits its rows does not get far. 0 takes all rows for both.
+        Share of the rows that no chain ascends on: the potential there tells which point of a chain is its best, so
+        that a search that only fits its rows does not get far. 0 takes all rows for both.
     device : {"cpu", "gpu"}
-        Where to climb.
+        Where to search.
     """
 
     chains: int = 100
@@ -105,8 +106,8 @@ class Peaks:
 
 
 def search_peaks(
-    X: Any,
-    S: Any,
+    X: Rows,
+    S: Array,
     sigma: float,
     options: SearchOptions,
     seed: int,
@@ -154,17 +155,23 @@ def search_peaks(
     >>> np.abs(found.frequencies[best]).round(0)
     array([[0., 3., 0.]], dtype=float32)
     """
-    rows = _Rows.split(rows_on(X, options.device), S, options.held_out, weight)
+    rows = _SplitRows.of(rows_on(X, options.device), S, options.held_out, weight)
+    # chains on a few columns come first, then those on columns that go together: what neither takes lives on all
     few = _few_columns(rows, options, seed)
-    near = _near_columns(rows, options, seed, options.chains - _size(few))
-    n_dense = options.chains - _size(few) - _size(near)
+    near = _near_columns(rows, options, seed, options.chains - (0 if few is None else len(few.W)))
+    n_dense = options.chains - sum(len(group.W) for group in (few, near) if group is not None)
     groups = [_all_columns(rows, sigma, options, seed, n_dense, extra_starts), near, few]
-    found = [_climbed(group, options, seed) for group in groups if group is not None]
-    frequencies = np.concatenate([_written_out(group, W, X.shape[1]) for group, W, _ in found])
-    heights = np.concatenate([v for _, _, v in found])
+    frequencies, heights, supports = [], [], []
+    for group in groups:
+        if group is None:
+            continue
+        W, v = group.ascended(options, seed)
+        frequencies.append(group.on_all_columns(W, X.shape[1]))
+        heights.append(v)
+        # 1 at each column that a frequency lives on, whatever its entry there is
+        supports.append(group.on_all_columns(np.ones(group.W.shape, np.float32), X.shape[1]) > 0)
     narrow = near is not None or few is not None
-    supports = np.concatenate([_support(group, X.shape[1]) for group, _, _ in found]) if narrow else None
-    return Peaks(frequencies, heights, supports)
+    return Peaks(np.concatenate(frequencies), np.concatenate(heights), np.concatenate(supports) if narrow else None)
 
 
 def distinct_peaks(
@@ -187,6 +194,7 @@ def distinct_peaks(
         At most k positions, highest first.
     """
     norms = np.linalg.norm(frequencies.astype(np.float64), axis=1)
+    # greedily, highest first: each is compared with those that are kept
     kept: list[int] = []
     for j in np.argsort(-np.asarray(potentials), kind="stable"):
         if len(kept) == k:
@@ -243,6 +251,7 @@ def pair_potentials(potentials: np.ndarray, absolutes: np.ndarray, squares: np.n
     ndarray of shape (c,)
         At most 1.
     """
+    # sum over i != j of |s_i s_j| = (sum |s_i|)^2 - sum s_i^2, of all columns together
     pairs = np.sum(np.square(absolutes) - squares)
     return (potentials - np.sum(squares)) / max(float(pairs), np.finfo(np.float64).tiny)
 
@@ -261,32 +270,36 @@ def grown_sample(n_sampled: int, sampled: np.ndarray, verified: np.ndarray, *, m
     least : float
         The share of the sampled potential that the median peak must keep.
     """
-    held = np.median(verified) if len(verified) else 0.0
-    promised = np.median(sampled) if len(sampled) else 0.0
-    return min(most, n_sampled if held >= least * promised else 2 * n_sampled)
+    on_all = np.median(verified) if len(verified) else 0.0
+    on_sample = np.median(sampled) if len(sampled) else 0.0
+    return min(most, n_sampled if on_all >= least * on_sample else 2 * n_sampled)
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """The rows that chains climb on, and those that judge them (None: the same)."""
+class _SplitRows:
+    """The rows whose potential chains ascend, and those that judge them (None: the same).
 
-    X: Any
-    S: Any
-    judges: tuple[Any, Any] | None
+    `scale` puts potentials on the judging rows on the scale of all rows; `weight` repeats the rows of the ascent.
+    """
+
+    X: Rows
+    S: np.ndarray
+    judges: tuple[Rows, np.ndarray] | None
     scale: float = 1.0
     weight: np.ndarray | None = None
 
     @classmethod
-    def split(cls, X: Any, S: Any, held_out: float, weight: np.ndarray | None) -> _Rows:
-        """The last rows judge; potentials there are put on the scale of all rows."""
+    def of(cls, X: Rows, S: Array, held_out: float, weight: np.ndarray | None) -> _SplitRows:
+        """The last rows judge, which is any share of a sample: its rows come in the order of a hash."""
         S = np.asarray(S, dtype=np.float64)
-        n_climbed = len(S) - round(held_out * len(S))
-        if n_climbed == len(S):
+        n_ascended = len(S) - round(held_out * len(S))
+        if n_ascended == len(S):
             return cls(X, S, None, weight=weight)
-        theirs = np.abs(S[n_climbed:]).sum()
+        theirs = np.abs(S[n_ascended:]).sum()
+        # a potential is at most (sum |s|)^2
         scale = float(np.abs(S).sum() / theirs) ** 2 if theirs > 0.0 else 1.0
-        climbed = None if weight is None else weight[:n_climbed]
-        return cls(X[:n_climbed], S[:n_climbed], (X[n_climbed:], S[n_climbed:]), scale, climbed)
+        own_weight = None if weight is None else weight[:n_ascended]
+        return cls(X[:n_ascended], S[:n_ascended], (X[n_ascended:], S[n_ascended:]), scale, own_weight)
 
     @cached_property
     def scales(self) -> np.ndarray:
@@ -297,57 +310,109 @@ class _Rows:
         """W -> potentials on the held-out rows."""
         if self.judges is None:
             return None
-        look = landscape(*self.judges, columns=columns)
-        return lambda W: self.scale * look.potentials(W)
+        held_out = landscape(*self.judges, columns=columns)
+        return lambda W: self.scale * held_out.potentials(W)
 
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """Chains of one kind; they move in coordinates u = w * scale, in which steps have a length."""
+    """Chains of one kind; they move in coordinates u = w * scale, in which steps have a length.
 
-    look: Landscape
+    Parameters
+    ----------
+    landscape : Landscape
+        What they ascend.
+    judge : callable or None
+        What tells the best point of each; None is the landscape itself.
+    W : array of shape (c, d), or (c, q) with `columns`
+        Where they start.
+    stride : float
+        Length of the first step, in u.
+    n_moving : int or array of shape (c, 1)
+        Coordinates in which each chain moves.
+    scale : array of shape (c, q) or (c, 1), or 1
+    columns : ndarray of shape (c, q), int64, or None
+        The columns that each lives on, -1 for none; None is all.
+    steps : int or None
+        Evaluations by each; None is what the options say.
+    """
+
+    landscape: Landscape
     judge: Judge | None
-    W: Any
+    W: Array
     stride: float
-    n_moving: Any
-    scale: Any = 1.0
+    n_moving: int | Array
+    scale: float | Array = 1.0
     columns: np.ndarray | None = None
     steps: int | None = None
 
-    def slope(self, max_norm: float | None) -> Slope:
-        """What the chains climb."""
+    def ascended(self, options: SearchOptions, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """The best frequency that each chain visits, float32, and its potential, float64; on the host."""
+        judge, max_norm = self.judge, options.max_norm
 
-        def climb(u: Any) -> tuple[Any, Any]:
-            v, gradient = self.look(u / self.scale)
-            return v, gradient / self.scale
+        def gradient(u: Array) -> tuple[Array, Array]:
+            """v(u / scale) and its gradient in u."""
+            v, slopes = self.landscape(u / self.scale)
+            return v, slopes / self.scale
 
-        def bounded(u: Any) -> Any:
+        def bounded(u: Array) -> Array:
+            """Frequencies that are too long keep their direction."""
             if max_norm is None:
                 return u
             norms = row_norms(u / self.scale)
             return u * (max_norm / norms.clip(max_norm, None))
 
-        judge = self.judge
-        return Slope(climb, bounded, None if judge is None else lambda u: judge(u / self.scale))
+        slope = Slope(gradient, bounded, None if judge is None else lambda u: judge(u / self.scale))
+        start, steps = bounded(self.W * self.scale), self.steps or options.steps
+        if options.method == "quasi-newton":
+            quasi_newton(slope, start, steps, self.stride)
+        else:
+            langevin(slope, start, steps, self.stride, noise=self._noise(options.noise, seed))
+        if options.polish:
+            # from the best point visited, by steps as long as the last ones of the ascent were
+            polished(slope, slope.best_points, options.polish, self.stride / steps)
+        best = on_host(slope.best_points / self.scale)
+        return best.astype(np.float32), on_host(slope.best_heights).astype(np.float64)
+
+    def _noise(self, length: float, seed: int) -> Callable[[], Array] | None:
+        """Draws noise of that length in the mean for all chains; it stays in each chain's columns."""
+        if not length:
+            return None
+        xp, W, draw = array_module(self.W), self.W, normal_source(self.W, seed)
+        # q independent standard normal numbers have length sqrt(q)
+        size = xp.asarray(length / xp.sqrt(xp.asarray(self.n_moving, dtype=W.dtype)), dtype=W.dtype)
+        if self.columns is not None:
+            size = size * xp.asarray(self.columns >= 0, dtype=W.dtype)
+        return lambda: size * draw(W.shape)
+
+    def on_all_columns(self, W: np.ndarray, width: int) -> np.ndarray:
+        """Entries of the chains' columns as rows over all columns, (c, d), float32."""
+        if self.columns is None:
+            return W
+        wide = np.zeros((len(W), width), np.float32)
+        chains, slots = np.nonzero(self.columns >= 0)
+        wide[chains, self.columns[chains, slots]] = W[chains, slots]
+        return wide
 
 
 def _all_columns(
-    rows: _Rows, sigma: float, options: SearchOptions, seed: int, n_chains: int, extra: np.ndarray | None
+    rows: _SplitRows, sigma: float, options: SearchOptions, seed: int, n_chains: int, extra: np.ndarray | None
 ) -> _Group | None:
     """Chains that move in all columns."""
     if n_chains == 0 and extra is None:
         return None
-    d, look, xp = rows.X.shape[1], landscape(rows.X, rows.S), array_module(rows.X)
+    d, ascended, xp = rows.X.shape[1], landscape(rows.X, rows.S), array_module(rows.X)
     draws = stream(seed, "starts").standard_normal((options.tries * n_chains, d), dtype=np.float32)
     W = xp.asarray(draws * np.float32(np.sqrt(options.start) / sigma))
     if options.tries > 1 and n_chains:
-        W = W[_best_tries(look.potentials(W), options.tries)]
+        W = W[_best_tries(ascended.potentials(W), options.tries)]
     if extra is not None:
         W = xp.concatenate([W, xp.asarray(extra, dtype=xp.float32)])
-    return _Group(look, rows.judge(), W, options.stride * np.sqrt(d) / sigma, d)
+    # a frequency of the kernel's own law has length sqrt(d) / sigma: steps are a share of that
+    return _Group(ascended, rows.judge(), W, options.stride * np.sqrt(d) / sigma, d)
 
 
-def _few_columns(rows: _Rows, options: SearchOptions, seed: int) -> _Group | None:
+def _few_columns(rows: _SplitRows, options: SearchOptions, seed: int) -> _Group | None:
     """Chains that live on 1 to 3 columns that are not constant; None where there are none."""
     n_chains = round(options.chains * options.sparse_share)
     scales = rows.scales if n_chains else np.zeros(0)
@@ -359,18 +424,19 @@ def _few_columns(rows: _Rows, options: SearchOptions, seed: int) -> _Group | Non
     counts = generator.integers(1, width + 1, options.tries * n_chains)
     columns = np.stack([generator.choice(free, width, replace=False) for _ in counts])
     columns[np.arange(width) >= counts[:, None]] = -1
+    # coordinates in which columns are standardised: sigma, a distance over all columns, says nothing of a few
     scale = np.where(columns >= 0, scales[columns], 1.0).astype(np.float32)
     draws = generator.standard_normal(columns.shape, dtype=np.float32) * (columns >= 0)
     W = draws / (scale * np.sqrt(counts[:, None], dtype=np.float32))
     if options.tries > 1:
         best = _best_tries(landscape(rows.X, rows.S, columns=columns).potentials(xp.asarray(W)), options.tries)
         columns, W, counts, scale = columns[best], W[best], counts[best], scale[best]
-    look, moving = landscape(rows.X, rows.S, columns=columns), xp.asarray(counts[:, None])
-    judge = rows.judge(columns)
-    return _Group(look, judge, xp.asarray(W), 2.0 * options.stride, moving, xp.asarray(scale), columns)
+    ascended, judge = landscape(rows.X, rows.S, columns=columns), rows.judge(columns)
+    moving = xp.asarray(counts[:, None])
+    return _Group(ascended, judge, xp.asarray(W), 2.0 * options.stride, moving, xp.asarray(scale), columns)
 
 
-def _near_columns(rows: _Rows, options: SearchOptions, seed: int, n_others: int) -> _Group | None:
+def _near_columns(rows: _SplitRows, options: SearchOptions, seed: int, n_others: int) -> _Group | None:
     """Chains that live on columns that go together, as those over all columns do on all; None where none do."""
     n_chains = round(options.near_share * n_others)
     if n_chains == 0 or hasattr(rows.X, "toarray"):
@@ -384,57 +450,14 @@ def _near_columns(rows: _Rows, options: SearchOptions, seed: int, n_others: int)
     sigma = np.sqrt(2.0 * np.sum(np.where(columns >= 0, scales[columns] ** 2, 0.0), axis=1, keepdims=True))
     draws = stream(seed, "near starts").standard_normal(columns.shape, dtype=np.float32) * (columns >= 0)
     W = draws * (np.sqrt(options.start) / sigma).astype(np.float32)
+    # in these coordinates the first step of every chain has the same length
     scale = xp.asarray((sigma / np.sqrt(counts)).astype(np.float32))
-    look, judge = landscape(rows.X, rows.S, columns=columns), rows.judge(columns)
-    return _Group(look, judge, xp.asarray(W), options.stride, xp.asarray(counts), scale, columns, options.near_steps)
+    ascended, judge = landscape(rows.X, rows.S, columns=columns), rows.judge(columns)
+    moving = xp.asarray(counts)
+    return _Group(ascended, judge, xp.asarray(W), options.stride, moving, scale, columns, options.near_steps)
 
 
-def _best_tries(v: Any, tries: int) -> np.ndarray:
+def _best_tries(v: Array, tries: int) -> np.ndarray:
     """The position of the highest among each chain's tries, which lie next to each other."""
     heights = on_host(v).reshape(-1, tries)
     return np.arange(len(heights)) * tries + heights.argmax(axis=1)
-
-
-def _climbed(group: _Group, options: SearchOptions, seed: int) -> tuple[_Group, np.ndarray, np.ndarray]:
-    """The group, its best frequencies and their potentials, on the host."""
-    slope = group.slope(options.max_norm)
-    start, steps = slope.bounded(group.W * group.scale), group.steps or options.steps
-    if options.method == "quasi-newton":
-        quasi_newton(slope, start, steps, group.stride)
-    else:
-        langevin(slope, start, steps, group.stride, noise=_noise(group, options, seed))
-    if options.polish:
-        polished(slope, slope.best, options.polish, group.stride / steps)
-    best = on_host(slope.best / group.scale)
-    return group, best.astype(np.float32), on_host(slope.height).astype(np.float64)
-
-
-def _noise(group: _Group, options: SearchOptions, seed: int) -> Callable[[], Any] | None:
-    """Draws noise for all chains whose length is `options.noise` in the mean; it stays in each chain's columns."""
-    if not options.noise:
-        return None
-    xp, W, draw = array_module(group.W), group.W, normal_source(group.W, seed)
-    size = xp.asarray(options.noise / xp.sqrt(xp.asarray(group.n_moving, dtype=W.dtype)), dtype=W.dtype)
-    if group.columns is not None:
-        size = size * xp.asarray(group.columns >= 0, dtype=W.dtype)
-    return lambda: size * draw(W.shape)
-
-
-def _written_out(group: _Group, W: np.ndarray, width: int) -> np.ndarray:
-    """Frequencies over all columns, (c, d), float32."""
-    if group.columns is None:
-        return W
-    wide = np.zeros((len(W), width), np.float32)
-    chains, slots = np.nonzero(group.columns >= 0)
-    wide[chains, group.columns[chains, slots]] = W[chains, slots]
-    return wide
-
-
-def _size(group: _Group | None) -> int:
-    return 0 if group is None else len(group.W)
-
-
-def _support(group: _Group, width: int) -> np.ndarray:
-    if group.columns is None:
-        return np.ones((len(group.W), width), bool)
-    return _written_out(group, np.ones(group.W.shape, np.float32), width) > 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from dkl.kernels.maps import row_mapper
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 
@@ -29,10 +29,17 @@ class SearchedRows:
 
     def __init__(self) -> None:
         self._key: tuple[int, int, int] | None = None
-        self.block: Any = None
+        self._block: Block | None = None
         self.repeats = np.zeros(0)
-        self._scaled: Any = None
+        self._scaled: Rows | None = None
         self._features: list[list[np.ndarray]] = []
+
+    @property
+    def block(self) -> Block:
+        """The rows themselves."""
+        if self._block is None:
+            raise RuntimeError("no rows were drawn yet: a search was asked for before the pass of its sample")
+        return self._block
 
     def has(self, record: RowSample) -> bool:
         """Whether these are the rows of a record."""
@@ -40,12 +47,12 @@ class SearchedRows:
 
     def keep(self, record: RowSample, block: Block) -> None:
         """Take the rows of a record in place of the former ones."""
-        self._key, self.block = _key(record), block
+        self._key, self._block = _key(record), block
         # fewer rows than were asked for are all that there are; a smaller sample was drawn by the rows' weights already
         self.repeats = block.weights if block.n_rows < record.k else np.ones(block.n_rows)
         self._scaled, self._features = None, []
 
-    def scaled(self, feature_map: FeatureMap, dtype: str) -> Any:
+    def scaled(self, feature_map: FeatureMap, dtype: str) -> Rows:
         """The rows as frequencies see them."""
         if self._scaled is None:
             self._scaled = scale_rows(self.block.X, feature_map.scaler, dtype)
@@ -68,6 +75,8 @@ class SearchedRows:
         """
         K = len(coefficients)
         out = np.zeros((self.block.n_rows, K))
+        # Points come in the ranges in which searches have added them: a product of other ranges has other bits, and a
+        # resumed run, which has nothing of this in memory, has to come to the same.
         for number, (start, stop) in enumerate(pairwise(np.unique([0, *sizes]))):
             span = slice(start, stop)
             weights = coefficients[:, :, span].reshape(K, -1).T.astype(dtype)
@@ -87,11 +96,13 @@ class SearchedRows:
         """Features times weights, a tile of rows at a time; the features are kept where they are not too large."""
         X, dtype = self.block.X, weights.dtype
         nbytes = X.shape[0] * feature_map.n_features * dtype.itemsize
+        # only the next range in turn is kept, so that what is kept is a beginning of the points
         keeps = is_next and self._kept_bytes + nbytes <= _KEPT_BYTES
 
         mapped = row_mapper(X, feature_map, dtype)
 
         def of_tile(rows: slice) -> tuple[np.ndarray | None, np.ndarray]:
+            """The features of a tile, where they are kept, and their part of the scores."""
             tile = mapped(rows)
             return (tile if keeps else None), tile @ weights
 
@@ -102,8 +113,10 @@ class SearchedRows:
 
     @property
     def _kept_bytes(self) -> int:
+        """Of all features that are kept."""
         return sum(tile.nbytes for group in self._features for tile in group)
 
 
 def _key(record: RowSample) -> tuple[int, int, int]:
+    """What the rows of a sample follow from."""
     return record.k, record.seed, record.round

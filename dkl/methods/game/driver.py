@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dkl.features.feature_map import FeatureMap
 from dkl.methods.choice import block_means
 from dkl.methods.frequency_search.peak_search import distinct_peaks
 from dkl.methods.game.problem import (
@@ -22,7 +23,7 @@ from dkl.methods.game.problem import (
     candidate_map,
     dual_step,
     feasible_of,
-    last_figures,
+    last_metrics,
     opening_records,
     projection_record,
     resuming_records,
@@ -40,7 +41,7 @@ from dkl.protocols.records import Record
 
 __all__ = ["GameDriver"]
 
-# light passes of one exact projection, at most: each divides the bracket by thousands
+# passes over targets alone of one exact projection, at most: each divides the bracket by thousands
 _MOST_REDUCTIONS = 8
 
 
@@ -52,12 +53,15 @@ class GameDriver:
         return row_columns(problem, ("dual", "mean", "score"))
 
     def init(self, problem: GameProblem) -> GameState:
-        """Nothing played, or the end of the game that goes on."""
-        if problem.start is not None:
-            return _resumed(problem, problem.start)
-        K = problem.n_blocks
-        size, parts = (0, 2) if problem.pool is None else _pool_shape(problem)
-        unit = problem.rules.unit
+        """Nothing played, or the end of the game that goes on, where rounds and features leave room."""
+        K, pool, unit, last = problem.n_blocks, problem.pool, problem.rules.unit, problem.start
+        if last is not None:
+            no_room = pool is None and len(last.mass) >= problem.rules.most
+            if no_room or len(last.history) >= problem.rules.rounds:
+                return last
+            return replace(last, phase="resume", message="")
+        # in R^d nothing is answered yet; a pool has a mass for each feature from the first
+        size, parts = (0, 2) if pool is None else (pool.n_frequencies, pool.columns_a_frequency)
         return GameState(
             phase="open",
             mass=np.zeros(size),
@@ -68,8 +72,8 @@ class GameDriver:
             shifts=np.zeros((0, K)),
             found=np.zeros(K, bool),
             sample_rows=min(problem.search_rows, problem.most_rows),
-            frequencies=searched_space(problem).none if problem.pool is None else None,
-            mean_sums=None if problem.pool is None else np.zeros((size, parts, K)),
+            frequencies=searched_space(problem).none if pool is None else None,
+            mean_sums=None if pool is None else np.zeros((size, parts, K)),
         )
 
     def request(self, problem: GameProblem, state: GameState) -> Sequence[Record] | None:
@@ -84,8 +88,11 @@ class GameDriver:
             return [verify_record(problem, state)]
         if state.phase == "step":
             step = step_record(problem, state)
-            drawn = problem.pool is None and _goes_on(problem, state)
-            return [step, sample_record(problem, state, len(state.history) + 1)] if drawn else [step]
+            # rows of the next search, where rounds and features leave room for one (a gap may still end the game)
+            has_room = len(state.mass) + len(state.chosen) < problem.rules.most
+            if problem.pool is not None or not has_room or len(state.history) + 1 >= problem.rules.rounds:
+                return [step]
+            return [step, sample_record(problem, state, len(state.history) + 1)]
         return None
 
     def step(self, problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
@@ -101,7 +108,7 @@ class GameDriver:
 
     def metrics(self, problem: GameProblem, state: GameState) -> dict[str, float]:
         """Rounds, objective and gap of the last round."""
-        return last_figures(state.history)
+        return last_metrics(state.history)
 
     def stopped(self, problem: GameProblem, state: GameState, why: str) -> GameState | None:
         """The rounds that were played to their end; None before the first of them, and in the middle of one."""
@@ -114,24 +121,26 @@ class GameDriver:
         )
 
     def memory(self, problem: GameProblem, row_bytes: int) -> dict[str, int]:
-        """In R^d the rows of the search, as they came and scaled, and the climb."""
+        """In R^d the rows of the search, as they came and scaled, and the ascent."""
         if problem.pool is not None:
             return {}
-        climb = searched_space(problem).search_bytes(problem.most_rows, problem.n_candidates)
-        return {"searched rows": 2 * problem.most_rows * row_bytes, "chains that climb": climb}
+        ascent = searched_space(problem).search_bytes(problem.most_rows, problem.n_candidates)
+        return {"searched rows": 2 * problem.most_rows * row_bytes, "chains that climb": ascent}
 
     def plan(self, problem: GameProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The opening, the reductions, and the two passes of a round."""
         state = self.init(problem)
         T = problem.rules.rounds
+        # the largest of each kind of pass: a search proposes at most so many candidates, and as many for the mean
         if problem.pool is None:
             many = np.zeros((2 * problem.n_candidates, problem.n_columns), np.float32)
             state = replace(state, candidates=many)
         k = min(problem.rules.per_round, problem.rules.most)
         state = replace(state, shifts=np.zeros((1, problem.n_blocks)), step_size=1.0, step_weight=1.0)
-        chosen = replace(state, chosen=np.arange(k), answer=np.zeros((k, state.pull.shape[1], problem.n_blocks)))
+        answered = replace(state, chosen=np.arange(k), answer=np.zeros((k, state.pull.shape[1], problem.n_blocks)))
+        # an exact projection takes the reduction of the step itself and up to two more, nearly always
         reductions = ALTERNATIONS if problem.rules.projection == "alternating" else 3
-        second: list[Record] = [step_record(problem, chosen)]
+        second: list[Record] = [step_record(problem, answered)]
         if problem.pool is None:
             second.append(sample_record(problem, state, 1))
         return [
@@ -142,29 +151,19 @@ class GameDriver:
         ]
 
 
-def _pool_shape(problem: GameProblem) -> tuple[int, int]:
-    pool = problem.pool
-    return (0, 2) if pool is None else (pool.n_frequencies, pool.columns_a_frequency)
-
-
 def _opened(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
+    """After the first pass: the same dual weight everywhere, and in R^d the first candidates under it."""
     state = replace(state, total=float(results[0]["weight"]))
     if problem.pool is None:
+        # every row has the same dual weight before the projection, and so has their mean
         block: Block = results[1]
         ones = np.full((block.n_rows, problem.n_blocks), problem.rules.unit)
         state = next_candidates(problem, state, block, ones, ones)
     return _begin_projection(problem, state, results[0])
 
 
-def _resumed(problem: GameProblem, state: GameState) -> GameState:
-    """Back in play, where rounds and features leave room."""
-    no_room = problem.pool is None and len(state.mass) >= problem.rules.most
-    if no_room or len(state.history) >= problem.rules.rounds:
-        return state
-    return replace(state, phase="resume", message="")
-
-
 def _continued(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
+    """After the first pass of a game that goes on: what its last step would have found, had it not been the last."""
     if problem.pool is None:
         block: Block = results[1]
         state = next_candidates(problem, state, block, block.columns["dual"], block.columns["mean"])
@@ -183,14 +182,18 @@ def _begin_projection(problem: GameProblem, state: GameState, sums: Mapping[str,
 
 
 def _projected(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
+    """After a reduction of the projection: exact ones narrow a bracket, alternating ones add a multiplier."""
     if problem.rules.projection == "exact":
         return _narrowed(problem, state, results[0])
+    # the mean of y_i alpha_i, which Algorithm 3 subtracts to come back to the hyperplane sum_i c_i y_i alpha_i = 0
     shift = results[0]["balance"][None] / state.total
     shifts = np.concatenate([state.shifts, shift])
     return replace(state, shifts=shifts, phase="verify" if len(shifts) == ALTERNATIONS else "project")
 
 
 def _narrowed(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray]) -> GameState:
+    """With finer edges around the multipliers, or on to the candidates where all of them are exact."""
+    # the dual blocks are projected by themselves: one whose multiplier is exact waits for the others
     known = Multipliers(state.edges, state.shifts[0], state.found)
     search = keep_found(narrow(state.edges, sums, problem.upper), known)
     reductions = state.pending.get("reductions", 0) + 1
@@ -207,39 +210,55 @@ def _narrowed(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndar
 
 def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
     """Choose the answer among the verified candidates, bound the value from below, and fix the step."""
-    sums, K = results[0], problem.n_blocks
+    sums, K, rules = results[0], problem.n_blocks, problem.rules
+    # (candidates, parts, K): the frequencies' C and Q, sum_i c_i y_i alpha_i (cos, sin)(w.x_i); under the means of the
+    # dual weights in K more columns, where these were asked for
     both = sums["features"].transpose(1, 0, 2)
     features, potentials = both[..., :K], _potentials(problem, both[..., :K])
-    chosen = _answer(problem, state, potentials)
+    # The answer: the highest distinct peaks in R^d, the blocks of highest potential of a pool. The worst kernel for the
+    # dual player is the one with the largest potential, and an equal mixture of a few is nearly as bad.
+    if problem.pool is not None or state.candidates is None:
+        groups = np.arange(len(potentials)) if problem.pool is None else problem.pool.groups
+        # all features of a block have its potential: the first of each stands for it
+        _, first = np.unique(groups, return_index=True)
+        best = np.argsort(-potentials[first], kind="stable")[: rules.per_round]
+        answered = np.concatenate([np.flatnonzero(groups == block) for block in best]).astype(np.int64)
+    else:
+        room = min(rules.per_round, rules.most - len(state.mass))
+        answered = distinct_peaks(state.candidates, potentials, room)
+    # the value is at least that of any feasible dual weights against the worst of the candidates
     alpha, squares = float(sums["alpha"][:K].sum()), float(sums["squares"][:K].sum())
     lower = _value(problem, alpha, squares, potentials)
     if both.shape[2] > K:
         of_mean = _potentials(problem, both[..., K:])
         lower = max(lower, _value(problem, float(sums["alpha"][K:].sum()), float(sums["squares"][K:].sum()), of_mean))
     state = regrown(problem, state, potentials, (sums["alpha"][:K], sums["squares"][:K]))
-    size = _step_size(problem, state, features[chosen])
+    size = _step_size(problem, state, features[answered])
+    # where the multiplier of the next column is likely to be: no further than the largest move of a coordinate
+    reach = rules.unit * (rules.rate if rules.rate is not None else 1.0) + 2.0 * np.abs(state.shifts).max(initial=0.0)
     # later rounds count more: those before the dual weights have found their scale have steps and say of no use
     weight = size * (len(state.history) + 1)
     state = replace(
         state,
         phase="step",
-        chosen=chosen,
-        answer=features[chosen],
+        chosen=answered,
+        answer=features[answered],
         step_size=size,
         step_weight=weight,
         lower=max(state.lower, lower),
         mean_dual=state.mean_dual + weight * np.array([alpha, squares]),
         pending={
             **state.pending,
-            "potential": float(potentials[chosen].mean()),
-            "response": alpha - 0.5 * (problem.rules.ridge * squares + float(potentials[chosen].mean())),
+            "potential": float(potentials[answered].mean()),
+            # F(alpha, answer), what the kernel player's best response leaves of the objective
+            "response": alpha - 0.5 * (rules.ridge * squares + float(potentials[answered].mean())),
             "at_zero": float(sums["bounds"][0]) / (state.total * problem.n_blocks),
             "at_bound": float(sums["bounds"][1]) / (state.total * problem.n_blocks),
         },
     )
     if state.mean_sums is not None:
         state = replace(state, mean_sums=state.mean_sums + weight * features)
-    return _with_step_edges(problem, state)
+    return replace(state, edges=first_edges(np.zeros(K), np.full(K, reach)))
 
 
 def _potentials(problem: GameProblem, sums: np.ndarray) -> np.ndarray:
@@ -247,30 +266,18 @@ def _potentials(problem: GameProblem, sums: np.ndarray) -> np.ndarray:
     potentials = np.square(sums).sum(axis=(1, 2))
     if problem.pool is None:
         return potentials
-    groups = _pool_groups(problem, len(potentials))
+    groups = problem.pool.groups
     return block_means(potentials, groups)[groups]
-
-
-def _pool_groups(problem: GameProblem, size: int) -> np.ndarray:
-    return np.arange(size) if problem.pool is None else problem.pool.groups
-
-
-def _answer(problem: GameProblem, state: GameState, potentials: np.ndarray) -> np.ndarray:
-    """The highest distinct peaks in R^d, the blocks of highest potential of a pool."""
-    k = problem.rules.per_round
-    if problem.pool is not None or state.candidates is None:
-        groups = _pool_groups(problem, len(potentials))
-        _, first = np.unique(groups, return_index=True)
-        best = np.argsort(-potentials[first], kind="stable")[:k]
-        return np.concatenate([np.flatnonzero(groups == block) for block in best]).astype(np.int64)
-    return distinct_peaks(state.candidates, potentials, min(k, problem.rules.most - len(state.mass)))
 
 
 def _step_size(problem: GameProblem, state: GameState, answer: np.ndarray) -> float:
     """eta of this round: no coordinate moves by more than rate C / sqrt(t), or the step of theorem 4.1."""
     rules, t = problem.rules, len(state.history) + 1
+    # theorem 4.1: D / (G sqrt(t)) for the hinge, with D the diameter of the box and G the largest gradient, and C' / t
+    # for the squared hinge, whose dual is strongly concave
     n, K = state.total, problem.n_blocks
     if rules.rate is not None:
+        # |1 - y f| <= 1 + |f|, and |phi| <= 1, so that f is at most the mean length of the answer's (C, Q)
         steepest = 1.0 + float(np.sqrt(np.square(answer).sum(axis=1)).mean(axis=0).max())
         return rules.rate * rules.unit / (steepest * float(np.sqrt(t)))
     if rules.loss == "squared_hinge":
@@ -279,24 +286,31 @@ def _step_size(problem: GameProblem, state: GameState, answer: np.ndarray) -> fl
     return float(diameter / (steepest * np.sqrt(t)))
 
 
-def _with_step_edges(problem: GameProblem, state: GameState) -> GameState:
-    """Where the multiplier of the next column is likely to be: no further than the largest move."""
-    rules = problem.rules
-    reach = rules.unit * (rules.rate if rules.rate is not None else 1.0) + 2.0 * np.abs(state.shifts).max(initial=0.0)
-    return replace(state, edges=first_edges(np.zeros(problem.n_blocks), np.full(problem.n_blocks, reach)))
-
-
 def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """Book the round: the dual measure, the machine, the gap; then search again or end."""
+    """The answer joins the dual measure; then the round's machine and gap, and another search, or the end."""
     sums = results[0]
     previous = state
-    state = _booked(state)
+    # lambda gets the weight of the round, shared equally by the features of its answer; w the answer's sums with it
+    answer, share = np.asarray(state.answer), state.step_weight / len(np.asarray(state.answer))
+    if state.frequencies is None:
+        mass, pull = state.mass.copy(), state.pull.copy()
+        mass[state.chosen] += share
+        pull[state.chosen] += share * answer
+        state = replace(state, mass=mass, pull=pull)
+    else:
+        state = replace(
+            state,
+            frequencies=np.concatenate([state.frequencies, np.asarray(state.candidates)[state.chosen]]),
+            mass=np.concatenate([state.mass, np.full(len(answer), share)]),
+            pull=np.concatenate([state.pull, share * answer]),
+        )
+    state = replace(state, played=state.played + state.step_weight)
     state, upper = _bounded(problem, state, sums["losses"])
     state = _recorded(problem, state, sums, upper)
-    ended = _ending(problem, state)
-    if ended:
-        return replace(state, phase="done", message=ended)
+    if why := _why_to_stop(problem, state):
+        return replace(state, phase="done", message=why)
     if problem.pool is None:
+        # the pass has written the step to the rows' columns: the sample has those before it, and takes the same step
         block: Block = results[1]
         signs = problem.targets(block)[0]
         alpha = feasible_of(problem, previous)(block.columns["dual"], signs)
@@ -307,35 +321,20 @@ def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> 
     return _begin_projection(problem, state, sums)
 
 
-def _booked(state: GameState) -> GameState:
-    """The answer joins the dual measure with the weight of its round."""
-    answer, played = np.asarray(state.answer), state.played + state.step_weight
-    share = state.step_weight / len(answer)
-    if state.frequencies is None:
-        mass, pull = state.mass.copy(), state.pull.copy()
-        mass[state.chosen] += share
-        pull[state.chosen] += share * answer
-        return replace(state, mass=mass, pull=pull, played=played)
-    return replace(
-        state,
-        frequencies=np.concatenate([state.frequencies, np.asarray(state.candidates)[state.chosen]]),
-        mass=np.concatenate([state.mass, np.full(len(answer), share)]),
-        pull=np.concatenate([state.pull, share * answer]),
-        played=played,
-    )
-
-
 def _bounded(problem: GameProblem, state: GameState, losses: np.ndarray) -> tuple[GameState, float]:
     """The best of the machines that the pass tried, and its primal value: it bounds max F(., lambda) from above."""
     trials = trials_of(state)
+    # |w|^2 of f = sum_t sqrt(lambda_t) u_t.phi_t, whose coefficients w_t = sqrt(lambda_t) u_t are the mean response
     lengths = np.square(state.coefficients).sum(axis=(1, 2))
     used = lengths > 0.0
     norm = float((lengths[used] / state.weights[used]).sum())
+    # for each scale the best intercept of each dual block, then the best scale: |w|^2 / 2 + C sum of losses
     best = losses.argmin(axis=2)
     values = 0.5 * trials.scales**2 * norm + problem.rules.C * losses.min(axis=2).sum(axis=0)
     s = int(values.argmin())
-    moved = np.abs(np.take_along_axis(trials.intercepts, best[:, s, None], axis=1)[:, 0] - state.intercepts)
     intercepts = np.take_along_axis(trials.intercepts, best[:, s, None], axis=1)[:, 0]
+    moved = np.abs(intercepts - state.intercepts)
+    # the next pass looks further where the intercept has moved, and closer where it has not
     spread = np.clip(np.where(moved > 0.0, 1.5 * moved, 0.25 * state.spread), 1e-9, 1e9)
     pending = {**state.pending, "margin": 1.0 / max(float(trials.scales[s] * np.sqrt(norm)), 1e-300)}
     scale = float(trials.scales[s])
@@ -344,8 +343,13 @@ def _bounded(problem: GameProblem, state: GameState, losses: np.ndarray) -> tupl
 
 def _recorded(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray], upper: float) -> GameState:
     """The round's entry of the history."""
-    lower = _lower_bound(problem, state)
-    errors, held = sums["errors"], float(sums["errors"][2])
+    lower = state.lower
+    if state.mean_sums is not None:
+        # the sums of a pool are linear in the dual weights: those of their means bound the value as well
+        alpha, squares = state.mean_dual / state.played
+        potentials = _potentials(problem, state.mean_sums / state.played)
+        lower = max(lower, _value(problem, float(alpha), float(squares), potentials))
+    errors, held_out_weight = sums["errors"], float(sums["errors"][2])
     entry = {
         "round": float(len(state.history) + 1),
         "upper": upper,
@@ -360,18 +364,10 @@ def _recorded(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndar
         "sample_rows": float(state.sample_rows),
         **state.pending,
     }
-    if held > 0.0:
-        entry |= {"held_out_error": float(errors[1]) / held, "held_out_loss": float(sums["held"]) / held}
+    if held_out_weight > 0.0:
+        entry["held_out_error"] = float(errors[1]) / held_out_weight
+        entry["held_out_loss"] = float(sums["held"]) / held_out_weight
     return replace(state, history=(*state.history, entry), lower=lower, pending={})
-
-
-def _lower_bound(problem: GameProblem, state: GameState) -> float:
-    """The largest of all rounds' bounds, and on a pool of that of the mean dual weights."""
-    if state.mean_sums is None:
-        return state.lower
-    alpha, squares = state.mean_dual / state.played
-    potentials = _potentials(problem, state.mean_sums / state.played)
-    return max(state.lower, _value(problem, float(alpha), float(squares), potentials))
 
 
 def _value(problem: GameProblem, alpha: float, squares: float, potentials: np.ndarray) -> float:
@@ -379,23 +375,24 @@ def _value(problem: GameProblem, alpha: float, squares: float, potentials: np.nd
 
     `alpha` is the sum of the weights, `squares` (or a bound on it) that of their squares.
     """
+    # F(s alpha) = s sum alpha - s^2 / 2 (ridge |alpha|^2 + max_t v_t): a parabola in s
     quadratic = problem.rules.ridge * squares + float(potentials.max())
     shrunk = min(1.0, alpha / quadratic) if quadratic > 0.0 else 1.0
     return shrunk * alpha - 0.5 * shrunk**2 * quadratic
 
 
-def _goes_on(problem: GameProblem, state: GameState) -> bool:
-    """Whether rounds and features leave room for a round after this one (a gap may still end the game)."""
-    room = problem.pool is not None or len(state.mass) + len(state.chosen) < problem.rules.most
-    return len(state.history) + 1 < problem.rules.rounds and room
+def _why_to_stop(problem: GameProblem, state: GameState) -> str:
+    """The stopping rule of the game: how it has ended, with the remedy; empty while it goes on.
 
-
-def _ending(problem: GameProblem, state: GameState) -> str:
-    """How the game has ended, with the remedy; empty while it goes on."""
+    It ends at the gap `tol`, after `patience` rounds without a lower loss on the rows held out, in R^d once all
+    frequencies are found, and after `rounds` rounds.
+    """
     rules, last, gap = problem.rules, state.history[-1], _standing(state)
+    held_out = np.array([entry.get("held_out_loss", np.inf) for entry in state.history])
+    since_best = len(held_out) - 1 - int(held_out.argmin())
     if rules.tol is not None and last["relative_gap"] <= rules.tol:
         return f"reached the target gap after {len(state.history)} rounds: {gap}"
-    if rules.patience is not None and _rounds_without_gain(state) >= rules.patience:
+    if rules.patience is not None and since_best >= rules.patience:
         return f"no gain on the rows held out for {rules.patience} rounds: {gap}; a larger patience plays on"
     if problem.pool is None and len(state.mass) >= rules.most:
         return f"all {rules.most} frequencies are found: {gap}; a larger n_features plays on"
@@ -405,22 +402,19 @@ def _ending(problem: GameProblem, state: GameState) -> str:
 
 
 def _standing(state: GameState) -> str:
+    """The last gap, for the user."""
     return f"the duality gap is {100 * state.history[-1]['relative_gap']:.2g} % of the objective"
-
-
-def _rounds_without_gain(state: GameState) -> int:
-    losses = np.array([entry.get("held_out_loss", np.inf) for entry in state.history])
-    return len(losses) - 1 - int(losses.argmin())
 
 
 def machine_coefficients(state: GameState) -> tuple[np.ndarray, np.ndarray]:
     """The primal machine that bounds the gap: coef (K, n_features) on sqrt(lambda) features, and intercept (K,)."""
     used = state.mass > 0.0
+    # f = sum_t w_t.phi_t = sum_t coef_t.(sqrt(lambda_t) phi_t)
     coef = state.scale * state.coefficients[used] / np.sqrt(state.weights[used])[:, None, None]
     return coef.transpose(2, 1, 0).reshape(coef.shape[2], -1), state.intercepts
 
 
-def dual_measure(problem: GameProblem, state: GameState) -> tuple[Any, np.ndarray]:
+def dual_measure(problem: GameProblem, state: GameState) -> tuple[FeatureMap, np.ndarray]:
     """The feature map of the game's end, amplitudes sqrt(lambda), and lambda on its frequencies."""
     used = np.flatnonzero(state.mass > 0.0)
     weights = state.weights[used]

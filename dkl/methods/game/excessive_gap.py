@@ -22,7 +22,7 @@ from dkl.methods.game.problem import (
     GameProblem,
     break_accumulators,
     intercept_trials,
-    last_figures,
+    last_metrics,
     multiplier_record,
     row_columns,
 )
@@ -32,31 +32,34 @@ from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Rec
 
 __all__ = ["ExcessiveGapDriver", "group_proximal"]
 
+# of one projection, at most: each divides the bracket by thousands
 _MOST_REDUCTIONS = 8
+# the Gram matrix of the pool, float64, stays below 64 MiB
 _MOST_COLUMNS = 2_800
 
 
-def group_proximal(pull: np.ndarray, strength: float) -> np.ndarray:
-    """The w that maximises <w, pull> - |w|_(1,2)^2 / 2 - strength |w|_2^2 / 2; |w|_(1,2) is the sum of groups' lengths.
+def group_proximal(gradient: np.ndarray, strength: float) -> np.ndarray:
+    """The w that maximises <w, gradient> - |w|_(1,2)^2 / 2 - strength |w|_2^2 / 2, |w|_(1,2) the sum of all |w_t|.
 
     Parameters
     ----------
-    pull : ndarray of shape (D, ...)
+    gradient : ndarray of shape (D, ...)
         A group a row.
     strength : float
         Positive.
 
     Returns
     -------
-    ndarray of the shape of `pull`
+    ndarray of the shape of `gradient`
         Every group shrunk by the same length tau = |w|_(1,2), then divided by `strength`.
     """
-    lengths = np.sqrt(np.square(pull).reshape(len(pull), -1).sum(axis=1))
+    lengths = np.sqrt(np.square(gradient).reshape(len(gradient), -1).sum(axis=1))
+    # with the m longest groups kept, tau = sum of their lengths / (strength + m): the largest of these is consistent
     ordered = np.sort(lengths)[::-1]
     levels = np.cumsum(ordered) / (strength + np.arange(1, len(ordered) + 1))
     tau = levels.max(initial=0.0)
     kept = np.maximum(lengths - tau, 0.0) / (strength * np.maximum(lengths, np.finfo(np.float64).tiny))
-    return pull * kept.reshape(-1, *(1,) * (pull.ndim - 1))
+    return gradient * kept.reshape(-1, *(1,) * (gradient.ndim - 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +173,7 @@ class ExcessiveGapDriver:
 
     def metrics(self, problem: GameProblem, state: ExcessiveGapState) -> dict[str, float]:
         """Rounds, objective and gap of the last round."""
-        return last_figures(state.history)
+        return last_metrics(state.history)
 
     def stopped(self, problem: GameProblem, state: ExcessiveGapState, why: str) -> ExcessiveGapState | None:
         """The iterations that came to their end; None before the first of them, and in the middle of one."""
@@ -196,6 +199,7 @@ class ExcessiveGapDriver:
 
 
 def _pool(problem: GameProblem) -> FeatureMap:
+    """The finite set of features; ValueError where the technique cannot play on it."""
     if problem.rules.projection != "exact":
         raise ValueError("dynamics='excessive-gap' needs projection='exact': its condition does not survive another")
     if problem.pool is None:
@@ -217,6 +221,7 @@ def _pool(problem: GameProblem) -> FeatureMap:
 
 
 def _lengths(w: np.ndarray) -> np.ndarray:
+    """|w_t| of each feature, (D,)."""
     return np.sqrt(np.square(w).sum(axis=(1, 2)))
 
 
@@ -226,6 +231,7 @@ def _columns(w: np.ndarray) -> np.ndarray:
 
 
 def _norm_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
+    """The Gram matrix of the whole pool, whose largest eigenvalue is |A|^2."""
     pool = _pool(problem)
     width = pool.n_features
     operands = {"targets": problem.targets, "feature_map": pool, "dtype": problem.dtype}
@@ -237,23 +243,21 @@ def _norm_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
     return BlockSum("game: norm", gram_block, accumulators, operands, cost)
 
 
-def _smoothed(problem: GameProblem, state: ExcessiveGapState) -> Smoothed:
-    """What the score pass makes of a row: the answer to w, or a step from the point between along the gradient."""
-    ridge = problem.rules.ridge
-    if state.move == "ascend":
-        steepness = state.norm / state.smoothing[0]
-        return Smoothed(steepness / (steepness + ridge), 1.0 / (steepness + ridge))
-    return Smoothed(0.0, 1.0 / (state.smoothing[1] + ridge))
-
-
 def _score_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
-    K = problem.n_blocks
+    """The pass that scores rows with `point`, and makes of each what is projected next."""
+    K, ridge = problem.n_blocks, problem.rules.ridge
+    # the answer to w: the alpha that maximises 1'alpha - <alpha, A w> - (mu_2 + ridge) / 2 |alpha|^2 before the box
+    smoothed = Smoothed(0.0, 1.0 / (state.smoothing[1] + ridge))
+    if state.move == "ascend":
+        # a gradient step from the point between, whose smoothed objective has curvature |A|^2 / mu_1
+        steepness = state.norm / state.smoothing[0]
+        smoothed = Smoothed(steepness / (steepness + ridge), 1.0 / (steepness + ridge))
     operands = {
         "targets": problem.targets,
         "upper": problem.upper,
         "feature_map": _pool(problem),
         "coefficients": _columns(state.point),
-        "smoothed": _smoothed(problem, state),
+        "smoothed": smoothed,
         "edges": state.edges,
         "trials": intercept_trials(state.intercepts, state.spread),
         "loss": problem.rules.loss,
@@ -271,7 +275,9 @@ def _score_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
 
 
 def _sum_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
+    """The pass that projects, takes the features' sums, and mixes the projected weights into a column of alpha."""
     pool, K = _pool(problem), problem.n_blocks
+    # how much of the projected weights the column gets: all of them, or tau beside 1 - tau of the pair's
     share = {"start": 1.0, "primal": state.step, "respond": state.step, "ascend": 1.0}[state.move]
     target = "hat" if state.move == "respond" else "mean"
     operands = {
@@ -293,6 +299,7 @@ def _sum_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
 
 
 def _cost(rows: int, columns: int, *, problem: GameProblem) -> Cost:
+    """Of mapping rows to the whole pool and multiplying the features with a column a dual block."""
     pool, K = _pool(problem), problem.n_blocks
     each = 2.0 * columns * pool.n_frequencies + pool.n_features * (SINCOS_FLOPS + 2.0 * K)
     return Cost(rows * each, 16 * pool.n_features * (2_048 + K) + 200 * rows * K + pool.projection.nbytes)
@@ -300,6 +307,7 @@ def _cost(rows: int, columns: int, *, problem: GameProblem) -> Cost:
 
 def _measured(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
     """|A|^2 from the Gram matrix, and mu_1, mu_2 such that the first pair keeps the excessive gap."""
+    # |A|^2 is the largest eigenvalue of A'A: signs y_i do not change the Gram matrix of the features
     norm = max(float(np.linalg.eigvalsh(sums["gram"])[-1]), np.finfo(np.float64).tiny)
     classes = sums["classes"]
     total = float(classes[:, 0].sum())
@@ -314,10 +322,12 @@ def _measured(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str,
 
 def _scored(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
     """The upper bound of the machine that was scored, and the first reduction of the projection."""
+    # |w|_(1,2)^2 / 2 + C sum of losses, at the best of the intercepts that were tried
     value = 0.5 * float(_lengths(state.point).sum()) ** 2 + problem.rules.C * float(sums["losses"].min(axis=2).sum())
     trials = intercept_trials(state.intercepts, state.spread).intercepts
     best = np.take_along_axis(trials, sums["losses"][:, 0].argmin(axis=1)[:, None], axis=1)[:, 0]
     moved = np.abs(best - state.intercepts)
+    # the intercepts follow the machine of each dual step, and the best one
     if state.move == "respond" or value < state.upper:
         spread = np.clip(np.where(moved > 0.0, 1.5 * moved, 0.25 * state.spread), 1e-9, 1e9)
         state = replace(state, intercepts=best, spread=spread)
@@ -328,6 +338,7 @@ def _scored(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, n
 
 
 def _narrowed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
+    """With finer edges around the multipliers, or on to the sums where all of them are exact."""
     known = Multipliers(state.edges, state.shifts[0], state.found)
     search = keep_found(narrow(state.edges, sums, problem.upper), known)
     done = bool(search.found.all()) or state.reductions >= _MOST_REDUCTIONS
@@ -343,27 +354,38 @@ def _narrowed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str,
 
 
 def _summed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
+    """The move that the sums were for, and whether it ends an iteration."""
+    # (D, parts, K): A' alpha of the projected weights
     answer = sums["features"].transpose(1, 0, 2)
-    after = {"start": _after_start, "primal": _after_primal, "respond": _after_response, "ascend": _after_ascent}
     reach = np.maximum(2.0 * np.abs(state.shifts[0]), problem.rules.unit)
     state = replace(state, phase="score", edges=first_edges(np.zeros(problem.n_blocks), reach))
     move = state.move
-    state = after[move](problem, state, answer)
+    if move == "start":
+        # the first pair: alpha answers w = 0, and w is a step from there along the sums of alpha
+        primal = group_proximal(answer, state.norm / (state.smoothing[1] + problem.rules.ridge))
+        state = _toward_primal(problem, replace(state, primal=primal, dual_sums=answer))
+    elif move == "primal":
+        state = _after_primal(problem, state, answer)
+    elif move == "respond":
+        state = _after_response(problem, state, answer)
+    else:
+        # a dual step has shrunk mu_2 by 1 - tau; the next iteration begins
+        smoothing = state.smoothing * np.array([1.0, 1.0 - state.step])
+        state = _toward_primal(problem, replace(state, dual_sums=answer, smoothing=smoothing))
     if move != "respond":
         total, squares = float(sums["alpha"].sum()), float(sums["squares"].sum())
         state = replace(state, bounds=sums["bounds"], dual_total=total, dual_squares=squares)
-        state = replace(state, lower=max(state.lower, _dual_value(problem, state)))
+        # the dual value of s alpha, 0 <= s <= 1: a parabola in s, s sum alpha - s^2 / 2 (ridge |alpha|^2 + max_t v_t)
+        quadratic = problem.rules.ridge * squares + float(np.square(state.dual_sums).sum(axis=(1, 2)).max())
+        shrunk = min(1.0, total / quadratic) if quadratic > 0.0 else 1.0
+        state = replace(state, lower=max(state.lower, shrunk * total - 0.5 * shrunk**2 * quadratic))
     return _recorded(problem, state) if move == "ascend" else state
-
-
-def _after_start(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
-    primal = group_proximal(answer, state.norm / (state.smoothing[1] + problem.rules.ridge))
-    return _toward_primal(problem, replace(state, primal=primal, dual_sums=answer))
 
 
 def _toward_primal(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapState:
     """Begin a primal step: the point between the pair's w and the answer to its alpha."""
     tau = _step(problem, state)
+    # w of largest smoothed gain against alpha: argmax <w, A' alpha> - |w|_(1,2)^2 / 2 - mu_1 |w|^2 / 2
     reply = group_proximal(state.dual_sums, state.smoothing[0])
     return replace(state, move="primal", step=tau, point=(1.0 - tau) * state.primal + tau * reply)
 
@@ -371,6 +393,7 @@ def _toward_primal(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveG
 def _after_primal(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
     """mu_1 shrinks; then begin a dual step with the answer to the new w."""
     tau, steepness = state.step, state.norm / (state.smoothing[1] + problem.rules.ridge)
+    # a proximal step from the point between, in the place of the gradient mapping of a smooth term
     primal = group_proximal(steepness * state.point + answer, steepness)
     dual_sums = (1.0 - tau) * state.dual_sums + tau * answer
     smoothing = state.smoothing * np.array([1.0 - tau, 1.0])
@@ -381,28 +404,17 @@ def _after_primal(problem: GameProblem, state: ExcessiveGapState, answer: np.nda
 def _after_response(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
     """The point between on the dual side is known: answer it, and let alpha ascend from it."""
     tau = state.step
+    # A' alpha is linear: the sums of a mixture are the mixture of the sums, and no pass is needed for it
     hat_sums = (1.0 - tau) * state.dual_sums + tau * answer
     reply = group_proximal(hat_sums, state.smoothing[0])
     primal = (1.0 - tau) * state.primal + tau * reply
     return replace(state, move="ascend", hat_sums=hat_sums, point=reply, primal=primal)
 
 
-def _after_ascent(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
-    """mu_2 shrinks; the next iteration begins."""
-    smoothing = state.smoothing * np.array([1.0, 1.0 - state.step])
-    return _toward_primal(problem, replace(state, dual_sums=answer, smoothing=smoothing))
-
-
 def _step(problem: GameProblem, state: ExcessiveGapState) -> float:
     """The largest tau with tau^2 / (1 - tau) <= mu_1 (mu_2 + ridge) / |A|^2: the excessive gap stays."""
     q = float(state.smoothing[0] * (state.smoothing[1] + problem.rules.ridge)) / state.norm
     return float(0.5 * (np.sqrt(q * q + 4.0 * q) - q))
-
-
-def _dual_value(problem: GameProblem, state: ExcessiveGapState) -> float:
-    quadratic = problem.rules.ridge * state.dual_squares + float(np.square(state.dual_sums).sum(axis=(1, 2)).max())
-    shrunk = min(1.0, state.dual_total / quadratic) if quadratic > 0.0 else 1.0
-    return shrunk * state.dual_total - 0.5 * shrunk**2 * quadratic
 
 
 def _recorded(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapState:
@@ -437,11 +449,13 @@ def _recorded(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapSta
 
 
 def _standing(state: ExcessiveGapState) -> str:
+    """The last gap, for the user."""
     return f"the duality gap is {100 * state.history[-1]['relative_gap']:.2g} % of the objective, certified"
 
 
 def norm_machine(problem: GameProblem, state: ExcessiveGapState) -> tuple[FeatureMap, np.ndarray, np.ndarray]:
     """The feature map with amplitudes sqrt(lambda), lambda on its features, and coef (K, n_features) of the machine."""
+    # lambda_t = |w_t| / sum |w|: the kernel measure for which sum |w_t|^2 / lambda_t is |w|_(1,2)^2
     weights = state.weights
     used = np.flatnonzero(weights > 0.0)
     amplitudes = np.sqrt(weights[used])

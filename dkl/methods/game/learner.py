@@ -266,8 +266,8 @@ class GameSolver:
             parts = coef.reshape(len(coef), feature_map.columns_a_frequency, -1)[:, :, heaviest]
             coef = parts.reshape(len(coef), -1) * np.sqrt(share)
             feature_map = feature_map.take(heaviest, np.sqrt(weights))
-        place, folder = self._place
-        kept = KeptColumns(RowColumns.open(place, rows.dataset.source), folder)
+        store, folder = self._place
+        kept = KeptColumns(RowColumns.open(store, rows.dataset.source), folder)
         dual = kept.lazy("mean")
         return {
             "feature_map_": feature_map,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -29,7 +28,9 @@ from dkl.solvers.losses import loss_of
 
 Phase = Literal["open", "resume", "project", "verify", "step", "done"]
 
+# machines that a pass tries around the best so far: every scale with every intercept
 N_SCALES, N_INTERCEPTS = 5, 9
+# of box and hyperplane, in the paper's projection (Algorithm 3)
 ALTERNATIONS = 10
 _TILE_BYTES = 16 << 20
 
@@ -79,6 +80,7 @@ class GameRules:
 
     @property
     def ridge(self) -> float:
+        """1 / C', the factor of |alpha|^2 / 2 in the dual; 0 for the hinge."""
         return 1.0 / self.curvature
 
     @property
@@ -129,6 +131,7 @@ class GameProblem:
     most_rows: int = 100_000
     n_candidates: int = 100
     dtype: str = "float32"
+    # of the dynamics that go on: a GameState, or an ExcessiveGapState
     start: Any = None
 
     @property
@@ -138,6 +141,7 @@ class GameProblem:
 
     @property
     def upper(self) -> float:
+        """The upper end of the box of the dual weights."""
         return self.rules.upper(self.total_weight)
 
 
@@ -156,7 +160,8 @@ class GameState:
     mass : ndarray of shape (m,)
         Of each frequency (of the pool, or of those answered): the sum of p / k over the rounds that answered it.
     pull : ndarray of shape (m, parts, K)
-        The same sum of p / k times (C, Q), the frequency's sums at that round's dual weights.
+        The same sum of p / k times (C, Q), the frequency's sums at that round's dual weights: the gradient of the
+        kernel player's objective in the frequency's weights.
     mean_sums : ndarray of shape (D, parts, K) or None
         Of the pool at the mean dual weights, times `played`.
     mean_dual : ndarray of shape (2,)
@@ -239,6 +244,7 @@ def searched_space(problem: GameProblem) -> FrequencySpace:
 
 def opening_records(problem: GameProblem, state: GameState) -> list[Any]:
     """The first numbers that are projected, C for every row; in R^d, a sample of rows to search on."""
+    # every row starts at the scale of a dual weight, as do those of a machine that separates nothing
     operands = {
         "targets": problem.targets,
         "upper": problem.upper,
@@ -268,6 +274,7 @@ def sample_record(
 def projection_record(problem: GameProblem, state: GameState) -> BlockSum:
     """One reduction towards the projection; reads no rows."""
     if problem.rules.projection == "alternating":
+        # each alternation needs one number a dual block: the mean of y_i alpha_i after the box
         operands = {"targets": problem.targets, "feasible": feasible_of(problem, state)}
         accumulators = {"balance": Accumulator((problem.n_blocks,))}
         return BlockSum("game: balance", balance_block, accumulators, operands, reads=("dual",), needs_x=False)
@@ -285,6 +292,7 @@ def verify_record(problem: GameProblem, state: GameState) -> BlockSum:
     """The candidates' sums on all rows under the dual weights."""
     candidates = candidates_of(problem, state)
     parts, size = candidates.columns_a_frequency, candidates.n_frequencies
+    # columns of weights: one a dual block, and as many again where the means of the dual weights are verified too
     K = problem.n_blocks * (1 + checks_mean(problem, state))
     operands = {
         "targets": problem.targets,
@@ -308,8 +316,7 @@ def verify_record(problem: GameProblem, state: GameState) -> BlockSum:
 
 def step_record(problem: GameProblem, state: GameState) -> BlockSum:
     """The dual step along the round's answer, and how good the mean machine is."""
-    chosen = answer_map(problem, state)
-    K = problem.n_blocks
+    answer, K = answer_map(problem, state), problem.n_blocks
     operands = {
         "targets": problem.targets,
         "feasible": feasible_of(problem, state),
@@ -318,8 +325,14 @@ def step_record(problem: GameProblem, state: GameState) -> BlockSum:
         "trials": trials_of(state),
         "loss": problem.rules.loss,
     }
+
+    def cost(rows: int, columns: int) -> Cost:
+        mapped, machines = _map_cost(rows, columns, answer, K), 6.0 * K * N_SCALES * N_INTERCEPTS
+        return Cost(mapped.flops + rows * machines, mapped.scratch_bytes + 160 * rows * K)
+
     accumulators = {
         "losses": Accumulator((K, N_SCALES, N_INTERCEPTS)),
+        # the weight of rows that the machine gets wrong, of those held out too, and the weight of these
         "errors": Accumulator((3,)),
         "held": Accumulator(()),
         "gradient": Accumulator((1,)),
@@ -331,7 +344,7 @@ def step_record(problem: GameProblem, state: GameState) -> BlockSum:
         step_block,
         accumulators,
         operands,
-        partial(_step_cost, chosen=chosen, n_blocks=K),
+        cost,
         reads=columns,
         writes=dict.fromkeys(columns, "float64"),
     )
@@ -342,6 +355,8 @@ def checks_mean(problem: GameProblem, state: GameState) -> bool:
 
     A pool's sums are linear in the dual weights, so that its mean needs no look.
     """
+    # the bound at the mean is what the gap of theorem 4.1 is about; searching for it costs as much as a round's search,
+    # so that it is looked at where the game may end
     is_last = len(state.history) + 1 >= problem.rules.rounds
     return problem.pool is None and len(state.history) > 0 and (is_last or problem.rules.tol is not None)
 
@@ -363,15 +378,18 @@ def answer_map(problem: GameProblem, state: GameState) -> FeatureMap:
 
 def dual_step(problem: GameProblem, state: GameState) -> DualStep:
     """The step along this round's answer: all cosines, then all sines, equally weighted."""
+    # f_i = mean over the answer of C cos(w.x_i) + Q sin(w.x_i), of which y_i f_i is the gradient of the potential / 2
     answer = _known(state.answer)
     coefficients = answer.transpose(1, 0, 2).reshape(-1, problem.n_blocks) / len(answer)
     share = state.step_weight / (state.played + state.step_weight)
-    chosen = answer_map(problem, state)
-    return DualStep(chosen, coefficients, state.step_size, share, problem.rules.ridge, problem.dtype)
+    return DualStep(
+        answer_map(problem, state), coefficients, state.step_size, share, problem.rules.ridge, problem.dtype
+    )
 
 
 def trials_of(state: GameState) -> Trials:
     """The best machine so far first, and others around it."""
+    # of 5 scales and 9 intercepts the losses of all 45 machines come from one pass; the best moves over rounds
     around = intercept_trials(state.intercepts, state.spread)
     return replace(around, scales=state.scale * np.array([1.0, 0.8, 1.25, 0.5, 1.6]))
 
@@ -382,7 +400,7 @@ def intercept_trials(intercepts: np.ndarray, spread: np.ndarray) -> Trials:
     return Trials(np.ones(1), intercepts[:, None] + spread[:, None] * moves)
 
 
-def last_figures(history: Sequence[dict[str, float]]) -> dict[str, float]:
+def last_metrics(history: Sequence[dict[str, float]]) -> dict[str, float]:
     """What a person who waits wants to know of the last round."""
     if not history:
         return {}
@@ -391,25 +409,21 @@ def last_figures(history: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _known(value: np.ndarray | None) -> np.ndarray:
+    """An array that an earlier phase has set."""
     if value is None:
         raise ValueError("the game has no candidates yet: a pass came out of turn")
     return value
 
 
 def break_accumulators(problem: GameProblem) -> dict[str, Accumulator]:
-    """Of `dkl.methods.game.sums.breakpoint_sums`."""
+    """Of `dkl.methods.game.sums.breakpoint_sums`: a bin before, between and after the edges."""
     K, size = problem.n_blocks, N_EDGES + 1
     sums = {name: Accumulator((K, size)) for name in ("slopes", "moments", "breaks")}
     return {**sums, "positive": Accumulator((K,)), "ends": Accumulator((2, K), combine="max")}
 
 
 def _map_cost(rows: int, columns: int, feature_map: FeatureMap, K: int) -> Cost:
+    """Of mapping rows and multiplying the features with K columns of weights."""
     each = 2.0 * columns * feature_map.n_frequencies + feature_map.n_features * (SINCOS_FLOPS + 2.0 * K)
     scratch = 16 * feature_map.n_features * K + 40 * rows * K + feature_map.projection.nbytes + _TILE_BYTES
     return Cost(rows * each, scratch)
-
-
-def _step_cost(rows: int, columns: int, *, chosen: FeatureMap, n_blocks: int) -> Cost:
-    mapped = _map_cost(rows, columns, chosen, n_blocks)
-    machines = 6.0 * n_blocks * N_SCALES * N_INTERCEPTS
-    return Cost(mapped.flops + rows * machines, mapped.scratch_bytes + 160 * rows * n_blocks)

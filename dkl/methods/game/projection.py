@@ -12,9 +12,11 @@ from dkl.methods.game.sums import breakpoint_sums, feasible
 
 Projection = Literal["exact", "alternating"]
 
+# trial multipliers of a reduction, a dual block
 N_EDGES = 1024
 # of the bracket's width, on both sides of where a straight line puts the root
 _CLOSE = 0.5 ** np.arange(1, 45)
+# in memory, where a reduction costs little
 _MOST_REDUCTIONS = 60
 
 
@@ -59,8 +61,8 @@ def narrow(edges: np.ndarray, sums: Mapping[str, np.ndarray], upper: float) -> M
     -------
     Multipliers
     """
-    made = [
-        _narrow_one(
+    blocks = [
+        _narrow_block(
             edges[k],
             {name: s[..., k, :] for name, s in sums.items() if s.ndim == 2 and name != "ends"},
             upper * sums["positive"][k],
@@ -69,24 +71,28 @@ def narrow(edges: np.ndarray, sums: Mapping[str, np.ndarray], upper: float) -> M
         for k in range(len(edges))
     ]
     return Multipliers(
-        edges=np.stack([one[0] for one in made]),
-        values=np.array([one[1] for one in made]),
-        found=np.array([one[2] for one in made]),
+        edges=np.stack([finer for finer, _, _ in blocks]),
+        values=np.array([multiplier for _, multiplier, _ in blocks]),
+        found=np.array([is_exact for _, _, is_exact in blocks]),
     )
 
 
-def _narrow_one(
+def _narrow_block(
     edges: np.ndarray, sums: Mapping[str, np.ndarray], target: float, ends: np.ndarray
 ) -> tuple[np.ndarray, float, bool]:
-    """Next edges, the multiplier, and whether it is exact."""
+    """Next edges of one dual block, its multiplier, and whether that is exact."""
+    # g(mu) = sum_i c_i clip(mu - l_i, 0, upper) at the edges, from slopes and moments of the breakpoints before each
     slopes, moments = np.cumsum(sums["slopes"])[:-1], np.cumsum(sums["moments"])[:-1]
     heights = slopes * edges - moments
-    place = int(np.searchsorted(np.maximum.accumulate(heights), target))
-    low = (-ends[0], 0.0, 0.0) if place == 0 else (edges[place - 1], heights[place - 1], slopes[place - 1])
-    high = (ends[1], np.inf) if place == len(edges) else (edges[place], heights[place])
-    if sums["breaks"][place] == 0 or not np.isfinite(ends).all():
+    # the bin in which g comes to c_+ upper; g is monotone but for rounding
+    j = int(np.searchsorted(np.maximum.accumulate(heights), target))
+    low = (-ends[0], 0.0, 0.0) if j == 0 else (edges[j - 1], heights[j - 1], slopes[j - 1])
+    high = (ends[1], np.inf) if j == len(edges) else (edges[j], heights[j])
+    if sums["breaks"][j] == 0 or not np.isfinite(ends).all():
+        # without a breakpoint inside the function is a straight line there, and its root is exact
         root = low[0] + (target - low[1]) / low[2] if low[2] > 0.0 else low[0]
         return edges, float(root), True
+    # regula falsi: the next edges are densest around where a straight line across the bin puts the root
     start, stop = float(low[0]), float(max(high[0], low[0]))
     rise = high[1] - low[1]
     share = (target - low[1]) / rise if np.isfinite(rise) and rise > 0.0 else 0.5
@@ -97,6 +103,7 @@ def _narrow_one(
 
 
 def _edges(start: float, stop: float, guess: float) -> np.ndarray:
+    """Edges of a bracket: even ones, and ever closer ones on both sides of a guess."""
     close = (stop - start) * _CLOSE
     # a breakpoint that is an end of the bracket is not inside: the last edge but one keeps it out
     inner = np.concatenate([guess - close, [guess], guess + close, [start, np.nextafter(stop, -np.inf), stop]])

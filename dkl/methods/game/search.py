@@ -20,11 +20,13 @@ def next_candidates(
     signs, weight, _ = problem.targets(block)
     # the sample is drawn by the rows' own weights: what is left is the classes' factor
     factor = (weight / block.weights)[:, None]
+    # the column "dual" is not yet projected, and the multipliers of all rows come with later passes
     alpha, _ = project_dual(values, signs, factor[:, 0], problem.upper)
     candidates, promised = _peaks(problem, block, signs * alpha * factor, len(state.history))
     if checks_mean(problem, state):
         others, _ = _peaks(problem, block, signs * mean * factor, len(state.history))
         candidates = np.concatenate([candidates, others])
+        # candidates under the mean weights judge no sample: they come last wherever the best are looked for
         promised = np.concatenate([promised, np.full(len(others), -1.0)])
     return replace(state, candidates=candidates, promised=promised)
 
@@ -32,6 +34,7 @@ def next_candidates(
 def _peaks(problem: GameProblem, block: Block, S: np.ndarray, round: int) -> tuple[np.ndarray, np.ndarray]:
     """Frequencies and their pair potentials on the sample, highest first."""
     space, totals, squares = searched_space(problem), np.abs(S).sum(axis=0), np.square(S).sum(axis=0)
+    # v <= sum_k (sum_i |S_ik|)^2, so that no potential of S / norm is above 1
     norm = max(float(np.sqrt(np.square(totals).sum())), np.finfo(np.float64).tiny)
     X = scale_rows(block.X, space.feature_map(space.none).scaler, problem.dtype)
     points, potentials = space.search(X, S / norm, problem.n_candidates, problem.seed + 7919 * (round + 1))

@@ -12,6 +12,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import on_host
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import feature_sums
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import HINGES
 
@@ -19,6 +20,7 @@ __all__ = ["breakpoint_sums", "feasible", "primal_losses", "row_scores"]
 
 GameLoss = Literal["hinge", "squared_hinge"]
 
+# rows that are mapped at once
 _TILE_ROWS = 2048
 
 
@@ -50,8 +52,9 @@ class GameTargets:
         classes = np.arange(self.n_classes) if self.n_classes > 2 else np.array([1])
         signs = np.where(codes[:, None] == classes, 1.0, -1.0)
         weight = block.weights if self.class_weight is None else block.weights * self.class_weight[codes]
-        held = np.zeros(len(codes), bool) if self.held_out is None else self.held_out(block.held_with)
-        return signs, np.where(held, 0.0, weight), np.where(held, weight, 0.0)
+        # rows held out stay in the row columns, with weight 0 in every sum of the game
+        is_out = np.zeros(len(codes), bool) if self.held_out is None else self.held_out(block.held_with)
+        return signs, np.where(is_out, 0.0, weight), np.where(is_out, weight, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +130,7 @@ def breakpoint_sums(
         "positive" (K,): c_+. "ends" (2, K): the largest of -l_i and of l_i + upper.
     """
     K = values.shape[1]
+    # where a row leaves one end of the box and where it comes to the other, as mu grows
     low = np.where(signs > 0.0, values - upper, -values)
     points = np.concatenate([low, low + upper])
     change = np.concatenate([weight, -weight])
@@ -134,11 +138,12 @@ def breakpoint_sums(
     size = edges.shape[1] + 1
     sums = {name: np.zeros((K, size)) for name in ("slopes", "moments", "breaks")}
     for k in range(K):
-        place = np.searchsorted(edges[k], points[:, k], side="left")
-        sums["slopes"][k] = np.bincount(place, change, size)
-        sums["moments"][k] = np.bincount(place, change * points[:, k], size)
-        sums["breaks"][k] = np.bincount(place, counted, size)
+        bins = np.searchsorted(edges[k], points[:, k], side="left")
+        sums["slopes"][k] = np.bincount(bins, change, size)
+        sums["moments"][k] = np.bincount(bins, change * points[:, k], size)
+        sums["breaks"][k] = np.bincount(bins, counted, size)
     sums["positive"] = weight @ (signs > 0.0)
+    # the outermost breakpoints of rows that play bracket every multiplier; -inf where no row of the block plays
     played = np.where(weight[:, None] > 0.0, low, np.nan)
     sums["ends"] = np.full((2, K), -np.inf)
     if (weight > 0.0).any():
@@ -146,7 +151,7 @@ def breakpoint_sums(
     return sums
 
 
-def row_scores(X: Any, feature_map: FeatureMap, coefficients: np.ndarray, dtype: str = "float32") -> np.ndarray:
+def row_scores(X: Rows, feature_map: FeatureMap, coefficients: np.ndarray, dtype: str = "float32") -> np.ndarray:
     """sum_j phi_j(x_i) coefficients[j, k] for each row: float64 of shape (n, K), a tile of mapped rows at a time.
 
     Parameters
@@ -188,6 +193,7 @@ def primal_losses(
         for s, scale in enumerate(trials.scales):
             margin = signs[:, k] * scores[:, k] * scale
             for b in range(B):
+                # 1 - y (scale f + b): the loss of a margin is a function of its slack
                 slack = 1.0 - margin - signs[:, k] * trials.intercepts[k, b]
                 losses[k, s, b] = weight @ HINGES[loss].of_slack(slack)
     return losses
@@ -233,7 +239,7 @@ class DualStep:
     ridge: float = 0.0
     dtype: str = "float32"
 
-    def __call__(self, X: Any, alpha: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, X: Rows, alpha: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """alpha + eta gradient, not yet feasible, and f: both (n, K)."""
         scores = row_scores(X, self.feature_map, self.coefficients, self.dtype)
         return alpha + self.size * (1.0 - signs * scores - self.ridge * alpha), scores
@@ -271,6 +277,7 @@ def verify_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     """
     signs, weight, _ = operands["targets"](block)
     alpha = operands["feasible"](block.columns["dual"], signs)
+    # how many rows are at either end of the box: no support vectors, and bounded ones
     bounds = np.stack([weight @ (alpha <= 0.0), weight @ (alpha >= operands["feasible"].upper)])
     if operands["checks_mean"]:
         alpha, signs = np.hstack([alpha, block.columns["mean"]]), np.hstack([signs, signs])
@@ -302,6 +309,7 @@ def gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
     """
     signs, weight, _ = operands["targets"](block)
     feature_map = operands["feature_map"]
+    # in float64: the largest eigenvalue of this matrix is divided by, and may not be too small
     gram = np.zeros((feature_map.n_features, feature_map.n_features))
     for start in range(0, block.n_rows, _TILE_ROWS):
         rows = slice(start, min(start + _TILE_ROWS, block.n_rows))
@@ -320,6 +328,7 @@ def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     scores = row_scores(block.X, operands["feature_map"], operands["coefficients"], operands["dtype"])
     smoothed: Smoothed = operands["smoothed"]
     trials: Trials = operands["trials"]
+    # the gradient of 1'alpha - <alpha, A w> in alpha is 1 - y f
     values = smoothed.keep * block.columns["hat"] + smoothed.size * (1.0 - signs * scores)
     return {
         "dual": values,
@@ -335,7 +344,9 @@ def sum_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
     Operands: "targets", "feasible", "candidates", "dtype", "share", "target".
     """
     signs, weight, _ = operands["targets"](block)
+    # rows of weight 0 have no part in any sum, and get no dual weight that a user would see
     alpha = operands["feasible"](block.columns["dual"], signs) * (weight > 0.0)[:, None]
+    # (1 - tau) alpha_pair + tau alpha: the point between, or the new pair
     mixed = (1.0 - operands["share"]) * block.columns["mean"] + operands["share"] * alpha
     bounds = np.stack([weight @ (mixed <= 0.0), weight @ (mixed >= operands["feasible"].upper)])
     return {
@@ -352,10 +363,12 @@ def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
 
     Operands: "targets", "feasible", "step" (DualStep), "edges", "trials" (Trials), "loss".
     """
-    signs, weight, held = operands["targets"](block)
+    signs, weight, held_out = operands["targets"](block)
     step: DualStep = operands["step"]
     alpha = operands["feasible"](block.columns["dual"], signs)
     values, scores = step(block.X, alpha, signs)
+    # Means over the rounds, weighted by t eta: their regret bounds the gap. The mean of the scores is the score of the
+    # mean machine, so that no pass has to map rows to all features of the game again.
     played = alpha * (weight > 0.0)[:, None]
     mean = (1.0 - step.share) * block.columns["mean"] + step.share * played
     total = (1.0 - step.share) * block.columns["score"] + step.share * scores
@@ -366,8 +379,8 @@ def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
         "mean": mean,
         "score": total,
         "losses": primal_losses(total, signs, weight, trials, loss=operands["loss"]),
-        "errors": np.array([weight @ _wrong(first, signs), held @ _wrong(first, signs), held.sum()]),
-        "held": np.array(held @ HINGES[operands["loss"]].value(signs, first).sum(axis=1)),
+        "errors": np.array([weight @ _wrong(first, signs), held_out @ _wrong(first, signs), held_out.sum()]),
+        "held": np.array(held_out @ HINGES[operands["loss"]].value(signs, first).sum(axis=1)),
         "gradient": weight @ np.square(1.0 - signs * scores - step.ridge * alpha).sum(axis=1, keepdims=True),
         **breakpoint_sums(values, signs, weight, operands["feasible"].upper, operands["edges"]),
     }

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import LandmarkProjection, SharedLandmarkProjection
@@ -20,6 +19,7 @@ from dkl.methods.landmarks.kmeans import STILL, lloyd, moved_centers, spread_see
 from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record
 from dkl.methods.posterior.weights import landmark_losses
 from dkl.methods.potentials import PotentialProblem, joined_sums, potential_record, total_weight
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record, RowSample
 
@@ -198,7 +198,7 @@ def majorities(mass: np.ndarray) -> np.ndarray:
     return np.argmax(mass, axis=1).astype(np.int64)
 
 
-def dense_rows(rows: np.ndarray | sparse.csr_array) -> np.ndarray:
+def dense_rows(rows: Rows) -> np.ndarray:
     """Rows written out, in float64."""
     return np.asarray(rows if isinstance(rows, np.ndarray) else rows.toarray(), dtype=np.float64)
 

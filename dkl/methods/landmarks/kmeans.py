@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from dkl.features.frequencies import stream
-from dkl.methods.landmarks.kmeans_sums import Centers, Rows, cluster_sums, square_distances, square_lengths
+from dkl.methods.landmarks.kmeans_sums import Centers, cluster_sums, square_distances, square_lengths
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 
 # A round changes little when the sum of squared distances falls by less than this share of it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -15,11 +15,9 @@ from dkl.kernels import device
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import encode_targets
 from dkl.kernels.tiles import cache_tile, spans
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost
-
-# Rows of a block: dense, or sparse ones as a csr_array.
-Rows: TypeAlias = np.ndarray | sparse.csr_array
 
 _TILE_ROWS = 1_024
 # An accumulator of sums of rows by centre takes at most so many bytes.

@@ -25,7 +25,8 @@ from dkl.kernels.normal_equations import newton_tile, packed_panels, packed_size
 from dkl.kernels.threads import Crew, usable_cores
 from dkl.kernels.tiles import spans
 from dkl.methods.choice import FeatureChoice, choose_blocks
-from dkl.methods.leverage.sums import Rows, gram_block
+from dkl.methods.leverage.sums import gram_block
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.driver import Driver
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import on_host
@@ -14,10 +13,8 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import add_hessian, newton_tile, packed_size
 from dkl.kernels.sums import feature_squares
 from dkl.kernels.tiles import spans
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-
-# Rows of a block: dense, or sparse ones as a csr_array.
-Rows: TypeAlias = np.ndarray | sparse.csr_array
 
 
 def gram_sums(

@@ -271,7 +271,16 @@ def _message(state: CorrectiveState, why: str) -> str:
 
 def _extended(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]) -> CorrectiveState:
     """With the best candidates among the points, and the working model refitted on all of them."""
-    joining = _best_candidates(problem, state, sums)
+    # positions of the candidates that join: none in the first round, whose candidates nobody searched for
+    joining = np.zeros(0, np.int64)
+    if len(state.history) > 1 and not state.is_full:
+        n_searched = len(state.candidates) - state.plain
+        potentials = _potentials(problem, sums)[state.n_points :][:n_searched]
+        k, _ = _wanted(problem, state)
+        room = state.limit - state.n_points
+        best = problem.space.distinct(state.candidates[:n_searched], potentials, k, room=room)
+        # random draws are taken as they come: their potentials are not what they were drawn for
+        joining = np.concatenate([best, np.arange(n_searched, len(state.candidates))])
     ridge = problem.ridge_of(state.n_points + len(joining) >= state.limit)
     model = WorkingSystem(state.coefficients, state.gram, problem.loss, problem.active, ridge)
     coefficients, base, gram = refit(model, sums, joining, parts=problem.parts, total_weight=problem.total_weight)
@@ -309,6 +318,8 @@ def _extended(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[
 def _wanted(problem: CorrectiveProblem, state: CorrectiveState) -> tuple[int, int]:
     """Points that the next round searches for, and those that it draws: all that are missing once none is searched."""
     room = state.limit - state.n_points
+    # the schedule bounds how many are searched for in all; what is drawn at random needs no rounds of its own, unless
+    # held-out rows are asked after each
     wanted = _addition(problem, state.n_points, state.limit)
     searched = problem.schedule.searched(wanted, state.n_searched)
     if not problem.space.draws_plainly:
@@ -323,19 +334,6 @@ def _addition(problem: CorrectiveProblem, n_points: int, limit: int) -> int:
     """Points that a round adds to `n_points`: no more than the Gram columns of all their candidates have room for."""
     most = most_candidates(problem.parts, n_points) / problem.schedule.candidates
     return min(problem.schedule.addition(n_points, limit), max(1, int(most)))
-
-
-def _best_candidates(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Positions of the candidates that this round adds: none in the first, whose candidates nobody searched for."""
-    if len(state.history) == 1 or state.is_full:
-        return np.zeros(0, np.int64)
-    n_searched = len(state.candidates) - state.plain
-    potentials = _potentials(problem, sums)[state.n_points :][:n_searched]
-    k, _ = _wanted(problem, state)
-    room = state.limit - state.n_points
-    best = problem.space.distinct(state.candidates[:n_searched], potentials, k, room=room)
-    # random draws are taken as they come: their potentials are not what they were drawn for
-    return np.concatenate([best, np.arange(n_searched, len(state.candidates))])
 
 
 def _searched(

@@ -47,8 +47,8 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
     """The fewest features for a given accuracy: each is searched for where the machine on the others errs most.
 
     Rounds alternate between the dual of a linear machine on the features so far, and the peaks of the Fourier potential
-    of that dual: |sum_i s_i exp(i w.x_i)|^2 over all frequencies w. A round reads all rows once. Peaks are climbed on a
-    sample of the rows with a dual weight, and every candidate is verified on all rows before it is taken.
+    of that dual: |sum_i s_i exp(i w.x_i)|^2 over all frequencies w. A round reads all rows once. Peaks are searched on
+    a sample of the rows with a dual weight, and every candidate is verified on all rows before it is taken.
 
     Parameters
     ----------
@@ -82,17 +82,17 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
     validation_fraction : float
         The share of the rows held out for `patience` and ``n_features="auto"``.
     chains : int or None
-        Points that climb at once; None is 3 for each point that a round adds, at least
+        Points that ascend at once; None is 3 for each point that a round adds, at least
         20 (the game: 100).
     steps, stride, noise : int, float, float or None
-        Of the climb: steps, the length of the first one times sqrt(d)/sigma, and that of the Langevin noise relative to
-        it. None is 5 (20 from 200,000 rows on), 0.2 and 0 (the game: those of `PeakFeatures`).
+        Of the ascent: steps, the length of the first one times sqrt(d)/sigma, and that of the Langevin noise relative
+        to it. None is 5 (20 from 200,000 rows on), 0.2 and 0 (the game: those of `PeakFeatures`).
     sparse_share : float
         The share of the chains that live on 1 to 3 columns: main effects and interactions that a person can read.
         From the 50th frequency on, most of the others live on 10 to 150 columns that go together, where dense rows of
-        300 columns or more have such (pixels, signals), and climb 14 steps.
+        300 columns or more have such (pixels, signals), and ascend 14 steps.
     plain_share : float or None
-        The share of plain random draws among the features of a round. None is 0, and on few rows, where a search
+        The share of random draws among the features of a round. None is 0, and on few rows, where a search
         follows the noise, 0.5: below 5,000 rows at most n/10 are searched for, below 1,500 n/20, and without ascent
         (of rows with numbers 3n/10). There a machine with alpha="auto" draws all of them (1.0) unless a search gains
         on held-out rows.

@@ -75,11 +75,13 @@ class RoundSchedule:
 
     def addition(self, n_points: int, most: int) -> int:
         """Points that the next round adds to `n_points`."""
+        # each point changes what is looked for next, so that early rounds add few; late ones cost more than they teach
         growth = self.growth if n_points < self.late else self.late_growth
         return min(max(self.first, int(growth * n_points)), most - n_points)
 
     def searched(self, wanted: int, n_searched: int) -> int:
         """How many of `wanted` points are searched for, where `n_searched` were already."""
+        # the random share of a round is not searched for, nor what is beyond the most points that rows can bear
         most = wanted if self.most_searched is None else max(0, self.most_searched - n_searched)
         return min(most, wanted - int(self.plain_share * wanted))
 

@@ -121,7 +121,7 @@ def corrective_sums(
         y, weight, held_out = (part[rows] for part in targets)
         scores = (phi @ round_.coefficients.T.astype(phi.dtype)).astype(np.float64)
         losses, slopes = loss.value(y, scores), loss.slope(y, scores)
-        # s = -loss'(y, f): the dual weight of a row, sign included, whose potential the search climbs
+        # s = -loss'(y, f): the dual weight of a row, sign included, whose potential is searched for peaks
         duals = -slopes
         weighted = weight[:, None] * duals
         # what each row counts in the Gram sums: by its curvature where these follow one model

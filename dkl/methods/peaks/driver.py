@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +18,7 @@ from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Rec
 
 # peaks whose verified potentials decide whether a sample was large enough
 _JUDGED = 10
+# tiles of scaled and of mapped rows
 _SCRATCH_BYTES = 16 << 20
 
 
@@ -39,9 +39,9 @@ class PeakProblem:
     sample_rows, most_rows : int
         Rows that are searched on: at first, and at most.
     n_points : int
-        Points to keep in all: what the peaks leave is filled with plain draws, where `n_plain` allows.
+        Points to keep in all: what the peaks leave is filled with random draws, where `n_plain` allows.
     n_plain : int
-        Points drawn plainly, candidates too.
+        Random draws, which are candidates too.
     cosine : float
         Peaks whose directions are nearer than that, and whose lengths are alike, are one.
     seed : int
@@ -114,7 +114,8 @@ class PeakDriver:
     """
 
     def init(self, problem: PeakProblem) -> PeakState:
-        """Nothing looked at but plain draws and given points; of a finite pool everything is a candidate."""
+        """Nothing looked at but random draws and given points; of a finite pool everything is a candidate."""
+        # random draws come first: `filled` takes as many of them as peaks leave room for
         nothing = np.zeros(0)
         if isinstance(problem.space, FrequencyPool):
             points = problem.space.start(problem.n_candidates, problem.seed)
@@ -131,6 +132,7 @@ class PeakDriver:
         if state.passes == 0:
             return (_sample(problem, state.sample_rows, 0),)
         verification = verification_record(problem, problem.space.feature_map(state.unverified))
+        # the next sample comes with the same read, in case this one was too small: a pass costs more than a sample
         larger = min(2 * state.sample_rows, problem.most_rows)
         if larger == state.sample_rows:
             return (verification,)
@@ -140,8 +142,9 @@ class PeakDriver:
         """Search the sample, or judge the verified candidates and search again if they do not hold."""
         if state.passes > 0:
             first = len(state.verified)
-            state = _verified(problem, state, results[0])
+            state = replace(state, verified=np.concatenate([state.verified, verified_potentials(results[0])]))
             judged = first + distinct_points(problem, state.points[first:], state.verified[first:], _JUDGED)
+            # random draws and points of the last fit were on no sample: a sampled potential of 0 cannot fall behind
             last = state.sampled[judged], state.verified[judged]
             rows = grown_sample(state.sample_rows, *last, most=problem.most_rows)
             if len(results) == 1 or rows == state.sample_rows:
@@ -153,16 +156,17 @@ class PeakDriver:
         """The candidates that were verified; None before the first are."""
         if state.finished or len(state.verified) == 0:
             return state if state.finished else None
+        # candidates of the search that was broken off were seen on a sample only
         known = slice(len(state.verified))
         return replace(state, points=state.points[known], sampled=state.sampled[known], finished=True, ended=why)
 
     def memory(self, problem: PeakProblem, row_bytes: int) -> dict[str, int]:
-        """The rows of the last search, as they came and scaled, and the climb; nothing for a finite pool."""
+        """The rows of the last search, as they came and scaled, and the ascent; nothing for a finite pool."""
         if isinstance(problem.space, FrequencyPool):
             return {}
         rows = min(problem.most_rows, problem.n_rows)
-        climb = problem.space.search_bytes(rows, problem.n_candidates)
-        return {"searched rows": 2 * rows * row_bytes, "chains that climb": climb}
+        ascent = problem.space.search_bytes(rows, problem.n_candidates)
+        return {"searched rows": 2 * rows * row_bytes, "chains that climb": ascent}
 
     def plan(self, problem: PeakProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The first sample, and a verification for each search that may be needed."""
@@ -179,7 +183,7 @@ class PeakDriver:
 
 
 def chosen_points(problem: PeakProblem, state: PeakState) -> np.ndarray:
-    """Positions of the best verified candidates that differ from each other, then of plain draws up to `n_points`."""
+    """Positions of the best verified candidates that differ from each other, then of random draws up to `n_points`."""
     points = state.points[: len(state.verified)]
     return filled(distinct_points(problem, points, state.verified, problem.n_peaks), problem.n_plain, problem.n_points)
 
@@ -192,7 +196,7 @@ def distinct_points(problem: PeakProblem, points: np.ndarray, potentials: np.nda
 
 
 def filled(peaks: np.ndarray, n_plain: int, n_points: int) -> np.ndarray:
-    """Positions of peaks, followed by those of the first plain draws (which come first of all) that make `n_points`."""
+    """Positions of peaks, followed by as many random draws (the first points of all) as make `n_points`."""
     plain = np.setdiff1d(np.arange(n_plain), peaks)[: max(0, n_points - len(peaks))]
     return np.concatenate([peaks, plain])
 
@@ -213,25 +217,24 @@ def verification_record(problem: Verified, candidates: FeatureMap) -> BlockSum:
     shape = (candidates.columns_a_frequency, candidates.n_frequencies, K)
     accumulators = {"features": Accumulator(shape), "absolutes": Accumulator((K,)), "squares": Accumulator((K,))}
     operands = {"feature_map": candidates, "targets": problem.targets, "dtype": problem.dtype}
-    cost = partial(_verification_cost, candidates=candidates, n_columns=K)
+
+    def cost(rows: int, columns: int) -> Cost:
+        product = 2.0 * columns * candidates.n_frequencies + candidates.n_features * (SINCOS_FLOPS + 2 * K)
+        scratch = 16 * candidates.n_features * K + 8 * rows * K + candidates.projection.nbytes
+        return Cost(rows * product, scratch + _SCRATCH_BYTES)
+
     return BlockSum("verification", peak_sums, accumulators, operands, cost)
 
 
-def _verification_cost(rows: int, columns: int, *, candidates: FeatureMap, n_columns: int) -> Cost:
-    product = 2.0 * columns * candidates.n_frequencies + candidates.n_features * (SINCOS_FLOPS + 2 * n_columns)
-    scratch = 16 * candidates.n_features * n_columns + 8 * rows * n_columns + candidates.projection.nbytes
-    return Cost(rows * product, scratch + _SCRATCH_BYTES)
+def verified_potentials(sums: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Pair potentials of the candidates, from the sums of `verification_record`: v = sum_k C_k^2 + Q_k^2."""
+    potentials = np.sum(sums["features"] ** 2, axis=(0, 2))
+    return pair_potentials(potentials, sums["absolutes"], sums["squares"])
 
 
 def _sample(problem: PeakProblem, rows: int, number: int) -> RowSample:
+    """The rows of a search, other ones for each number."""
     return RowSample("rows to search on", min(rows, problem.n_rows), problem.seed, number)
-
-
-def _verified(problem: PeakProblem, state: PeakState, sums: Mapping[str, np.ndarray]) -> PeakState:
-    """With the potentials of the last candidates on all rows."""
-    potentials = np.sum(sums["features"] ** 2, axis=(0, 2))
-    normal = pair_potentials(potentials, sums["absolutes"], sums["squares"])
-    return replace(state, verified=np.concatenate([state.verified, normal]))
 
 
 def _searched(problem: PeakProblem, state: PeakState, sample: Block) -> PeakState:
@@ -239,7 +242,9 @@ def _searched(problem: PeakProblem, state: PeakState, sample: Block) -> PeakStat
     # a smaller sample than all rows was drawn by their weights already
     weight = sample.weight if state.sample_rows >= problem.n_rows else None
     repeats = np.ones((sample.n_rows, 1)) if weight is None else weight[:, None]
+    # S has the rows' weights, by which the sample was drawn: without them, but for the factors of the classes
     S = problem.targets(sample) * (repeats / sample.weights[:, None])
+    # a row that repeats r times meets itself r times, each with (S / r)^2
     squares = np.sum(S**2 / repeats, axis=0)
     X = scale_rows(sample.X, problem.space.feature_map(problem.space.none).scaler, problem.dtype)
     scale = np.abs(S).sum() or 1.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -15,14 +14,15 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
 from dkl.kernels.nufft import ACCURACY, FrequencyGrid
 from dkl.kernels.scale import scale_rows
-from dkl.methods.frequency_search.peak_search import SearchOptions, distinct_peaks, pair_potentials, search_peaks
-from dkl.methods.peaks.driver import verification_record
+from dkl.methods.frequency_search.peak_search import SearchOptions, distinct_peaks, search_peaks
+from dkl.methods.peaks.driver import verification_record, verified_potentials
 from dkl.methods.peaks.sums import PeakTargets, cell_sums
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 
 # frequencies |k_j| <= so many on each axis of the first grid, by the number of columns; cells of a refinement
 REACH = {1: 1_000, 2: 200, 3: 50}
+# no pass refines more, and steps of plain ascent from each local maximum
 _MOST_CELLS = 200_000
 _POLISH = 30
 # measured on one thread: what one row costs in a transform, in operations of a matrix product, beside its grid
@@ -54,7 +54,7 @@ class GridProblem:
     dtype : {"float32", "float64"}
         Of the verification.
     plain : ndarray of shape (p, d) or None
-        Plain draws: candidates that are verified as they are.
+        Random draws: candidates that are verified as they are.
     """
 
     origin: FeatureMap
@@ -153,13 +153,15 @@ class GridDriver:
         """Bound what the cells can hold, and cut those that may hold more; or keep what was verified."""
         state = replace(state, passes=state.passes + 1)
         if state.searched:
-            potentials = np.sum(results[0]["features"] ** 2, axis=(0, 2))
-            normal = pair_potentials(potentials, results[0]["absolutes"], results[0]["squares"])
-            return replace(state, verified=normal, finished=True)
+            return replace(state, verified=verified_potentials(results[0]), finished=True)
         state, left = _bounded(problem, state, results[0])
         exhausted = state.passes > problem.refinements or len(left) << problem.n_columns > _MOST_CELLS
         if len(left) and not exhausted:
-            return replace(state, cells=_halves(problem, left, state.level), level=state.level + 1)
+            # the middles of the 2^d parts of each cell
+            offsets = np.array(list(product((-0.25, 0.25), repeat=problem.n_columns)))
+            offsets = offsets * problem.grid.spacing / 2**state.level
+            parts = (left[:, None] + offsets).reshape(-1, problem.n_columns)
+            return replace(state, cells=parts, level=state.level + 1)
         return _polished(problem, state, results[1])
 
     def memory(self, problem: GridProblem, row_bytes: int) -> dict[str, int]:
@@ -187,15 +189,15 @@ def cell_record(problem: GridProblem, state: GridState) -> BlockSum:
     if first:
         accumulators |= {"variation": Accumulator((1 << (d - 1), K)), "absolutes": Accumulator((K,))}
     operands = {"problem": problem, "cells": None if first else state.cells}
-    cost = partial(_cell_cost, size=size, n_sums=K, d=d)
+
+    def cost(rows: int, columns: int) -> Cost:
+        # a transform costs so much a row, and so much a point of its fine grid for each block
+        per_block = _POINT_FLOPS * size * K
+        flops = K * _ROW_FLOPS[d] * rows + per_block * max(1.0, rows / 65_536)
+        return Cost(flops, 16 * K * (3 * size + rows) + 8 * rows * (4 * d + 2 * K))
+
     name = "frequency grid" if first else "frequency cells"
     return BlockSum(name, cell_sums, accumulators, operands, cost)
-
-
-def _cell_cost(rows: int, columns: int, *, size: int, n_sums: int, d: int) -> Cost:
-    per_block = _POINT_FLOPS * size * n_sums
-    flops = n_sums * _ROW_FLOPS[d] * rows + per_block * max(1.0, rows / 65_536)
-    return Cost(flops, 16 * n_sums * (3 * size + rows) + 8 * rows * (4 * d + 2 * n_sums))
 
 
 def _bounded(problem: GridProblem, state: GridState, sums: Mapping[str, np.ndarray]) -> tuple[GridState, np.ndarray]:
@@ -207,7 +209,8 @@ def _bounded(problem: GridProblem, state: GridState, sums: Mapping[str, np.ndarr
         state = replace(state, slack=slack, unit=unit, cells=problem.grid.frequencies())
     roots = np.sqrt(np.sum(sums["features"] ** 2, axis=(0, 2))) / state.unit
     slack = state.slack / 2**state.level + ACCURACY
-    tops = _tops(problem, state, roots)
+    tops = _local_maxima(problem, state, roots)
+    # no root in a cell is higher than in its middle plus the slack, which halves with the cell
     best = max(state.best, float(roots.max(initial=0.0)))
     above = roots + slack > best + problem.tol
     bound = max(best + problem.tol, float((roots + slack)[above].max(initial=0.0)))
@@ -216,26 +219,21 @@ def _bounded(problem: GridProblem, state: GridState, sums: Mapping[str, np.ndarr
     return replace(state, points=points, best=best, bound=bound), kept
 
 
-def _tops(problem: GridProblem, state: GridState, roots: np.ndarray) -> np.ndarray:
+def _local_maxima(problem: GridProblem, state: GridState, roots: np.ndarray) -> np.ndarray:
     """The best local maxima of the first grid, or the best cells, that are no near-duplicates."""
-    places = np.arange(len(roots))
+    positions = np.arange(len(roots))
     if state.level == 0:
         heights = roots.reshape(problem.grid.shape)
-        places = np.flatnonzero(heights == ndimage.maximum_filter(heights, size=3, mode="nearest"))
+        positions = np.flatnonzero(heights == ndimage.maximum_filter(heights, size=3, mode="nearest"))
     # frequency 0 is no feature
-    places = places[np.any(state.cells[places] != 0.0, axis=1)]
-    places = places[np.argsort(-roots[places], kind="stable")[: 20 * problem.n_candidates]]
-    return places[distinct_peaks(state.cells[places], roots[places], problem.n_candidates)]
-
-
-def _halves(problem: GridProblem, cells: np.ndarray, level: int) -> np.ndarray:
-    """The middles of the 2^d parts of cells."""
-    offsets = np.array(list(product((-0.25, 0.25), repeat=problem.n_columns))) * problem.grid.spacing / 2**level
-    return (cells[:, None] + offsets).reshape(-1, problem.n_columns)
+    positions = positions[np.any(state.cells[positions] != 0.0, axis=1)]
+    # enough for distinct ones among them, and few enough to compare all with each other
+    positions = positions[np.argsort(-roots[positions], kind="stable")[: 20 * problem.n_candidates]]
+    return positions[distinct_peaks(state.cells[positions], roots[positions], problem.n_candidates)]
 
 
 def _polished(problem: GridProblem, state: GridState, sample: Block) -> GridState:
-    """With candidates that were climbed on a row sample beside those of the grid."""
+    """With candidates that ascended from the grid's local maxima on a row sample, beside these."""
     whole = problem.sample_rows >= problem.n_rows
     S = problem.targets(sample) / (1.0 if whole else sample.weights[:, None])
     X = scale_rows(sample.X, problem.origin.scaler, "float64")
@@ -243,7 +241,8 @@ def _polished(problem: GridProblem, state: GridState, sample: Block) -> GridStat
     options = SearchOptions(chains=0, steps=1, stride=0.25, polish=_POLISH)
     sigma = float(np.sqrt(problem.n_columns) / np.linalg.norm(problem.grid.spacing))
     tops = state.points[0 if problem.plain is None else len(problem.plain) :]
-    found = search_peaks(X, S / (np.abs(S).sum() or 1.0), sigma, options, problem.seed, extra_starts=tops)
-    inside = np.all(np.abs(found.frequencies) <= problem.grid.spacing * (np.array(problem.grid.reach) + 0.5), axis=1)
-    points = np.concatenate([state.points, found.frequencies[inside].astype(np.float64)])
+    peaks = search_peaks(X, S / (np.abs(S).sum() or 1.0), sigma, options, problem.seed, extra_starts=tops)
+    # an ascent may leave the box, of which alone the certificate speaks
+    inside = np.all(np.abs(peaks.frequencies) <= problem.grid.spacing * (np.array(problem.grid.reach) + 0.5), axis=1)
+    points = np.concatenate([state.points, peaks.frequencies[inside].astype(np.float64)])
     return replace(state, points=points, cells=state.cells[:0], searched=True)

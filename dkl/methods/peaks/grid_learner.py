@@ -75,16 +75,24 @@ class GridSearch(PeakSearch):
         origin = replace(rows.family.draw(1, d, 0, rows.dtype), scaler=rows.scaler)
         sigma = getattr(rows.family, "sigma", 1.0)
         width = _WIDTH / sigma if self.max_norm is None else self.max_norm
+        # frequencies |k_j| <= reach on each axis: fewer where there are several columns of sums
         reach = REACH[d]
         while reach > 1 and 16 * targets.n_columns * (reach + 1) * (2 * reach + 1) ** (d - 1) > _SUM_BYTES:
             reach -= 1
+        # The mean of the first scaled rows is near enough to the middle of all: the certificate is valid around any
+        # point, and tightest around the middle.
+        source, center = rows.dataset.source, np.zeros(d)
+        index = next((i for i in range(source.n_blocks) if source.block_rows[i]), None)
+        if index is not None:
+            scaled = scale_rows(source.reader().load(source.ticket(index)).X, rows.scaler, "float64")
+            center = np.asarray(scaled.mean(axis=0), dtype=np.float64).ravel()
         n_peaks, n_points = self.counts
         random = np.asarray(rows.family.draw(n_points, d, seed, np.float32).projection.dense())
         return GridProblem(
             origin=origin,
             targets=targets,
             grid=FrequencyGrid(np.full(d, width / reach), (reach,) * d),
-            center=_middle(rows),
+            center=center,
             n_peaks=n_peaks,
             n_candidates=_CANDIDATES_A_PEAK * n_peaks,
             n_rows=rows.dataset.n_rows,
@@ -116,13 +124,3 @@ class GridSearch(PeakSearch):
             "sample_rows_": problem.sample_rows,
             "message_": message,
         }
-
-
-def _middle(rows: PreparedRows) -> np.ndarray:
-    """The mean of the first scaled rows: near enough to the middle of all."""
-    source = rows.dataset.source
-    index = next((i for i in range(source.n_blocks) if source.block_rows[i]), None)
-    if index is None:
-        return np.zeros(rows.dataset.n_columns)
-    scaled = scale_rows(source.reader().load(source.ticket(index)).X, rows.scaler, "float64")
-    return np.asarray(scaled.mean(axis=0), dtype=np.float64).ravel()

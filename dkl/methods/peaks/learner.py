@@ -58,19 +58,19 @@ class PeakFeatures(SearchingLearner):
         for rows of at most 3 columns (and with finufft), a global search on all rows that bounds what it missed: one
         pass for a grid of up to a million frequencies, at most six for cells that may hold more, one for verification.
     chains : int or None
-        Points that climb at once; None is 200, or four times the number of peaks where that is more.
+        Points that ascend at once; None is 200, or four times the number of peaks where that is more.
     steps : int
         Evaluations by each chain.
     stride : float
         Length of the first step, times sqrt(d) / sigma; later ones are shorter, down to zero.
     noise : float
-        Length of the Langevin noise relative to the step; 1 is the paper's rule, 0 climbs without.
+        Length of the Langevin noise relative to the step; 1 is the paper's rule, 0 is plain ascent.
     sparse_share : float
         Share of the chains that live on 1 to 3 columns: main effects and interactions that a person can read.
     polish : int
         Further evaluations, of plain ascent from the best point of each chain.
     held_out : float
-        Share of the sample that no chain climbs on; it tells the best point of each chain. 0 takes all rows for both.
+        Share of the sample that no chain ascends on; it tells the best point of each chain. 0 takes all rows for both.
     plain_share : float
         Share of the features that are drawn from the family instead of searched, and fill up what too few peaks leave;
         with 0, the paper's algorithm, there may be fewer features than asked for.
@@ -222,6 +222,7 @@ class PeakFeatures(SearchingLearner):
         strategy = self._strategy()
         strategy.check_rows(self._planned_rows(dataset))
         start = None
+        # peaks of the last fit are candidates of this one, whose own search may miss them
         if goes_on(self, dataset, ("family", "scaling", "dtype")):
             start = strategy.start(self.feature_map_, self.n_peaks_)
         if dataset.classes is not None:

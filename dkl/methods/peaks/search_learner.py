@@ -38,6 +38,7 @@ class PeakSearch:
     @property
     def counts(self) -> tuple[int, int]:
         """Frequencies to search, and to keep in all."""
+        # a pair of a cosine and a sine takes two columns
         n_points = self.n_features // 2
         return int(np.ceil((1.0 - self.plain_share) * n_points)), n_points
 
@@ -55,6 +56,7 @@ class PeakSearch:
         """s of the potential: class indicators less their shares, or standardised targets."""
         dataset, scale = rows.dataset, rows.target_scale
         if dataset.classes is not None:
+            # the share of each class in the total weight, class factors included
             totals = np.asarray(dataset.class_weights, dtype=np.float64)
             totals = totals if rows.class_weight is None else totals * rows.class_weight
             return PeakTargets(len(totals), rows.class_weight, totals / totals.sum())

@@ -16,7 +16,7 @@ from dkl.protocols.block import Block
 
 @dataclass(frozen=True, eq=False)
 class PeakTargets:
-    """The weight columns S of rows, whose potential is climbed: each sums to 0 over all rows.
+    """The weight columns S of rows, whose potential is searched for peaks: each sums to 0 over all rows.
 
     Parameters
     ----------
@@ -46,6 +46,7 @@ class PeakTargets:
         if self.n_classes is None:
             centred = encoded[:, :-1] - self.center * encoded[:, -1:]
             return centred if self.scale is None else centred / self.scale
+        # 1{y_i = k} less the share of class k: the potential at frequency 0, which says nothing, is 0
         centred = encoded - self.center * encoded.sum(axis=1, keepdims=True)
         return centred[:, : self.n_columns]
 

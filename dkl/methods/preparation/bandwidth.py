@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 from scipy import sparse
 from scipy.spatial import distance
 
-Metric = Literal["euclidean", "cityblock"]
+from dkl.protocols.arrays import Rows
 
-# Rows of a sample: dense, or sparse ones as a csr_array.
-Rows: TypeAlias = np.ndarray | sparse.csr_array
+Metric = Literal["euclidean", "cityblock"]
 
 # A median needs no more pairs than those of so many rows; sparse ones that are written out take at most so many bytes.
 MAX_ROWS = 1_000

@@ -8,7 +8,7 @@ from scipy import sparse
 from dkl.features.scaling import Scaler, ScalingKind
 from dkl.kernels.moments import Moments
 from dkl.kernels.scale import write_out
-from dkl.methods.preparation.bandwidth import Rows
+from dkl.protocols.arrays import Rows
 
 # The knots of a column's empirical distribution.
 N_KNOTS = 256

@@ -5,9 +5,9 @@
 
 FOLDER has raw tables as Parquet and a sets.json, whose form table_sets.py says. Every arm is fitted to the same splits:
 one a seed, a single one where rows have a time. Each fit is a line of --out as soon as it ends; a rerun goes on where
-the last one was broken off, and --retry fits what was refused or failed once more. --page has a row a set: scores,
-their differences to LightGBM on the same splits, standard errors, processor seconds and memory; then ranks and signs
-over the sets. It shows the sets and arms that were asked for.
+the last one was broken off, and --retry fits what was refused or failed once more. --page has a row a set (of the sets
+and arms that were asked for): scores, their differences to LightGBM on the same splits, standard errors, processor
+seconds and memory; then ranks and signs over the sets.
 
 `pip install 'dkl[benchmark]'` installs all that it compares with; what is not installed the default arms leave out.
 """

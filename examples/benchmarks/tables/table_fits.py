@@ -198,8 +198,7 @@ class Worker:
         """The line of one fit: a process that dies or takes too long is a failure of this fit alone."""
         if self.process is None:
             self._start()
-        self.pipe.send(job)
-        line = self._answer(self.timeout, f"not within {self.timeout:,.0f} s")
+        line = self._answer(self.timeout, f"not within {self.timeout:,.0f} s", job)
         named = {"set": job.table.name, "seed": job.seed, "arm": job.arm, "digest": job.table.digest}
         return {**named, **line, "version": self.version, **circumstances()}
 
@@ -215,12 +214,15 @@ class Worker:
             raise RuntimeError(f"the process of arm {self.arm!r} could not fit small tables: {hello['message']}")
         self.version = hello
 
-    def _answer(self, timeout: float, too_late: str) -> Any:
+    def _answer(self, timeout: float, too_late: str, job: Job | None = None) -> Any:
+        """What the process says, of this job if there is one, or how it failed."""
         try:
+            if job is not None:
+                self.pipe.send(job)
             if self.pipe.poll(timeout):
                 return self.pipe.recv()
             message = too_late
-        except EOFError:
+        except (EOFError, ConnectionError):
             self.process.join()
             message = f"the process ended (exit code {self.process.exitcode})"
         self._end()

@@ -18,9 +18,9 @@ Line = dict[str, Any]
 TIE = 1e-9
 
 HOW = """Each cell has the mean over the splits of the score; in parentheses how much less than by LightGBM's default is
-lost on the same splits, with its standard error, so that **+ is better** whatever the score is; processor seconds of
-a fit (preparing columns and choosing parameters is a part of it; a warm process, one thread), and the most memory
-that it took above rows and imports, both as medians over the splits. RMSE and the mean absolute error are in standard
+lost on the same splits, with its standard error, so that **+ is better** whatever the score is; processor seconds of a
+fit (preparing columns and choosing parameters is a part of it; a warm process, one thread), and the most memory that it
+took above rows and imports, both as medians over the splits. RMSE and the mean absolute error are in standard
 deviations of the training targets. Standard errors are those of the mean over splits; where there is one split, by
 time, that of the delete-a-block jackknife over 20 blocks of its test rows. Splits share training rows, so that these
 errors are too small, if anything."""
@@ -126,7 +126,10 @@ class OneSet:
         return next((line for seed, line in self.lines[arm].items() if seed not in judged), None)
 
     def is_left_out(self, arm: str) -> bool:
-        return any(line["status"] == "left out" for line in self.lines[arm].values())
+        """Whether it was not to be fitted here, or has no figure of this kind (an SVM has no probabilities)."""
+        lines, judged = self.lines[arm], self.judged(arm)
+        without = [line["status"] for seed, line in lines.items() if seed not in judged]
+        return "left out" in without or "ok" in without
 
     def loss(self, line: Line) -> float:
         return SCORES[self.judge].loss(line["figures"][self.judge])
@@ -236,7 +239,7 @@ def _cell(each: OneSet, arm: str) -> str:
     if arm != REFERENCE and np.isfinite(found.gain):
         error = f" ± {found.error:.4f}" if np.isfinite(found.error) else ""
         shown += f" ({found.gain:+.4f}{error})"
-    shown += f", {found.seconds:,.1f} s, {found.megabytes:,.0f} MB"
+    shown += f", {found.seconds:,.2f} s, {found.megabytes:,.0f} MB"
     return shown + (f", {found.n_splits} of {each.n_wanted} splits" if found.n_splits < each.n_wanted else "")
 
 

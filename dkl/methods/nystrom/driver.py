@@ -1,0 +1,85 @@
+"""The landmarks of a kernel as one pass: a sample of the rows, from which they are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dkl.features.scaling import Scaler
+from dkl.kernels.scale import scale_rows
+from dkl.methods.nystrom.landmarks import Landmarks, choose_landmarks
+from dkl.protocols.block import Block
+from dkl.protocols.records import Record, RowSample
+
+
+@dataclass(frozen=True, eq=False)
+class NystromProblem:
+    """Landmarks to be chosen.
+
+    Parameters
+    ----------
+    kernel : Family
+        With its bandwidth.
+    scaler : Scaler or None
+    n_landmarks : int
+    n_rows : int
+        Of the sample that they are chosen from.
+    how : {"uniform", "kmeans", "leverage", "rpcholesky"}
+    seed : int
+    """
+
+    kernel: Any
+    scaler: Scaler | None
+    n_landmarks: int
+    n_rows: int
+    how: Landmarks
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class NystromState:
+    """The landmarks, scaled, of shape (l, d); None before the pass."""
+
+    landmarks: np.ndarray | None = None
+
+
+class NystromDriver:
+    """One pass for a sample of the rows."""
+
+    def init(self, problem: NystromProblem) -> NystromState:
+        """No landmarks yet."""
+        return NystromState()
+
+    def request(self, problem: NystromProblem, state: NystromState) -> Sequence[Record] | None:
+        """The sample; None once there are landmarks."""
+        return None if state.landmarks is not None else [self._sample(problem)]
+
+    def step(self, problem: NystromProblem, state: NystromState, results: Sequence[Any]) -> NystromState:
+        """With the landmarks chosen."""
+        sample: Block = results[0]
+        # the rows of a sample were drawn by their weights already; fewer than were asked for are all that there are
+        weight = sample.weights if sample.n_rows < problem.n_rows else np.ones(sample.n_rows)
+        scaled = scale_rows(sample.X, problem.scaler, "float64")
+        rows = scaled.toarray() if hasattr(scaled, "toarray") else scaled
+        chosen = choose_landmarks(rows, weight, problem.n_landmarks, problem.kernel, problem.how, problem.seed)
+        return NystromState(np.asarray(chosen, dtype=np.float64))
+
+    def plan(self, problem: NystromProblem) -> Sequence[tuple[Sequence[Record], int]]:
+        """One pass."""
+        return [([self._sample(problem)], 1)]
+
+    def memory(self, problem: NystromProblem, row_bytes: int) -> dict[str, int]:
+        """The sample, its similarities to the landmarks, and the matrices of these."""
+        m, rows = problem.n_landmarks, problem.n_rows
+        similarities = 0 if problem.how == "uniform" else 2 * 8 * rows * m
+        return {
+            "sampled rows": 3 * rows * row_bytes,
+            "similarities of sampled rows": similarities,
+            "matrices of the landmarks": 4 * 8 * m**2,
+        }
+
+    def _sample(self, problem: NystromProblem) -> RowSample:
+        return RowSample("rows to choose landmarks from", problem.n_rows, problem.seed)

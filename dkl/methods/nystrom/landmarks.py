@@ -1,0 +1,111 @@
+"""Which rows of a sample become landmarks, and what whitens their similarities."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+from sklearn.cluster import KMeans
+
+from dkl.errors import refuse_non_finite
+
+Landmarks = Literal["uniform", "kmeans", "leverage", "rpcholesky"]
+
+# the kernel matrix of landmarks is made so much larger on its diagonal, relative to its mean, and ten times more until
+# it has a Cholesky factor
+_JITTER = 1e-8
+# k-means ends early: landmarks have to be spread, not optimal
+_KMEANS_STEPS = 10
+
+
+def choose_landmarks(
+    rows: np.ndarray, weight: np.ndarray, m: int, kernel: Any, how: Landmarks, seed: int
+) -> np.ndarray:
+    """m landmarks, or as many different rows as there are.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d), float64
+        Scaled rows of a sample, in the order in which it was drawn.
+    weight : ndarray of shape (n,)
+        How often each row counts.
+    m : int
+    kernel : Family
+    how : {"uniform", "kmeans", "leverage", "rpcholesky"}
+        "uniform": the first rows of the sample. "kmeans": centroids of the rows. "leverage": rows by their ridge
+        leverage scores. "rpcholesky": one row after the other, by what the kernel of those before leaves of it.
+    seed : int
+
+    Returns
+    -------
+    ndarray of shape (at most m, d)
+    """
+    rng = np.random.default_rng([seed, 0x4E59])
+    different, first = np.unique(rows, axis=0, return_index=True)
+    first = np.sort(first)
+    if len(different) <= m:
+        return rows[first]
+    if how == "uniform":
+        return rows[first[:m]]
+    if how == "kmeans":
+        start = rows[first[:m]]
+        means = KMeans(m, init=start, n_init=1, max_iter=_KMEANS_STEPS, random_state=0).fit(rows, sample_weight=weight)
+        return np.unique(means.cluster_centers_, axis=0)
+    if how == "leverage":
+        scores = leverage_scores(rows[first], weight[first], kernel, m)
+        return rows[first[np.sort(rng.choice(len(first), m, replace=False, p=scores / scores.sum()))]]
+    return rows[first][np.sort(pivots(rows[first], kernel, m, rng))]
+
+
+def leverage_scores(rows: np.ndarray, weight: np.ndarray, kernel: Any, m: int) -> np.ndarray:
+    """Approximate ridge leverage scores of rows, l_i = phi_i' (Phi'Phi + nu I)^-1 phi_i, of shape (n,).
+
+    phi are the whitened similarities to the first m rows, and nu is such that the scores sum to about m / 2: the rows
+    that a ridge model of so many degrees of freedom needs (El Alaoui & Mahoney 2015).
+    """
+    phi = kernel.kernel(rows, rows[:m]) @ whitening_of(rows[:m], kernel)
+    values, vectors = np.linalg.eigh((phi * weight[:, None]).T @ phi)
+    values = np.maximum(values, 0.0)
+    low, high = 1e-12 * values.max(), values.sum()
+    for _ in range(60):
+        nu = np.sqrt(low * high)
+        low, high = (nu, high) if np.sum(values / (values + nu)) > m / 2 else (low, nu)
+    return np.sum((phi @ vectors) ** 2 / (values + nu), axis=1) + np.finfo(np.float64).tiny
+
+
+def pivots(rows: np.ndarray, kernel: Any, m: int, rng: np.random.Generator) -> np.ndarray:
+    """Rows by randomly pivoted Cholesky, (m,) int64: each drawn with what its kernel has left beside those before.
+
+    Chen, Epperly, Tropp & Webber 2023, algorithm 2.1.
+    """
+    left = np.array([kernel.kernel(row[None])[0, 0] for row in rows])
+    factor, chosen = np.zeros((len(rows), m)), []
+    for i in range(m):
+        total = left.sum()
+        if not total > 1e-12 * len(rows):
+            break
+        pivot = int(rng.choice(len(rows), p=left / total))
+        column = kernel.kernel(rows, rows[pivot][None])[:, 0] - factor[:, :i] @ factor[pivot, :i]
+        if not column[pivot] > 0.0:
+            left[pivot] = 0.0
+            continue
+        factor[:, i] = column / np.sqrt(column[pivot])
+        left = np.maximum(left - factor[:, i] ** 2, 0.0)
+        left[pivot] = 0.0
+        chosen.append(pivot)
+    return np.array(chosen, dtype=np.int64)
+
+
+def whitening_of(landmarks: np.ndarray, kernel: Any) -> np.ndarray:
+    """A = L^-T with L L^T = k(Z, Z) + e I, so that |k(x, Z) A|^2 is the kernel's own norm of x: (l, l) float64."""
+    matrix = kernel.kernel(landmarks)
+    refuse_non_finite(matrix.diagonal(), "the kernel of landmark", "scale the rows (scaling='standard')")
+    size, jitter = len(matrix), _JITTER
+    while True:
+        try:
+            factor = cholesky(matrix + jitter * np.trace(matrix) / size * np.eye(size), lower=True)
+        except np.linalg.LinAlgError:
+            jitter *= 10.0
+            continue
+        return solve_triangular(factor, np.eye(size), lower=True).T

@@ -1,0 +1,154 @@
+"""NystromFeatures: the columns of a kernel at landmarks, for any kernel in closed form and any targets."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dkl.data.dataset import Dataset
+from dkl.features.families import Matern
+from dkl.features.feature_map import FeatureMap
+from dkl.features.nystrom_projection import NystromProjection
+from dkl.features.scaling import Scaler, ScalingKind
+from dkl.methods.base import FeatureLearner
+from dkl.methods.frequency_search.learner import row_bytes
+from dkl.methods.nystrom.driver import NystromDriver, NystromProblem
+from dkl.methods.nystrom.landmarks import Landmarks, whitening_of
+from dkl.methods.parameters import NYSTROM, Constraints, check_parameters
+from dkl.methods.preparation.driver import PreparationDriver
+from dkl.methods.preparation.learner import preparation_problem
+
+# rows that landmarks are chosen from, for each of them, and at most; rows drawn uniformly are the landmarks themselves
+_ROWS_A_LANDMARK, _MOST_ROWS = 10, 20_000
+
+
+class NystromFeatures(FeatureLearner):
+    """A kernel, as the columns k(x, z) at landmarks z, whitened.
+
+    A linear model on these columns is the kernel machine whose solution is a sum of kernels at the landmarks, with the
+    kernel's own penalty. As many landmarks as different rows give the kernel machine itself.
+
+    Parameters
+    ----------
+    kernel : Family or None
+        Any family with a kernel in closed form; None is ``Matern(0.5)``, exp(-|x - z| / sigma), which does well on
+        tables. Its `sigma` may be "median".
+    n_features : int
+        Landmarks at most; equal rows count once.
+    landmarks : {"uniform", "kmeans", "leverage", "rpcholesky"}
+        Rows drawn uniformly; centroids of k-means; rows by ridge leverage scores; rows by randomly pivoted Cholesky.
+        All but the first look at ten rows for each landmark, at most 20,000.
+    sigma_factor : float
+        Multiplies the bandwidth.
+    scaling, max_rows
+        As of `RandomFeatures`.
+    class_weight : dict, "balanced" or None
+    dtype, device, random_state, checkpoint, progress, memory_limit
+        As of `RandomFeatures`. Similarities are computed on the host, whatever the device.
+
+    Attributes
+    ----------
+    landmarks_ : ndarray of shape (l, d)
+        In the units of the scaled rows.
+    feature_map_ : FeatureMap
+    family_, scaler_, seed_, n_features_in_, stats_
+        As of `RandomFeatures`; `family_` is the kernel with its bandwidth.
+
+    References
+    ----------
+    Williams & Seeger 2001, "Using the Nystrom method to speed up kernel machines"; El Alaoui & Mahoney 2015 for
+    leverage scores; Chen, Epperly, Tropp & Webber 2023 for randomly pivoted Cholesky.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from dkl.methods.nystrom.learner import NystromFeatures
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> NystromFeatures(n_features=60, scaling="standard", random_state=0).fit_transform(X).shape
+    (569, 60)
+    """
+
+    _parameter_constraints: ClassVar[Constraints] = NYSTROM
+    _parts: ClassVar[tuple[str, ...]] = ("kernel",)
+
+    n_features: int
+
+    def __init__(
+        self,
+        kernel: Any = None,
+        n_features: int = 1_000,
+        landmarks: Landmarks = "uniform",
+        *,
+        sigma_factor: float = 1.0,
+        scaling: ScalingKind | None = None,
+        max_rows: int | None = None,
+        class_weight: Any = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        random_state: Any = None,
+        checkpoint: Any = None,
+        progress: Any = None,
+        memory_limit: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.n_features = n_features
+        self.landmarks = landmarks
+        self.sigma_factor = sigma_factor
+        self.scaling = scaling
+        self.max_rows = max_rows
+        self.class_weight = class_weight
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.progress = progress
+        self.memory_limit = memory_limit
+
+    @property
+    def landmarks_(self) -> np.ndarray:
+        """The landmarks, of shape (l, d), in the units of the scaled rows."""
+        return self.feature_map_.projection.dense()
+
+    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The preparation, and the drawing of rows."""
+        check_parameters(self)
+        preparation = preparation_problem(dataset, self._prior(), self.scaling, 0)
+        problem = self._problem(dataset, self._planned_family(), None, 0)
+        return [*PreparationDriver().plan(preparation), *NystromDriver().plan(problem)]
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """The sample, and the matrices of the landmarks."""
+        return NystromDriver().memory(
+            self._problem(dataset, self._planned_family(), None, 0), row_bytes(dataset.source)
+        )
+
+    def planned_map(self, dataset: Dataset) -> FeatureMap:
+        """A map of as many landmarks as there may be."""
+        m = min(self.n_features, dataset.n_rows)
+        projection = NystromProjection(self._planned_family(), np.zeros((m, dataset.n_columns)), np.zeros((m, m)))
+        return FeatureMap("nystrom", projection, np.ones(m))
+
+    def _part(self, name: str) -> Any:
+        """The kernel that the parameter stands for."""
+        return self._prior()
+
+    def _prior(self) -> Any:
+        """The kernel, its bandwidth perhaps still to be found."""
+        return Matern(0.5) if self.kernel is None else self.kernel
+
+    def _learn(self, dataset: Dataset) -> None:
+        self._class_weights(dataset)
+        scaler = self._prepare(dataset)
+        if (sigma := getattr(self.family_, "sigma", None)) is not None:
+            self.family_ = self.family_.with_bandwidth(float(sigma) * self.sigma_factor)
+        problem = self._problem(dataset, self.family_, scaler, self.seed_)
+        landmarks = self._run(NystromDriver(), problem, dataset, "landmarks").landmarks
+        projection = NystromProjection(self.family_, landmarks, whitening_of(landmarks, self.family_))
+        self.feature_map_ = FeatureMap("nystrom", projection, np.ones(projection.n_frequencies), scaler=scaler)
+
+    def _problem(self, dataset: Dataset, kernel: Any, scaler: Scaler | None, seed: int) -> NystromProblem:
+        looked_at = self.n_features
+        if self.landmarks != "uniform":
+            looked_at = max(looked_at, min(_ROWS_A_LANDMARK * looked_at, _MOST_ROWS))
+        return NystromProblem(kernel, scaler, self.n_features, min(looked_at, dataset.n_rows), self.landmarks, seed)

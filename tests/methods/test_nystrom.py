@@ -1,0 +1,153 @@
+"""NystromFeatures: kernels at landmarks are the kernel itself there, and the kernel machine where every row is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import make_friedman1
+
+import dkl
+from dkl.data.coerce import as_dataset
+from dkl.kernels.generic import mapped
+from dkl.kernels.maps import map_rows
+from dkl.kernels.sums import feature_squares, feature_sums
+from dkl.methods.nystrom.landmarks import leverage_scores, pivots, whitening_of
+from dkl.methods.nystrom.learner import NystromFeatures
+from dkl.planning import plan
+from dkl.testing import check_learner
+
+KERNELS = [dkl.Matern(0.5, 1.3), dkl.Gaussian(1.5), dkl.Laplacian(3.0), dkl.ArcCosine(1)]
+HOWS = ["uniform", "kmeans", "leverage", "rpcholesky"]
+
+
+def rows(n: int = 60, d: int = 3) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((n, d))
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: type(kernel).__name__)
+def test_inner_products_of_features_are_the_kernel_by_way_of_the_landmarks(kernel: Any) -> None:
+    X = rows()
+    learner = NystromFeatures(kernel, n_features=15, dtype="float64", random_state=0).fit(X)
+    phi, Z = learner.transform(X), learner.landmarks_
+    K = np.array([[kernel.kernel(x[None], z[None])[0, 0] for z in Z] for x in X])
+    expected = K @ np.linalg.solve(kernel.kernel(Z) + 1e-8 * np.mean(np.diag(kernel.kernel(Z))) * np.eye(15), K.T)
+    np.testing.assert_allclose(phi @ phi.T, expected, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(learner.transform(Z) @ phi.T, kernel.kernel(Z, X), rtol=1e-5, atol=1e-5)
+
+
+def test_a_landmark_at_every_row_is_the_kernel_machine_itself() -> None:
+    X, y = make_friedman1(120, n_features=5, random_state=0)
+    kernel = dkl.Matern(0.5, 2.0)
+    model = dkl.KernelRegressor(
+        NystromFeatures(kernel, n_features=120, dtype="float64"), solver="newton", alpha=0.1 / 120, random_state=0
+    ).fit(X, y)
+    center, scale = float(y.mean()), float(y.std())
+    K = kernel.kernel(X)
+    H = np.eye(120) - 1.0 / 120
+    # with a free intercept: ridge on kernel columns around their mean
+    dual = np.linalg.solve(H @ K @ H + 0.1 * np.eye(120), (y - center) / scale)
+    expected = H @ K @ H @ dual * scale + center
+    np.testing.assert_allclose(model.predict(X), expected, rtol=1e-3, atol=1e-3 * scale)
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_every_choice_of_landmarks_finds_different_rows_the_same_ones_each_time(how: Any) -> None:
+    X = np.repeat(rows(40), 3, axis=0)
+    one, two = (NystromFeatures(n_features=12, landmarks=how, random_state=0).fit(X) for _ in range(2))
+    # rows drawn uniformly may be equal, and count once
+    assert len(np.unique(one.landmarks_, axis=0)) == len(one.landmarks_) <= 12
+    assert len(one.landmarks_) == 12 or how == "uniform"
+    np.testing.assert_array_equal(one.landmarks_, two.landmarks_)
+    every = NystromFeatures(n_features=120, landmarks=how, random_state=0).fit(X)
+    assert len(every.landmarks_) == 40
+
+
+def test_leverage_scores_are_those_of_ridge_regression() -> None:
+    X, kernel = rows(80), dkl.Gaussian(1.0)
+    scores = leverage_scores(X, np.ones(80), kernel, 80)
+    # of whitened columns at all rows, phi phi' is the kernel matrix, so the scores are those of K (K + nu I)^-1
+    K = kernel.kernel(X)
+    low, high = 1e-9, 1e6
+    for _ in range(200):
+        nu = np.sqrt(low * high)
+        low, high = (nu, high) if np.trace(K @ np.linalg.inv(K + nu * np.eye(80))) > 40 else (low, nu)
+    np.testing.assert_allclose(scores, np.diag(K @ np.linalg.inv(K + nu * np.eye(80))), rtol=1e-3)
+
+
+def test_pivots_are_drawn_by_what_is_left_of_the_kernel() -> None:
+    X, kernel = rows(50), dkl.Gaussian(0.7)
+    chosen = pivots(X, kernel, 20, np.random.default_rng(0))
+    assert len(set(chosen.tolist())) == 20
+    # by definition: the Schur complement of the chosen rows says what each draw was made from
+    rng, K = np.random.default_rng(0), kernel.kernel(X)
+    for i in range(20):
+        before = chosen[:i]
+        left = np.diag(K - K[:, before] @ np.linalg.pinv(K[np.ix_(before, before)]) @ K[before]) if i else np.diag(K)
+        left = np.where(np.isin(np.arange(50), before), 0.0, np.maximum(left, 0.0))
+        assert int(rng.choice(50, p=left / left.sum())) == chosen[i]
+
+
+def test_duplicates_of_landmarks_are_no_singular_matrix() -> None:
+    Z = np.vstack([rows(5), rows(5) + 1e-12])
+    whitening = whitening_of(Z, dkl.Gaussian(1.0))
+    assert np.isfinite(whitening).all()
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_sums_are_those_of_the_features(form: Any) -> None:
+    X, S = form(rows().astype(np.float32)), np.random.default_rng(1).standard_normal((60, 2))
+    fm = NystromFeatures(n_features=10, scaling=None, random_state=0).fit(rows().astype(np.float32)).feature_map_
+    phi = map_rows(X, fm, "float64")
+    np.testing.assert_allclose(feature_sums(X, S, fm, "float64")[0], phi.T @ S, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(feature_squares(X, S[:, 0], fm, "float64")[0], (phi**2).T @ S[:, 0], atol=1e-10)
+    np.testing.assert_allclose(mapped(np, rows().astype(np.float32), fm, np.float64)[0], phi, rtol=1e-10, atol=1e-12)
+
+
+def test_nystrom_keeps_the_promises_of_learners() -> None:
+    check_learner(NystromFeatures(n_features=20, scaling="standard"))
+
+
+def test_a_model_comes_back_from_its_file(tmp_path: Path) -> None:
+    X, y = make_friedman1(300, random_state=0)
+    model = dkl.KernelRegressor(
+        NystromFeatures(dkl.Matern(1.5), n_features=40, scaling="standard"),
+        solver="newton",
+        alpha="auto",
+        random_state=0,
+    ).fit(X, y)
+    assert model.score(X, y) > 0.75
+    model.save(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(dkl.load_model(tmp_path / "model.zarr").predict(X), model.predict(X))
+
+
+def test_the_bandwidth_is_the_median_times_the_factor() -> None:
+    X = rows(200)
+    one, half = (NystromFeatures(n_features=5, sigma_factor=f, random_state=0).fit(X).family_.sigma for f in (1.0, 0.5))
+    assert half == pytest.approx(one / 2)
+    changed = NystromFeatures().set_params(kernel__nu=1.5)
+    assert changed.kernel.nu == 1.5
+
+
+def test_a_plan_counts_the_sample_and_the_matrices() -> None:
+    X, y = make_friedman1(300, random_state=0)
+    planned = plan(NystromFeatures(n_features=40, landmarks="leverage"), as_dataset(X, y))
+    assert planned.held["matrices of the landmarks"] == 4 * 8 * 40**2
+    assert planned.held["similarities of sampled rows"] > 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"kernel": dkl.Matern(0.5, -1.0)}, "sigma"),
+        ({"landmarks": "best"}, "landmarks"),
+        ({"n_features": 0}, "n_features"),
+        ({"sigma_factor": 0.0}, "sigma_factor"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NystromFeatures(**wrong).fit(rows())
