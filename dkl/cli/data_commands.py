@@ -70,6 +70,10 @@ class ColumnOptions:
 
     target: Annotated[str | None, typer.Option(help="Column of the labels or numbers to learn.")] = None
     weight: Annotated[str | None, typer.Option(help="Column of the weights of the rows.")] = None
+    group: Annotated[
+        str | None, typer.Option(help="Column of what rows belong to: a group is held out whole, and is no feature.")
+    ] = None
+    time: Annotated[str | None, typer.Option(help="Column of times: the newest rows are held out.")] = None
     drop: Annotated[list[str] | None, typer.Option(help="Leave this column out. May be repeated.")] = None
     categorical: Annotated[
         list[str] | None, typer.Option(help="Take the values of this column as names. May be repeated.")
@@ -84,6 +88,25 @@ class ColumnOptions:
         """As `dkl.ingest` takes them."""
         # An option that may be repeated arrives as a list, or as None where it was not given.
         return {**vars(self), "drop": tuple(self.drop or ()), "categorical": tuple(self.categorical or ())}
+
+
+@dataclass(frozen=True)
+class HeldOptions:
+    """By what rows are held out."""
+
+    by_group: Annotated[
+        str | None, typer.Option(help="Hold out whole groups of this column.", show_default="the group of the rows")
+    ] = None
+    by_time: Annotated[
+        str | None, typer.Option(help="Hold out the newest rows by this column.", show_default="the time of the rows")
+    ] = None
+
+    def of(self, dataset: Any) -> Any:
+        """The dataset with its rows held out so."""
+        from dkl.data.together.choosing import chosen_rows_together
+
+        source, schema = chosen_rows_together(dataset.source, dataset.schema, self.by_group, self.by_time)
+        return dataset if schema is dataset.schema else dataset.with_rows(source, schema)
 
 
 @dataclass(frozen=True)
@@ -117,6 +140,7 @@ def ingest(
         ),
     ],
     columns: ColumnOptions,
+    held: HeldOptions,
     text: TextOptions,
     running: Running,
     *,
@@ -144,10 +168,14 @@ def ingest(
     from dkl.data.ingest.table_rows import TableChoices
 
     if plan:
-        choices = TableChoices(**columns.choices())
+        given = columns.choices()
+        given |= {"group": columns.group or held.by_group, "time": columns.time or held.by_time}
+        choices = TableChoices(**given)
         planned = plan_ingest(sources, format=text.chosen(sources), choices=choices, progress=running.progress)
         facts = {"rows": planned.n_rows, "staged_bytes": planned.staged_bytes, "schema": planned.schema.to_json()}
         return Result(facts, Text(planned.describe()))
+    if not shares and (held.by_group or held.by_time):
+        raise typer.BadParameter("--by-group and --by-time draw the splits; without any give --group or --time")
     # A place that cannot be written is refused before hours of reading.
     check_before(store, "dataset", overwrite=overwrite)
     started = time.perf_counter()
@@ -155,6 +183,7 @@ def ingest(
         sources,
         store,
         **columns.choices(),
+        **vars(held),
         splits=shares or None,
         shuffle=shuffle,
         seed=seed,

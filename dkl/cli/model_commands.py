@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
-from dkl.cli.data_commands import ZeroBased
+from dkl.cli.data_commands import HeldOptions, ZeroBased
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
 from dkl.cli.output_checks import check_before
 from dkl.progress import Tally, listening
@@ -84,6 +84,7 @@ def fit(
     model: Annotated[str, typer.Argument(help="Where to write the model.", show_default=False)],
     features: FeatureOptions,
     machine: MachineOptions,
+    held: HeldOptions,
     compute: Compute,
     running: Running,
     *,
@@ -106,7 +107,7 @@ def fit(
     if checkpoint is None and resume:
         checkpoint = f"{model.rstrip('/')}.checkpoint"
     check_before(model, "model", overwrite=overwrite, inputs=[store, checkpoint], belongs=is_part_of_a_model)
-    dataset = chosen_split(store, split, "train")
+    dataset = held.of(chosen_split(store, split, "train"))
     learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
     estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
     # The machine hands the checkpoint on to its features, in a folder of their own.

@@ -72,6 +72,7 @@ def tuning_of(
     parameters: Mapping[int, Mapping[str, Any]],
     space: Space,
     *,
+    split: str = "single rows, drawn at random",
     resource: str | None = None,
     ended: str = "",
 ) -> Tuning:
@@ -83,6 +84,8 @@ def tuning_of(
     parameters : mapping of int to mapping
         Of all trials that were begun, by number.
     space : Space
+    split : str
+        By what rows were held out.
     resource : str or None
         The parameter that halving gave more and more of: the best trial is one of those with most of it.
     ended : str
@@ -107,7 +110,7 @@ def tuning_of(
     # Of equal scores the earlier trial is taken, so that the result does not depend on the order of a dict.
     best = max(final, key=lambda trial: (scored[trial], -trial))
     failed = len(done) - len(scored)
-    message = f"{len(done)} trials of {record.n_folds} fold{'s' if record.n_folds > 1 else ''}"
+    message = f"{len(done)} trials of {record.n_folds} fold{'s' if record.n_folds > 1 else ''} of {split}"
     return Tuning(
         best_params_=done[best],
         best_score_=scored[best],
