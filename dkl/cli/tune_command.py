@@ -59,8 +59,8 @@ def tune(
     machine: MachineOptions,
     held: HeldOptions,
     compute: Compute,
-    running: Running,
     *,
+    running: Running,
     table: Annotated[str | None, typer.Option(help="Write the trials to this CSV file, too.")] = None,
     split: Annotated[str | None, typer.Option(help="Rows to search on (default: train where it is there).")] = None,
     checkpoint: Annotated[

@@ -1,4 +1,4 @@
-"""Which features a machine without settings takes: kinds of features judged by the same linear model on held-out rows."""
+"""Which features a machine without settings takes: kinds of them judged by the same linear model on held-out rows."""
 
 from __future__ import annotations
 

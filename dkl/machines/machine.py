@@ -162,7 +162,9 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         withheld = folds[0] if len(folds) == 1 else None
         last = self.features_ if goes_on and not changes else None
         learner = self._learner("features", last).set_params(**changes)
-        self.features_ = learner.fit_within(dataset, FitContext(withheld, for_machine=True))
+        self.features_ = learner.fit_within(
+            dataset, FitContext(withheld, for_machine=True, hints=self.features != "auto")
+        )
         problem = replace(self._problem_on(self.features_, dataset, weights), choice=choice)
         if changes:
             # drawn features saw no target, so that their learner's model is no place to start from
@@ -376,12 +378,12 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         tried = contenders(dataset, advice)
         if dataset.total_weight < FEWEST_ROWS:
             self._advised = tried[0].learner
-            self.reasons_ = (
-                f"Features: the columns themselves, since {dataset.n_rows} rows are too few to choose by.",
-            )
+            few = f"since {dataset.n_rows} rows are too few to choose by"
+            self.reasons_ = (f"Features: the columns themselves, {few}.",)
             return None
         sample = dataset if dataset.n_rows <= JUDGED_ROWS else dataset.thin(JUDGED_ROWS, self.seed_)
-        folds = judging_folds(HeldOut(self.validation_fraction, self.seed_), sample.total_weight)
+        held_out, most = HeldOut(self.validation_fraction, self.seed_), most_folds(sample.source)
+        folds = judging_folds(held_out, sample.total_weight, most)
         choices: list[list[PenaltyChoice] | None] = []
         for number, contender in enumerate(tried):
             self._advised = contender.learner
@@ -400,7 +402,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
     def _planned_choice(self, dataset: Dataset, weights: np.ndarray | None) -> list[Any]:
         """The passes that choosing the kind of features takes; leaves the costliest kind to be planned for."""
         sample = dataset if dataset.n_rows <= JUDGED_ROWS else dataset.thin(JUDGED_ROWS, 0)
-        folds = judging_folds(HeldOut(self.validation_fraction, 0), sample.total_weight)
+        folds = judging_folds(HeldOut(self.validation_fraction, 0), sample.total_weight, most_folds(sample.source))
         passes: list[Any] = []
         tried = contenders(dataset, usual_advice())
         for contender in tried:
