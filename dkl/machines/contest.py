@@ -14,9 +14,9 @@ from dkl.machines.suggest import Advice
 from dkl.methods.base import FeatureLearner
 from dkl.registry import learner_entry
 
-# The kinds are judged on a sample of at most so many rows: which kind suits the rows shows there, and the features
-# themselves are then learned from all rows.
-JUDGED_ROWS = 10_000
+# The kinds are learned from a sample of at most so many rows, and judged on this share of it that they do not see; of
+# few rows on five such shares in turn. The features themselves are then learned from all rows.
+JUDGED_ROWS, JUDGING_SHARE = 20_000, 0.2
 # Below so many rows no share of them could tell kinds of features apart.
 FEWEST_ROWS = 60
 # Kernels at landmarks lose their meaning in many columns, and histograms of all columns take memory and time.

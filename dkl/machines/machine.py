@@ -27,7 +27,15 @@ from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton, head_memory, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
-from dkl.machines.contest import FEWEST_ROWS, JUDGED_ROWS, contenders, contest_reasons, usual_advice, winner
+from dkl.machines.contest import (
+    FEWEST_ROWS,
+    JUDGED_ROWS,
+    JUDGING_SHARE,
+    contenders,
+    contest_reasons,
+    usual_advice,
+    winner,
+)
 from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
 from dkl.machines.settings import OpenParameters, Settings, settled
 from dkl.machines.suggest import advise
@@ -153,7 +161,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
             # One pass and a sample decide on the features; machine parameters stay as they are given.
             advice = advise(dataset, run, self.seed_)
             self._advised, self.reasons_ = advice.features, advice.reasons_for(self)
-        elif self.features == "auto":
+        elif self._chooses:
             choice = self._choose_features(dataset, weights, run)
         folds = self._judging_folds(dataset)
         if choice is None:
@@ -261,7 +269,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         unfitted = self._unfitted()
         weights = unfitted._class_weights(dataset)
         unfitted._settle(dataset)
-        passes: list[Any] = unfitted._planned_choice(dataset, weights) if self.features == "auto" else []
+        passes: list[Any] = unfitted._planned_choice(dataset, weights) if self._chooses else []
         folds = unfitted._judging_folds(dataset)
         for changes in unfitted._rivals() if len(folds) > 1 else ():
             # each rival is searched for and judged on each fold by itself
@@ -283,7 +291,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         """Bytes that the driver holds at most beside the passes: of the features, or of the linear model's steps."""
         unfitted = self._unfitted()
         unfitted._settle(dataset)
-        if self.features == "auto":
+        if self._chooses:
             # Kinds of features are tried one after the other: the largest of them counts.
             tried = contenders(dataset, usual_advice())
             unfitted._advised = max(
@@ -351,13 +359,18 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
             return replace(settings, solver=self.solver_, loss=self.loss_)
         return settings
 
+    @property
+    def _chooses(self) -> bool:
+        """Whether the machine chooses its features."""
+        return isinstance(self.features, str) and self.features == "auto"
+
     def _open_parameters(self) -> OpenParameters:
         return OpenParameters(
             self.loss,
             self.alpha,
             self.solver,
             getattr(self, "calibrate", False),
-            chooses=self.features == "auto" if isinstance(self.features, str) else False,
+            chooses=self._chooses,
             stops_early=self.early_stopping or self.epochs is not None,
         )
 
@@ -381,9 +394,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
             few = f"since {dataset.n_rows} rows are too few to choose by"
             self.reasons_ = (f"Features: the columns themselves, {few}.",)
             return None
-        sample = dataset if dataset.n_rows <= JUDGED_ROWS else dataset.thin(JUDGED_ROWS, self.seed_)
-        held_out, most = HeldOut(self.validation_fraction, self.seed_), most_folds(sample.source)
-        folds = judging_folds(held_out, sample.total_weight, most)
+        sample, folds = self._judged_sample(dataset)
         choices: list[list[PenaltyChoice] | None] = []
         for number, contender in enumerate(tried):
             self._advised = contender.learner
@@ -401,8 +412,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
 
     def _planned_choice(self, dataset: Dataset, weights: np.ndarray | None) -> list[Any]:
         """The passes that choosing the kind of features takes; leaves the costliest kind to be planned for."""
-        sample = dataset if dataset.n_rows <= JUDGED_ROWS else dataset.thin(JUDGED_ROWS, 0)
-        folds = judging_folds(HeldOut(self.validation_fraction, 0), sample.total_weight, most_folds(sample.source))
+        sample, folds = self._judged_sample(dataset)
         passes: list[Any] = []
         tried = contenders(dataset, usual_advice())
         for contender in tried:
@@ -413,6 +423,12 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
             passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(sample), *judging)]
         self._advised = max((c.learner for c in tried), key=lambda learner: learner.planned_map(dataset).n_features)
         return passes
+
+    def _judged_sample(self, dataset: Dataset) -> tuple[Dataset, list[HeldOut]]:
+        """The rows that kinds of features are tried on, all of them where they are few, and the folds that judge."""
+        sample = dataset if dataset.n_rows <= JUDGED_ROWS else dataset.thin(JUDGED_ROWS, self.seed_)
+        held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed_)
+        return sample, judging_folds(held_out, sample.total_weight, most_folds(sample.source))
 
     def _judging_loss(self) -> dict[str, Any]:
         """The loss that kinds of features are judged by, whatever the machine's own is: one with a Hessian."""
@@ -503,7 +519,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
     def _new_features(self, stage: str) -> FeatureLearner:
         """An unfitted learner of the features, with the machine's own seed and checkpoint where it has none."""
         options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
-        if isinstance(self.features, str) and self.features != "auto":
+        if isinstance(self.features, str) and not self._chooses:
             learner = learner_entry(self.features).learner_class(**options)
         elif self.features is None or isinstance(self.features, str):
             learner = clone(self._advised_features()).set_params(**options)
