@@ -124,6 +124,7 @@ def suggest(
     """
     # A generator would give another answer for the same call, and a suggestion is to be looked up again.
     random_state = whole_number(random_state, "random_state")
+    # Rows of a Dataset are not copied, and all others become one here.
     beside = BesideFeatures(data, groups, times)
     dataset = beside.held(as_dataset(beside.X, y, task=task))
     warn_of_random_folds(dataset, "suggest")

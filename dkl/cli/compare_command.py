@@ -117,6 +117,7 @@ def compare(
         "picture": picture,
         "seconds": round(time.perf_counter() - started, 1),
     }
+    # Fits that failed do not stop a comparison, and are said below the table.
     held_out = Text(f"Held out: {facts['held_out']}.")
     errors = [Text(error, style="red") for error in comparison.errors]
     lines = [Text(comparison.advice), held_out, *errors, *written(facts)]
@@ -152,6 +153,7 @@ def scores_table(comparison: Comparison, title: str) -> Table:
     # Cells are texts, empty where a fit failed; the first column is the name and the last one the seconds.
     best = [max(cells, key=lambda cell: float(cell or "-inf")) for cells in list(zip(*rows, strict=True))[1:-1]]
     for learner, *scores, seconds in rows:
+        # A learner's row may hold several best cells, of different sizes.
         bold = [Text(cell, style="bold" if cell == top else "") for cell, top in zip(scores, best, strict=True)]
         table.add_row(learner, *bold, seconds)
     return table

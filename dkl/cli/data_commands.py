@@ -17,6 +17,7 @@ from dkl.cli.output_checks import check_before
 if TYPE_CHECKING:
     from dkl.data.dataset import Dataset
 
+# The names are those of `dkl.data.ingest.paths`.
 FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
 ZeroBased = Annotated[
     bool | None,
@@ -40,6 +41,7 @@ def register(app: typer.Typer) -> None:
 
 def parse_splits(text: str) -> dict[str, float]:
     """``train=0.8,test=0.2`` as names and shares; nothing for ``''``."""
+    # An empty text means no splits, and a comma at the end does no harm.
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
         return {}
@@ -84,6 +86,7 @@ class ColumnOptions:
 
     def choices(self) -> dict[str, Any]:
         """As `dkl.ingest` takes them."""
+        # An option that may be repeated arrives as a list, or as None where it was not given.
         return {**vars(self), "drop": tuple(self.drop or ()), "categorical": tuple(self.categorical or ())}
 
 
@@ -173,6 +176,7 @@ def ingest(
         return Result(facts, Text(planned.describe()))
     if not shares and (held.by_group or held.by_time):
         raise typer.BadParameter("--by-group and --by-time draw the splits; without any give --group or --time")
+    # A place that cannot be written is refused before hours of reading.
     check_before(store, "dataset", overwrite=overwrite)
     started = time.perf_counter()
     dataset = ingest_files(
@@ -215,5 +219,6 @@ def verify(store: Store, running: Running) -> Result:
 
 def description_of(dataset: Dataset, **more: object) -> Result:
     """What `info` shows of a dataset."""
+    # Facts of a description are JSON values: the table and --json show the same.
     facts = {**dataset.describe().facts, **more}
     return Result(facts, Panel(facts_table(facts), title=Text(str(dataset.store or dataset)), title_align="left"))

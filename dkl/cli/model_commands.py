@@ -71,6 +71,7 @@ def plan(
     head, *rows = planned.cells()
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(head[0])
+    # Numbers are aligned to the right, names to the left.
     for name in head[1:]:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
@@ -165,6 +166,7 @@ def score(
         raise ValueError(f"{store!r} has no target to score against; use dkl predict")
     with computing_on(compute):
         value = float(estimator.score(dataset))
+    # The names are those of scikit-learn's scorers.
     measure = "accuracy" if dataset.task == "classification" else "r2"
     return Result({"model": model, "rows": dataset.n_rows, "split": dataset.name or "all", measure: value})
 
@@ -202,6 +204,7 @@ def predict(
             parts = predict_store(estimator, chosen_split(data, split, ""), proba=proba, compute=compute)
         else:
             parts = predict_files(estimator, data, proba=proba, zero_based=zero_based)
+        # Parts are written as they come, so that memory does not grow with the number of rows.
         with open_writer(output, overwrite=overwrite, inputs=[model, data]) as writer:
             for part in parts:
                 writer.write(part)

@@ -61,6 +61,7 @@ def fit_options(suggestion: Suggestion) -> list[str]:
     features, machine = suggestion.features, suggestion.advice.machine
     family = features.family
     given: dict[str, Any] = {
+        # Learners are named by their class here and by their key in the shell; the registry knows both.
         "learner": next(entry.key for entry in LEARNERS if entry.name == type(features).__name__),
         "features": features.n_features,
         "scaling": features.scaling or "none",

@@ -230,6 +230,7 @@ class ComparedRows:
         ValueError
             With the argument and what is expected.
         """
+        # Only the argument is checked here; the folds themselves need the seed.
         RowFolds.of(self.folds, 0)
         if self.test is not None and not isinstance(self.test, Dataset):
             raise ValueError(f"test is a {type(self.test).__name__}; expected a Dataset, such as ds['test']")
@@ -313,6 +314,7 @@ def entries_of(
         For a name that is none, one that has no meaning for the task, what is no estimator, or none at all.
     """
     if isinstance(learners, Mapping):
+        # Estimators may be of scikit-learn or of any other library that follows it.
         strangers = [name for name, entry in learners.items() if not isinstance(entry, BaseEstimator)]
         if strangers or not learners:
             raise ValueError(

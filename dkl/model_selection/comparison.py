@@ -121,6 +121,8 @@ class Comparison:
     @property
     def level(self) -> float:
         """What is as good as the best: its score less one standard error."""
+        # The rule of one standard error (Breiman et al. 1984): among scores that the noise of the test rows cannot tell
+        # apart, the cheapest learner is the one to take.
         return self.best.score - self.standard_error
 
     def reaching(self, level: float | None = None) -> tuple[Compared, ...]:
@@ -230,6 +232,7 @@ class Comparison:
 
     def _row(self, learner: str, sizes: Sequence[int | None]) -> list[str]:
         scores = [f"{score:.4f}" if np.isfinite(score) else "" for score in self._by_size(learner, "score", sizes)]
+        # Infinite where the learner never got there: the cell stays empty.
         seconds = self.seconds_to(learner)
         return [learner, *scores, f"{seconds:.3g}" if np.isfinite(seconds) else ""]
 

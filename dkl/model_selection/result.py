@@ -62,6 +62,7 @@ class Tuning:
         return f"Tuning: {self.message}; best score {self.best_score_:.6g} in trial {self.best_index_} with {best}"
 
     def _repr_html_(self) -> str:
+        # A notebook shows the best trials first, and the failed ones, whose score is NaN, at the end.
         ordered = self.trials.sort_values("score", ascending=False, kind="stable", na_position="last")
         return f"<p>{escape(repr(self))}</p>{ordered.to_html(max_rows=12, float_format='{:.5g}'.format)}"
 
@@ -106,6 +107,7 @@ def tuning_of(
     # that any trial has reached.
     most = None if resource is None else max(done[trial][resource] for trial in scored)
     final = [trial for trial in scored if resource is None or done[trial][resource] == most]
+    # Of equal scores the earlier trial is taken, so that the result does not depend on the order of a dict.
     best = max(final, key=lambda trial: (scored[trial], -trial))
     failed = len(done) - len(scored)
     message = f"{len(done)} trials of {record.n_folds} fold{'s' if record.n_folds > 1 else ''} of {split}"

@@ -170,6 +170,7 @@ def tune(
     model = quiet(model, settings.seed)
     tuning = settings.run(model, dataset, started)
     if refit:
+        # The scores are of models that saw all rows but a fold; the model that is handed out has seen all.
         tuning.best_model_ = fitted_to(with_parameters(model, tuning.best_params_), dataset)
     return tuning
 
@@ -208,6 +209,7 @@ class Search:
             With the argument, what is wrong with it, and what is expected.
         """
         check_names(model, space_of(self.space), self.ladder, self.scoring)
+        # Only the argument is checked here; the folds themselves need the seed.
         RowFolds.of(self.folds, 0)
         if self.n_trials is None and self.timeout is None:
             raise ValueError("the search has no end: give n_trials=50, say, or timeout=3600 (seconds), or both")
@@ -332,6 +334,7 @@ def quiet(model: Estimator, seed: int) -> Estimator:
     changed: dict[str, Any] = {}
     for name, value in given.items():
         kind = name.rpartition("__")[2]
+        # A seed that the user gave stays; all other randomness follows from the seed of the search.
         if kind == "random_state" and value is None:
             changed[name] = seed
         elif kind in ("progress", "checkpoint") and reads_blocks(model):
