@@ -36,20 +36,25 @@ class KernelClassifier(ClassPredictions, KernelMachine):
 
     Parameters
     ----------
-    features : feature learner, {"margin", "peaks", "aligned", "posterior", "landmarks", "leverage", "random"} or None
-        A learner is cloned; a name is the learner with its defaults. None asks the rows for features, as `dkl.suggest`
-        does; the machine's own parameters stay (``dkl.suggest(rows).estimator`` has those that suit them). A learner
+    features : "auto", feature learner, name of one, or None
+        "auto" tries kinds of features on a sample of the rows - the columns themselves, random and searched waves,
+        steps of columns, a kernel at landmarks - and takes the one that does best on held-out rows; `reasons_` says
+        what was tried. A learner is cloned; a name ("margin", "steps", "nystrom", "aligned", ...) is the learner with
+        its defaults. None asks for searched waves of the kernel that suits the rows, as `dkl.suggest` does. A learner
         with ``warm_start=True`` goes on from the features of the machine's last fit, on the same held-out rows.
-    loss : {"hinge", "squared_hinge", "log_loss", "modified_huber"}
-    alpha : float or "auto"
+    loss : {"hinge", "squared_hinge", "log_loss", "modified_huber"} or None
+        None is "squared_hinge" for exact steps, "hinge" for stochastic ones.
+    alpha : float, "auto" or None
         Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
-        C = 0.1, 1 and 10 for features of mean squared length 1, then all rows are fitted with it.
+        C = 0.1, 1 and 10 for features of mean squared length 1, then all rows are fitted with it. None is "auto" where
+        the machine chooses its features and takes exact steps, else 1e-5.
     epochs : int or None
         Times that all rows are gone through (at most, with early stopping). None is 10, and up to 50 on fewer than
         20,000 rows: within 0.3 points of liblinear on MNIST and adult.
-    solver : {"sgd", "newton"}
+    solver : {"sgd", "newton"} or None
         "sgd": scikit-learn's `partial_fit` on centred features, averaged. "newton": exact, deterministic, a handful of
-        passes with D x D sums, for D up to a few thousand and ``loss="squared_hinge"``.
+        passes with D x D sums, for D up to a few thousand and ``loss="squared_hinge"``. None is "newton" where the
+        machine chooses its features (or alpha="auto") and the rows are at most some millions, else "sgd".
     class_weight : dict, "balanced" or None
     early_stopping : bool
         Hold rows out and stop when their loss has not fallen for `patience` epochs; the best model is kept.
@@ -57,8 +62,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         Share of the rows held out for early stopping, for calibration and for ``alpha="auto"``, chosen by a hash of the
         row id. Where that is fewer than 1,000 rows, up to five such shares judge alpha, each fitted without.
     patience : int
-    calibrate : bool
-        Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss.
+    calibrate : bool or None
+        None is True where the machine chooses its features. Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss.
     by_group, by_time : str or None
         The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
         the newest rows, which alone judge alpha then. Values in an array go to `fit`, as groups or times.
@@ -74,7 +79,9 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     ----------
     features_ : fitted feature learner
     reasons_ : tuple of str
-        Why these features; with ``features=None`` only.
+        Why these features, in sentences; where the machine chose them.
+    loss_, solver_ : str
+        What the fit worked with.
     linear_ : SGDClassifier or LinearSVC
         On mapped rows.
     classes_ : ndarray of shape (K,)
@@ -100,9 +107,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     --------
     >>> from sklearn.datasets import load_iris
     >>> from dkl.machines.kernel_machines import KernelClassifier
-    >>> from dkl.methods.random_features import RandomFeatures
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = KernelClassifier(RandomFeatures(n_features=100, random_state=0), random_state=0).fit(X, y)
+    >>> model = KernelClassifier(random_state=0).fit(X, y)
     >>> bool(model.score(X, y) > 0.9)
     True
     """
@@ -198,21 +204,19 @@ class KernelRegressor(NumberPredictions, KernelMachine):
 
     Parameters
     ----------
-    features : feature learner, {"margin", "peaks", "aligned", "leverage", "random"} or None
-        A learner is cloned; a name is the learner with its defaults. None asks the rows for features, as `dkl.suggest`
-        does; the machine's own parameters stay (``dkl.suggest(rows).estimator`` has those that suit them). A learner
-        with ``warm_start=True`` goes on from the features of the machine's last fit, on the same held-out rows.
-    loss : {"squared_error", "epsilon_insensitive", "huber"}
-        "squared_error" is half the square.
-    alpha : float or "auto"
+    features : "auto", feature learner, name of one, or None
+        As of `KernelClassifier`.
+    loss : {"squared_error", "epsilon_insensitive", "huber"} or None
+        None is "squared_error", half the square.
+    alpha : float, "auto" or None
         Strength of the penalty; `Ridge`'s alpha is ``alpha n``. "auto" (Newton only): the best on held-out rows of 10
-        to 1e-4 for features of mean squared length 1, then all rows are fitted with it.
+        to 1e-4 for features of mean squared length 1, then all rows are fitted with it. None as of `KernelClassifier`.
     epsilon : float
         Of "epsilon_insensitive" and "huber", in deviations of y.
     epochs : int or None
         As of `KernelClassifier`.
-    solver : {"sgd", "newton"}
-        "newton": ridge, exact, for several targets too.
+    solver : {"sgd", "newton"} or None
+        "newton": ridge, exact, for several targets too. None as of `KernelClassifier`.
     early_stopping, validation_fraction, patience, by_group, by_time
         As of `KernelClassifier`.
     device, random_state, checkpoint, progress, memory_limit
@@ -222,7 +226,9 @@ class KernelRegressor(NumberPredictions, KernelMachine):
     ----------
     features_ : fitted feature learner
     reasons_ : tuple of str
-        Why these features; with ``features=None`` only.
+        Why these features, in sentences; where the machine chose them.
+    loss_, solver_ : str
+        What the fit worked with.
     linear_ : SGDRegressor or Ridge
         On mapped rows, in the targets' own units.
     target_center_, target_scale_ : ndarray of shape (t,)
