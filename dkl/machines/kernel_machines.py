@@ -63,7 +63,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         row id. Where that is fewer than 1,000 rows, up to five such shares judge alpha, each fitted without.
     patience : int
     calibrate : bool or None
-        None is True where the machine chooses its features. Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss.
+        Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss. None is
+        True where the machine chooses its features.
     by_group, by_time : str or None
         The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
         the newest rows, which alone judge alpha then. Values in an array go to `fit`, as groups or times.

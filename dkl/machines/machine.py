@@ -37,7 +37,7 @@ from dkl.machines.contest import (
     winner,
 )
 from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
-from dkl.machines.settings import OpenParameters, Settings, settled
+from dkl.machines.settings import SettledMixin
 from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
@@ -69,7 +69,7 @@ _PILOT_FEATURES = 500
 _DRAWN = {"plain_share": 1.0}
 
 
-class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
+class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimator):
     """What the classifier and the regressor share: features, then a linear model on them."""
 
     _parameter_constraints: ClassVar[Constraints]
@@ -351,36 +351,6 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         patience = self.patience if self.early_stopping else None
         return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
 
-    @property
-    def _settings(self) -> Settings:
-        """What the open parameters come to; for a fitted machine, what they came to on its rows."""
-        settings = settled(self._open_parameters(), self._task)
-        if self.solver is None and hasattr(self, "solver_"):
-            return replace(settings, solver=self.solver_, loss=self.loss_)
-        return settings
-
-    @property
-    def _chooses(self) -> bool:
-        """Whether the machine chooses its features."""
-        return isinstance(self.features, str) and self.features == "auto"
-
-    def _open_parameters(self) -> OpenParameters:
-        return OpenParameters(
-            self.loss,
-            self.alpha,
-            self.solver,
-            getattr(self, "calibrate", False),
-            chooses=self._chooses,
-            stops_early=self.early_stopping or self.epochs is not None,
-        )
-
-    def _settle(self, dataset: Dataset) -> Settings:
-        """The settings for these rows, which the machine keeps from now on."""
-        n_classes = dataset.schema.n_classes or 1
-        settings = settled(self._open_parameters(), self._task, dataset.n_rows, 1 if n_classes == 2 else n_classes)
-        self.loss_, self.solver_ = settings.loss, settings.solver
-        return settings
-
     def _choose_features(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> PenaltyChoice | None:
         """Set the kind of features that does best on held-out rows, and why; the penalty too, if all rows judged.
 
@@ -429,12 +399,6 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         sample = dataset if dataset.n_rows <= JUDGED_ROWS else dataset.thin(JUDGED_ROWS, self.seed_)
         held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed_)
         return sample, judging_folds(held_out, sample.total_weight, most_folds(sample.source))
-
-    def _judging_loss(self) -> dict[str, Any]:
-        """The loss that kinds of features are judged by, whatever the machine's own is: one with a Hessian."""
-        loss = self._settings.loss
-        exact = "squared_hinge" if self._task == "classification" else "squared_error"
-        return {"loss": loss if loss in NEWTON_LOSSES else exact, "alpha": "auto"}
 
     def _judging_folds(self, dataset: Dataset) -> list[HeldOut]:
         """The rows that the penalty of searched features is judged on: a share of many rows, five folds of few.

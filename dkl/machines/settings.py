@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
+from dkl.data.dataset import Dataset
 from dkl.linear.newton import NEWTON_LOSSES
 
 # Newton steps form the products of all features for each model and row: beyond so many operations, or so many classes,
@@ -86,3 +88,51 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
         alpha = 1e-5
     calibrate = given.chooses if given.calibrate is None else given.calibrate
     return Settings(loss, alpha, solver, calibrate)
+
+
+class SettledMixin:
+    """What machines with open parameters have: the settings that these come to, before a fit and after it."""
+
+    features: Any
+    loss: str | None
+    alpha: float | str | None
+    epochs: int | None
+    solver: str | None
+    early_stopping: bool
+    _task: ClassVar[Any]
+
+    @property
+    def _settings(self) -> Settings:
+        """What the open parameters come to; for a fitted machine, what they came to on its rows."""
+        settings = settled(self._open_parameters(), self._task)
+        if self.solver is None and hasattr(self, "solver_"):
+            return replace(settings, solver=self.solver_, loss=self.loss_)
+        return settings
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether the machine chooses its features."""
+        return isinstance(self.features, str) and self.features == "auto"
+
+    def _open_parameters(self) -> OpenParameters:
+        return OpenParameters(
+            self.loss,
+            self.alpha,
+            self.solver,
+            getattr(self, "calibrate", False),
+            chooses=self._chooses,
+            stops_early=self.early_stopping or self.epochs is not None,
+        )
+
+    def _settle(self, dataset: Dataset) -> Settings:
+        """The settings for these rows, which the machine keeps from now on."""
+        n_classes = dataset.schema.n_classes or 1
+        settings = settled(self._open_parameters(), self._task, dataset.n_rows, 1 if n_classes == 2 else n_classes)
+        self.loss_, self.solver_ = settings.loss, settings.solver
+        return settings
+
+    def _judging_loss(self) -> dict[str, Any]:
+        """The loss that kinds of features are judged by, whatever the machine's own is: one with a Hessian."""
+        loss = self._settings.loss
+        exact = "squared_hinge" if self._task == "classification" else "squared_error"
+        return {"loss": loss if loss in NEWTON_LOSSES else exact, "alpha": "auto"}
