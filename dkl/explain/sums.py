@@ -65,6 +65,12 @@ def column_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     return {"first": feature_sums(block.X, block.weights, itself, "float64")[0, :, 0], "weight": block.weights.sum()}
 
 
+def factor_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """sum_i s_i factor_u(x_i) of single columns' steps and hinges, (U,), and the weight of the rows."""
+    sums = feature_sums(block.X, block.weights, operands["factors"], "float64")[0, :, 0]
+    return {"sums": sums, "weight": block.weights.sum()}
+
+
 def columns_map(scaler: Scaler | None, d: int) -> FeatureMap:
     """The map whose features are the d scaled columns."""
     return FeatureMap("identity", ColumnProjection(np.arange(d), d), np.ones(d), scaler=scaler)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.features.step_projection import HINGE, MOST_FACTORS, STEP
+from dkl.features.step_projection import HINGE, STEP, Factor, StepProjection
 from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
 from dkl.methods.steps.binning import column_bins
 from dkl.methods.steps.problem import HISTORY, StepProblem, StepState, first_state
@@ -238,9 +238,6 @@ def why_to_stop(problem: StepProblem, state: StepState) -> str:
     return ""
 
 
-Factor = tuple[int, float, int]
-
-
 def _best_atoms(problem: StepProblem, state: StepState, histograms: np.ndarray) -> list[tuple[Factor, ...]]:
     """The atoms that this round adds, best first: at most one for a parent and column, and six for a parent."""
     parents, bins = _parents(problem, state), state.bins
@@ -250,12 +247,13 @@ def _best_atoms(problem: StepProblem, state: StepState, histograms: np.ndarray) 
         :, :-1
     ]
     n_edges = np.minimum(bins.n_edges, thresholds.shape[1])
-    known = {_key(factors) for factors in _atoms_of(state)}
+    atoms = StepProjection(state.columns, state.thresholds, state.kinds, state.high).factors
+    known = {_key(factors) for factors in atoms}
     found: list[tuple[float, int, tuple[Factor, ...]]] = []
     for parent, histogram in zip(parents, histograms, strict=True):
         scores = split_scores(histogram, thresholds, n_edges, penalty=_SCORE_PENALTY, least=_LEAST_ROWS)
         flat = np.moveaxis(scores, 1, 0).reshape(problem.n_columns, -1)
-        of_parent = _factors(state, parent)
+        of_parent = atoms[parent]
         for j in np.flatnonzero(flat.max(axis=1) > 0.0):
             kind, edge = divmod(int(np.argmax(flat[j])), thresholds.shape[1])
             atom = (*of_parent, (int(j), float(bins.edges[j, edge]), HINGE if kind else STEP))
@@ -294,27 +292,13 @@ def _histogram_bytes(problem: StepProblem) -> int:
 
 
 def _with_atoms(state: StepState, atoms: list[tuple[Factor, ...]]) -> StepState:
-    columns = np.full((len(atoms), MOST_FACTORS), -1, np.int32)
-    thresholds, kinds = np.zeros((len(atoms), MOST_FACTORS)), np.zeros((len(atoms), MOST_FACTORS), np.int8)
-    for a, factors in enumerate(atoms):
-        for f, (j, t, kind) in enumerate(factors):
-            columns[a, f], thresholds[a, f], kinds[a, f] = j, t, kind
+    new = StepProjection.of_factors(atoms, state.high)
     return replace(
         state,
-        columns=np.concatenate([state.columns, columns]),
-        thresholds=np.concatenate([state.thresholds, thresholds]),
-        kinds=np.concatenate([state.kinds, kinds]),
+        columns=np.concatenate([state.columns, new.columns]),
+        thresholds=np.concatenate([state.thresholds, new.thresholds]),
+        kinds=np.concatenate([state.kinds, new.kinds]),
     )
-
-
-def _factors(state: StepState, atom: int) -> tuple[Factor, ...]:
-    present = state.columns[atom] >= 0
-    parts = (state.columns[atom], state.thresholds[atom], state.kinds[atom])
-    return tuple((int(j), float(t), int(k)) for j, t, k in zip(*(part[present] for part in parts), strict=True))
-
-
-def _atoms_of(state: StepState) -> list[tuple[Factor, ...]]:
-    return [_factors(state, atom) for atom in range(state.n_atoms)]
 
 
 def _key(factors: tuple[Factor, ...]) -> frozenset[Factor]:

@@ -1,0 +1,89 @@
+"""A model on steps as a sum of products of single columns' factors: what its effects and contributions are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from dkl.explain.column_groups import Columns
+from dkl.explain.sums import factor_sums
+from dkl.features.feature_map import FeatureMap
+from dkl.features.step_projection import MOST_FACTORS, Factor, StepProjection
+from dkl.kernels.maps import map_rows
+from dkl.kernels.step_tiles import STEP_FLOPS, TILE_ROWS
+from dkl.methods.prediction import Scorer
+from dkl.protocols.arrays import Rows
+from dkl.protocols.records import Accumulator, BlockSum, Cost
+
+
+@dataclass(frozen=True, eq=False)
+class StepFactors:
+    """f(x) = sum_a coef_a prod_s factor_{index[a, s]}(x), each factor of one column alone; the intercept is no part.
+
+    A column may be several encoded ones, and its factor then the product of an atom's steps and hinges on these.
+
+    Parameters
+    ----------
+    factors : FeatureMap
+        The U factors, each once, with amplitudes of 1.
+    columns : ndarray of shape (U,), int64
+        Which column each factor is of, by its position among `Columns`.
+    index : ndarray of shape (m, 3), int64
+        The factors of each atom, of different columns; -1 where an atom has fewer than three.
+    coef : ndarray of shape (m, K), float64
+        Amplitudes included.
+    """
+
+    factors: FeatureMap
+    columns: np.ndarray
+    index: np.ndarray
+    coef: np.ndarray
+
+    @classmethod
+    def of(cls, scorer: Scorer, known: Columns) -> Self | None:
+        """Of a model on steps; None for one on other features."""
+        feature_map, steps = scorer.feature_map, scorer.feature_map.projection
+        if not isinstance(steps, StepProjection):
+            return None
+        column_of = np.empty(feature_map.n_columns, np.int64)
+        for position, members in enumerate(known.members):
+            column_of[members] = position
+        # Many atoms share the factors of their parents: each distinct one is computed once.
+        numbers: dict[tuple[Factor, ...], int] = {}
+        index = np.full((steps.n_frequencies, MOST_FACTORS), -1)
+        for a, atom in enumerate(steps.factors):
+            by_column: dict[int, list[Factor]] = {}
+            for factor in atom:
+                by_column.setdefault(int(column_of[factor[0]]), []).append(factor)
+            for s, own in enumerate(by_column.values()):
+                index[a, s] = numbers.setdefault(tuple(sorted(own)), len(numbers))
+        distinct = StepProjection.of_factors(list(numbers), steps.high)
+        return cls(
+            FeatureMap("steps", distinct, np.ones(len(numbers)), scaler=feature_map.scaler),
+            column_of[distinct.columns[:, 0]],
+            index,
+            (scorer.coef * feature_map.amplitudes).T.astype(np.float64),
+        )
+
+    def values(self, rows: Rows) -> np.ndarray:
+        """The factors of rows (n, d), and behind them the 1 that the index -1 stands for: (n, U + 1) float64."""
+        factors = map_rows(rows, self.factors, "float64")
+        return np.hstack([factors, np.ones((len(factors), 1))])
+
+    def record(self) -> BlockSum:
+        """The record whose result `means` takes."""
+        U = self.factors.n_frequencies
+        accumulators = {"sums": Accumulator((U,)), "weight": Accumulator(())}
+
+        def cost(rows: int, columns: int) -> Cost:
+            # The values of a tile, and its rows written out in double precision.
+            return Cost(STEP_FLOPS * rows * U, 8 * min(rows, TILE_ROWS) * (2 * U + columns))
+
+        return BlockSum("steps of single columns", factor_sums, accumulators, {"factors": self.factors}, cost)
+
+    @staticmethod
+    def means(result: dict[str, np.ndarray]) -> np.ndarray:
+        """The mean of each factor over the rows, and the 1 behind them: (U + 1,)."""
+        return np.append(result["sums"] / result["weight"], 1.0)
