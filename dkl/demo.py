@@ -11,6 +11,8 @@ import numpy as np
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.store.reader import is_store
+from dkl.data.together.choosing import check_one_kind, chosen_rows_together
+from dkl.data.together.telling import warn_of_random_folds
 from dkl.features.families import Family, Gaussian
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.random_features import RandomFeatures
@@ -70,8 +72,12 @@ def digits_dataset(store: str | Path) -> Dataset:
     return dataset.split(SPLITS, seed=0)
 
 
-def own_dataset(data: str, target: str | None, store: str | Path) -> Dataset:
+def own_dataset(
+    data: str, target: str | None, store: str | Path, *, by_group: str | None = None, by_time: str | None = None
+) -> Dataset:
     """The user's rows: a store that is there, or files that are ingested into `store`; with train and test splits.
+
+    Splits that are there stay. Others are drawn, by group or by time where that is asked for or known.
 
     Raises
     ------
@@ -83,11 +89,15 @@ def own_dataset(data: str, target: str | None, store: str | Path) -> Dataset:
     if data.rstrip("/").endswith(".zarr") or is_store(data):
         dataset = open_dataset(data)
     else:
-        dataset = ingest(data, str(store), target=target, overwrite=True, progress=False)
+        check_one_kind(by_group, by_time)
+        dataset = ingest(data, str(store), target=target, group=by_group, time=by_time, overwrite=True, progress=False)
+    source, schema = chosen_rows_together(dataset.source, dataset.schema, by_group, by_time)
+    dataset = dataset.with_rows(source, schema)
     if dataset.task is None:
         raise ValueError(f"the rows of {data!r} have no target to learn; name its column: --target NAME")
     if {"train", "test"} <= set(dataset.splits):
         return dataset
+    warn_of_random_folds(dataset, "the split into train and test")
     # The user's own store is left as it is: these splits exist in memory alone.
     return dataset.split(SPLITS, seed=0, name="demo", write=False)
 

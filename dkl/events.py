@@ -40,6 +40,7 @@ class Event:
     bytes: int = 0
     seconds: float = 0.0
     detail: Mapping[str, Any] = field(default_factory=dict)
+    # A function and not the model: most subscribers never ask, and forming one costs time.
     model: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
 
 

@@ -27,7 +27,7 @@ from dkl.protocols.records import Cost, Record, RowSample
 _TRIAL_SHAPE = (512, 1_024, 512)
 
 
-class Planned(Protocol):
+class PlannedLearner(Protocol):
     """A learner that can be planned.
 
     One whose driver holds much beside the passes has a function ``planned_memory(dataset) -> dict of int`` too: at most
@@ -180,7 +180,7 @@ class Plan:
         return f"<pre>{escape(repr(self))}</pre>"
 
 
-def plan(learner: Planned, dataset: object, y: object = None) -> Plan:
+def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
     """What fitting `learner` on `dataset` will take: peak bytes a process, bytes read, passes, flops and time.
 
     Nothing is fitted: a small matrix product is timed, and one block of a store is read to time it.
@@ -287,7 +287,7 @@ def _cost(record: Record, rows: Dataset) -> Cost:
 def product_rate() -> float:
     """Operations of a float32 matrix product a second of the processor, on one thread: the best of three."""
     m, n, k = _TRIAL_SHAPE
-    # Ones, since denormal numbers or NaN would make the product slower than it is.
+    # Ones, since denormal numbers would make the product slower than it is.
     left, right = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
     with one_blas_thread():
         left @ right

@@ -80,6 +80,7 @@ def after_fork(reset: Callable[[], None]) -> Callable[[], None]:
 
     Locks that those threads held would never be opened there, and pools of them never do what is submitted.
     """
+    # Windows has no forks.
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=reset)
     return reset

@@ -103,6 +103,7 @@ class Tally:
         self.projected_bytes = 0
 
     def __call__(self, event: Event) -> None:
+        # Rounds and trials end with events too; only those of passes say what they read.
         if event.kind == "finished" and "cache_hits" in event.detail:
             self.passes += 1
             self.bytes += event.detail["bytes"]

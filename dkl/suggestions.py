@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from html import escape
 from textwrap import fill
 from typing import Any
@@ -12,6 +13,8 @@ from sklearn.base import clone
 from dkl.data.checks import whole_number
 from dkl.data.coerce import as_dataset
 from dkl.data.labels import TaskChoice
+from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.telling import warn_of_random_folds
 from dkl.linear.fitting import Run
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.machines.suggest import Advice, advise
@@ -29,12 +32,15 @@ class Suggestion:
     advice : Advice
     task : str or None
     seed : int
+    columns : mapping of str to str
+        The columns of a data frame that the machine holds rows out by: by_group or by_time.
     """
 
     rows: str
     advice: Advice
     task: str | None
     seed: int
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -54,7 +60,8 @@ class Suggestion:
         if self.task is None:
             return self.features
         machine = KernelClassifier if self.task == "classification" else KernelRegressor
-        return machine(self.features, random_state=self.seed, **self.advice.machine)
+        settings: dict[str, Any] = {**self.advice.machine, **self.columns}
+        return machine(self.features, random_state=self.seed, **settings)
 
     def __repr__(self) -> str:
         lines = [fill(reason, 100, subsequent_indent="    ") for reason in self.reasons]
@@ -68,6 +75,8 @@ def suggest(
     data: object,
     y: object = None,
     *,
+    groups: Any = None,
+    times: Any = None,
     task: TaskChoice = "auto",
     random_state: int = 0,
     progress: Choice = None,
@@ -85,6 +94,8 @@ def suggest(
         The rows to be fitted: ``ds["train"]``.
     y : array of shape (n,) or None
         Targets of rows that are no Dataset.
+    groups, times : str, array of shape (n,), or None
+        As of `KernelClassifier.fit`; the estimator holds rows out by a column that is named.
     task : {"auto", "classification", "regression"}
         What y is, where it is not a Dataset's own.
     random_state : int
@@ -114,6 +125,11 @@ def suggest(
     """
     # A generator would give another answer for the same call, and a suggestion is to be looked up again.
     random_state = whole_number(random_state, "random_state")
-    dataset = as_dataset(data, y, task=task)
+    # Rows of a Dataset are not copied, and all others become one here.
+    beside = BesideFeatures(data, groups, times)
+    dataset = beside.held(as_dataset(beside.X, y, task=task))
+    warn_of_random_folds(dataset, "suggest")
     run = Run(publish=resolve_progress(progress), memory_limit=memory_limit)
-    return Suggestion(repr(dataset), advise(dataset, run, random_state), dataset.task, random_state)
+    named = {"by_group": groups, "by_time": times if groups is None else None}
+    columns = {name: given for name, given in named.items() if isinstance(given, str) and dataset.task is not None}
+    return Suggestion(repr(dataset), advise(dataset, run, random_state), dataset.task, random_state, columns)

@@ -1152,6 +1152,144 @@ FUNCTIONS = [
     Case("a report on a number", lambda f: dkl.report(fitted(), 3), TypeError, ("data", "int", "Dataset")),
 ]
 
+TIMES = np.arange(60)
+GROUPS = np.array(["a", "b", "c"] * 20)
+MIXED = [*GROUPS[:7].tolist(), None, *GROUPS[8:].tolist()]
+PATIENTS = "a,y,patient,day\n" + "".join(f"{i}.5,{i % 2},p{i // 4},2026-01-{i + 1:02d}\n" for i in range(20))
+
+
+def together(**options: Any) -> Callable[[Path], Any]:
+    return lambda folder: create(folder, X, Y, **options)
+
+
+def split_together(**options: Any) -> Callable[[Path], Any]:
+    return lambda folder: stored(folder).split(**options)
+
+
+def appended(**options: Any) -> Callable[[Path], Any]:
+    return lambda folder: stored(folder).append(X, Y, **options)
+
+
+TOGETHER = [
+    Case("groups of another length", together(groups=GROUPS[:-1]), ValueError, ("groups", "(59,)", "(60,)")),
+    Case("groups in two columns", together(groups=X[:, :2]), ValueError, ("groups", "(60, 2)", "one value a row")),
+    Case("a missing group", together(groups=MIXED), ValueError, ("groups is missing in row 7", "remove rows")),
+    Case("a group column of an array", together(groups="patient"), ValueError, ("'patient'", "one value a row")),
+    Case("times of another length", together(times=TIMES[:5]), ValueError, ("times", "(5,)", "(60,)")),
+    Case("a missing time", together(times=with_value(np.nan, 9)), ValueError, ("times is missing in row 9", "fill")),
+    Case("an infinite time", together(times=with_value(np.inf, 9)), ValueError, ("times is inf in row 9", "finite")),
+    Case("a date that is missing", together(times=np.array(["NaT"] * 60, "M8[D]")), ValueError, ("missing in row 0",)),
+    Case("times that are booleans", together(times=TIMES > 3), ValueError, ("booleans", "numbers or dates")),
+    Case("times that are no dates", together(times=GROUPS), ValueError, ("'a' in row 0", "pandas.to_datetime")),
+    Case("one group", split_together(by_group=np.ones(60)), ValueError, ("'group'", "same value in all rows")),
+    Case("one time", split_together(by_time=np.ones(60)), ValueError, ("'time'", "of one time")),
+    Case(
+        "a split by both",
+        split_together(by_group=GROUPS, by_time=TIMES),
+        ValueError,
+        ("by_group and by_time", "one of"),
+    ),
+    Case("a split by no column", split_together(by_group="patient"), ValueError, ("'patient'", "names no column")),
+    Case("a split by a time that is none", split_together(by_time="day"), ValueError, ("'day'", "no time column")),
+    Case(
+        "fewer groups than splits",
+        split_together(given={"a": 0.4, "b": 0.2, "c": 0.2, "d": 0.2}, by_group=GROUPS),
+        ValueError,
+        ("3 groups", "too few"),
+    ),
+    Case(
+        "rows by name and by group", split_together(given=GROUPS, by_group=GROUPS), ValueError, ("shares", "by_group=")
+    ),
+    Case(
+        "a group that is a feature",
+        lambda f: dkl.create_dataset("memory://g.zarr", frame(), Y).split(by_group="a"),
+        ValueError,
+        ("'a' is a feature", "groups=values"),
+    ),
+    Case("a split without shares", split_together(), ValueError, ("no split", "'train': 0.8")),
+    Case("groups for rows without", appended(groups=GROUPS), ValueError, ("groups was given", "create_dataset")),
+    Case(
+        "rows without their groups",
+        lambda f: dkl.create_dataset("memory://h.zarr", X, Y, groups=GROUPS).append(X, Y),
+        ValueError,
+        ("groups is missing", "pass groups="),
+    ),
+    Case(
+        "dates after numbers",
+        lambda f: dkl.create_dataset("memory://t.zarr", X, Y, times=TIMES).append(X, Y, times=TIMES.astype("M8[D]")),
+        ValueError,
+        ("times are dates", "are numbers"),
+    ),
+    Case("groups of a fit by name", lambda f: classifier().fit(X, Y, groups="p"), ValueError, ("'p'", "data frame")),
+    Case(
+        "groups that no frame has",
+        lambda f: classifier().fit(frame(), Y, groups="patient"),
+        ValueError,
+        ("'patient'", "names no column", "'a'"),
+    ),
+    Case(
+        "a machine by group on an array", lambda f: classifier(by_group="p").fit(X, Y), ValueError, ("'p'", "groups=")
+    ),
+    Case(
+        "a machine by both",
+        lambda f: classifier(by_group="p", by_time="t").fit(frame(p=GROUPS, t=TIMES), Y),
+        ValueError,
+        ("by_group and by_time", "one of"),
+    ),
+    Case("a machine by a number", lambda f: classifier(by_group=3).fit(X, Y), ValueError, ("'by_group'", "3")),
+    Case(
+        "a fit of one group", lambda f: classifier().fit(X, Y, groups=["a"] * 60), ValueError, ("one group", "held out")
+    ),
+    Case(
+        "groups of two",
+        lambda f: dkl.tune(classifier(), X, Y, groups=GROUPS[:2], space={"alpha": [1e-3]}),
+        ValueError,
+        ("groups has shape (2,)",),
+    ),
+    Case(
+        "more folds than groups",
+        lambda f: dkl.compare(X, Y, groups=GROUPS, folds=5, learners=["random"]),
+        ValueError,
+        ("of 5 has no rows", "fewer folds"),
+    ),
+    Case(
+        "a group column that no table has",
+        lambda f: ingest(f, PATIENTS, target="y", group="user", drop=["day"]),
+        ValueError,
+        ("group='user'", "no column"),
+    ),
+    Case(
+        "a group that is the target",
+        lambda f: ingest(f, PATIENTS, target="y", group="y", drop=["day"]),
+        ValueError,
+        ("different columns", "group"),
+    ),
+    Case(
+        "a time of a table that is missing",
+        lambda f: ingest(f, PATIENTS.replace("2026-01-05", ""), target="y", time="day"),
+        ValueError,
+        ("'day' is missing in row 4",),
+    ),
+    Case(
+        "a time of a table that is none",
+        lambda f: ingest(f, PATIENTS, target="y", time="patient", drop=["day"]),
+        ValueError,
+        ("'patient' is 'p0' in row 0", "no date"),
+    ),
+    Case(
+        "two group columns",
+        lambda f: ingest(f, PATIENTS, target="y", group="a", by_group="patient"),
+        ValueError,
+        ("'a'", "'patient'", "one group"),
+    ),
+    Case(
+        "splits by name and by group",
+        lambda f: ingest(f, PATIENTS, target="y", by_group="patient", splits="day"),
+        ValueError,
+        ("splits='day'", "by_group draws them"),
+    ),
+]
+
 CASES = [
     *ROWS,
     *STORES,
@@ -1159,6 +1297,7 @@ CASES = [
     *PARAMETERS,
     *FITS,
     *SPLITS,
+    *TOGETHER,
     *WEIGHTS,
     *LABELS,
     *EMPTY,

@@ -108,6 +108,48 @@ def test_ingest_shows_its_rules_and_writes_nothing_with_plan(folder: Path) -> No
     assert not (folder / "unwritten.zarr").exists()
 
 
+def test_groups_and_times_go_from_the_files_to_the_fit(tmp_path: Path) -> None:
+    rows = pd.DataFrame(np.random.default_rng(0).normal(size=(300, 2)), columns=["a", "b"])
+    rows = rows.assign(patient=np.arange(300) // 10, year=1990 + np.arange(300) % 30, label=rows.a > 0)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    store, model = tmp_path / "rows.zarr", tmp_path / "model.zarr"
+    columns = ("--target", "label", "--time", "year")
+    planned = dkl_command("ingest", tmp_path / "rows.csv", store, *columns, "--group", "patient", "--plan")
+    assert planned.exit_code == 0, planned.output
+    facts = facts_of("ingest", tmp_path / "rows.csv", store, *columns, "--by-group", "patient")
+    assert facts["group column"] == "patient (rows are held out by it)"
+    ds = open_dataset(store)
+    assert ds.column_names == ["a", "b", "year"]
+    groups = [set(np.asarray(ds[name].row_id) // 10) for name in ("train", "test")]
+    assert not groups[0] & groups[1]
+    small = ("--learner", "random", "--features", "10")
+    exact = ("--solver", "newton", "--loss", "squared_hinge", "--alpha", "auto")
+    alphas = []
+    for by in ((), ("--by-time", "year")):
+        facts_of("fit", store, model, *small, *exact, *by, "--overwrite")
+        alphas.append(load_model(str(model)).validation_scores_)
+    assert not np.array_equal(*alphas)
+    wrong = dkl_command("fit", store, tmp_path / "other.zarr", *small, "--by-group", "user")
+    assert wrong.exit_code == 1
+    assert "'user'" in wrong.output
+    line = facts_of("suggest", store, "--by-time", "year")["command"]
+    assert "--by-time year" in line
+    found = facts_of(
+        "compare",
+        tmp_path / "rows.csv",
+        "--target",
+        "label",
+        "--by-group",
+        "patient",
+        *small,
+        "--output",
+        tmp_path / "c",
+    )
+    assert found["held_out"] == "the split test: whole groups by 'patient'"
+    unsplit = dkl_command("ingest", tmp_path / "rows.csv", tmp_path / "n.zarr", "--by-group", "patient", "--split", "")
+    assert "--group" in unsplit.output
+
+
 def test_info_is_the_description_as_json(folder: Path) -> None:
     facts = facts_of("info", folder / "labels.zarr")
     assert (facts["rows"], facts["columns"], facts["task"]) == (900, 5, "classification")

@@ -65,6 +65,7 @@ def _memory(sizes: Sequence[float], directory: str | None, n_workers: int) -> Re
         table.add_row(f"{size.gigabytes:g} GB", f"{size.rows:,}", *peaks, *seconds)
     facts = {
         "allowed_bytes": ALLOWED_BYTES,
+        # The promise is about fits; what ingest takes is shown beside it.
         "kept": all(size.fit_peak < ALLOWED_BYTES for size in measured),
         "sizes": [asdict(size) for size in measured],
     }
@@ -85,6 +86,7 @@ def _speed(*, quick: bool) -> Result:
     for head in ("what", "measured", "promised", "bare product"):
         table.add_column(head, justify="left" if head == "what" else "right")
     for measure in measures:
+        # A promise that was not kept is red: a busy machine is the usual reason.
         style = "" if measure.kept else "red"
         # Of kernels the bare matrix product is measured too: no implementation could be faster than that.
         ceiling = getattr(measure, "ceiling", None)

@@ -29,6 +29,7 @@ def checked_bytes(text: str | None) -> str | None:
 
     try:
         if text is not None:
+            # The text itself goes on to the learner, which understands the same units; only its sense is checked here.
             parse_bytes(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no number of bytes; expected such as 500000000 or '2 GiB'") from None
@@ -118,6 +119,7 @@ def _interrupts_held_back() -> Iterator[None]:
         return
     # Python starts this process with the first worker, and would let the signal through while it does.
     resource_tracker.ensure_running()
+    # Windows has no masks of signals: there the workers see the Ctrl-C too.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -131,6 +133,7 @@ def _connected(address: str) -> Iterator[None]:
     from distributed import Client
 
     try:
+        # Dask would wait half a minute for an address where nobody answers.
         client = Client(address, timeout="5s")
     except (OSError, TimeoutError, ValueError) as error:
         raise ClusterError(

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, stderr
+from dkl.cli.data_commands import HeldOptions
 from dkl.cli.model_options import FamilyName, FeatureOptions, family_from
 from dkl.cli.output_checks import OutputFolder
 from dkl.data.store.outputs import written_whole
@@ -63,6 +64,7 @@ def compare(
         str, typer.Argument(help="A store, or CSV, Parquet, libsvm or npz files (a glob).", show_default=False)
     ],
     entries: EntryOptions,
+    held: HeldOptions,
     compute: Compute,
     running: Running,
     *,
@@ -80,6 +82,7 @@ def compare(
     Learns on the split train and scores on test; rows without splits are split 3 to 1. Each fit runs alone, so that its
     time is its own. Leaves a table here, and scores.csv and a picture in the output folder.
     """
+    from dkl.data.together.telling import kind_of_split
     from dkl.demo import own_dataset
     from dkl.model_selection.comparing import compare as compare_learners
 
@@ -88,7 +91,7 @@ def compare(
     rows = [] if data.rstrip("/").endswith(".zarr") or is_store(data) else ["rows.zarr"]
     # What may be written is checked before the work: a long comparison must not end in a file that cannot be replaced.
     OutputFolder(output, [*rows, "scores.csv", "dkl-compare.png"], inputs=[data, checkpoint])
-    dataset = own_dataset(data, target, output / "rows.zarr")
+    dataset = own_dataset(data, target, output / "rows.zarr", **vars(held))
     with computing_on(compute):
         comparison = compare_learners(
             dataset["train"],
@@ -103,8 +106,10 @@ def compare(
     table, picture = output / "scores.csv", saved_picture(comparison.display(), output / "dkl-compare.png")
     with written_whole(table) as hidden:
         comparison.table.to_csv(hidden, index=False)
+    drawn = dataset.schema.held_by is not None or "demo" in dataset.split_sets
     facts = {
         "dataset": comparison.rows,
+        "held_out": f"the split test{f': {kind_of_split(dataset)}' if drawn else ''}",
         "measure": comparison.measure,
         "scores": comparison.table.to_dict("records"),
         "advice": comparison.advice,
@@ -112,7 +117,10 @@ def compare(
         "picture": picture,
         "seconds": round(time.perf_counter() - started, 1),
     }
-    lines = [Text(comparison.advice), *(Text(error, style="red") for error in comparison.errors), *written(facts)]
+    # Fits that failed do not stop a comparison, and are said below the table.
+    held_out = Text(f"Held out: {facts['held_out']}.")
+    errors = [Text(error, style="red") for error in comparison.errors]
+    lines = [Text(comparison.advice), held_out, *errors, *written(facts)]
     return Result(
         facts, Group(scores_table(comparison, f"{comparison.measure} by number of features, {comparison.rows}"), *lines)
     )
@@ -145,6 +153,7 @@ def scores_table(comparison: Comparison, title: str) -> Table:
     # Cells are texts, empty where a fit failed; the first column is the name and the last one the seconds.
     best = [max(cells, key=lambda cell: float(cell or "-inf")) for cells in list(zip(*rows, strict=True))[1:-1]]
     for learner, *scores, seconds in rows:
+        # A learner's row may hold several best cells, of different sizes.
         bold = [Text(cell, style="bold" if cell == top else "") for cell, top in zip(scores, best, strict=True)]
         table.add_row(learner, *bold, seconds)
     return table

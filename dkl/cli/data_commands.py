@@ -17,6 +17,7 @@ from dkl.cli.output_checks import check_before
 if TYPE_CHECKING:
     from dkl.data.dataset import Dataset
 
+# The names are those of `dkl.data.ingest.paths`.
 FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
 ZeroBased = Annotated[
     bool | None,
@@ -40,6 +41,7 @@ def register(app: typer.Typer) -> None:
 
 def parse_splits(text: str) -> dict[str, float]:
     """``train=0.8,test=0.2`` as names and shares; nothing for ``''``."""
+    # An empty text means no splits, and a comma at the end does no harm.
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
         return {}
@@ -68,6 +70,10 @@ class ColumnOptions:
 
     target: Annotated[str | None, typer.Option(help="Column of the labels or numbers to learn.")] = None
     weight: Annotated[str | None, typer.Option(help="Column of the weights of the rows.")] = None
+    group: Annotated[
+        str | None, typer.Option(help="Column of what rows belong to: a group is held out whole, and is no feature.")
+    ] = None
+    time: Annotated[str | None, typer.Option(help="Column of times: the newest rows are held out.")] = None
     drop: Annotated[list[str] | None, typer.Option(help="Leave this column out. May be repeated.")] = None
     categorical: Annotated[
         list[str] | None, typer.Option(help="Take the values of this column as names. May be repeated.")
@@ -80,7 +86,27 @@ class ColumnOptions:
 
     def choices(self) -> dict[str, Any]:
         """As `dkl.ingest` takes them."""
+        # An option that may be repeated arrives as a list, or as None where it was not given.
         return {**vars(self), "drop": tuple(self.drop or ()), "categorical": tuple(self.categorical or ())}
+
+
+@dataclass(frozen=True)
+class HeldOptions:
+    """By what rows are held out."""
+
+    by_group: Annotated[
+        str | None, typer.Option(help="Hold out whole groups of this column.", show_default="the group of the rows")
+    ] = None
+    by_time: Annotated[
+        str | None, typer.Option(help="Hold out the newest rows by this column.", show_default="the time of the rows")
+    ] = None
+
+    def of(self, dataset: Any) -> Any:
+        """The dataset with its rows held out so."""
+        from dkl.data.together.choosing import chosen_rows_together
+
+        source, schema = chosen_rows_together(dataset.source, dataset.schema, self.by_group, self.by_time)
+        return dataset if schema is dataset.schema else dataset.with_rows(source, schema)
 
 
 @dataclass(frozen=True)
@@ -114,6 +140,7 @@ def ingest(
         ),
     ],
     columns: ColumnOptions,
+    held: HeldOptions,
     text: TextOptions,
     running: Running,
     *,
@@ -141,16 +168,22 @@ def ingest(
     from dkl.data.ingest.table_rows import TableChoices
 
     if plan:
-        choices = TableChoices(**columns.choices())
+        given = columns.choices()
+        given |= {"group": columns.group or held.by_group, "time": columns.time or held.by_time}
+        choices = TableChoices(**given)
         planned = plan_ingest(sources, format=text.chosen(sources), choices=choices, progress=running.progress)
         facts = {"rows": planned.n_rows, "staged_bytes": planned.staged_bytes, "schema": planned.schema.to_json()}
         return Result(facts, Text(planned.describe()))
+    if not shares and (held.by_group or held.by_time):
+        raise typer.BadParameter("--by-group and --by-time draw the splits; without any give --group or --time")
+    # A place that cannot be written is refused before hours of reading.
     check_before(store, "dataset", overwrite=overwrite)
     started = time.perf_counter()
     dataset = ingest_files(
         sources,
         store,
         **columns.choices(),
+        **vars(held),
         splits=shares or None,
         shuffle=shuffle,
         seed=seed,
@@ -186,5 +219,6 @@ def verify(store: Store, running: Running) -> Result:
 
 def description_of(dataset: Dataset, **more: object) -> Result:
     """What `info` shows of a dataset."""
+    # Facts of a description are JSON values: the table and --json show the same.
     facts = {**dataset.describe().facts, **more}
     return Result(facts, Panel(facts_table(facts), title=Text(str(dataset.store or dataset)), title_align="left"))

@@ -80,6 +80,7 @@ def demo(
         "seconds": round(time.perf_counter() - started, 1),
     }
     tables = [
+        # One table for each bandwidth: the second one shows which learners mend a bad guess.
         scores_table(comparison, f"test {comparison.measure}, {setting}")
         for setting, comparison in result.settings.items()
     ]
@@ -92,6 +93,7 @@ def _rows(data: str | None, target: str | None, output: Path) -> Dataset:
     from dkl.demo import digits_dataset, own_dataset
 
     if data is None:
+        # The digits ship with scikit-learn, so a first run needs no network.
         rows = ["digits.zarr"]
     else:
         rows = [] if data.rstrip("/").endswith(".zarr") or is_store(data) else ["rows.zarr"]

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
-from dkl.cli.data_commands import ZeroBased
+from dkl.cli.data_commands import HeldOptions, ZeroBased
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
 from dkl.cli.output_checks import check_before
 from dkl.progress import Tally, listening
@@ -71,6 +71,7 @@ def plan(
     head, *rows = planned.cells()
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(head[0])
+    # Numbers are aligned to the right, names to the left.
     for name in head[1:]:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
@@ -83,6 +84,7 @@ def fit(
     model: Annotated[str, typer.Argument(help="Where to write the model.", show_default=False)],
     features: FeatureOptions,
     machine: MachineOptions,
+    held: HeldOptions,
     compute: Compute,
     running: Running,
     *,
@@ -105,7 +107,7 @@ def fit(
     if checkpoint is None and resume:
         checkpoint = f"{model.rstrip('/')}.checkpoint"
     check_before(model, "model", overwrite=overwrite, inputs=[store, checkpoint], belongs=is_part_of_a_model)
-    dataset = chosen_split(store, split, "train")
+    dataset = held.of(chosen_split(store, split, "train"))
     learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
     estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
     # The machine hands the checkpoint on to its features, in a folder of their own.
@@ -164,6 +166,7 @@ def score(
         raise ValueError(f"{store!r} has no target to score against; use dkl predict")
     with computing_on(compute):
         value = float(estimator.score(dataset))
+    # The names are those of scikit-learn's scorers.
     measure = "accuracy" if dataset.task == "classification" else "r2"
     return Result({"model": model, "rows": dataset.n_rows, "split": dataset.name or "all", measure: value})
 
@@ -201,6 +204,7 @@ def predict(
             parts = predict_store(estimator, chosen_split(data, split, ""), proba=proba, compute=compute)
         else:
             parts = predict_files(estimator, data, proba=proba, zero_based=zero_based)
+        # Parts are written as they come, so that memory does not grow with the number of rows.
         with open_writer(output, overwrite=overwrite, inputs=[model, data]) as writer:
             for part in parts:
                 writer.write(part)

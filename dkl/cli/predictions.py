@@ -202,6 +202,7 @@ def is_predictions(path: Path) -> bool:
     import pyarrow.parquet as pq
 
     try:
+        # Only the footer of the file is read.
         return MARK.encode() in (pq.read_schema(path).metadata or {})
     except pa.ArrowInvalid:
         return False
@@ -323,6 +324,7 @@ class _ZarrWriter:
         # Codes that are written keep their meaning, so new labels go to the end of the list.
         new = [label for label in np.unique(values.astype(str)).tolist() if label not in known]
         known = self._labels[name] = np.array([*known.tolist(), *new], dtype=object)
+        # The labels are written with each part, so that the codes of a part which is written can be read.
         self._group.attrs[f"{name}_labels"] = known.tolist()
         positions = {label: code for code, label in enumerate(known.tolist())}
         return np.array([positions[str(label)] for label in values], dtype=np.int32)

@@ -43,6 +43,7 @@ def report(
         check_format(output)
         check_before(output, "report", overwrite=overwrite, inputs=[model, data], is_own=is_page)
     with computing_on(compute):
+        # Scores are a pass over the rows, so they are computed where the options say.
         page = report_on(model, None if data is None else open_dataset(data))
     if output is not None:
         page.write(output)

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
+from dkl.cli.data_commands import HeldOptions
 from dkl.cli.model_commands import Store, chosen_split
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def suggest(
     store: Store,
+    held: HeldOptions,
     compute: Compute,
     running: Running,
     *,
@@ -35,7 +37,7 @@ def suggest(
     """
     from dkl.suggestions import suggest as suggest_for
 
-    dataset = chosen_split(store, split, "train")
+    dataset = held.of(chosen_split(store, split, "train"))
     with computing_on(compute):
         suggestion = suggest_for(
             dataset, random_state=seed, progress=running.progress, memory_limit=compute.memory_limit
@@ -46,7 +48,8 @@ def suggest(
     if not options:
         return Result(facts, Text(repr(suggestion)))
     # The line is one that a shell takes as it stands: names with spaces are quoted.
-    where = [store, "model.zarr", *([] if split is None else ["--split", split])]
+    by = [text for name, value in vars(held).items() if value for text in (f"--{name.replace('_', '-')}", value)]
+    where = [store, "model.zarr", *([] if split is None else ["--split", split]), *by]
     line = shlex.join(["dkl", "fit", *where, *options])
     return Result(facts | {"command": line}, Text.assemble(f"{suggestion!r}\n\n", (line, "bold")))
 
@@ -58,6 +61,7 @@ def fit_options(suggestion: Suggestion) -> list[str]:
     features, machine = suggestion.features, suggestion.advice.machine
     family = features.family
     given: dict[str, Any] = {
+        # Learners are named by their class here and by their key in the shell; the registry knows both.
         "learner": next(entry.key for entry in LEARNERS if entry.name == type(features).__name__),
         "features": features.n_features,
         "scaling": features.scaling or "none",

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, facts_table
+from dkl.cli.data_commands import HeldOptions
 from dkl.cli.model_commands import Store, chosen_split
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
 from dkl.cli.output_checks import check_before
@@ -56,6 +57,7 @@ def tune(
     search: TuneOptions,
     features: FeatureOptions,
     machine: MachineOptions,
+    held: HeldOptions,
     compute: Compute,
     running: Running,
     *,
@@ -72,6 +74,7 @@ def tune(
 
     A Gaussian process on the scores so far says what is tried next. The same seed gives the same trials.
     """
+    from dkl.data.together.telling import kind_of_split
     from dkl.model_io import is_part_of_a_model
     from dkl.model_selection.tuning import tune as search_for
 
@@ -79,7 +82,7 @@ def tune(
     if table is not None:
         read = [store, model, checkpoint]
         check_before(table, "table of trials", overwrite=overwrite, inputs=read, is_own=_is_table_of_trials)
-    dataset = chosen_split(store, split, "train")
+    dataset = held.of(chosen_split(store, split, "train"))
     learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
     estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
     # The estimator is made here, so that options with no meaning are refused before the search begins.
@@ -111,6 +114,7 @@ def tune(
         # A trial that failed has its error in the table, and an empty text stands for none.
         "failed": int((tuning.trials["error"] != "").sum()),
         "rows": dataset.n_rows,
+        "held_out": kind_of_split(dataset),
         "seconds": round(time.perf_counter() - started, 3),
     }
     names = list(tuning.best_params_)

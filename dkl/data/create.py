@@ -23,6 +23,7 @@ from dkl.data.store.location import Location
 from dkl.data.store.overwriting import check_output
 from dkl.data.store.version_files import newest_version
 from dkl.data.store.writer import DatasetWriter
+from dkl.data.together.rows import BesideFeatures
 from dkl.events import Subscriber, ignore
 
 
@@ -32,6 +33,8 @@ def create_dataset(
     y: GivenValues = None,
     *,
     sample_weight: GivenValues = None,
+    groups: GivenValues = None,
+    times: GivenValues = None,
     shuffle: bool = False,
     seed: int = 0,
     task: TaskChoice = "auto",
@@ -55,6 +58,12 @@ def create_dataset(
     y : array of shape (n,) or (n, t), or None
         Labels of any kind, or real numbers.
     sample_weight : array of shape (n,) or None
+    groups : str, array of shape (n,), or None
+        What each row belongs to (a patient, a user): rows of one group are held out together wherever rows are held
+        out, and `Dataset.split` keeps them in one split. A name is a column of a data frame, which is then no feature.
+    times : str, array of shape (n,), or None
+        Numbers, dates, or texts of dates: the newest rows are held out, unless there are groups too. A column of a data
+        frame stays a feature where it holds numbers.
     shuffle : bool
         Put the rows in random order; rows that are sorted (by label, by time) spoil stochastic fitting. Rows that are
         not in memory go through temporary disk of their own size.
@@ -84,7 +93,7 @@ def create_dataset(
         The store exists and `overwrite` is False.
     ValueError
         NaN or infinity (row and column are named), shapes that do not fit, complex numbers, weights that are negative
-        or all zero.
+        or all zero; a group or a time that is missing, or another number of them than rows.
     TypeError
         Values that are not numbers.
     OSError
@@ -107,7 +116,11 @@ def create_dataset(
     # Where the rows go is looked at before they are: checking a large array takes long, and would be for nothing.
     target = Location.of(store, storage_options)
     check_output(target, "dataset", overwrite=overwrite)
-    dataset = as_dataset(X, y, sample_weight, task=task, classes=classes)
+    beside = BesideFeatures(X, groups, times)
+    dataset = as_dataset(beside.X, y, sample_weight, task=task, classes=classes)
+    # The blocks of rows in memory stay what they are, whatever is noted of the rows.
+    rows_a_block = rows_a_block or getattr(dataset.source, "rows_a_block", None)
+    dataset = beside.noted(dataset, sample_weight)
     if overwrite:
         _check_own_rows(dataset, target)
     schema = dataset.schema
@@ -118,6 +131,7 @@ def create_dataset(
         column_names=names,
         provenance={"from": dataset.source.place, "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **schema.provenance},
         shuffle_seed=seed if shuffle else schema.shuffle_seed,
+        row_columns={role: replace(known, column=role) for role, known in schema.row_columns.items()},
     )
     writer = DatasetWriter(
         store,
@@ -125,10 +139,12 @@ def create_dataset(
         n_rows=dataset.n_rows,
         overwrite=overwrite,
         storage_options=storage_options,
-        rows_a_block=rows_a_block or getattr(dataset.source, "rows_a_block", None),
+        rows_a_block=rows_a_block,
     )
     # Blocks of the source need not be those of the store: the writer cuts them anew.
-    blocks = shuffled_blocks(dataset.source, seed) if shuffle else blocks_in_order(dataset.source)
+    columns = {role: known.column for role, known in dataset.schema.row_columns.items()}
+    source = dataset.source
+    blocks = shuffled_blocks(source, seed, columns) if shuffle else blocks_in_order(source, columns)
     with writer:
         write_all(writer, blocks, dataset.n_rows, publish)
     return open_dataset(store, **(storage_options or {}))

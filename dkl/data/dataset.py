@@ -25,10 +25,13 @@ from dkl.data.sources.rows import RowSource, lazy_part
 from dkl.data.sources.selected import SelectedSource, Thinned, narrowed
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
-from dkl.data.splits import SplitSet, assign, split_rule
+from dkl.data.splits import SplitSet, are_shares, assign, split_rule
 from dkl.data.store.changes import StoredVersion, append_rows, drop_rows, encoded_like, joined_splits
 from dkl.data.store.location import Location
 from dkl.data.store.version_files import open_version
+from dkl.data.together.choosing import chosen_rows_together
+from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.splitting import split_rule_together
 from dkl.data.verification import faults
 from dkl.events import Subscriber, ignore
 
@@ -187,8 +190,10 @@ class Dataset:
 
     def split(
         self,
-        given: Any,
+        given: Any = None,
         *,
+        by_group: Any = None,
+        by_time: Any = None,
         seed: int = 0,
         stratify: bool = True,
         name: str = "split",
@@ -202,10 +207,19 @@ class Dataset:
         given : mapping or array
             ``{"train": 0.8, "test": 0.2}``: shares, drawn at random, that sum to at most 1. ``{"train": mask, ...}``:
             boolean masks or row numbers. An array of one value a row: rows of one value are the split of that name.
+            By group and by time it is shares, and None is ``{"train": 0.8, "test": 0.2}``.
+        by_group : str, array of shape (n_rows,), bool or None
+            The group column of the dataset, or one value a row: no group is in two splits, nor in two folds of a fit to
+            one of them. None is by group or time where the dataset has such a column, and shares are given; False draws
+            single rows all the same.
+        by_time : str, array of shape (n_rows,), bool or None
+            The time column of the dataset, a feature that is a time, or one value a row: the splits follow each other
+            in time as they are named, the oldest rows first, and rows of one time are in one split. A fit to one of
+            them holds out its newest rows.
         seed : int
             Of the draw; the same seed and rows give the same splits.
         stratify : bool
-            Give each split its share of every class.
+            Give each split its share of every class; not by group or by time.
         name : str
             Of this set of splits; a dataset can have several.
         overwrite : bool
@@ -221,23 +235,36 @@ class Dataset:
         Raises
         ------
         ValueError
-            A split without rows, fractions that sum to more than 1, masks of the wrong length, a row in two splits.
+            A split without rows, fractions that sum to more than 1, masks of the wrong length, a row in two splits; a
+            group or a time that is missing, or is the same in all rows, a column that is not there.
         FileExistsError
             A set of this name is there and `overwrite` is False.
         """
         self._check_new_splits(name, overwrite)
-        names, rule = split_rule(given, self.n_rows, seed=seed, n_classes=self.schema.n_classes if stratify else None)
+        source, schema = chosen_rows_together(self.source, self.schema, by_group, by_time)
+        named = by_group is None and by_time is None and not are_shares(given)
+        columns: tuple[str, ...] = ()
+        if schema.held_by is not None and not named:
+            known = schema.row_columns[schema.held_by]
+            columns = (known.column,)
+            names, rule = split_rule_together(given, source, schema.held_by, known, seed)
+        else:
+            if given is None:
+                raise ValueError("no split was named; expected a mapping such as {'train': 0.8, 'test': 0.2}")
+            names, rule = split_rule(given, self.n_rows, seed=seed, n_classes=schema.n_classes if stratify else None)
         self._check_split_names(names, name)
-        split = assign(self.source, names, rule, self.schema.n_classes)
+        split = assign(source, names, rule, schema.n_classes, columns)
         # Only a whole store (version 0) can keep codes beside its rows; later versions and views keep theirs in memory.
         writer = getattr(self.source, "write_split", None)
         if write and writer is None:
             raise ValueError(f"{self._called} is not a whole store: its splits are kept in memory (write=False)")
         if writer is not None and write is not False:
             split = writer(name, split, overwrite=overwrite)
-        return Dataset(
-            self.source, self.schema, splits={**self.split_sets, name: split}, store=self.store, name=self.name
-        )
+        return Dataset(source, schema, splits={**self.split_sets, name: split}, store=self.store, name=self.name)
+
+    def with_rows(self, source: RowSource, schema: Schema) -> Dataset:
+        """The dataset with another source and schema of the same rows: its splits, store and name stay."""
+        return Dataset(source, schema, splits=self.split_sets, store=self.store, name=self.name)
 
     def _check_new_splits(self, name: str, overwrite: bool) -> None:
         if not isinstance(name, str) or not name or "/" in name or "\0" in name or name.startswith("."):
@@ -279,6 +306,8 @@ class Dataset:
         y: GivenValues = None,
         *,
         sample_weight: GivenValues = None,
+        groups: GivenValues = None,
+        times: GivenValues = None,
         split: str | Sequence[str] | None = None,
         publish: Subscriber = ignore,
     ) -> Dataset:
@@ -293,6 +322,8 @@ class Dataset:
             Data frames are encoded as the rows of the store were.
         y : array of shape (n,) or (n, t), or None
         sample_weight : array of shape (n,) or None
+        groups, times : str, array of shape (n,), or None
+            Where the rows of the store have them; a column of a data frame that has its name is found by itself.
         split : str, sequence of str, or None
             The split that the rows join, of each set of splits one; ``()`` is none of them.
         publish : callable
@@ -313,11 +344,13 @@ class Dataset:
         """
         version = self._stored_version()
         joins = joined_splits(version, split)
+        beside = BesideFeatures.like(self.schema, X, groups, times)
         if isinstance(X, Dataset):
             given = X.used_whole(y, sample_weight, self.task or "auto")
             further, schema = given.source, given.schema
         else:
-            further, schema = encoded_like(version, X, y, sample_weight)
+            further, schema = encoded_like(version, beside.X, y, sample_weight)
+        further, schema = beside.on(further, schema, sample_weight)
         number = append_rows(version, further, schema, joins, publish)
         return open_dataset(version.source.location.url, number, **version.source.location.options)
 

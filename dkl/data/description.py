@@ -96,6 +96,8 @@ def describe_rows(source: RowSource, schema: Schema, splits: Mapping[str, SplitS
         facts["column names"] = list(schema.column_names)
     if schema.encoding is not None:
         facts["encoding"] = str(schema.encoding.describe())
+    for role, known in schema.row_columns.items():
+        facts[f"{role} column"] = f"{known.name}{' (rows are held out by it)' if schema.held_by == role else ''}"
     if schema.first_index is not None:
         facts["first index"] = schema.first_index
     if schema.shuffle_seed is not None:

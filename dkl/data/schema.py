@@ -9,6 +9,27 @@ from typing import Any, Literal
 import numpy as np
 
 Task = Literal["classification", "regression"]
+HeldBy = Literal["group", "time"]
+
+
+@dataclass(frozen=True)
+class RowColumn:
+    """A column of one int64 a row beside the features.
+
+    Parameters
+    ----------
+    name : str
+        What the user calls it.
+    kind : {"group", "number", "datetime"}
+        A group is held as a hash of its value; a time as a number in its order: that of the bits of a float64, or
+        microseconds since 1970 in UTC.
+    column : str
+        Its name among the row columns of a block: "group" and "time" where a store keeps them.
+    """
+
+    name: str
+    kind: Literal["group", "number", "datetime"]
+    column: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +63,11 @@ class Schema:
         The seed of the order of the rows, where they were shuffled.
     first_index : {0, 1} or None
         What the libsvm text that the rows were read from calls the first column; None for rows from elsewhere.
+    row_columns : mapping of str to RowColumn
+        The columns "group" and "time" that rows have beside their features. A store keeps them outside of this JSON, so
+        that releases that know of none read its rows.
+    held_by : {"group", "time"} or None
+        What decides which rows are held out together; None is each row by itself.
     """
 
     n_columns: int
@@ -57,6 +83,8 @@ class Schema:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     shuffle_seed: int | None = None
     first_index: int | None = None
+    row_columns: Mapping[str, RowColumn] = field(default_factory=dict)
+    held_by: HeldBy | None = None
 
     def __post_init__(self) -> None:
         # The class is frozen; this is its own constructor still. Native byte order, since kernels take nothing else.

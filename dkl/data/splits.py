@@ -124,8 +124,10 @@ class SplitStep:
         return StoredCodes(str(self.split.column), self.code)
 
 
-def assign(source: RowSource, names: tuple[str, ...], rule: Assign, n_classes: int | None) -> SplitSet:
-    """Apply `rule` (block without X -> code of each row) to every block and count.
+def assign(
+    source: RowSource, names: tuple[str, ...], rule: Assign, n_classes: int | None, columns: tuple[str, ...] = ()
+) -> SplitSet:
+    """Apply `rule` (block without X, with the named row columns -> code of each row) to every block and count.
 
     Raises
     ------
@@ -135,7 +137,7 @@ def assign(source: RowSource, names: tuple[str, ...], rule: Assign, n_classes: i
     codes: list[np.ndarray] = []
     tables: list[np.ndarray] = []
     crc = 0
-    for block in source.blocks_without_x():
+    for block in source.blocks_without_x(columns):
         codes.append(rule(block).astype(np.uint8, copy=False))
         tables.append(split_table(block, codes[-1], len(names), n_classes))
         crc = google_crc32c.extend(crc, codes[-1].tobytes())
@@ -180,6 +182,13 @@ def split_rule(given: Any, n_rows: int, *, seed: int, n_classes: int | None) -> 
     if all(isinstance(share, int | float | np.number | str | None) for share in given.values()):
         return by_fractions(given, seed=seed, n_classes=n_classes)
     return by_rows(given, n_rows)
+
+
+def are_shares(given: Any) -> bool:
+    """Whether splits are given as shares of the rows, which are then drawn."""
+    if given is None:
+        return True
+    return isinstance(given, Mapping) and all(isinstance(share, float | int | np.number) for share in given.values())
 
 
 def check_names(names: Iterable[Any]) -> None:

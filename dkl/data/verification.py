@@ -15,7 +15,7 @@ from dkl.data.sources.rows import RowReader, RowSource
 from dkl.data.sources.selected import SelectedSource
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
-from dkl.data.store.block_arrays import CSR_PARTS, array_names
+from dkl.data.store.block_arrays import CSR_PARTS, array_names, row_column_names
 from dkl.data.store.commit import VERSIONS
 from dkl.data.store.location import Location
 from dkl.data.store.reader import OpenStore
@@ -72,7 +72,7 @@ def _store_checks(store: OpenStore) -> Iterator[Callable[[], object]]:
         yield store.check_csr
     for index in blocks:
         parts: dict[str, np.ndarray] = {}
-        for name in array_names(store.schema):
+        for name in (*array_names(store.schema), *row_column_names(store.schema)):
             yield partial(_read_part, store, name, index, parts)
         # Parts that are whole, each by itself, may still not fit together.
         if parts.keys() >= set(CSR_PARTS):

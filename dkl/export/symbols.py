@@ -172,6 +172,7 @@ class SymbolNamespace:
         return self.concat([part[index] for part in parts], axis=axis)
 
     def take(self, x: Symbol | np.ndarray, places: Symbol | np.ndarray, axis: int = 0) -> Any:
+        # What is known beforehand is computed now, and becomes a constant of the graph.
         if not isinstance(x, Symbol) and not isinstance(places, Symbol):
             return np.take(x, places, axis=axis)
         shape = (*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
@@ -228,6 +229,7 @@ def _elementwise(op: str, x: Symbol) -> Symbol:
 
 def _broadcast(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of an operation of two arrays, by NumPy's rules; an unknown number of rows stays unknown."""
+    # Shapes that are known are NumPy's to combine, with its errors.
     if ROWS not in (*first, *second):
         return np.broadcast_shapes(first, second)
     length = max(len(first), len(second))

@@ -286,7 +286,8 @@ def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     Operands: "feature_map", "trial", "options", "targets" (a `NewtonTargets`).
     """
     targets: NewtonTargets = operands["targets"]
-    seen = targets.seen(block.row_id)
+    sampled = getattr(targets.folds, "samples", False)
+    seen = targets.seen(block.row_id if sampled else block.held_with)
     if seen is not None:
         # Rows that no model sees are left out before they are mapped.
         some = np.flatnonzero(seen.any(axis=1))
@@ -310,9 +311,10 @@ class NewtonTargets:
     center, scale : ndarray of shape (t,) or None
         Regression targets become ``(y - center) / scale``.
     kept : callable or None
-        Row ids to a mask of the rows that count; None for all.
+        What rows are held out with (n,) to a mask of the rows that count; None for all.
     folds : callable or None
-        Row ids (n,) to the fold of each row, -1 for rows that all models see, -2 for rows that none does.
+        What rows are held out with (n,) to the fold of each row, -1 for rows that all models see, -2 for rows that
+        none does.
     fold : ndarray of shape (g,), int64, or None
         The fold whose rows a model does not see, -1 for a model that sees all.
     """
@@ -330,7 +332,7 @@ class NewtonTargets:
         """The targets (n_b, g) and the weights (n_b,) of a block."""
         weight = block.weights
         if self.kept is not None:
-            weight = weight * self.kept(block.row_id)
+            weight = weight * self.kept(block.held_with)
         if self.n_classes is not None:
             if self.class_weight is not None:
                 weight = weight * self.class_weight[np.asarray(block.y)]
@@ -341,10 +343,10 @@ class NewtonTargets:
         scale = 1.0 if self.scale is None else self.scale
         return ((targets - center) / scale)[:, self.models], weight
 
-    def seen(self, row_id: np.ndarray) -> np.ndarray | None:
+    def seen(self, held_with: np.ndarray) -> np.ndarray | None:
         """Which rows each model sees, (n_b, g), or None where all see all."""
         if self.folds is None or self.fold is None:
             return None
         # Fold -1 is for rows that every model sees, -2 for rows held out from all of them.
-        folds = self.folds(row_id)[:, None]
+        folds = self.folds(held_with)[:, None]
         return (folds > -2) & ((folds != self.fold) | (folds < 0))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numba
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.step_projection import StepProjection
 from dkl.kernels.tiles import RowTiles
+from dkl.protocols.arrays import Rows
 
 # an atom of a row takes as long as about 10 operations of a matrix product: two or three comparisons
 STEP_FLOPS = 10
@@ -20,7 +21,7 @@ TILE_ROWS = 1024
 SHARED_SUMS = 4
 
 
-def step_maps(X: Any, feature_map: FeatureMap, dtype: np.dtype, room: np.ndarray | None = None) -> np.ndarray:
+def step_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype, room: np.ndarray | None = None) -> np.ndarray:
     """The atoms of each row with their amplitudes, of shape (n, m); in the first rows and columns of `room`."""
     out = np.empty((X.shape[0], feature_map.n_frequencies), dtype) if room is None else room[: X.shape[0]]
     for rows, tile in _row_tiles(X, feature_map):
@@ -28,7 +29,7 @@ def step_maps(X: Any, feature_map: FeatureMap, dtype: np.dtype, room: np.ndarray
     return out[:, : feature_map.n_frequencies]
 
 
-def step_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
+def step_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
     """sum_i S[i, k] phi_j(x_i)^power with amplitudes: float64 of shape (1, m, K)."""
     total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
     for rows, _, phi in step_tiles(X, feature_map, dtype):
@@ -36,7 +37,7 @@ def step_sums(X: Any, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *
     return total
 
 
-def step_tiles(X: Any, feature_map: FeatureMap, dtype: Any) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+def step_tiles(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Tiles of rows, in float64, with their atoms (t, m); the atoms of each tile are written over those before."""
     tiles = _row_tiles(X, feature_map)
     room = np.empty((min(tiles.step, X.shape[0]), feature_map.n_frequencies), dtype)
@@ -46,12 +47,12 @@ def step_tiles(X: Any, feature_map: FeatureMap, dtype: Any) -> Iterator[tuple[sl
         yield rows, tile, phi
 
 
-def _row_tiles(X: Any, feature_map: FeatureMap) -> RowTiles:
+def _row_tiles(X: Rows, feature_map: FeatureMap) -> RowTiles:
     """The rows in float64, in which every value of a store is exact, so that thresholds fall where they were found."""
     return RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=TILE_ROWS)
 
 
-def _parts(feature_map: FeatureMap) -> tuple[np.ndarray, ...]:
+def _parts(feature_map: FeatureMap) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """What `write_atoms` takes of a map."""
     steps = feature_map.projection
     if not isinstance(steps, StepProjection):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import is_classifier
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
@@ -26,8 +27,8 @@ SGDModel: TypeAlias = SGDClassifier | SGDRegressor
 def take_steps(
     model: SGDModel,
     X: np.ndarray,
-    y: np.ndarray,
-    sample_weight: np.ndarray | None = None,
+    y: ArrayLike,
+    sample_weight: ArrayLike | None = None,
     class_weight: np.ndarray | None = None,
 ) -> SGDModel:
     """What `partial_fit` of a model that has coefficients does, on foreign rows; the coefficients stay on the host.
@@ -99,9 +100,9 @@ class ArraySGDClassifier(SGDClassifier):
     def partial_fit(
         self,
         X: np.ndarray,
-        y: np.ndarray,
-        classes: np.ndarray | None = None,
-        sample_weight: np.ndarray | None = None,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> ArraySGDClassifier:
         """One epoch of steps; on NumPy's rows this is scikit-learn's own.
 
@@ -140,7 +141,7 @@ class ArraySGDRegressor(SGDRegressor):
     array([1. , 0.5])
     """
 
-    def partial_fit(self, X: np.ndarray, y: np.ndarray, sample_weight: np.ndarray | None = None) -> ArraySGDRegressor:
+    def partial_fit(self, X: np.ndarray, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ArraySGDRegressor:
         """One epoch of steps; on NumPy's rows this is scikit-learn's own.
 
         Parameters
@@ -162,7 +163,7 @@ class ArraySGDRegressor(SGDRegressor):
         return _scores(self, X) if is_foreign(X) else super().predict(X)
 
 
-def _first_row(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _first_row(X: np.ndarray, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """A row of zeros and its target: with them scikit-learn checks all parameters and makes room."""
     return np.zeros((1, X.shape[1]), "float32" if "float32" in str(X.dtype) else "float64"), on_host(y)[:1]
 

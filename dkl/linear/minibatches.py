@@ -12,15 +12,12 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import is_on_gpu, rows_on, why_no_gpu
 from dkl.kernels.maps import row_tile
 from dkl.protocols.block import Block
-from dkl.protocols.sampling import row_fractions
+from dkl.protocols.held_together import places
 
 # A minibatch stays well below the 64 MiB that a tile may have: several are alive at once, made ahead of the steps, and
 # an estimator that takes a whole minibatch as one step moves more finely with small ones.
 _TILE_ROWS = 4096
 _RAW_BYTES = 64 << 20
-# The round of the hash of row ids that holds rows out. Samples and splits hash with other rounds, so that rows held out
-# under a seed are independent of the rows that a sample or a split takes under the same seed.
-_HELD_OUT_ROUND = 0x484F
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +44,7 @@ class Minibatch:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The rows kept from fitting: a share of all rows, chosen by a hash of the row's identity.
+    """The rows kept from fitting: a share of all rows, by a hash, by group or by time (`dkl.protocols.held_together`).
 
     Parameters
     ----------
@@ -62,13 +59,13 @@ class HeldOut:
     seed: int = 0
     first: float = 0.0
 
-    def mask(self, row_id: np.ndarray) -> np.ndarray:
+    def mask(self, held_with: np.ndarray) -> np.ndarray:
         """Which rows are held out: (n,) bool, the same whatever the blocks are."""
-        return self.fraction(row_id) < self.share
+        return self.fraction(held_with) < self.share
 
-    def fraction(self, row_id: np.ndarray) -> np.ndarray:
-        """How far behind the beginning of the share each row hashes to, in [0, 1): (n,) float64."""
-        return (row_fractions(row_id, self.seed, _HELD_OUT_ROUND) - self.first) % 1.0
+    def fraction(self, held_with: np.ndarray) -> np.ndarray:
+        """How far behind the beginning of the share the place of each row is, in [0, 1): (n,) float64."""
+        return (places(held_with, self.seed) - self.first) % 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -130,4 +130,6 @@ def _joined(blocks: Sequence[Block], index: int) -> Block:
     X = sparse.csr_array(sparse.vstack(rows)) if sparse.issparse(rows[0]) else np.concatenate(rows)
     weights = None if blocks[0].weight is None else np.concatenate([block.weights for block in blocks])
     y = None if blocks[0].y is None else np.concatenate([np.asarray(block.y) for block in blocks])
-    return replace(blocks[0], index=index, X=X, y=y, weight=weights, row_id=np.concatenate([b.row_id for b in blocks]))
+    ids = np.concatenate([block.row_id for block in blocks])
+    held = None if blocks[0].held is None else np.concatenate([block.held_with for block in blocks])
+    return replace(blocks[0], index=index, X=X, y=y, weight=weights, row_id=ids, held=held)

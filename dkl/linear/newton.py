@@ -61,7 +61,9 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         if problem.alpha == "auto":
             choice = problem.choice
             if choice is None:
-                candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run))
+                # rows that are held out by time are held out in one way alone: the newest of them judge
+                single = getattr(source, "one_fold", False)
+                candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=single)
                 choice = _choose_penalty(candidates, source, run)
             # the best candidate is a start where it was fitted here, on all features
             is_start = problem.choice is None and choice.start.shape[1] == task.width
@@ -243,9 +245,9 @@ class TrainingRows:
 
     held_out: HeldOut
 
-    def __call__(self, row_id: np.ndarray) -> np.ndarray:
+    def __call__(self, held_with: np.ndarray) -> np.ndarray:
         """A mask of them: (n,) bool."""
-        return ~self.held_out.mask(row_id)
+        return ~self.held_out.mask(held_with)
 
 
 def newton_message(state: NewtonState, task: NewtonProblem) -> str:

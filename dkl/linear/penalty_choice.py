@@ -49,9 +49,9 @@ class Folds:
     count: int
     seen: float = 1.0
 
-    def __call__(self, row_id: np.ndarray) -> np.ndarray:
+    def __call__(self, held_with: np.ndarray) -> np.ndarray:
         """The fold of each row, -1 for one that all candidates see, -2 for one that none does: (n,) int64."""
-        fraction = self.held_out.fraction(row_id)
+        fraction = self.held_out.fraction(held_with)
         fold = np.floor(fraction / self.held_out.share).astype(np.int64)
         return np.where(
             fold < self.count, fold, np.where(fraction < self.held_out.share * self.count + self.seen, -1, -2)
@@ -234,12 +234,13 @@ def _first_features(base: NewtonProblem) -> NewtonProblem | None:
     return replace(base, feature_map=replace(first, amplitudes=longer * first.amplitudes))
 
 
-def judging_folds(held_out: HeldOut, n_rows: float) -> list[HeldOut]:
-    """The rows that judge: one share of many rows, the five folds of a cross-validation of few."""
+def judging_folds(held_out: HeldOut, n_rows: float, most: int | None = None) -> list[HeldOut]:
+    """The rows that judge: one share of many rows, the five folds of a cross-validation of few, or at most `most`."""
     folds = _folds(held_out, max(n_rows, 1.0), 1)
-    if folds.count == 1:
+    count = min(_MOST_FOLDS, most or _MOST_FOLDS)
+    if folds.count == 1 or count == 1:
         return [folds.held_out]
-    return [replace(held_out, share=1.0 / _MOST_FOLDS, first=number / _MOST_FOLDS) for number in range(_MOST_FOLDS)]
+    return [replace(held_out, share=1.0 / count, first=number / count) for number in range(count)]
 
 
 def agreed(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:

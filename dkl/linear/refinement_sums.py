@@ -281,7 +281,7 @@ def refinement_minibatch(block: Block, operands: Mapping[str, Any], number: int)
 
     Operands: "feature_map", "targets", "held_out", "seed", "epoch", "dtype".
     """
-    kept = np.flatnonzero(~operands["held_out"].mask(block.row_id))
+    kept = np.flatnonzero(~operands["held_out"].mask(block.held_with))
     order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
     size = refined_rows(operands["feature_map"], operands["dtype"])
     drawn = order[number * size : (number + 1) * size]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,6 +28,8 @@ class Share:
     """
 
     taken: HeldOut
+    # a sample is drawn row by row, whatever rows are held out with
+    samples: ClassVar[bool] = True
 
     def __call__(self, row_id: np.ndarray) -> np.ndarray:
         """The fold of each row: (n,) int64."""

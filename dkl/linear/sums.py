@@ -27,7 +27,7 @@ def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     """
     held_out, n_classes = operands["held_out"], operands["n_classes"]
     if held_out is not None:
-        block = block.rows(np.flatnonzero(~held_out.mask(block.row_id)))
+        block = block.rows(np.flatnonzero(~held_out.mask(block.held_with)))
     if n_classes is None:
         values, weights = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1), block.weights
     else:
@@ -44,7 +44,7 @@ def shuffled_minibatch(block: Block, operands: Mapping[str, Any], number: int) -
     "targets"; "device", from the pass.
     """
     feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
-    kept = np.flatnonzero(~operands["held_out"].mask(block.row_id))
+    kept = np.flatnonzero(~operands["held_out"].mask(block.held_with))
     # every minibatch of the block draws the same order anew: they are made in parallel, and none waits for another
     order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
     size = operands["minibatch_rows"]
@@ -63,7 +63,7 @@ def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
 
     Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets), "loss", "epsilon".
     """
-    rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.row_id)))
+    rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.held_with)))
     if rows.n_rows == 0:
         return {"loss": np.zeros(1), "weight": np.zeros(1)}
     scores = decision_values(
@@ -89,7 +89,7 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
         "loss" (v, c): the weighted squared hinge of classes, or squared errors of targets, a mean over the K outputs;
         "weight" (c,).
     """
-    folds = operands["folds"](block.row_id)
+    folds = operands["folds"](block.held_with)
     # rows of no fold are not even mapped
     judging = np.flatnonzero(folds >= 0)
     block, folds = block.rows(judging), folds[judging]
@@ -136,7 +136,7 @@ def calibration_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np
 
     Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets).
     """
-    rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.row_id)))
+    rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.held_with)))
     scores = decision_values(
         rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
     )

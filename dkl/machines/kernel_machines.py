@@ -59,6 +59,9 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     patience : int
     calibrate : bool
         Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss.
+    by_group, by_time : str or None
+        The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
+        the newest rows, which alone judge alpha then. Values in an array go to `fit`, as groups or times.
     device : {"auto", "cpu", "gpu", "mixed"}
     random_state : int, RandomState or None
     checkpoint : str or None
@@ -120,6 +123,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         validation_fraction: float = 0.1,
         patience: int = 3,
         calibrate: bool = False,
+        by_group: str | None = None,
+        by_time: str | None = None,
         device: str = "auto",
         random_state: RandomState = None,
         checkpoint: StorePath = None,
@@ -136,6 +141,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.calibrate = calibrate
+        self.by_group = by_group
+        self.by_time = by_time
         self.device = device
         self.random_state = random_state
         self.checkpoint = checkpoint
@@ -206,7 +213,9 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         As of `KernelClassifier`.
     solver : {"sgd", "newton"}
         "newton": ridge, exact, for several targets too.
-    early_stopping, validation_fraction, patience, device, random_state, checkpoint, progress, memory_limit
+    early_stopping, validation_fraction, patience, by_group, by_time
+        As of `KernelClassifier`.
+    device, random_state, checkpoint, progress, memory_limit
         As of `KernelClassifier`.
 
     Attributes
@@ -252,6 +261,8 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 3,
+        by_group: str | None = None,
+        by_time: str | None = None,
         device: str = "auto",
         random_state: RandomState = None,
         checkpoint: StorePath = None,
@@ -267,6 +278,8 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.by_group = by_group
+        self.by_time = by_time
         self.device = device
         self.random_state = random_state
         self.checkpoint = checkpoint

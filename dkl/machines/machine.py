@@ -17,6 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.data.sources.selected import most_folds
+from dkl.data.together.rows import BesideFeatures
 from dkl.events import Event, StopRequested
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
@@ -71,6 +73,8 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
     early_stopping: bool
     validation_fraction: float
     patience: int
+    by_group: str | None
+    by_time: str | None
     device: str
     random_state: Any
     checkpoint: Any
@@ -79,7 +83,15 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
 
     @recorded
     @calls_back
-    def fit(self, X: object, y: object = None, sample_weight: object = None) -> Self:
+    def fit(
+        self,
+        X: object,
+        y: object = None,
+        sample_weight: object = None,
+        *,
+        groups: object = None,
+        times: object = None,
+    ) -> Self:
         """Learn the features, then fit the linear model on them.
 
         Parameters
@@ -90,6 +102,12 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
             Labels or targets; those of a Dataset are its own.
         sample_weight : array of shape (n,) or None
             Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
+        groups : str, array of shape (n,), or None
+            What each row belongs to: rows of one group are held out together, wherever the fit holds rows out. A name
+            is a column of a data frame, which is then no feature.
+        times : str, array of shape (n,), or None
+            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature where it holds
+            numbers.
 
         Returns
         -------
@@ -107,7 +125,9 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         self._check_features()
         self._check_solver()
         check_device(self.device)
-        dataset = rows_to_fit(self, X, one_dimensional(y), sample_weight, supervised=self._supervised, task=self._task)
+        beside = BesideFeatures(X, groups, times, self.by_group, self.by_time)
+        y = one_dimensional(y)
+        dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=self._task)
         # The learner inside would warn a second time that a store with splits is used whole.
         dataset = without_splits(dataset)
         self._check_targets(dataset)
@@ -205,6 +225,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         if isinstance(dataset, Dataset):
             self._rows(dataset, None, None)
         features.update(dataset)
+        dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
         record_rows(dataset)
         run = self._run("")
         weights = self._class_weights(dataset)
@@ -308,7 +329,8 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         """
         if self.alpha != "auto" or self.solver != "newton" or not self._new_features("features")._searches:
             return []
-        return judging_folds(HeldOut(self.validation_fraction, self.seed_), dataset.total_weight)
+        held_out, most = HeldOut(self.validation_fraction, self.seed_), most_folds(dataset.source)
+        return judging_folds(held_out, dataset.total_weight, most)
 
     def _piloted_choice(
         self, folds: list[HeldOut], dataset: Dataset, weights: np.ndarray | None, run: Run

@@ -11,6 +11,7 @@ from scipy import sparse
 from scipy.spatial import distance
 
 from dkl.data.dataset import Dataset
+from dkl.data.together.telling import kind_of_split
 from dkl.features.families import Coordinates, Gaussian, Laplacian
 from dkl.features.scaling import Scaler, ScalingKind
 from dkl.kernels.blas import one_blas_thread
@@ -294,7 +295,8 @@ def _rows_sentence(dataset: Dataset, sample: Block) -> str:
     judged = min(JUDGED_ROWS, sample.n_rows)
     return (
         f"Rows: {dataset.n_rows:,} {target} with {dataset.n_columns:,} {kind}columns; {judged:,} of them, drawn at "
-        "random, are each predicted by a kernel machine on the others."
+        "random, are each predicted by a kernel machine on the others. The machine's own held-out rows are "
+        f"{kind_of_split(dataset)}."
     )
 
 

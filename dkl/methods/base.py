@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
+from dkl.data.together.rows import BesideFeatures
 from dkl.errors import refuse_non_finite
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
@@ -81,7 +82,15 @@ class FeatureLearner(
 
     @recorded
     @calls_back
-    def fit(self, X: object, y: object = None, sample_weight: object = None) -> Self:
+    def fit(
+        self,
+        X: object,
+        y: object = None,
+        sample_weight: object = None,
+        *,
+        groups: object = None,
+        times: object = None,
+    ) -> Self:
         """Learn the feature map.
 
         Parameters
@@ -92,6 +101,12 @@ class FeatureLearner(
             Labels or targets; those of a Dataset are its own.
         sample_weight : array of shape (n,) or None
             Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
+        groups : str, array of shape (n,), or None
+            What each row belongs to: rows of one group are held out together, wherever the fit holds rows out. A name
+            is a column of a data frame, which is then no feature.
+        times : str, array of shape (n,), or None
+            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature where it holds
+            numbers.
 
         Returns
         -------
@@ -107,7 +122,8 @@ class FeatureLearner(
         check_parameters(self)
         self._check_rest()
         check_device(self.device)
-        dataset = rows_to_fit(self, X, y, sample_weight, supervised=self._supervised, task=self._task)
+        beside = BesideFeatures(X, groups, times)
+        dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=self._task)
         record_rows(dataset)
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset, self._context)

@@ -36,9 +36,9 @@ def calls_back(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P
     plain: Callable[..., Any] = fit
 
     @functools.wraps(fit)
-    def run(self: Any, X: object, y: object = None, sample_weight: object = None) -> Any:
+    def run(self: Any, X: object, y: object = None, sample_weight: object = None, **beside: object) -> Any:
         if not getattr(self, "_skl_callbacks", None):
-            return plain(self, X, y, sample_weight)
+            return plain(self, X, y, sample_weight, **beside)
         # scorers take the weights of the rows as metadata
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         fit_of = {"estimator": self, "X": X, "y": y, "metadata": metadata}
@@ -46,7 +46,7 @@ def calls_back(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P
         context.figures = {}
         context.call_on_fit_task_begin(**fit_of)
         with listening(_Tasks(context, fit_of)):
-            plain(self, X, y, sample_weight)
+            plain(self, X, y, sample_weight, **beside)
         context.call_on_fit_task_end(**fit_of, reconstruction_attributes=_fitted_attributes(self))
         return self
 

@@ -193,6 +193,8 @@ MACHINE: Constraints = {
     "early_stopping": ["boolean"],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
     "patience": [_count(1)],
+    "by_group": [str, None],
+    "by_time": [str, None],
     **{name: COMMON[name] for name in ("device", "random_state", "checkpoint", "progress", "memory_limit")},
 }
 

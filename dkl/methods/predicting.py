@@ -40,7 +40,8 @@ class _Scored:
         """
         from dkl.export.predictor import Predictor
 
-        return Predictor.of(self)
+        model: Any = self
+        return Predictor.of(model)
 
 
 class ClassPredictions(ClassifierMixin, _Scored):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import Any
 
 
 class SavingMixin:
     """A model that `dkl.load_model` reads back, and that other programs take."""
 
-    def save(self, store: str | os.PathLike[str], *, overwrite: bool = False, **storage_options: Any) -> None:
+    def save(self, store: str | Path, *, overwrite: bool = False, **storage_options: Any) -> None:
         """Write the fitted model to a folder or an fsspec URL: a zarr group of arrays and JSON.
 
         Parameters
@@ -33,9 +33,10 @@ class SavingMixin:
         """
         from dkl.model_io import save
 
-        save(self, store, overwrite=overwrite, **storage_options)
+        model: Any = self
+        save(model, store, overwrite=overwrite, **storage_options)
 
-    def to_onnx(self, path: str | os.PathLike[str] | None = None, *, dtype: str | None = None, opset: int = 18) -> Any:
+    def to_onnx(self, path: str | Path | None = None, *, dtype: str | None = None, opset: int = 18) -> Any:
         """The fitted model as an ONNX graph, scaling and the encoding of raw columns included.
 
         Parameters
@@ -70,7 +71,8 @@ class SavingMixin:
         """
         from dkl.export.onnx_graph import to_onnx
 
-        return to_onnx(self, path, dtype=dtype, opset=opset)
+        model: Any = self
+        return to_onnx(model, path, dtype=dtype, opset=opset)
 
     def to_sklearn(self) -> Any:
         """The fitted model as a Pipeline of scikit-learn's own objects: it predicts, and is pickled, without dkl.
@@ -92,4 +94,5 @@ class SavingMixin:
         """
         from dkl.export.pipeline import to_sklearn
 
-        return to_sklearn(self)
+        model: Any = self
+        return to_sklearn(model)

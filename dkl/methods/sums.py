@@ -56,7 +56,7 @@ def sums_by_fold(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     Operands: "problem" (a `PotentialProblem`), "folds" (row ids to folds).
     """
     folds = operands["folds"]
-    number = folds(block.row_id)
+    number = folds(block.held_with)
     present = np.unique(number)
     sums_of = {fold: potential_sums(block.rows(number == fold), operands) for fold in present}
     zeros = {name: np.zeros_like(sums) for name, sums in sums_of[present[0]].items()}

@@ -17,6 +17,7 @@ from dkl.data.frames import check_names, is_frame
 from dkl.data.labels import TaskChoice
 from dkl.data.soundness import check_sound
 from dkl.data.sources.lazy import as_dask_array
+from dkl.data.together.rows import BesideFeatures
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
@@ -26,7 +27,7 @@ CHUNK = "a chunk of X, from whose first row the row is counted"
 
 
 def rows_to_fit(
-    estimator: Any, X: Any, y: Any, sample_weight: Any, *, supervised: bool, task: TaskChoice = "auto"
+    estimator: Any, beside: BesideFeatures, y: Any, sample_weight: Any, *, supervised: bool, task: TaskChoice = "auto"
 ) -> Dataset:
     """The rows as a Dataset; records `n_features_in_` and, where there are names, `feature_names_in_`.
 
@@ -35,7 +36,8 @@ def rows_to_fit(
     Parameters
     ----------
     estimator : BaseEstimator
-    X : array, scipy sparse matrix, data frame, Dask collection or Dataset
+    beside : BesideFeatures
+        The rows, with the groups and times that are given beside them.
     y, sample_weight : array of shape (n,) or None
     supervised : bool
         Whether the estimator uses targets; others ignore `y`.
@@ -46,6 +48,7 @@ def rows_to_fit(
     ValueError
         If targets are needed and there are none, or the rows are not what a Dataset can hold.
     """
+    X = beside.X
     if not supervised and not isinstance(X, Dataset):
         y = None
     if _is_plain(X):
@@ -53,6 +56,7 @@ def rows_to_fit(
     dataset = as_dataset(X, y, sample_weight, task=task)
     if supervised:
         check_target(type(estimator).__name__, dataset)
+    dataset = beside.held(dataset, sample_weight)
     estimator.n_features_in_ = dataset.n_columns
     if not _is_plain(X):
         _record_names(estimator, dataset)
@@ -116,6 +120,9 @@ def checked_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
     encoding = getattr(estimator, "encoding_", None)
     if is_frame(X):
         check_names(X)
+        if not reset and encoding is not None:
+            # such as the groups of fit, which are no features
+            X = X[[name for name in X.columns if name not in encoding.ignored]]
     if is_frame(X) and (reset or encoding is not None):
         if reset or _keeps_columns(encoding):
             validate_data(estimator, X, reset=reset, skip_check_array=True)

@@ -11,6 +11,8 @@ import numpy as np
 from sklearn.base import BaseEstimator, clone
 
 from dkl.data.dataset import Dataset
+from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.telling import kind_of_split
 from dkl.features.families import Family
 from dkl.features.scaling import ScalingKind
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
@@ -44,6 +46,8 @@ def compare(
     X: object,
     y: object = None,
     *,
+    groups: object = None,
+    times: object = None,
     learners: Sequence[str] | Mapping[str, Estimator] | None = None,
     n_features: Sequence[int] = SIZES,
     family: Family | None = None,
@@ -68,6 +72,8 @@ def compare(
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
     y : array of shape (n,) or None
         Those of a Dataset are its own.
+    groups, times : str, array of shape (n,), or None
+        As of `KernelClassifier.fit`: rows are held out by whole groups, or the newest of them, and the result says so.
     learners : sequence of str, mapping of str to estimator, or None
         Names as of `KernelClassifier`, and "tuned"; or estimators by the names that they are to have: feature
         learners, machines of dkl, or any classifier or regressor of scikit-learn, which is fitted once to rows in
@@ -121,7 +127,7 @@ def compare(
     >>> len(found.results), bool(found.best.score > 0.9)
     (4, True)
     """
-    dataset = rows_to_search("compare", X, y, sample_weight, "auto")
+    dataset = rows_to_search("compare", BesideFeatures(X, groups, times), y, sample_weight, "auto", warns=test is None)
     sizes = checked_sizes(n_features)
     entries = entries_of(learners, max(sizes), dataset.task, family, scaling)
     compared = ComparedRows(dataset, test, folds, machine, {"device": device, "memory_limit": memory_limit})
@@ -140,6 +146,7 @@ def compare(
         journal.judge({number: {} for number in range(len(contestants))}, float("inf"))
     return Comparison(
         rows=f"{dataset.n_rows:,} rows x {dataset.n_columns:,} columns",
+        split=kind_of_split(dataset) if test is None else "the rows given as test",
         measure="accuracy" if dataset.task == "classification" else "R^2",
         n_test=float(record.weights.sum()),
         results=tuple(entry.result(record, n) for n, entry in enumerate(contestants) if not record.missing(n)),
@@ -223,6 +230,7 @@ class ComparedRows:
         ValueError
             With the argument and what is expected.
         """
+        # Only the argument is checked here; the folds themselves need the seed.
         RowFolds.of(self.folds, 0)
         if self.test is not None and not isinstance(self.test, Dataset):
             raise ValueError(f"test is a {type(self.test).__name__}; expected a Dataset, such as ds['test']")
@@ -306,6 +314,7 @@ def entries_of(
         For a name that is none, one that has no meaning for the task, what is no estimator, or none at all.
     """
     if isinstance(learners, Mapping):
+        # Estimators may be of scikit-learn or of any other library that follows it.
         strangers = [name for name, entry in learners.items() if not isinstance(entry, BaseEstimator)]
         if strangers or not learners:
             raise ValueError(

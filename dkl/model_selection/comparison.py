@@ -60,6 +60,8 @@ class Comparison:
     results : tuple of Compared
     message : str
         Why it was ended before all fits were done; empty where it was not.
+    split : str
+        By what the rows that are scored were chosen.
 
     Raises
     ------
@@ -80,6 +82,7 @@ class Comparison:
     n_test: float
     results: tuple[Compared, ...]
     message: str = ""
+    split: str = ""
 
     def __post_init__(self) -> None:
         if not any(np.isfinite(result.score) for result in self.results):
@@ -118,6 +121,8 @@ class Comparison:
     @property
     def level(self) -> float:
         """What is as good as the best: its score less one standard error."""
+        # The rule of one standard error (Breiman et al. 1984): among scores that the noise of the test rows cannot tell
+        # apart, the cheapest learner is the one to take.
         return self.best.score - self.standard_error
 
     def reaching(self, level: float | None = None) -> tuple[Compared, ...]:
@@ -222,10 +227,12 @@ class Comparison:
     @property
     def _lines(self) -> list[str]:
         """What is said below the table."""
-        return [self.advice, *([self.message] if self.message else []), *self.errors]
+        held = [f"Held out: {self.split}."] if self.split else []
+        return [self.advice, *held, *([self.message] if self.message else []), *self.errors]
 
     def _row(self, learner: str, sizes: Sequence[int | None]) -> list[str]:
         scores = [f"{score:.4f}" if np.isfinite(score) else "" for score in self._by_size(learner, "score", sizes)]
+        # Infinite where the learner never got there: the cell stays empty.
         seconds = self.seconds_to(learner)
         return [learner, *scores, f"{seconds:.3g}" if np.isfinite(seconds) else ""]
 

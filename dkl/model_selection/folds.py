@@ -1,16 +1,17 @@
-"""The folds of a cross-validation as views of a dataset: a hash of the row's identity says which fold a row is in."""
+"""The folds of a cross-validation as views of a dataset: by a hash of the row's identity, by group or by time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from dkl.data.counts import RowCounts, class_weights
 from dkl.data.dataset import Dataset
 from dkl.data.sources.selected import narrowed
-from dkl.linear.minibatches import HeldOut
+from dkl.data.together.rows import held_rows
 from dkl.protocols.block import Block
+from dkl.protocols.held_together import fold_numbers
 
 # Folds and the rows that a machine holds out are chosen by the same hash, so they need different seeds:
 # a model that holds rows out with the same seed must not hold out a whole fold
@@ -29,11 +30,16 @@ class RowFolds:
         One over the share of the rows that a fold holds: `count` for a cross-validation, 5.0 with one fold for a fifth
         of the rows held out once.
     seed : int
+    forward : bool
+        By time: a fold is judged by a model of older rows alone, so that the newest fold is number 0 and the oldest
+        rows are in none; each of several folds holds one part less of the rows.
     """
 
     count: int
     parts: float
     seed: int
+    # the rule of the rows is in the fingerprint of the rows already
+    forward: bool = field(default=False, repr=False)
 
     @classmethod
     def of(cls, folds: int | float, seed: int) -> RowFolds:
@@ -53,12 +59,19 @@ class RowFolds:
             "(so much of the rows held out once)"
         )
 
-    def __call__(self, row_id: np.ndarray) -> np.ndarray:
+    def __call__(self, held_with: np.ndarray) -> np.ndarray:
         """The fold of each row, (n,) int64; `count` for rows that no fold holds."""
-        # u in [0, 1) follows from the seed and the row id alone. Fold f holds the rows with f <= u parts < f + 1; with
-        # one fold of a share s, parts is 1 / s, and the rows beyond it are in no fold.
-        fraction = HeldOut(seed=self.seed ^ _FOLD_SALT).fraction(row_id)
-        return np.minimum((fraction * self.parts).astype(np.int64), self.count)
+        # by time the oldest rows are a part of their own
+        parts = self.parts + (self.forward and self.count > 1)
+        return fold_numbers(held_with, self.count, self.seed ^ _FOLD_SALT, parts=parts)
+
+    def along(self, dataset: Dataset) -> RowFolds:
+        """The folds of rows of this dataset, which follow each other in time where it holds rows out by time."""
+        return replace(self, forward=dataset.schema.held_by == "time")
+
+    def outside(self, number: int) -> list[int]:
+        """The folds whose rows a model is fitted to that fold `number` judges, `count` for the rows in none."""
+        return [other for other in range(self.count + 1) if other > number or (other < number and not self.forward)]
 
 
 @dataclass(frozen=True)
@@ -92,7 +105,8 @@ class FoldRows:
 
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
         """Those of the positions `chosen` that stay."""
-        return chosen[(self.folds(block.row_id[chosen]) == self.number) == self.inside]
+        numbers = self.folds(block.held_with[chosen])
+        return chosen[np.isin(numbers, self.number if self.inside else self.folds.outside(self.number))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,12 +130,14 @@ def fold_views(dataset: Dataset, folds: RowFolds) -> list[ValidationFold]:
     ValueError
         If a fold has no row, or leaves none to fit.
     """
+    dataset = held_rows(dataset)
+    folds = folds.along(dataset)
     counts = _counts(dataset, folds)
     views = []
     for number in range(folds.count):
         test = _view(dataset, FoldRows(folds, number, True), counts[:, number], f"fold {number}")
         # The counts of the others are added, not subtracted from the whole: so weights keep all of their digits.
-        others = np.delete(counts, number, axis=1).sum(axis=1)
+        others = counts[:, folds.outside(number)].sum(axis=1)
         train = _view(dataset, FoldRows(folds, number, False), others, f"all but fold {number}")
         views.append(ValidationFold(train, test))
     return views
@@ -148,7 +164,7 @@ def _counts(dataset: Dataset, folds: RowFolds) -> np.ndarray:
     # One pass over the targets, weights and row ids serves all folds; X, which is large, is not read for it.
     table: list[list[list[float]]] = []
     for block in blocks:
-        fold_of_row = folds(block.row_id)
+        fold_of_row = folds(block.held_with)
         of_block = []
         for number in range(folds.count + 1):
             rows = block.rows(fold_of_row == number)

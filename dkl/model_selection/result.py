@@ -62,6 +62,7 @@ class Tuning:
         return f"Tuning: {self.message}; best score {self.best_score_:.6g} in trial {self.best_index_} with {best}"
 
     def _repr_html_(self) -> str:
+        # A notebook shows the best trials first, and the failed ones, whose score is NaN, at the end.
         ordered = self.trials.sort_values("score", ascending=False, kind="stable", na_position="last")
         return f"<p>{escape(repr(self))}</p>{ordered.to_html(max_rows=12, float_format='{:.5g}'.format)}"
 
@@ -71,6 +72,7 @@ def tuning_of(
     parameters: Mapping[int, Mapping[str, Any]],
     space: Space,
     *,
+    split: str = "single rows, drawn at random",
     resource: str | None = None,
     ended: str = "",
 ) -> Tuning:
@@ -82,6 +84,8 @@ def tuning_of(
     parameters : mapping of int to mapping
         Of all trials that were begun, by number.
     space : Space
+    split : str
+        By what rows were held out.
     resource : str or None
         The parameter that halving gave more and more of: the best trial is one of those with most of it.
     ended : str
@@ -103,9 +107,10 @@ def tuning_of(
     # that any trial has reached.
     most = None if resource is None else max(done[trial][resource] for trial in scored)
     final = [trial for trial in scored if resource is None or done[trial][resource] == most]
+    # Of equal scores the earlier trial is taken, so that the result does not depend on the order of a dict.
     best = max(final, key=lambda trial: (scored[trial], -trial))
     failed = len(done) - len(scored)
-    message = f"{len(done)} trials of {record.n_folds} fold{'s' if record.n_folds > 1 else ''}"
+    message = f"{len(done)} trials of {record.n_folds} fold{'s' if record.n_folds > 1 else ''} of {split}"
     return Tuning(
         best_params_=done[best],
         best_score_=scored[best],

@@ -56,6 +56,7 @@ class Interval:
                 f"space[{name!r}] goes from {low!r} to {high!r}; expected two finite numbers, the lower first"
             )
         log, whole = scale.startswith("log"), scale.endswith("int")
+        # A logarithm needs positive numbers; whole ones may start at 1.
         if log and low <= 0:
             raise ValueError(f"space[{name!r}] begins at {low!r}, and a logarithmic range needs positive numbers")
         if whole and not (float(low).is_integer() and float(high).is_integer()):
@@ -65,6 +66,7 @@ class Interval:
     @property
     def size(self) -> float:
         """How many values there are."""
+        # Real numbers are as good as uncountable: the search never runs out of them.
         return self.high - self.low + 1.0 if self.whole else math.inf
 
     def decode(self, coordinates: np.ndarray) -> float | int:
@@ -111,6 +113,7 @@ class Choice:
     @property
     def width(self) -> int:
         """A coordinate a value; none where there is nothing to choose."""
+        # A single value is no choice, and would add a dimension in which nothing changes.
         return len(self.values) if len(self.values) > 1 else 0
 
     @property
@@ -166,12 +169,14 @@ class Space:
 
     def rounded(self, points: np.ndarray) -> np.ndarray:
         """Points (n, width), each moved to where its values are exactly."""
+        # Gradient ascents may leave the cube by a rounding error.
         points = np.clip(np.atleast_2d(points), 0.0, 1.0)
         parts = [dimension.rounded(part) for _, dimension, part in self._parts(points)]
         return np.concatenate(parts, axis=1) if parts else points
 
     def _parts(self, points: np.ndarray, first: bool = False) -> list[tuple[str, Dimension, np.ndarray]]:
         """Each dimension with its own coordinates of the points, of the first point alone if so wanted."""
+        # Coordinates of the dimensions follow each other, in the order in which they were given.
         edges = np.cumsum([0, *(dimension.width for dimension in self.dimensions.values())])
         places = zip(self.dimensions.items(), edges[:-1], edges[1:], strict=True)
         rows = points[0] if first else points
@@ -203,6 +208,7 @@ def space_of(given: Mapping[str, Any] | Space) -> Space:
 
 def _dimension(name: str, given: object) -> Dimension:
     """The range or choice that one value of the dict describes; the name is for the error."""
+    # The classes themselves are an answer too, for programs that build a space.
     if isinstance(given, Interval | Choice):
         return given
     if isinstance(given, list):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
+from dkl.data.together.rows import BesideFeatures
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
@@ -140,9 +141,9 @@ def sweep(
     learner = clone(learner)
     if learner.random_state is None:
         learner.set_params(random_state=seed)
-    dataset = rows_to_fit(learner, X, y, sample_weight, supervised=True)
+    dataset = rows_to_fit(learner, BesideFeatures(X), y, sample_weight, supervised=True)
     dataset = without_splits(dataset)
-    parts = RowFolds.of(folds, seed)
+    parts = RowFolds.of(folds, seed).along(dataset)
     # The views refuse folds without rows; the pass below finds the sums of all folds by itself.
     fold_views(dataset, parts)
     for combination in combinations:
@@ -257,11 +258,16 @@ class Judge:
             device=computing_device(fitted.device),
         ).results
         inside = [{name: sums[f] for name, sums in by_fold.items()} for f in range(folds.count + 1)]
-        return cls.of_sums(fitted, problem, inside, rows)
+        return cls.of_sums(fitted, problem, inside, rows, folds.outside)
 
     @classmethod
     def of_sums(
-        cls, fitted: Swept, problem: PotentialProblem, inside: list[dict[str, np.ndarray]], rows: Block
+        cls,
+        fitted: Swept,
+        problem: PotentialProblem,
+        inside: list[dict[str, np.ndarray]],
+        rows: Block,
+        outside_of: Callable[[int], list[int]],
     ) -> Judge:
         """From the sums of each fold, the last of them of rows that no fold holds."""
         n_folds = len(inside) - 1
@@ -269,7 +275,7 @@ class Judge:
         for f in range(n_folds):
             # The sums outside a fold are added, not subtracted from the whole: a difference of large sums would lose
             # digits.
-            others = [sums for g, sums in enumerate(inside) if g != f]
+            others = [inside[g] for g in outside_of(f)]
             outside = {name: np.sum([sums[name] for sums in others], axis=0) for name in inside[f]}
             state = driver.step(problem, driver.init(problem), [outside])
             values.append(np.asarray(state.values))

@@ -14,6 +14,8 @@ from sklearn.base import clone, is_classifier, is_regressor
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
+from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.telling import kind_of_split, warn_of_random_folds
 from dkl.methods.checkpoints import digest_of, stage_checkpoint, stored_seed, what_counts
 from dkl.methods.validation import check_target, without_splits
 from dkl.model_selection.evaluation import Scoring, fitted_to, reads_blocks, with_parameters
@@ -38,6 +40,8 @@ def tune(
     X: object,
     y: object = None,
     *,
+    groups: Any = None,
+    times: Any = None,
     space: Mapping[str, Any],
     n_trials: int | None = 50,
     timeout: float | None = None,
@@ -78,7 +82,8 @@ def tune(
     timeout : float or None
         Seconds after which no further fit is begun, of this call.
     folds : int or float
-        So many folds, chosen by a hash of the row id; a share such as 0.2 holds out so much of the rows once.
+        So many folds, chosen by a hash of the row id, by group or by time; a share such as 0.2 holds out so much
+        of the rows once.
     scoring : str, callable or None
         None is the model's `score`; else the name of a scikit-learn scorer, or ``scoring(model, dataset) -> float``,
         the larger the better. A trial's score is the mean over its folds, each by the weight of its rows.
@@ -95,6 +100,8 @@ def tune(
         `factor` (3), at `factor` times as much, and so on up to `most`. Trials are then a Latin hypercube.
     sample_weight : array of shape (n,) or None
         Frequency weights, in fits and in scores.
+    groups, times : str, array of shape (n,), or None
+        As of `KernelClassifier.fit`: no group is in two folds; by time each fold is judged by models of older rows.
     refit : bool
         Fit the best parameters to all rows.
     random_state : int, RandomState or None
@@ -158,11 +165,12 @@ def tune(
     started = time.monotonic()
     # Whole numbers may be classes or amounts: what the model is decides, where the rows do not say.
     task: TaskChoice = "classification" if is_classifier(model) else "regression" if is_regressor(model) else "auto"
-    dataset = rows_to_search("tune", X, y, sample_weight, task)
+    dataset = rows_to_search("tune", BesideFeatures(X, groups, times), y, sample_weight, task)
     settings = settings.seeded(model, dataset)
     model = quiet(model, settings.seed)
     tuning = settings.run(model, dataset, started)
     if refit:
+        # The scores are of models that saw all rows but a fold; the model that is handed out has seen all.
         tuning.best_model_ = fitted_to(with_parameters(model, tuning.best_params_), dataset)
     return tuning
 
@@ -201,6 +209,7 @@ class Search:
             With the argument, what is wrong with it, and what is expected.
         """
         check_names(model, space_of(self.space), self.ladder, self.scoring)
+        # Only the argument is checked here; the folds themselves need the seed.
         RowFolds.of(self.folds, 0)
         if self.n_trials is None and self.timeout is None:
             raise ValueError("the search has no end: give n_trials=50, say, or timeout=3600 (seconds), or both")
@@ -255,12 +264,16 @@ class Search:
                 parameters = search_by_halving(proposer, journal, budget, ladder)
         ended = journal.request if journal.ended else ""
         resource = None if ladder is None else ladder.name
-        return tuning_of(journal.record, parameters, space, resource=resource, ended=ended)
+        return tuning_of(
+            journal.record, parameters, space, split=kind_of_split(dataset), resource=resource, ended=ended
+        )
 
     def _runner(self, model: Estimator, dataset: Dataset, folds: RowFolds, views: Sequence[ValidationFold]) -> Runner:
         """Where the fits run: on the sums of one pass where the space allows it, else fit by fit."""
         names, scoring = space_of(self.space).dimensions, self.scoring
-        if self.halving is None and not callable(scoring) and needs_no_pass(model, names, scoring, len(views)):
+        # Sums by fold serve models of all other folds; by time a fold is judged by models of the older ones alone.
+        searches_alone = self.halving is None and dataset.schema.held_by != "time"
+        if searches_alone and not callable(scoring) and needs_no_pass(model, names, scoring, len(views)):
             return OnSums.of(model, dataset, folds, scoring)
         return runner_for(model, views, self.scoring, self.parallel)
 
@@ -297,7 +310,9 @@ def check_names(model: Estimator, space: Space, ladder: Ladder | None, scoring: 
         raise ValueError(f"{ladder.name!r} is the resource of halving; take it out of the space")
 
 
-def rows_to_search(asking: str, X: object, y: object, sample_weight: object, task: TaskChoice) -> Dataset:
+def rows_to_search(
+    asking: str, beside: BesideFeatures, y: object, sample_weight: object, task: TaskChoice, *, warns: bool = True
+) -> Dataset:
     """The rows as one Dataset with a target, for the function `asking`.
 
     Raises
@@ -305,9 +320,12 @@ def rows_to_search(asking: str, X: object, y: object, sample_weight: object, tas
     ValueError
         Without a target.
     """
-    dataset = as_dataset(X, y, sample_weight, task=task)
+    dataset = as_dataset(beside.X, y, sample_weight, task=task)
     check_target(asking, dataset)
-    return without_splits(dataset)
+    dataset = without_splits(beside.held(dataset, sample_weight))
+    if warns:
+        warn_of_random_folds(dataset, asking)
+    return dataset
 
 
 def quiet(model: Estimator, seed: int) -> Estimator:
@@ -316,6 +334,7 @@ def quiet(model: Estimator, seed: int) -> Estimator:
     changed: dict[str, Any] = {}
     for name, value in given.items():
         kind = name.rpartition("__")[2]
+        # A seed that the user gave stays; all other randomness follows from the seed of the search.
         if kind == "random_state" and value is None:
             changed[name] = seed
         elif kind in ("progress", "checkpoint") and reads_blocks(model):

@@ -33,7 +33,7 @@ def block_bytes(block: Block) -> int:
     """Bytes that a block holds, with those of the Python objects around the arrays (they count for tiny blocks)."""
     X = block.X
     parts = [X.data, X.indices, X.indptr] if isinstance(X, sparse.csr_array) else [X]
-    arrays = [*parts, block.y, block.weight, block.row_id, *block.columns.values()]
+    arrays = [*parts, block.y, block.weight, block.row_id, block.held, *block.columns.values()]
     return sum(array.nbytes for array in arrays if array is not None) + OBJECT_BYTES
 
 

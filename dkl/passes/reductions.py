@@ -142,9 +142,9 @@ def stack_rows(left: Block, right: Block, above: np.ndarray, below: np.ndarray) 
         return out
 
     columns = {name: stacked(left.columns[name], right.columns[name]) for name in left.columns}
-    parts = ((getattr(left, name), getattr(right, name)) for name in ("X", "y", "weight", "row_id"))
-    X, y, weight, row_id = (stacked(*part) for part in parts)
-    return Block(left.index, X, y, weight, row_id, columns)
+    parts = ((getattr(left, name), getattr(right, name)) for name in ("X", "y", "weight", "row_id", "held"))
+    X, y, weight, row_id, held = (stacked(*part) for part in parts)
+    return Block(left.index, X, y, weight, row_id, columns, held)
 
 
 def reduction(record: BlockSum | RowSample) -> Reduction:

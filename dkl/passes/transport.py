@@ -135,13 +135,13 @@ def aligned(block: Block) -> Block:
     """The block with arrays at addresses that arithmetic takes as they are; itself when they are there already."""
     X = block.X
     rows = [X.data, X.indices, X.indptr] if isinstance(X, sparse.csr_array) else [X]
-    arrays = [array for array in (*rows, block.y, block.weight, block.row_id) if array is not None]
+    arrays = [array for array in (*rows, block.y, block.weight, block.row_id, block.held) if array is not None]
     # What was read from a store or made here is aligned, and costs this look alone.
     if all(array.flags.aligned for array in arrays):
         return block
     X = X.copy() if isinstance(X, sparse.csr_array) else _realigned(X)
-    y, weight = (None if array is None else _realigned(array) for array in (block.y, block.weight))
-    return replace(block, X=X, y=y, weight=weight, row_id=_realigned(block.row_id))
+    y, weight, held = (None if array is None else _realigned(array) for array in (block.y, block.weight, block.held))
+    return replace(block, X=X, y=y, weight=weight, row_id=_realigned(block.row_id), held=held)
 
 
 def _realigned(array: np.ndarray) -> np.ndarray:

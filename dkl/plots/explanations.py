@@ -61,6 +61,7 @@ class ImportanceDisplay(Display):
         (ax,) = axes
         order = self.importance.order[: self.most]
         ax.barh(self.shown, self.importance.strengths[order], color=CLASS_COLOURS[0], height=0.7)
+        # The energy by frequencies is another measure of the same importance: where both agree, trust is well placed.
         if self.importance.energy is not None:
             ax.plot(
                 self.importance.energy[order], self.shown, "|", color="black", markersize=10, label="by frequencies"
@@ -174,6 +175,7 @@ class ContributionsDisplay(Display):
         # The steps add up from the bottom, where the mean prediction stands, to the prediction on top.
         ends = base + np.cumsum(values[::-1])[::-1]
         places = np.arange(len(values))
+        # Steps up and steps down have the colours of the two classes.
         colours = [CLASS_COLOURS[1] if value > 0 else CLASS_COLOURS[0] for value in values]
         ax.barh(places, values, left=ends - np.array(values), color=colours, height=0.7)
         for place, value, end in zip(places, values, ends, strict=True):

@@ -98,6 +98,7 @@ class HistoryDisplay(Display):
         """Title, logarithmic or not, and the quantities of each panel that there is something to draw in."""
         known = {name for entry in self.history for name in entry if np.isfinite(self._values(name)).any()}
         if self.quantities is not None:
+            # A name that is misspelt would else be an empty panel.
             unknown = [name for name in self.quantities if name not in known]
             if unknown:
                 raise ValueError(f"the history has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
@@ -120,6 +121,7 @@ class HistoryDisplay(Display):
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         label = next((name for name in _AXIS if all(name in entry for entry in self.history)), "round")
+        # A history without a count of its rounds is counted here.
         rounds = np.array([entry.get(label, place + 1) for place, entry in enumerate(self.history)], dtype=float)
         for ax, (title, log, names) in zip(axes, self.panels, strict=True):
             for name, colour in zip(names, CLASS_COLOURS, strict=False):

@@ -162,6 +162,7 @@ class KernelDisplay(Display):
             typical = float(np.median(np.abs(W @ v)))
             reach = _PERIODS * 2.0 * np.pi / typical if typical > 0.0 else 1.0
         far = float(reach)
+        # Also refuses NaN.
         if not 0.0 < far < np.inf:
             raise ValueError(f"reach is {reach!r}; it must be a positive finite distance")
         # A shift-invariant kernel depends on delta = x - x' alone: k(delta) = mean_j u_j cos(w_j.delta) (Bochner).
@@ -192,6 +193,7 @@ class KernelDisplay(Display):
         ax.axhline(0.0, color="0.7", linewidth=0.8)
         ax.plot(self.distances, self.reference / self.reference[0], color="0.45", linestyle="--", label="reference")
         for place, (values, name) in enumerate(zip(self.learned, self.names, strict=True)):
+            # k(0) is the mean of the densities: the size of the learned kernel, which the curves do not show.
             label = f"learned{f', {name}' if len(self.names) > 1 else ''} (k(0) = {values[0]:.3g})"
             ax.plot(self.distances, values / values[0], color=_colour(place), linewidth=1.6, label=label)
         ax.set(xlabel="distance", ylabel="k(δ) / k(0)", xlim=(0.0, self.distances[-1]))

@@ -99,6 +99,7 @@ class WeightedRowsDisplay(Display):
         # One row of an enormous weight must not make all others invisible: the 99 % quantile is drawn as the largest.
         share = self.weights[order] / max(float(np.quantile(self.weights, 0.99)), 1e-300)
         share = np.clip(share, 0.0, 1.0)
+        # Colours with a transparency of their own for each row.
         colours = np.array([_rgb(code) for code in self.codes[order]])
         rgba = np.column_stack([colours, 0.28 + 0.67 * share])
         ax.scatter(self.X[order, 0], self.X[order, 1], s=2.5 + 18.0 * share, c=rgba, linewidth=0)
@@ -232,10 +233,12 @@ class DecisionDisplay(Display):
 
     def _draw_margins(self, ax: Axes) -> None:
         """Two classes: filled contours of the decision, the margins dashed, the boundary solid."""
+        # The margins are at -1 and 1: as much again is shown beyond them.
         levels = np.linspace(-2.0, 2.0, 17)
         filled = ax.contourf(
             self.horizontal, self.vertical, self.decision, levels=levels, cmap=diverging(0.76), extend="both"
         )
+        # Without it, the white gaps between filled contours would show in vector files.
         filled.set_edgecolor("face")
         ax.contour(
             self.horizontal,

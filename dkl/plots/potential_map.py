@@ -214,6 +214,7 @@ class LandscapeDisplay(Display):
             interpolation="bicubic",
             aspect="equal" if limit_x == limit_y else "auto",
         )
+        # The scale of the colours is that of this picture, so the highest value is said.
         highest = f"highest {self.potential.max():.2g}"
         ax.text(0.02, 0.98, highest, transform=ax.transAxes, color="white", va="top", fontsize="small")
         # The newest ones are drawn last and larger, on top of those that were there.
@@ -261,6 +262,7 @@ def _in_plane(
     dense = np.asarray(
         frequencies.toarray() if isinstance(frequencies, sparse.sparray | sparse.spmatrix) else frequencies
     )
+    # A frequency with entries in other columns lies outside the plane that is drawn.
     others = np.delete(dense, list(columns), axis=1)
     inside = np.count_nonzero(others, axis=1) == 0
     return dense[inside][:, list(columns)].astype(float), int(inside[len(dense) - newest :].sum()) if newest else 0

@@ -70,6 +70,7 @@ class ComparisonDisplay(Display):
         return len(self.scores) + len(self.seconds)
 
     def _new_axes(self) -> list[Axes]:
+        # All panels share the scale of the scores, unless each has references of its own that could lie anywhere.
         axes = panels(self._n_panels, size=(4.6, 3.8), sharey=bool(self.seconds) or not self.references)
         if self.title:
             axes[0].figure.suptitle(self.title)
@@ -135,6 +136,7 @@ class ComparisonDisplay(Display):
         # A size that only other settings have is no gap in this line.
         there = np.isfinite(middle)
         (line,) = panel.plot(sizes[there], middle[there], label=learner, **self._style(learner))
+        # The band is a deviation over seeds or folds, where it is known.
         widths = self.spread.get(setting, {}).get(learner)
         if widths is not None:
             low, high = (middle + side * np.asarray(widths, dtype=float) for side in (-1.0, 1.0))

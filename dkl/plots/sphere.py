@@ -99,6 +99,7 @@ class SphereDisplay(Display):
                 raise ValueError(
                     f"rows has shape {np.shape(rows)}; a globe needs rows on the unit sphere of R^3, of 3 columns"
                 )
+            # The globe of the rows is white: the value 0 everywhere.
             values, titles = [np.where(inside, 0.0, np.nan)], ["rows", *titles]
         for function in functions.values():
             image = np.full(inside.shape, np.nan)
@@ -217,5 +218,6 @@ def _shaded(values: np.ndarray) -> np.ndarray:
     # the light.
     light = np.clip(np.stack([across, up, depth], axis=-1) @ _LIGHT, 0.0, 1.0)
     rgba[..., :3] = np.clip(rgba[..., :3] * (0.55 + 0.5 * light)[..., None], 0.0, 1.0)
+    # Outside the disc the picture is transparent.
     rgba[..., 3] = inside
     return rgba

@@ -83,6 +83,7 @@ class TrialsDisplay(Display):
         return panels(self._n_panels, size=self._size, sharey=True)
 
     def _draw(self, axes: Sequence[Axes]) -> None:
+        # A failed trial has no score, and yet took its place and its time: it is drawn as a line.
         failed = ~np.isfinite(self.scores)
         trials = np.arange(len(self.scores))
         axes[0].step(trials, self.best, where="post", color=CLASS_COLOURS[0], label="best so far")
@@ -104,6 +105,7 @@ class TrialsDisplay(Display):
         places = values if numeric else [str(value) for value in values]
         # The later a trial, the darker its dot: so the picture shows where the search went.
         ax.scatter(places, self.scores, c=np.arange(len(self.scores)), cmap="Blues", edgecolors="0.4", s=18, vmin=-5)
+        # Failed trials have the score NaN, and cannot be the best.
         top = int(np.nanargmax(self.scores))
         ax.scatter([places[top]], [self.scores[top]], marker="*", s=90, color=CLASS_COLOURS[1], zorder=3)
         if name in self.logarithmic:

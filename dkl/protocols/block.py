@@ -29,6 +29,8 @@ class Block:
         The identity of each row, kept through shuffling; samples and splits hash it.
     columns : mapping of str to ndarray of shape (n_b, ...)
         Named row columns that a pass asked for.
+    held : ndarray of shape (n_b,), int64, or None
+        What rows are held out with (`dkl.protocols.held_together`) where groups or times keep them together.
     """
 
     index: int
@@ -37,6 +39,7 @@ class Block:
     weight: np.ndarray | None
     row_id: np.ndarray
     columns: Mapping[str, Any] = field(default_factory=dict)
+    held: np.ndarray | None = None
 
     @property
     def n_rows(self) -> int:
@@ -48,6 +51,11 @@ class Block:
         # Block functions that need a weight a row ask for this; those that can do without look at `weight`.
         return np.ones(self.n_rows) if self.weight is None else self.weight
 
+    @property
+    def held_with(self) -> np.ndarray:
+        """What decides whether a row is held out, (n_b,) int64: rows of one value are held out together."""
+        return self.row_id if self.held is None else self.held
+
     def rows(self, index: np.ndarray | slice) -> Block:
         """The chosen rows alone (a boolean mask, positions, or a slice)."""
         # Row columns go along: a column that stayed behind would belong to other rows.
@@ -58,4 +66,5 @@ class Block:
             None if self.weight is None else self.weight[index],
             self.row_id[index],
             {name: column[index] for name, column in self.columns.items()},
+            None if self.held is None else self.held[index],
         )

@@ -1,6 +1,6 @@
 """What a family, a learner and a source of rows must satisfy: checks for our tests and other people's extensions."""
 
-from dkl.testing.families import check_family
+from dkl.testing.family_checks import check_family
 from dkl.testing.learners import check_learner
 from dkl.testing.sources import check_source
 

@@ -15,7 +15,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonic_projection import HarmonicProjection
 from dkl.features.harmonics import SphericalHarmonics, dimension, harmonic_values, multi_indices, zonal
 from dkl.kernels.maps import map_rows
-from dkl.testing.families import check_family
+from dkl.testing.family_checks import check_family
 
 
 def sphere(n: int, d: int, seed: int = 0) -> np.ndarray:

@@ -389,7 +389,7 @@ def test_a_search_ends_on_request_with_the_trials_so_far_and_goes_on_later(
     with dask.config.set(scheduler="synchronous"):
         ended, whole = tuned(progress=stop, checkpoint=str(tmp_path)), tuned()
         assert same(whole, tuned(checkpoint=str(tmp_path)))
-    assert ended.message == "two are enough after 2 trials of 3 folds"
+    assert ended.message == "two are enough after 2 trials of 3 folds of single rows, drawn at random"
     kept = whole.trials.loc[ended.trials.index]
     assert ended.trials.drop(columns="seconds").equals(kept.drop(columns="seconds"))
     assert ended.best_model_.alpha == ended.best_params_["alpha"]

@@ -84,7 +84,7 @@ def open_rows(
     if isinstance(reader, CsvFormat | ParquetFormat):
         return TableRows(files, reader, choices)
     # A choice that has no effect would be taken for one that has.
-    for name in ("drop", "categorical", "split"):
+    for name in ("drop", "categorical", "split", "group", "time"):
         if getattr(choices, name):
             raise ValueError(f"{name}={getattr(choices, name)} names columns of tables, and matrix files have none")
     if isinstance(reader, NpzFormat):

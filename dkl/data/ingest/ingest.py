@@ -12,6 +12,7 @@ from dask.utils import parse_bytes
 
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.ingest.column_rules import Missing
+from dkl.data.ingest.columns import column_kind
 from dkl.data.ingest.encoding import Layout, TableEncoding
 from dkl.data.ingest.formats import Buffers, Format, open_rows, table_reader
 from dkl.data.ingest.matrix_rows import MatrixRows
@@ -20,11 +21,13 @@ from dkl.data.ingest.scratch import check_free_space, scratch_folder
 from dkl.data.ingest.staging import Stage
 from dkl.data.ingest.table_rows import TableChoices, TableRows
 from dkl.data.ingest.tables import common_schema, file_tables, probed
-from dkl.data.schema import Schema, Task
+from dkl.data.schema import HeldBy, Schema, Task
 from dkl.data.splits import by_fractions
 from dkl.data.store.location import Location
 from dkl.data.store.overwriting import check_output
 from dkl.data.store.writer import DatasetWriter
+from dkl.data.together.choosing import check_one_kind
+from dkl.data.together.splitting import DEFAULT_SHARES
 from dkl.events import Event, Kind, Subscriber
 from dkl.progress import resolve_progress
 
@@ -37,6 +40,10 @@ def ingest(
     *,
     target: str | None = None,
     weight: str | None = None,
+    group: str | None = None,
+    time: str | None = None,
+    by_group: str | None = None,
+    by_time: str | None = None,
     drop: Collection[str] = (),
     task: Literal["auto"] | Task = "auto",
     categorical: Collection[str] = (),
@@ -71,6 +78,13 @@ def ingest(
         Where the dataset goes.
     target, weight : str or None
         Columns of a table (arrays of an npz archive) to learn and to weigh rows by. libsvm text carries its target.
+    group, time : str or None
+        Columns of a table that say what each row belongs to, and when it is from: rows are held out by whole groups,
+        without groups the newest rows are, in `splits` that are given as shares and in every fit. The group is no
+        feature; a time is one where it holds numbers.
+    by_group, by_time : str or None
+        The same, and what rows are held out by where there are both; `splits` are 80 % train and 20 % test, by
+        group or by time, where none are given.
     drop : collection of str
         Columns that are left out.
     task : {"auto", "classification", "regression"}
@@ -124,12 +138,15 @@ def ingest(
     >>> import dkl
     >>> ds = dkl.ingest("part-*.csv", "rows.zarr", target="label")  # doctest: +SKIP
     """
+    held_by, group, time, splits = _held_by(group, time, by_group, by_time, splits)
     # A text names the column that says which split a row is in; a mapping gives shares.
     column = splits if isinstance(splits, str) else None
     if splits and not isinstance(splits, str):
         # Refused now, if at all: the splits are drawn when everything is written.
         by_fractions(splits, seed=seed, n_classes=None)
-    choices = TableChoices(target, weight, drop, task, categorical, missing, unknown, layout, column)
+    choices = TableChoices(
+        target, weight, drop, task, categorical, missing, unknown, layout, column, group, time, held_by
+    )
     buffers = Buffers.within(None if memory_limit is None else parse_bytes(memory_limit))
     location = Location.of(store, storage_options)
     # Asked before the input is looked at, which may take long, and with its files once they are known.
@@ -165,6 +182,22 @@ def ingest(
     # The codes were gathered in the final order of the rows, as they were written.
     given = job.rows.split.masks() if isinstance(job.rows, TableRows) and job.rows.split is not None else splits
     return dataset.split(given, seed=seed) if given else dataset
+
+
+def _held_by(
+    group: str | None, time: str | None, by_group: str | None, by_time: str | None, splits: Any
+) -> tuple[HeldBy | None, str | None, str | None, Any]:
+    """What rows are held out by, the columns of groups and of times, and the splits."""
+    check_one_kind(by_group, by_time)
+    for name, kept, by in (("group", group, by_group), ("time", time, by_time)):
+        if kept is not None and by is not None and kept != by:
+            raise ValueError(f"{name}={kept!r} and by_{name}={by!r} name two columns; rows have one {name}")
+    held_by: HeldBy | None = "group" if by_group is not None else "time" if by_time is not None else None
+    if held_by is not None and isinstance(splits, str):
+        raise ValueError(
+            f"splits={splits!r} names the split of each row, and by_{held_by} draws them: give {held_by}= in its place"
+        )
+    return held_by, group or by_group, time or by_time, splits or (None if held_by is None else DEFAULT_SHARES)
 
 
 @dataclass(frozen=True)
@@ -233,7 +266,11 @@ def read_tables(
     # A postcode that looks like a number in these files was a text in those that the encoding was learned from.
     names = [rule.name for rule in encoding.rules if rule.kind == "category"] if encoding else []
     reader = table_reader(files, format)
-    schema = common_schema(probed(files, reader), drop=(), as_text=names)
+    probes = probed(files, reader)
+    # dates that were no features, such as the times that rows were held out by
+    ignored = set(encoding.ignored) if encoding else set()
+    unused = {field.name for probe in probes for field in probe.schema if column_kind(field.type) is None} & ignored
+    schema = common_schema(probes, drop=unused, as_text=names)
     for table, _ in file_tables(files, reader, schema):
         yield table
 

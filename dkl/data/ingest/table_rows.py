@@ -10,15 +10,16 @@ import pyarrow as pa
 
 from dkl.data.checks import spoken_names
 from dkl.data.ingest.column_rules import Missing, decide_rule
+from dkl.data.ingest.columns import column_kind
 from dkl.data.ingest.encoding import Layout, TableEncoding, decide_encoding
 from dkl.data.ingest.packing import NumberPacking
 from dkl.data.ingest.paths import InputFile
-from dkl.data.ingest.shuffle import NumberedBatch
 from dkl.data.ingest.staging import ROW
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics, table_statistics
-from dkl.data.ingest.tables import TableFormat, common_schema, file_tables, probed
+from dkl.data.ingest.tables import Probe, TableFormat, common_schema, file_tables, probed
 from dkl.data.ingest.target_columns import SplitColumn, Target, TargetSummary, WeightSummary
-from dkl.data.schema import Schema, Task
+from dkl.data.schema import HeldBy, Schema, Task
+from dkl.data.together.table_column import TogetherColumn
 from dkl.errors import Problems
 
 _FURTHER_BYTES = 64 * 2**20
@@ -38,6 +39,10 @@ class TableChoices:
     unknown: Literal["zeros", "error"] = "zeros"
     layout: Layout = "auto"
     split: str | None = None
+    group: str | None = None
+    time: str | None = None
+    held_by: HeldBy | None = None
+    time_is_number: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -55,8 +60,9 @@ class TableChoices:
 
     @property
     def beside(self) -> list[str]:
-        """The columns that are no features."""
-        return [name for name in (self.target, self.weight, self.split) if name is not None]
+        """The columns that are no features; a time that is a number is one."""
+        time = None if self.time_is_number else self.time
+        return [name for name in (self.target, self.weight, self.split, self.group, time) if name is not None]
 
 
 class TableRows:
@@ -73,7 +79,9 @@ class TableRows:
         probes = probed(files, reader)
         self._problems = Problems()
         choices = _possible(choices, probes[0].schema.names, self._problems)
-        as_text = [name for name in (*choices.categorical, choices.split) if name and name != choices.weight]
+        choices = replace(choices, time_is_number=_is_number(choices.time, probes))
+        texts = (*choices.categorical, choices.split, choices.group, None if choices.time_is_number else choices.time)
+        as_text = [name for name in texts if name and name != choices.weight]
         self._schema = common_schema(probes, drop=choices.drop, as_text=as_text, further=self._problems)
         if self._problems:
             # rows are read on for what else is wrong, without the columns that cannot be read
@@ -85,6 +93,11 @@ class TableRows:
         self._target = TargetSummary(choices.target) if choices.target else None
         self._weight = WeightSummary(choices.weight) if choices.weight else None
         self.split = SplitColumn(choices.split) if choices.split else None
+        self._together: list[TogetherColumn] = []
+        if choices.group is not None:
+            self._together.append(TogetherColumn(choices.group, "group"))
+        if choices.time is not None:
+            self._together.append(TogetherColumn(choices.time, "time"))
         self._refused: set[str] = set()
         self._cut_short = False
         self._decided: tuple[TableEncoding, Target | None] | None = None
@@ -123,7 +136,7 @@ class TableRows:
         seen = table_statistics(features, categorical=self._choices.categorical, first_row=row)
         self._seen = seen if self._seen is None else self._seen.merge(seen)
         counted = None
-        for summary in (self._weight, self._target, self.split):
+        for summary in (self._weight, self._target, self.split, *self._together):
             if summary is None or summary.name in self._refused:
                 continue
             self._refused.add(summary.name)
@@ -177,6 +190,8 @@ class TableRows:
             encoding=encoding,
             passthrough=encoding.passthrough,
             has_weight=self._weight is not None,
+            row_columns={column.role: column.known for column in self._together},
+            held_by=self._choices.held_by or next((column.role for column in self._together), None),
         )
 
     def _encoding(self, seen: TableStatistics) -> TableEncoding:
@@ -190,8 +205,8 @@ class TableRows:
             ignored=[*choices.beside, *choices.drop],
         )
 
-    def encode(self, table: pa.Table) -> NumberedBatch:
-        """The rows of a staged table as (X, codes or targets, weights, row numbers)."""
+    def encode(self, table: pa.Table) -> tuple[Any, ...]:
+        """The rows of a staged table as (X, codes or targets, weights, row numbers, groups and times by role)."""
         if self._decided is None:
             raise RuntimeError("decide() comes before encode()")
         encoding, target = self._decided
@@ -203,14 +218,20 @@ class TableRows:
             weight = table.column(self._weight.name).cast(pa.float64()).to_numpy()
         if self.split is not None:
             self.split.place(table.column(self.split.name), weight)
-        return X, y, weight, table.column(ROW).to_numpy()
+        columns = {column.role: column.codes(table.column(column.name)) for column in self._together}
+        return X, y, weight, table.column(ROW).to_numpy(), columns
+
+
+def _is_number(name: str | None, probes: list[Probe]) -> bool:
+    """Whether a column holds numbers in all files."""
+    return name is not None and all(column_kind(probe.schema.field(name).type) == "number" for probe in probes)
 
 
 def _possible(choices: TableChoices, names: list[str], problems: Problems) -> TableChoices:
     """The choices without what names no column, or one that is taken, which goes to `problems`."""
     there, found = set(names), spoken_names(names)
     kept: dict[str, Any] = {}
-    for role in ("target", "weight", "split"):
+    for role in ("target", "weight", "split", "group", "time"):
         name = getattr(choices, role)
         if name is not None and name not in there:
             problems.add(ValueError(f"{role}='{name}' is no column; the columns are {found}"))
@@ -219,8 +240,8 @@ def _possible(choices: TableChoices, names: list[str], problems: Problems) -> Ta
             problems.add(ValueError(f"{role}='{name}' is also in drop"))
             kept[role] = None
     if len(set(choices.beside)) < len(choices.beside):
-        problems.add(ValueError(f"target, weight and split are different columns; got {choices.beside}"))
-        kept |= {"weight": None, "split": None}
+        problems.add(ValueError(f"target, weight, split, group and time are different columns; got {choices.beside}"))
+        kept |= {"weight": None, "split": None, "group": None, "time": None}
     for what in ("drop", "categorical"):
         given = getattr(choices, what)
         if absent := sorted(set(given) - there):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -23,13 +23,29 @@ _THIN_SALT = 0x5448_494E
 
 
 class Chooser(Protocol):
-    """Which of the rows of one block stay. Small and picklable."""
+    """Which of the rows of one block stay, or what is noted of them. Small and picklable."""
 
     @property
     def needs(self) -> tuple[str, ...]: ...
 
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
         """Those of the positions `chosen` that stay, ascending."""
+        ...
+
+
+class Noting(Protocol):
+    """A chooser that keeps all rows and notes something of them: a row column, or what they are held out with."""
+
+    @property
+    def needs(self) -> tuple[str, ...]: ...
+
+    @property
+    def provides(self) -> tuple[str, ...]:
+        """Names of the row columns that no base need be asked for."""
+        ...
+
+    def note(self, block: Block, chosen: np.ndarray) -> Block:
+        """The block with a note of its rows `chosen`; others may have any."""
         ...
 
 
@@ -43,7 +59,7 @@ class Step(Protocol):
         """What the choice among the rows of one block depends on."""
         ...
 
-    def at(self, index: int) -> Chooser: ...
+    def at(self, index: int) -> Chooser | Noting: ...
 
 
 @dataclass(frozen=True)
@@ -98,10 +114,10 @@ class Thinned:
 
 @dataclass(frozen=True, eq=False)
 class SelectedTicket:
-    """The ticket of a block and what to keep of its rows."""
+    """The ticket of a block and what to keep of its rows; None stands for what the reader has for all blocks."""
 
     base: Any
-    choosers: tuple[Chooser, ...]
+    choosers: tuple[Chooser | Noting | None, ...]
 
 
 @dataclass(frozen=True)
@@ -109,19 +125,31 @@ class SelectedReader:
     """Reads a block and keeps the chosen rows."""
 
     base: RowReader
+    shared: tuple[Noting | None, ...]
 
     def load(self, ticket: SelectedTicket, parts: tuple[str, ...] = PARTS) -> Block:
-        needs = [name for chooser in ticket.choosers for name in chooser.needs]
-        return chosen_rows(self.base.load(ticket.base, tuple(dict.fromkeys([*parts, *needs]))), ticket.choosers)
+        choosers: Any = tuple(own or shared for own, shared in zip(ticket.choosers, self.shared, strict=True))
+        block = self.base.load(ticket.base, _asked_of_base(parts, choosers))
+        return chosen_rows(block, choosers, [name for name in parts if name not in PARTS])
 
 
-def chosen_rows(block: Block, choosers: tuple[Chooser, ...]) -> Block:
-    """The rows that all choosers keep, without the columns they needed; the block itself when that is all of them."""
-    # Each chooser is given what the ones before have left.
+def _asked_of_base(parts: Iterable[str], choosers: tuple[Chooser | Noting, ...]) -> tuple[str, ...]:
+    """The parts and the row columns that the choosers need, but for those that choosers note themselves."""
+    needs = [name for chooser in choosers for name in chooser.needs]
+    provided = {name for chooser in choosers for name in getattr(chooser, "provides", ())}
+    return tuple(name for name in dict.fromkeys([*parts, *needs]) if name not in provided)
+
+
+def chosen_rows(block: Block, choosers: tuple[Chooser | Noting, ...], columns: Iterable[str] = ()) -> Block:
+    """The rows that all choosers keep, with the named columns alone; the block itself when that is all of them."""
     chosen = np.arange(len(block.row_id))
     for chooser in choosers:
-        chosen = chooser.choose(block, chosen)
-    block = Block(block.index, block.X, block.y, block.weight, block.row_id)
+        if hasattr(chooser, "note"):
+            block = chooser.note(block, chosen)
+        else:
+            chosen = chooser.choose(block, chosen)
+    kept = {name: block.columns[name] for name in columns}
+    block = Block(block.index, block.X, block.y, block.weight, block.row_id, kept, block.held)
     return block if len(chosen) == len(block.row_id) else block.rows(chosen)
 
 
@@ -175,6 +203,11 @@ class SelectedSource(WrappedSource[RowSource]):
         return int(np.ceil(self.base.block_nbytes * share))
 
     @property
+    def one_fold(self) -> bool:
+        """Whether rows can be held out in one way alone: the newest of them."""
+        return most_folds(self) == 1
+
+    @property
     def read_nbytes(self) -> int:
         # The whole block is read before its rows are chosen, and is there beside the copy of those that stay.
         return self.base.read_nbytes + self.base.block_nbytes
@@ -187,25 +220,33 @@ class SelectedSource(WrappedSource[RowSource]):
     def block_identity(self, index: int) -> str:
         """Changes whenever a value, a label or the choice of the rows of a block changes."""
         of_base: Any = self.base
-        return "\n".join([of_base.block_identity(index), *(step.block_identity(index) for step in self.steps)])
+        steps = [step.block_identity(index) for step in self.steps]
+        return "\n".join([of_base.block_identity(index), *filter(None, steps)])
 
     def reader(self) -> SelectedReader:
-        return SelectedReader(self.base.reader())
+        return SelectedReader(self.base.reader(), tuple(getattr(step, "rule", None) for step in self.steps))
 
     def ticket(self, index: int) -> Any:
         base = self.base.ticket(index)
+        choosers = tuple(None if hasattr(step, "rule") else step.at(index) for step in self.steps)
         # Where the rows are computed by Dask, so is the ticket: the choosers are added to what the base's graph makes.
         if isinstance(base, Delayed):
-            return delayed(partial(SelectedTicket, choosers=self._choosers(index)), pure=False)(base)
-        return SelectedTicket(base, self._choosers(index))
+            return delayed(partial(SelectedTicket, choosers=choosers), pure=False)(base)
+        return SelectedTicket(base, choosers)
 
-    def _choosers(self, index: int) -> tuple[Chooser, ...]:
+    def _choosers(self, index: int) -> tuple[Chooser | Noting, ...]:
         return tuple(step.at(index) for step in self.steps)
 
     def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
-        needs = {name for chooser in self._choosers(0) for name in chooser.needs}
-        for block in self.base.blocks_without_x(tuple(sorted({*extra, *needs} - {"row_id"}))):
-            yield chosen_rows(block, self._choosers(block.index))
+        asked = _asked_of_base(extra, self._choosers(0))
+        for block in self.base.blocks_without_x(tuple(sorted({*asked} - {"row_id"}))):
+            yield chosen_rows(block, self._choosers(block.index), extra)
+
+
+def most_folds(source: Any) -> int | None:
+    """How many folds there can be: one of rows held out by time, of few groups as many; None is any number."""
+    rules = [rule for step in getattr(source, "steps", ()) if (rule := getattr(step, "rule", None)) is not None]
+    return rules[-1].most_folds if rules else None
 
 
 def narrowed(

@@ -66,7 +66,8 @@ class StoreSource:
 
     @property
     def _row_nbytes_without_x(self) -> int:
-        return 8 * (1 + self.has_weight + (self.schema.n_targets or 1) * self.has_y)
+        columns = 1 + self.has_weight + len(self.schema.row_columns)
+        return 8 * (columns + (self.schema.n_targets or 1) * self.has_y)
 
     @property
     def read_nbytes(self) -> int:

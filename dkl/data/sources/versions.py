@@ -38,10 +38,13 @@ class VersionReader:
         The first one keeps the codes of splits.
     empty : Block
         A block without rows.
+    row_columns : tuple of str
+        Columns that all parts keep.
     """
 
     parts: tuple[StoreReader, ...]
     empty: Block
+    row_columns: tuple[str, ...]
 
     def load(self, ticket: VersionTicket, parts: tuple[str, ...] = PARTS) -> Block:
         """The rows of a block that are left, verified."""
@@ -51,7 +54,7 @@ class VersionReader:
         if kept is not None and not len(kept):
             return replace(self.empty, index=number, columns={name: np.empty(0, np.uint8) for name in columns})
         # Codes of splits are kept beside the first part alone; appended blocks belong to one split as a whole.
-        wanted = parts if part == 0 else tuple(name for name in parts if name in PARTS)
+        wanted = parts if part == 0 else tuple(name for name in parts if name in (*PARTS, *self.row_columns))
         # In its own store the block has another number; sums, samples and row columns go by the one in the dataset.
         block = replace(self.parts[part].load(place, wanted), index=number)
         return block if kept is None else block.rows(kept)
@@ -186,7 +189,7 @@ class VersionSource(WrappedSource[StoreSource]):
             y = np.empty(self.schema.y_shape(0), np.float64 if self.schema.n_classes is None else np.int64)
         weight = np.empty(0) if self.has_weight else None
         empty = Block(0, sparse.csr_array(X) if self.is_sparse else X, y, weight, np.empty(0, np.int64))
-        return VersionReader(tuple(part.reader() for part in self.parts), empty)
+        return VersionReader(tuple(part.reader() for part in self.parts), empty, tuple(self.schema.row_columns))
 
     def ticket(self, index: int) -> VersionTicket:
         return VersionTicket(index, *self._places[index], self.kept.get(index))

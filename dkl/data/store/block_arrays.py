@@ -30,6 +30,11 @@ def array_names(schema: Schema) -> tuple[str, ...]:
     return (*rows, *y, *(("weight",) if schema.has_weight else ()), "row_id")
 
 
+def row_column_names(schema: Schema) -> tuple[str, ...]:
+    """Names of the arrays of groups and times, which releases that know of none leave alone."""
+    return tuple(sorted(schema.row_columns))
+
+
 STORED_NAMES = {"weight": "sample_weight"}
 """Where the name in the store is another than the name in a block."""
 
@@ -74,7 +79,7 @@ class BlockArrays:
             parts["X"] = np.ascontiguousarray(block.X)
         optional = {"y": block.y, "weight": block.weight}
         parts |= {name: np.ascontiguousarray(values) for name, values in optional.items() if values is not None}
-        return parts | {"row_id": block.row_id}
+        return parts | {"row_id": block.row_id} | {name: block.columns[name] for name in row_column_names(self._schema)}
 
     def _open(self, parts: dict[str, np.ndarray]) -> None:
         """Make the arrays, in the types of the first block and with chunks of a block's size."""

@@ -90,6 +90,7 @@ def append_rows(
     publish : callable
     """
     _check_alike(version, rows, schema)
+    _check_row_columns(version, schema)
     source, number = version.source, version.source.version + 1
     if schema.has_weight and not version.schema.has_weight:
         raise ValueError(
@@ -101,7 +102,7 @@ def append_rows(
     with version.next_one() as (home, place):
         writer = DatasetWriter(
             place.url,
-            replace(version.schema, provenance=origin),
+            replace(version.schema, provenance=origin, held_by=source.schema.held_by),
             n_rows=n_rows,
             storage_options=place.options,
             # A store of one block says nothing of how many rows a block of it should have.
@@ -111,7 +112,8 @@ def append_rows(
         )
         # Rows of different versions never share an identity: samples and splits go by it.
         first_id = number * FIRST_ID
-        numbered = (replace(block, row_id=block.row_id + first_id) for block in blocks_in_order(rows))
+        columns = {role: known.column for role, known in schema.row_columns.items()}
+        numbered = (replace(block, row_id=block.row_id + first_id) for block in blocks_in_order(rows, columns))
         with writer:
             write_all(writer, numbered, n_rows, publish)
     return number
@@ -171,6 +173,23 @@ def encoded_like(
     if y is not None and schema.task is None:
         raise ValueError(f"y was given, and {version.source.place} was created without targets; leave it out")
     return source_of(X, y, sample_weight, task=schema.task or "auto", classes=None if y is None else schema.classes)
+
+
+def _check_row_columns(version: StoredVersion, schema: Schema) -> None:
+    """Refuse rows whose groups or times are not those that the store has."""
+    place = version.source.place
+    for role in ("group", "time"):
+        known, given = version.schema.row_columns.get(role), schema.row_columns.get(role)
+        if known is not None and given is None:
+            raise ValueError(f"{role}s is missing: the rows of {place} have the {role} {known.name!r}; pass {role}s=")
+        if given is not None and known is None:
+            raise ValueError(
+                f"{role}s was given, and {place} has no {role} of its rows; leave it out, or write all rows anew with "
+                f"create_dataset(..., {role}s=...)"
+            )
+        if known is not None and given is not None and known.kind != given.kind:
+            kinds = {"number": "numbers", "datetime": "dates"}
+            raise ValueError(f"times are {kinds[given.kind]}, and those of {place} are {kinds[known.kind]}")
 
 
 def _check_alike(version: StoredVersion, rows: RowSource, schema: Schema) -> None:

@@ -10,7 +10,7 @@ import zarr
 
 from dkl.data.counts import RowCounts, class_weights
 from dkl.data.schema import Schema
-from dkl.data.store.block_arrays import STORED_NAMES, array_names
+from dkl.data.store.block_arrays import STORED_NAMES, array_names, row_column_names
 from dkl.data.store.digests import arrays_digest
 from dkl.data.store.growing import chosen_codecs
 from dkl.errors import StoreError
@@ -124,6 +124,11 @@ def node_names(schema: Schema, manifest: Manifest) -> list[str]:
     names = [STORED_NAMES.get(name, name) for name in array_names(schema)]
     groups = [GROUP, *(["X"] if schema.is_sparse else [])]
     return [*names, *groups, *(f"{GROUP}/{name}" for name in manifest.arrays())]
+
+
+def row_column_nodes(schema: Schema) -> list[str]:
+    """The zarr nodes of the groups and the times, apart from the others, which older releases compare."""
+    return list(row_column_names(schema))
 
 
 @dataclass

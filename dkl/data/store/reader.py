@@ -6,7 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -15,13 +15,13 @@ import zarr
 from scipy import sparse
 from zarr.buffer.cpu import NDBuffer
 
-from dkl.data.schema import Schema
+from dkl.data.schema import RowColumn, Schema
 from dkl.data.soundness import whole_csr
 from dkl.data.sources.rows import PARTS, drop_weightless
 from dkl.data.store.block_arrays import CSR_PARTS, STORED_NAMES
 from dkl.data.store.digests import block_digest, json_digest
 from dkl.data.store.location import Location
-from dkl.data.store.manifest import Manifest, node_names
+from dkl.data.store.manifest import Manifest, node_names, row_column_nodes
 from dkl.data.store.stored_splits import StoredCodeReader
 from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError, located
 from dkl.process import after_fork
@@ -98,7 +98,7 @@ class OpenStore:
         self.token: str = self.facts["token"]
         self.rows_a_block: int = self.facts["rows_a_block"]
         with self.reading("the metadata"):
-            self.schema = Schema.from_json(self.facts["schema"])
+            self.schema = _with_row_columns(Schema.from_json(self.facts["schema"]), self.facts)
             self.group = location.group(read_only=True)
             self.manifest = Manifest.read(self.group, self.facts["manifest"])
         self._arrays: dict[str, zarr.Array] = {}
@@ -152,8 +152,11 @@ class OpenStore:
         y = self._targets(index) if "y" in parts and self.schema.task is not None else None
         weight = self.values("weight", index) if self.schema.has_weight else None
         X = self._rows(index) if "X" in parts else np.empty((len(row_id), 0))
-        columns = {name: self.codes(name, index) for name in parts if name not in PARTS}
+        columns = {name: self._column(name, index) for name in parts if name not in PARTS}
         return Block(index, X, y, weight, row_id, columns)
+
+    def _column(self, name: str, index: int) -> np.ndarray:
+        return self.values(name, index) if name in self.schema.row_columns else self.codes(name, index)
 
     def _targets(self, index: int) -> np.ndarray:
         # Codes are stored in 32 bits and handed out in 64, as NumPy indexes with them.
@@ -191,6 +194,9 @@ class OpenStore:
         with self.reading("the metadata of the arrays"):
             if self.location.nodes_digest(node_names(self.schema, self.manifest)) != self.facts["nodes"]:
                 raise ValueError("a file 'zarr.json' is not what was written")
+            of_columns = self.facts.get("row_column_nodes")
+            if of_columns and self.location.nodes_digest(row_column_nodes(self.schema)) != of_columns:
+                raise ValueError("a file 'zarr.json' of the groups or the times is not what was written")
 
     def check_csr(self) -> None:
         """Compare what only readers of the CSR layout use: its attributes and the last pointer.
@@ -212,6 +218,13 @@ class OpenStore:
             if name not in self._codes:
                 self._codes[name] = StoredCodeReader(self.location, name, self.rows_a_block)
             return self._codes[name].codes(index, int(self.manifest.stored_rows[index]))
+
+
+def _with_row_columns(schema: Schema, facts: Mapping[str, Any]) -> Schema:
+    """The schema with the groups and times that the metadata tells of."""
+    named = facts.get("row_columns", {})
+    columns = {role: RowColumn(known["name"], known["kind"], role) for role, known in named.items()}
+    return replace(schema, row_columns=columns, held_by=facts.get("held_by"))
 
 
 def read_rows(array: zarr.Array, start: int, stop: int) -> np.ndarray:

@@ -84,6 +84,7 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
             splits = {name: split for name, split in splits.items() if name not in left_out}
             if facts["kind"] == "dataset":
                 part = StoreSource(OpenStore(place))
+                _check_row_columns(base, part)
                 splits = {name: _joined(split, part, facts["splits"][name]["joins"]) for name, split in splits.items()}
                 source = whole.appended(part, number)
             else:
@@ -100,6 +101,16 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
             stacklevel=4,
         )
     return source, splits
+
+
+def _check_row_columns(base: StoreSource, part: StoreSource) -> None:
+    """Refuse rows without groups or times beside rows that have them: an older release has appended them."""
+    lost = sorted(set(base.schema.row_columns) - set(part.schema.row_columns))
+    if lost:
+        raise StoreError(
+            f"{part.place} was appended by a release of dkl that knows no {lost[0]} column, and the rows before have "
+            "one; open the version before it, open_dataset(store, version=...), and append the rows again"
+        )
 
 
 def version_place(location: Location, version: int) -> Location:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ from dkl.data.store.blocking import block_rows, sparse_row_bytes
 from dkl.data.store.commit import Home, Staging, staged
 from dkl.data.store.digests import json_digest
 from dkl.data.store.location import Location
-from dkl.data.store.manifest import ManifestDraft, node_names
+from dkl.data.store.manifest import ManifestDraft, node_names, row_column_nodes
 from dkl.data.store.reader import FORMAT, is_store
 from dkl.protocols.block import Block
 from dkl.version import __version__
@@ -124,6 +125,7 @@ class DatasetWriter:
         y: np.ndarray | None = None,
         weight: np.ndarray | None = None,
         row_id: np.ndarray | None = None,
+        columns: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         """Append rows.
 
@@ -136,6 +138,8 @@ class DatasetWriter:
             None exactly when the schema has no weights.
         row_id : ndarray of shape (n,), int64
             None numbers the rows as they come.
+        columns : mapping of str to ndarray of shape (n,), int64, or None
+            The codes of "group" and "time", where the schema has them.
 
         Raises
         ------
@@ -144,7 +148,7 @@ class DatasetWriter:
         """
         if self._staging is None:
             raise ValueError("use the writer as a context manager: with DatasetWriter(...) as writer: writer.write(X)")
-        block = self._checked(X, y, weight, row_id)
+        block = replace(self._checked(X, y, weight, row_id), columns=self._checked_columns(columns, np.shape(X)[0]))
         if not block.n_rows:
             return
         self.rows_written += block.n_rows
@@ -171,6 +175,16 @@ class DatasetWriter:
         weights = checked_weight(weight, n, first_row=first)
         rows = stored_as(rows, schema.dtype, first_row=first, names=schema.column_names)
         return Block(0, rows, self._checked_targets(y, n), weights, ids)
+
+    def _checked_columns(self, columns: Mapping[str, np.ndarray] | None, n_rows: int) -> dict[str, np.ndarray]:
+        given = {name: np.asarray(values, np.int64) for name, values in (columns or {}).items()}
+        wrong = {name: values.shape for name, values in given.items() if values.shape != (n_rows,)}
+        if wrong or given.keys() != self.schema.row_columns.keys():
+            raise ValueError(
+                f"the row columns are {sorted(given)} of shapes {wrong or (n_rows,)}; the schema has "
+                f"{sorted(self.schema.row_columns)}, one value a row each"
+            )
+        return given
 
     def _checked_targets(self, y: GivenValues, n_rows: int) -> np.ndarray | None:
         """Class codes as int32, which blocks widen when they are read; targets of a regression as float64."""
@@ -253,12 +267,22 @@ class DatasetWriter:
             "manifest": manifest.digest,
             "nodes": self._writing.location.nodes_digest(node_names(self.schema, manifest)),
             "stored_nbytes": self._writing.location.stored_nbytes(),
+            **self._row_column_facts(),
             **self._further,
         }
         # The digest covers everything that readers rely on, the token among it.
         facts["token"] = self._writing.token
         facts["digest"] = json_digest(facts)
         self._writing.commit(facts)
+
+    def _row_column_facts(self) -> dict[str, Any]:
+        """What is kept of groups and times; nothing in a store without them, which is as older releases write it."""
+        schema = self.schema
+        if not schema.row_columns:
+            return {}
+        named = {role: {"name": known.name, "kind": known.kind} for role, known in schema.row_columns.items()}
+        nodes = self._writing.location.nodes_digest(row_column_nodes(schema))
+        return {"row_columns": named, "held_by": schema.held_by, "row_column_nodes": nodes}
 
 
 def joined_blocks(blocks: list[Block]) -> Block:
@@ -269,4 +293,5 @@ def joined_blocks(blocks: list[Block]) -> Block:
     columns = [[getattr(block, part) for block in blocks] for part in ("y", "weight", "row_id")]
     y, weight, row_id = (None if column[0] is None else np.concatenate(column) for column in columns)
     X = stack([block.X for block in blocks])
-    return Block(0, sparse.csr_array(X) if sparse.issparse(X) else X, y, weight, np.asarray(row_id))
+    named = {name: np.concatenate([block.columns[name] for block in blocks]) for name in blocks[0].columns}
+    return Block(0, sparse.csr_array(X) if sparse.issparse(X) else X, y, weight, np.asarray(row_id), named)

@@ -79,7 +79,7 @@ class FoldSums:
         if self.keeps_rows:
             rows: Block = results[0]
             values, weight = self.targets(rows)
-            folds = np.zeros(rows.n_rows, np.int64) if self.folds is None else self.folds(rows.row_id)
+            folds = np.zeros(rows.n_rows, np.int64) if self.folds is None else self.folds(rows.held_with)
             phi = on_host(map_rows(rows.X, self.feature_map, self.dtype)).astype(np.float64)
             by_fold = [np.flatnonzero((folds == f) & (weight > 0.0)) for f in range(self.n_folds)]
             return [SquaredRows(phi[index], values[index], weight[index]) for index in by_fold]

@@ -113,7 +113,7 @@ def squared_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     """
     feature_map, columns = operands["feature_map"], operands["columns"]
     values, weight = operands["targets"](block)
-    folds = np.zeros(block.n_rows, np.int64) if operands["folds"] is None else operands["folds"](block.row_id)
+    folds = np.zeros(block.n_rows, np.int64) if operands["folds"] is None else operands["folds"](block.held_with)
     F, K = operands["n_folds"], values.shape[1]
     out = {"gram": np.zeros((F, packed_size(*columns)))}
     if operands["first"]:

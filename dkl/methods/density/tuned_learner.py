@@ -92,7 +92,15 @@ class TunedLearner(Updated, Certified, FeatureLearner):
     validation_fraction: float
     patience: int
 
-    def fit(self, X: object, y: object = None, sample_weight: object = None) -> Self:
+    def fit(
+        self,
+        X: object,
+        y: object = None,
+        sample_weight: object = None,
+        *,
+        groups: object = None,
+        times: object = None,
+    ) -> Self:
         """Learn the density of the frequencies and the linear model on them together.
 
         Parameters
@@ -103,6 +111,12 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             Labels or targets; those of a Dataset are its own.
         sample_weight : array of shape (n,) or None
             Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
+        groups : str, array of shape (n,), or None
+            What each row belongs to: rows of one group are held out together, wherever the fit holds rows out. A name
+            is a column of a data frame, which is then no feature.
+        times : str, array of shape (n,), or None
+            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature where it holds
+            numbers.
 
         Returns
         -------
@@ -120,7 +134,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         UserWarning
             If `max_passes` end the solver before the gap is below `tol`; the message says where it stands.
         """
-        return super().fit(X, one_dimensional(y), sample_weight)
+        return super().fit(X, one_dimensional(y), sample_weight, groups=groups, times=times)
 
     def kernel(self, X: object, Y: object = None) -> Any:
         """The learned kernel, mean_j u_j cos(w_j.(x - y)), between rows.

@@ -53,7 +53,7 @@ class GameTargets:
         signs = np.where(codes[:, None] == classes, 1.0, -1.0)
         weight = block.weights if self.class_weight is None else block.weights * self.class_weight[codes]
         # rows held out stay in the row columns, with weight 0 in every sum of the game
-        is_out = np.zeros(len(codes), bool) if self.held_out is None else self.held_out(block.row_id)
+        is_out = np.zeros(len(codes), bool) if self.held_out is None else self.held_out(block.held_with)
         return signs, np.where(is_out, 0.0, weight), np.where(is_out, weight, 0.0)
 
 

@@ -281,7 +281,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
             dataset,
             solver.stage,
             solver.columns(problem, start),
-            keep=lambda learner, state: vars(learner).update(solver.fitted(rows, problem, state)),
+            keep=lambda learner, state: learner.__dict__.update(solver.fitted(rows, problem, state)),
         )
         if self.refine:
             refine_learner(self, dataset)

@@ -74,7 +74,7 @@ class HeldTargets:
         targets, weight = self.targets(block)
         if self.held is None:
             return targets, weight, np.zeros_like(weight)
-        mask = np.asarray(self.held(block.row_id), dtype=bool)
+        mask = np.asarray(self.held(block.held_with), dtype=bool)
         return targets, weight * ~mask, weight * mask
 
 

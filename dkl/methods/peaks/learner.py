@@ -233,4 +233,4 @@ class PeakFeatures(SearchingLearner):
         rows = self._prepared(dataset, scaler, scale)
         problem = strategy.problem(rows, start)
         state = self._run(strategy.driver(), problem, dataset, strategy.stage)
-        vars(self).update(strategy.fitted(rows, problem, state))
+        self.__dict__.update(strategy.fitted(rows, problem, state))

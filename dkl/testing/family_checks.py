@@ -36,7 +36,7 @@ def check_family(family: Family, *, n_columns: int = 3, n_frequencies: int = 20_
     Examples
     --------
     >>> from dkl.features.families import Gaussian
-    >>> from dkl.testing.families import check_family
+    >>> from dkl.testing.family_checks import check_family
     >>> check_family(Gaussian(sigma=2.0))
     """
     family.validate()

@@ -1,0 +1,134 @@
+"""What `by_group=` and `by_time=` name: a column that rows have, a feature that is a time, or one value a row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import dask
+import numpy as np
+from scipy import sparse
+
+from dkl.data.checks import spoken_names
+from dkl.data.schema import HeldBy, Schema
+from dkl.data.sources.rows import RowSource, lazy_part
+from dkl.data.together.codes import group_codes, time_codes
+from dkl.data.together.rules import with_column
+
+
+def check_one_kind(by_group: Any, by_time: Any, names: tuple[str, str] = ("by_group", "by_time")) -> None:
+    """Raise ValueError where rows are to be held out by their group and by their time."""
+    if _is_given(by_group) and _is_given(by_time):
+        raise ValueError(
+            f"{names[0]} and {names[1]} were both given; rows are held out by one of them: whole groups, or the newest "
+            "rows"
+        )
+
+
+def _is_given(value: Any) -> bool:
+    return value is not None and value is not False
+
+
+def chosen_rows_together(
+    source: RowSource, schema: Schema, by_group: Any = None, by_time: Any = None
+) -> tuple[RowSource, Schema]:
+    """The source and the schema whose `held_by` is what the user has chosen; unchanged where nothing was.
+
+    Parameters
+    ----------
+    by_group, by_time : str, array of shape (n_rows,), bool or None
+        The name of a column; values; True for the one that rows have; False for each row by itself.
+
+    Raises
+    ------
+    ValueError
+        Both are given, no column has the name, or the values are none by which rows can be held out.
+    """
+    check_one_kind(by_group, by_time)
+    roles: tuple[tuple[HeldBy, Any], ...] = (("group", by_group), ("time", by_time))
+    for role, given in roles:
+        if given is False and schema.held_by == role:
+            schema = replace(schema, held_by=None)
+    for role, given in roles:
+        if _is_given(given):
+            return _by(source, schema, role, given)
+    return source, schema
+
+
+def _by(source: RowSource, schema: Schema, role: HeldBy, given: Any) -> tuple[RowSource, Schema]:
+    known = schema.row_columns.get(role)
+    if isinstance(given, str | bool):
+        if known is not None and given in (True, known.name):
+            return source, replace(schema, held_by=role)
+        if role == "time" and given in (schema.column_names or ()):
+            place = (schema.column_names or []).index(str(given))
+            codes, kind = time_codes(feature_values(source, place), int(source.block_rows.sum()), repr(given))
+            return with_column(source, schema, "time", codes, (str(given), kind))
+        raise ValueError(_unknown(source, schema, role, given))
+    return with_values(source, schema, role, given)
+
+
+def with_values(
+    source: RowSource,
+    schema: Schema,
+    role: HeldBy,
+    values: Any,
+    name: str | None = None,
+    kept: np.ndarray | None = None,
+) -> tuple[RowSource, Schema]:
+    """The source and the schema with a column of groups or times, one value a row.
+
+    Parameters
+    ----------
+    role : {"group", "time"}
+    values : array of shape (n,)
+    name : str or None
+        What the column is called; None is its role.
+    kept : ndarray of shape (n,), bool, or None
+        Which rows have a weight above 0: those of the source.
+
+    Raises
+    ------
+    ValueError
+        Another length, or a value is missing.
+    """
+    n_rows, called = int(source.block_rows.sum()) if kept is None else len(kept), name or f"{role}s"
+    kind: Any = "group"
+    if role == "group":
+        codes = group_codes(values, n_rows, called)
+    else:
+        codes, kind = time_codes(values, n_rows, called)
+    return with_column(source, schema, role, codes if kept is None else codes[kept], (name or role, kind))
+
+
+def feature_values(source: RowSource, place: int) -> np.ndarray:
+    """One column of X, (n_rows,) float64."""
+    empty = np.empty((0, source.n_columns), source.dtype)
+    X = lazy_part(source, "X", sparse.csr_array(empty) if source.is_sparse else empty)
+    parts = [dask.delayed(_column, pure=False)(part, place) for part in X.to_delayed().ravel()]
+    return np.concatenate(dask.compute(*parts))
+
+
+def _column(rows: Any, place: int) -> np.ndarray:
+    values = rows[:, [place]]
+    return np.asarray(values.todense() if sparse.issparse(values) else values, dtype=np.float64).ravel()
+
+
+def _unknown(source: RowSource, schema: Schema, role: HeldBy, given: Any) -> str:
+    known = schema.row_columns.get(role)
+    has = f"its {role} column is {known.name!r}" if known is not None else f"it has no {role} column"
+    if role == "group" and given in _raw_names(schema):
+        return (
+            f"by_group={given!r} is a feature of {source.place}, and a group is never one: write the rows with "
+            f"dkl.ingest(..., group={given!r}), or create_dataset(..., groups=values), or pass one value a row"
+        )
+    features = f"; its features are {spoken_names(schema.column_names)}" if schema.column_names else ""
+    return (
+        f"by_{role}={given!r} names no column of {source.place}: {has}{features}. Write the rows with "
+        f"dkl.ingest(..., {role}={given!r}) or create_dataset(..., {role}s=values), or pass one value a row"
+    )
+
+
+def _raw_names(schema: Schema) -> list[str]:
+    encoded = schema.encoding is not None
+    return [rule.name for rule in schema.encoding.rules] if encoded else list(schema.column_names or ())

@@ -1,0 +1,133 @@
+"""Columns of groups and times as int64 codes: a hash of each group's value, and numbers in the order of the times."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal
+
+import dask
+import numpy as np
+
+TimeKind = Literal["number", "datetime"]
+
+
+def group_codes(values: Any, n_rows: int, name: str, *, first_row: int = 0) -> np.ndarray:
+    """Groups as 63-bit hashes of their values, (n,) int64: the same for the same value in whatever rows it comes.
+
+    Whole numbers are one group however they are given (3, 3.0 and "3"). Of a million groups two share a hash with a
+    probability of 5e-8; they would be held out together.
+
+    Parameters
+    ----------
+    values : array of shape (n,), series or list
+        Texts, numbers, dates, categories.
+    n_rows : int
+    name, first_row
+        What messages call the values and the first of them.
+
+    Raises
+    ------
+    ValueError
+        Another shape, or a value is missing.
+    """
+    import pandas as pd
+
+    given = _column(values, n_rows, name)
+    codes, found = pd.factorize(given)
+    if (codes < 0).any():
+        row = first_row + int(np.flatnonzero(codes < 0)[0])
+        raise ValueError(
+            f"{name} is missing in row {row}; every row needs its group: remove rows without one, or give each of them "
+            "a group of its own"
+        )
+    hashes = np.array([_hash(value) for value in np.asarray(found, dtype=object)], np.int64)
+    return hashes[codes]
+
+
+def _hash(value: Any) -> int:
+    if isinstance(value, bool | np.bool_):
+        value = int(value)
+    is_whole = isinstance(value, float | np.floating) and value == np.trunc(value)
+    text = str(int(value)) if is_whole else str(value)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def time_codes(values: Any, n_rows: int, name: str, *, first_row: int = 0) -> tuple[np.ndarray, TimeKind]:
+    """Times as int64 in their order, (n,), and what they are: numbers, or dates as microseconds since 1970 in UTC.
+
+    Parameters
+    ----------
+    values : array of shape (n,), series or list
+        Numbers, dates, or texts of dates as ISO 8601 writes them.
+    n_rows : int
+    name, first_row
+        What messages call the values and the first of them.
+
+    Raises
+    ------
+    ValueError
+        Another shape, a time is missing or infinite, or a text is no date.
+    """
+    import pandas as pd
+
+    given = _column(values, n_rows, name)
+    if (missing := np.asarray(pd.isna(given), dtype=bool)).any():
+        raise ValueError(
+            f"{name} is missing in row {first_row + int(np.flatnonzero(missing)[0])}; every row needs its time: remove "
+            "rows without one, or fill them in"
+        )
+    if pd.api.types.is_bool_dtype(given):
+        raise ValueError(f"{name} holds booleans; times are numbers or dates")
+    if pd.api.types.is_numeric_dtype(given) or pd.api.types.infer_dtype(given) in _NUMBERS:
+        return _in_order(given.to_numpy(dtype=np.float64), name, first_row), "number"
+    dates = given if pd.api.types.is_datetime64_any_dtype(given) else _dates(given, name, first_row)
+    if dates.dt.tz is not None:
+        dates = dates.dt.tz_convert("UTC").dt.tz_localize(None)
+    return dates.to_numpy().astype("datetime64[us]").astype(np.int64), "datetime"
+
+
+_NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
+
+
+def _column(values: Any, n_rows: int, name: str) -> Any:
+    """The values as a pandas series of the expected length."""
+    import pandas as pd
+
+    if dask.is_dask_collection(values):
+        values = values.compute()
+    if not isinstance(values, pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
+        shape = np.shape(values)
+        if shape != (n_rows,):
+            raise ValueError(f"{name} has shape {shape}; expected ({n_rows},), one value a row")
+    if len(values) != n_rows:
+        raise ValueError(f"{name} has {len(values)} values; expected {n_rows}, one a row")
+    return pd.Series(values).reset_index(drop=True)
+
+
+def _in_order(values: np.ndarray, name: str, first_row: int) -> np.ndarray:
+    """Numbers as integers in the same order: their bits, of negative ones turned round."""
+    infinite = np.flatnonzero(np.isinf(values))
+    if len(infinite):
+        raise ValueError(f"{name} is {values[infinite[0]]} in row {first_row + int(infinite[0])}; times are finite")
+    # + 0.0 makes the two zeros one
+    bits = np.ascontiguousarray(values + 0.0).view(np.int64)
+    return np.where(bits < 0, bits ^ np.int64(np.iinfo(np.int64).max), bits)
+
+
+def _dates(given: Any, name: str, first_row: int) -> Any:
+    """Texts and objects as dates."""
+    import pandas as pd
+
+    is_text = pd.api.types.infer_dtype(given) == "string"
+    form: dict[str, Any] = {"format": "ISO8601"} if is_text else {}
+    try:
+        return pd.to_datetime(given.astype(object), utc=True, **form)
+    except (ValueError, TypeError, OverflowError) as error:
+        read = pd.to_datetime(given.astype(object), utc=True, errors="coerce", **form)
+        wrong = np.flatnonzero(np.asarray(read.isna()))
+        where = f" in row {first_row + int(wrong[0])}" if len(wrong) else ""
+        value = given.iloc[int(wrong[0])] if len(wrong) else given.iloc[0]
+        raise ValueError(
+            f"{name} is {value!r}{where}, which is no number and no date; expected numbers, dates, or texts such as "
+            "'2026-11-23' or '2026-11-23T08:00'. Read other texts with pandas.to_datetime(..., format=...) before"
+        ) from error

@@ -1,0 +1,161 @@
+"""Datasets whose rows are held out together: with given groups or times, and as a fit reads them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol, Self, TypeVar
+
+import dask
+import numpy as np
+
+from dkl.data.checks import spoken_names
+from dkl.data.frames import is_frame
+from dkl.data.schema import Schema
+from dkl.data.sources.rows import RowSource
+from dkl.data.together.choosing import check_one_kind, chosen_rows_together, with_values
+from dkl.data.together.rules import held_source
+
+
+class HasRows(Protocol):
+    """What is asked of a Dataset here, whose own module uses this one."""
+
+    @property
+    def source(self) -> RowSource: ...
+
+    @property
+    def schema(self) -> Schema: ...
+
+    def with_rows(self, source: RowSource, schema: Schema) -> Self: ...
+
+
+D = TypeVar("D", bound=HasRows)
+
+
+class BesideFeatures:
+    """Groups and times that are given beside rows: values, or the names of columns of a data frame.
+
+    The group column is taken out of the frame. A time that is a number stays a feature; one that is a date or a text
+    is taken out.
+
+    Parameters
+    ----------
+    X : rows as of `fit`
+    groups, times : str, array of shape (n,), or None
+        What rows have.
+    by_group, by_time : str or None
+        Parameters of a machine: columns of a frame, or of a Dataset.
+
+    Attributes
+    ----------
+    X : the rows without what is no feature
+    taken : tuple of str
+        Names of the columns that were taken out.
+    """
+
+    def __init__(
+        self, X: Any, groups: Any = None, times: Any = None, by_group: str | None = None, by_time: str | None = None
+    ) -> None:
+        check_one_kind(by_group, by_time)
+        self._by = by_group, by_time
+        if is_frame(X):
+            groups, times = _first_given(groups, by_group, "group"), _first_given(times, by_time, "time")
+            self._by = None, None
+        self.X = X
+        self.taken: tuple[str, ...] = ()
+        self._given: dict[str, tuple[Any, str | None]] = {}
+        for role, values in (("group", groups), ("time", times)):
+            if values is not None:
+                self._given[role] = self._taken(role, values)
+        if not is_frame(X) and not hasattr(X, "schema") and (by_group, by_time) != (None, None) and not self._given:
+            name, value = ("by_group", by_group) if by_group is not None else ("by_time", by_time)
+            raise ValueError(
+                f"{name}={value!r} names a column, and X has none by name: pass a data frame, a Dataset that has the "
+                f"column, or one value a row, fit(X, y, {'groups' if name == 'by_group' else 'times'}=values)"
+            )
+
+    @classmethod
+    def like(cls, schema: Schema, X: Any, groups: Any, times: Any) -> BesideFeatures:
+        """Those of further rows for a store: as given, or the columns of a data frame that have the names there."""
+        given = {"group": groups, "time": times}
+        for role, known in schema.row_columns.items():
+            if given[role] is None and is_frame(X) and known.name in X.columns:
+                given[role] = known.name
+        return cls(X, given["group"], given["time"])
+
+    def _taken(self, role: str, values: Any) -> tuple[Any, str | None]:
+        """Values and their name; a column of the frame is taken out where it is no feature."""
+        if not isinstance(values, str):
+            return values, None
+        if not is_frame(self.X):
+            raise ValueError(
+                f"{role}s={values!r} names a column, and X is no data frame: pass one value a row; for a column of a "
+                f"Dataset, KernelClassifier(by_{role}={values!r})"
+            )
+        if values not in self.X.columns:
+            raise ValueError(
+                f"{role}s={values!r} names no column of X; the columns are {spoken_names(list(self.X.columns))}"
+            )
+        column = self.X[values]
+        if role == "group" or not _is_number(column):
+            self.X, self.taken = self.X.drop(columns=[values]), (*self.taken, values)
+        return column, values
+
+    def held(self, dataset: D, sample_weight: Any = None) -> D:
+        """The dataset of the rows, whose blocks say what they are held out with where anything holds them together.
+
+        Raises
+        ------
+        ValueError
+            Another number of values than rows, a value is missing, no column has the name, or all rows are one group.
+        """
+        return held_rows(self.noted(dataset, sample_weight))
+
+    def noted(self, dataset: D, sample_weight: Any = None) -> D:
+        """The dataset with the groups and times as row columns."""
+        source, schema = self.on(dataset.source, dataset.schema, sample_weight)
+        return dataset if schema is dataset.schema else dataset.with_rows(source, schema)
+
+    def on(self, source: RowSource, schema: Schema, sample_weight: Any = None) -> tuple[RowSource, Schema]:
+        """The source and the schema with the groups and times as row columns."""
+        kept = _counted(sample_weight) if self._given else None
+        # the last one decides what rows are held out by: the groups, where both are given
+        for role in [role for role in ("time", "group") if role in self._given]:
+            values, name = self._given[role]
+            source, schema = with_values(source, schema, role, values, name, kept)  # type: ignore[arg-type]
+        source, schema = chosen_rows_together(source, schema, *self._by)
+        if self.taken and schema.encoding is not None:
+            # what later tables may hold all the same
+            encoding = replace(schema.encoding, ignored=(*schema.encoding.ignored, *self.taken))
+            schema = replace(schema, encoding=encoding)
+        return source, schema
+
+
+def _first_given(values: Any, named: str | None, role: str) -> Any:
+    if values is not None and named is not None and not (isinstance(values, str) and values == named):
+        raise ValueError(f"{role}s were given to fit, and by_{role}={named!r} names a column of X; give one of them")
+    return named if values is None else values
+
+
+def _is_number(column: Any) -> bool:
+    kind = getattr(column.dtype, "kind", "O")
+    return kind in "iuf"
+
+
+def _counted(sample_weight: Any) -> np.ndarray | None:
+    """Which rows have a weight that is not 0; None for all."""
+    if sample_weight is None:
+        return None
+    weight = sample_weight.compute() if dask.is_dask_collection(sample_weight) else sample_weight
+    return np.asarray(weight).ravel() != 0
+
+
+def held_rows(dataset: D) -> D:
+    """The dataset whose blocks say what their rows are held out with, where groups or times hold them together.
+
+    Raises
+    ------
+    ValueError
+        All rows are one group, or of one time.
+    """
+    source = held_source(dataset.source, dataset.schema)
+    return dataset if source is dataset.source else dataset.with_rows(source, dataset.schema)

@@ -1,0 +1,254 @@
+"""How the blocks of a source get their groups or times, and what their rows are held out with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from dkl.data.schema import HeldBy, RowColumn, Schema
+from dkl.data.sources.rows import RowSource
+from dkl.data.sources.selected import SelectedSource, narrowed
+from dkl.protocols.block import Block
+from dkl.protocols.held_together import MOST_ORDERED_GROUPS, of_groups, of_times
+
+# so many different times are counted one by one; of more, neighbours are counted together
+_MOST_TIMES = 2**21
+
+
+@dataclass(frozen=True, eq=False)
+class NotedColumn:
+    """Values of the rows of one block that travel with its ticket."""
+
+    column: str
+    values: np.ndarray
+    needs: tuple[str, ...] = ()
+
+    @property
+    def provides(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def note(self, block: Block, chosen: np.ndarray) -> Block:
+        values = np.zeros(len(block.row_id), np.int64)
+        values[chosen] = self.values
+        return replace(block, columns={**block.columns, self.column: values})
+
+
+@dataclass(frozen=True, eq=False)
+class GivenColumn:
+    """A row column of values in memory, one array a block.
+
+    Parameters
+    ----------
+    column : str
+    values : list of ndarray, int64
+    """
+
+    column: str
+    values: list[np.ndarray]
+
+    @property
+    def identity(self) -> str:
+        return f"column {self.column} {_digest(self.values)}"
+
+    def block_identity(self, index: int) -> str:
+        """Nothing: the rows of the block stay what they are."""
+        return ""
+
+    def at(self, index: int) -> NotedColumn:
+        return NotedColumn(self.column, self.values[index])
+
+
+@dataclass(frozen=True, eq=False)
+class HeldByGroup:
+    """Rows are held out with their group.
+
+    Parameters
+    ----------
+    column : str
+        The row column of group codes.
+    groups : ndarray of int64, or None
+        All codes, sorted; None where there are more than `MOST_ORDERED_GROUPS`.
+    """
+
+    column: str
+    groups: np.ndarray | None
+    provides: tuple[str, ...] = ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    @property
+    def most_folds(self) -> int:
+        """Folds that can each have a group."""
+        return MOST_ORDERED_GROUPS if self.groups is None else len(self.groups)
+
+    def note(self, block: Block, chosen: np.ndarray) -> Block:
+        codes = block.columns[self.column]
+        if self.groups is None:
+            return replace(block, held=codes)
+        # rows that are not chosen may be of no group that is known
+        index = np.minimum(np.searchsorted(self.groups, codes), len(self.groups) - 1)
+        return replace(block, held=of_groups(index, len(self.groups)))
+
+    def __str__(self) -> str:
+        return f"held by group {self.column} {'hashed' if self.groups is None else _digest([self.groups])}"
+
+
+@dataclass(frozen=True, eq=False)
+class HeldByTime:
+    """Rows are held out by their time, the newest first.
+
+    Parameters
+    ----------
+    column : str
+        The row column of times.
+    first : ndarray of shape (p,), int64
+        The oldest time of each place, ascending.
+    held_with : ndarray of shape (p,), int64
+        What rows from that time on are held out with.
+    """
+
+    column: str
+    first: np.ndarray
+    held_with: np.ndarray
+    provides: tuple[str, ...] = ()
+    most_folds: int = 1
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def note(self, block: Block, chosen: np.ndarray) -> Block:
+        place = np.searchsorted(self.first, block.columns[self.column], side="right") - 1
+        return replace(block, held=self.held_with[np.maximum(place, 0)])
+
+    def __str__(self) -> str:
+        return f"held by time {self.column} {_digest([self.first, self.held_with])}"
+
+
+@dataclass(frozen=True, eq=False)
+class HeldRows:
+    """The step that says what the rows of every block are held out with; its rule travels once, with the reader."""
+
+    rule: HeldByGroup | HeldByTime
+
+    @property
+    def identity(self) -> str:
+        return str(self.rule)
+
+    def block_identity(self, index: int) -> str:
+        """Nothing: the rows of the block stay what they are."""
+        return ""
+
+    def at(self, index: int) -> HeldByGroup | HeldByTime:
+        return self.rule
+
+
+def _digest(arrays: Iterable[np.ndarray]) -> str:
+    crc = 0
+    for values in arrays:
+        crc = google_crc32c.extend(crc, np.ascontiguousarray(values).view(np.uint8).tobytes())
+    return f"{crc:08x}"
+
+
+def with_column(
+    source: RowSource, schema: Schema, role: HeldBy, values: np.ndarray, named: tuple[str, Any]
+) -> tuple[RowSource, Schema]:
+    """The source and the schema with a row column of codes in memory, by which rows are held out.
+
+    Parameters
+    ----------
+    role : {"group", "time"}
+    values : ndarray of shape (n_rows,), int64
+        Of the rows of the source, in order.
+    named : tuple of (str, str)
+        What the user calls the column, and its kind.
+    """
+    column, bounds = f"given {role}", np.concatenate([[0], np.cumsum(source.block_rows)])
+    parts = [values[start:stop] for start, stop in pairwise(bounds)]
+    step = GivenColumn(column, parts)
+    noted = narrowed(source, step, source.block_rows, n_classes=schema.n_classes, counts=source.counts)
+    known = {**schema.row_columns, role: RowColumn(named[0], named[1], column)}
+    return noted, replace(schema, row_columns=known, held_by=role)
+
+
+def held_source(source: RowSource, schema: Schema) -> RowSource:
+    """The source whose blocks say what their rows are held out with, where the schema holds rows together.
+
+    The row column is read once, without X, for the groups or the cut points in time of the rows that are there.
+
+    Raises
+    ------
+    ValueError
+        All rows are one group, or of one time.
+    """
+    if schema.held_by is None or (isinstance(source, SelectedSource) and isinstance(source.steps[-1], HeldRows)):
+        return source
+    known = schema.row_columns[schema.held_by]
+    blocks = (block.columns[known.column] for block in source.blocks_without_x((known.column,)))
+    made = group_rule if schema.held_by == "group" else time_rule
+    step = HeldRows(made(blocks, known))
+    return narrowed(source, step, source.block_rows, n_classes=schema.n_classes, counts=source.counts)
+
+
+def rule_of(source: Any) -> HeldByGroup | HeldByTime | None:
+    """What the rows of a source are held out by; None is each row by itself."""
+    steps = [step for step in getattr(source, "steps", ()) if isinstance(step, HeldRows)]
+    return steps[-1].rule if steps else None
+
+
+def group_rule(blocks: Iterable[np.ndarray], known: RowColumn) -> HeldByGroup:
+    """The rule of all groups that there are."""
+    groups = np.empty(0, np.int64)
+    for codes in blocks:
+        groups = np.union1d(groups, codes)
+        if len(groups) > MOST_ORDERED_GROUPS:
+            return HeldByGroup(known.column, None)
+    refuse_one(len(groups), known)
+    return HeldByGroup(known.column, groups)
+
+
+def time_rule(blocks: Iterable[np.ndarray], known: RowColumn) -> HeldByTime:
+    """The rule of the rows' times: cut points where another 1,024th of the rows is newer."""
+    times, counts = counted_times(blocks)
+    refuse_one(len(times), known)
+    total = int(counts.sum())
+    held_with = of_times(total - np.cumsum(counts), total)
+    # the oldest time of each place
+    starts = np.flatnonzero(np.diff(held_with, prepend=held_with[0] - 1))
+    return HeldByTime(known.column, times[starts], held_with[starts])
+
+
+def counted_times(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Different times, ascending, and the rows from each on before the next: (m,) int64 each.
+
+    Of millions of times neighbours are counted together at the older one, so that memory is bounded; cut points are
+    then times that there are, and shares are right to one row in a million.
+    """
+    times, counts = np.empty(0, np.int64), np.empty(0, np.int64)
+    for values in blocks:
+        own, of_own = np.unique(values, return_counts=True)
+        merged, place = np.unique(np.concatenate([times, own]), return_inverse=True)
+        counts = np.bincount(place, np.concatenate([counts, of_own]), len(merged)).astype(np.int64)
+        times = merged
+        if len(times) > _MOST_TIMES:
+            even = np.arange(0, len(times), 2)
+            times, counts = times[even], np.add.reduceat(counts, even)
+    return times, counts
+
+
+def refuse_one(count: int, known: RowColumn) -> None:
+    """Raise ValueError where all rows are one group, or of one time."""
+    if count > 1:
+        return
+    what = "belong to one group" if known.kind == "group" else "are of one time"
+    raise ValueError(
+        f"{known.name!r} has the same value in all rows, so that all of them {what} and none can be held out; choose "
+        "another column, or leave it out for folds of single rows"
+    )
