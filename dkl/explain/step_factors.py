@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Self
 
 import numpy as np
 
 from dkl.explain.column_groups import Columns
 from dkl.explain.sums import factor_sums
+from dkl.explain.wave_pass import chosen_scaler
 from dkl.features.feature_map import FeatureMap
 from dkl.features.step_projection import MOST_FACTORS, Factor, StepProjection
 from dkl.kernels.maps import map_rows
@@ -16,6 +18,18 @@ from dkl.kernels.step_tiles import STEP_FLOPS, TILE_ROWS
 from dkl.methods.prediction import Scorer
 from dkl.protocols.arrays import Rows
 from dkl.protocols.records import Accumulator, BlockSum, Cost
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnSteps:
+    """Products of steps and hinges of one column: the map sees its encoded columns of a row."""
+
+    feature_map: FeatureMap
+    columns: np.ndarray
+
+    def values(self, rows: np.ndarray) -> np.ndarray:
+        """The products at rows (n, k) of these columns, unscaled: float64 (n, m)."""
+        return map_rows(rows, self.feature_map, "float64")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +85,49 @@ class StepFactors:
         """The factors of rows (n, d), and behind them the 1 that the index -1 stands for: (n, U + 1) float64."""
         factors = map_rows(rows, self.factors, "float64")
         return np.hstack([factors, np.ones((len(factors), 1))])
+
+    def terms(self, means: np.ndarray, most_columns: int) -> dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]]:
+        """The functional analysis of variance under independent columns: the terms of each effect.
+
+        A product is ``prod_c f_c = sum_T prod_{c in T} (f_c - mu_c) prod_{c not in T} mu_c``: the term of the columns T
+        is a product of centred factors, and its coefficient the atom's times the means of the others.
+
+        Parameters
+        ----------
+        means : ndarray of shape (U + 1,)
+            mu, and a 1 behind them.
+        most_columns : int
+            Atoms on more columns belong to no effect.
+
+        Returns
+        -------
+        dict of tuple of int to (ndarray of shape (u, |T|), ndarray of shape (u, K))
+            By columns, ascending: the factors of each distinct product, in the order of the columns, and coefficients.
+        """
+        sums: dict[tuple[int, ...], dict[tuple[int, ...], np.ndarray]] = {}
+        for numbers, coef in zip(self.index, self.coef, strict=True):
+            # The factors of this atom, in the order of their columns.
+            own = sorted((int(u) for u in numbers if u >= 0), key=lambda u: int(self.columns[u]))
+            if len(own) > most_columns:
+                continue
+            for size in range(1, len(own) + 1):
+                for inside in combinations(own, size):
+                    of_columns = sums.setdefault(tuple(int(self.columns[u]) for u in inside), {})
+                    others = np.prod([means[u] for u in own if u not in inside])
+                    of_columns[inside] = of_columns.get(inside, 0.0) + coef * others
+        return {
+            columns: (np.array(list(products)), np.array(list(products.values()))) for columns, products in sums.items()
+        }
+
+    def of_column(self, numbers: np.ndarray, members: np.ndarray) -> ColumnSteps:
+        """Some of the factors, all of one column, as functions of its encoded columns alone."""
+        chosen: StepProjection = self.factors.take(numbers).projection  # type: ignore[assignment]
+        place = np.full(self.factors.n_columns + 1, -1)
+        place[members] = np.arange(len(members))
+        # The last entry of `place` stays -1: places without a factor stay without one.
+        own = replace(chosen, columns=place[chosen.columns].astype(np.int32), high=chosen.high[members])
+        scaler = chosen_scaler(self.factors.scaler, members)
+        return ColumnSteps(FeatureMap("steps", own, np.ones(len(numbers)), scaler=scaler), members)
 
     def record(self) -> BlockSum:
         """The record whose result `means` takes."""
