@@ -67,8 +67,8 @@ class SavingMixin:
             If the opset is too old or not known yet, a column has the name of an output, or the graph would be above
             2 GB.
         TypeError
-            If texts of a column cannot be told apart in a graph, or a kernel at landmarks is none of Gaussian, Laplacian
-            and Matern(0.5).
+            If texts of a column cannot be told apart in a graph, or a kernel at landmarks is none of Gaussian,
+            Laplacian and Matern(0.5).
         """
         from dkl.export.onnx_graph import to_onnx
 
