@@ -16,6 +16,7 @@ from dkl.methods.steps.scores import split_scores
 from dkl.methods.steps.sums import RefitTask, SearchTask, refit_block, search_block
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.solvers.block_pivoting import signed_minimum
 from dkl.solvers.positive_definite import solve_positive
 
 # atoms whose regions are searched for a further factor, at most, and the memory that their histograms may take
@@ -188,12 +189,13 @@ def _refitted(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray
         start = np.zeros((K, m))
         start[:, : state.coefficients.shape[1]] = state.coefficients
         right = gram @ start.T + gradient
+    signs = None if problem.signs is None else np.array([_sign_of(columns, problem.signs) for columns in state.columns])
     trials = []
     for penalty in state.penalties:
         penalties = np.full(m, penalty)
         penalties[0] = _CONSTANT_PENALTY
         system = gram + np.diag(penalties)
-        trials.append(solve_positive(system.copy, right).T)
+        trials.append(solve_positive(system.copy, right).T if signs is None else _with_signs(system, right, signs))
     keeps = problem.loss == "squared_error"
     return replace(
         state,
@@ -202,6 +204,23 @@ def _refitted(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray
         gram=gram if keeps else state.gram,
         gradient=gradient if keeps else state.gradient,
     )
+
+
+def _with_signs(system: np.ndarray, right: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """The minimum of each model's quadratic over coefficients that have the signs of their atoms: (K, m).
+
+    Factors of atoms are never negative and rise in their columns: with coefficients of one sign so does the model.
+    """
+    return np.stack([signed_minimum(system, -one, signs) for one in right.T])
+
+
+def _sign_of(columns: np.ndarray, signs: np.ndarray) -> int:
+    """The sign of an atom on some columns, 0 where they ask for none; no atom has columns of both signs.
+
+    A column of -1 stands for a factor that is not there.
+    """
+    asked = signs[columns[columns >= 0]]
+    return int(np.sign(asked.sum()))
 
 
 def _extended(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray]) -> StepState:
@@ -252,7 +271,8 @@ def _best_atoms(problem: StepProblem, state: StepState, histograms: np.ndarray) 
     known = {_key(factors) for factors in atoms}
     found: list[tuple[float, int, tuple[Factor, ...]]] = []
     for parent, histogram in zip(parents, histograms, strict=True):
-        scores = split_scores(histogram, thresholds, n_edges, penalty=_SCORE_PENALTY, least=_LEAST_ROWS)
+        signs = None if problem.signs is None else _signs_within(state.columns[parent], problem.signs)
+        scores = split_scores(histogram, thresholds, n_edges, penalty=_SCORE_PENALTY, least=_LEAST_ROWS, signs=signs)
         flat = np.moveaxis(scores, 1, 0).reshape(problem.n_columns, -1)
         of_parent = atoms[parent]
         for j in np.flatnonzero(flat.max(axis=1) > 0.0):
@@ -272,6 +292,12 @@ def _best_atoms(problem: StepProblem, state: StepState, histograms: np.ndarray) 
         taken[parent] = taken.get(parent, 0) + 1
         chosen.append(atom)
     return chosen
+
+
+def _signs_within(columns: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """The sign of an atom made of a parent and each column, (d,); NaN, worth nothing, where the two contradict."""
+    of_parent = _sign_of(columns, signs)
+    return np.where(signs * of_parent < 0, np.nan, np.sign(signs + of_parent))
 
 
 def _parents(problem: StepProblem, state: StepState) -> np.ndarray:
