@@ -40,7 +40,7 @@ class Suggestion:
     advice: Advice
     task: str | None
     seed: int
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def reasons(self) -> tuple[str, ...]:
