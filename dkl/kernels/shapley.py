@@ -77,7 +77,7 @@ def product_contributions(factors: np.ndarray, means: np.ndarray) -> np.ndarray:
     >>> import numpy as np
     >>> from dkl.kernels.shapley import product_contributions
     >>> product_contributions(np.array([[[1.0, 1.0, 1.0]]]), np.array([[0.5, 0.2, 1.0]])).ravel()
-    array([0.3 , 0.6 , 0.  ])
+    array([0.3, 0.6, 0. ])
     """
     delta, out = factors - means, np.empty(factors.shape)
     for s in range(3):

@@ -82,6 +82,14 @@ def test_steps_are_comparisons_and_products() -> None:
     assert not operators & {"Cos", "Sin", "Exp"}
 
 
+def test_the_working_model_of_two_classes_has_probabilities() -> None:
+    model = dkl.StepFeatures(n_features=20, random_state=0).fit(X, TWO).machine_
+    shares = model.predict_proba(X)
+    # log odds, the log loss being what the rounds have minimised
+    np.testing.assert_allclose(np.log(shares[:, 1] / shares[:, 0]), model.decision_function(X), rtol=1e-4, atol=1e-5)
+    assert_same_answers(model, X, {"X": X})
+
+
 def test_a_kernel_without_an_operator_is_named() -> None:
     model = classifier(dkl.NystromFeatures(dkl.Matern(1.5), 10, random_state=0)).fit(X, TWO)
     with pytest.raises(TypeError, match=r"no operator for 'nystrom' features of Matern\(nu=1.5.*model.predictor"):

@@ -73,6 +73,8 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     feature_map_ : FeatureMap
     coef_, intercept_ : ndarray of shape (K, n_features) and (K,)
         The working model on the features, in the targets' own units.
+    loss_ : {"log_loss", "squared_error"}
+        Of the working model.
     history_ : list of dict
         One line a round: features, loss on held-out rows, penalty.
     message_ : str
@@ -281,6 +283,6 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         coef, intercept = coefficients[:, kept] * root, coefficients[:, 0].copy()
         if scale is not None:
             coef, intercept = coef * scale.scale[:, None], intercept * scale.scale + scale.center
-        self.coef_, self.intercept_ = coef, intercept
+        self.coef_, self.intercept_, self.loss_ = coef, intercept, problem.loss
         self.history_ = [dict(zip(HISTORY, map(float, line), strict=True)) for line in state.history]
         self.message_ = f"{state.message}: {len(kept)} atoms in {len(state.history)} rounds"
