@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import sparse
 
 from dkl.data.dataset import Dataset
 from dkl.explain.column_groups import Columns, Groups, columns_of
@@ -307,20 +308,25 @@ class _Products(Background):
     def __init__(
         self, columns: Columns, outputs: tuple[str, ...], steps: StepFactors, means: np.ndarray, intercept: np.ndarray
     ) -> None:
-        self.steps, self.means = steps, means
+        self.steps, self.means, (m, K) = steps, means, steps.coef.shape
+        # From the shares of the factors in each place of the atoms to each output of the columns that they are of.
+        self.folds = []
+        for numbers in steps.index.T:
+            own = np.flatnonzero(numbers >= 0)
+            places = np.repeat(own, K), (steps.columns[numbers[own], None] * K + np.arange(K)).ravel()
+            self.folds.append(sparse.csr_array((steps.coef[own].ravel(), places), shape=(m, len(columns) * K)))
         # Columns are independent in the background, so that the mean of a product is the product of the means.
         super().__init__(columns, means[steps.index].prod(axis=1) @ steps.coef + intercept, outputs)
 
+    def _tile_rows(self) -> int:
+        # Factors, their shares and what the formula of these takes beside them.
+        return max(1, TILE_BYTES // (8 * 5 * self.steps.index.size))
+
     def _contributions(self, rows: np.ndarray) -> tuple[np.ndarray, None]:
-        index, coef = self.steps.index, self.steps.coef
+        index = self.steps.index
         shares = product_contributions(self.steps.values(rows)[:, index], self.means[index])
-        owners, values = self.steps.columns[index], np.zeros((len(rows), len(self.columns), coef.shape[1]))
-        for s in range(index.shape[1]):
-            # The atoms that have a factor in this place, by the column that it is of.
-            own = np.flatnonzero(index[:, s] >= 0)
-            for k in range(coef.shape[1]):
-                np.add.at(values[:, :, k].T, owners[own, s], (shares[:, own, s] * coef[own, k]).T)
-        return values, None
+        folded = sum(shares[:, :, place] @ fold for place, fold in enumerate(self.folds))
+        return folded.reshape(len(rows), len(self.columns), -1), None
 
 
 class _Waves(Background):
