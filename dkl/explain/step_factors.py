@@ -12,6 +12,7 @@ from dkl.explain.column_groups import Columns
 from dkl.explain.sums import factor_sums
 from dkl.explain.wave_pass import chosen_scaler
 from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import Scaler
 from dkl.features.step_projection import MOST_FACTORS, Factor, StepProjection
 from dkl.kernels.maps import map_rows
 from dkl.kernels.step_tiles import STEP_FLOPS, TILE_ROWS
@@ -40,8 +41,10 @@ class StepFactors:
 
     Parameters
     ----------
-    factors : FeatureMap
-        The U factors, each once, with amplitudes of 1.
+    factors : StepProjection
+        The U factors, each once.
+    scaler : Scaler or None
+        Of rows, before their factors.
     columns : ndarray of shape (U,), int64
         Which column each factor is of, by its position among `Columns`.
     index : ndarray of shape (m, 3), int64
@@ -50,7 +53,8 @@ class StepFactors:
         Amplitudes included.
     """
 
-    factors: FeatureMap
+    factors: StepProjection
+    scaler: Scaler | None
     columns: np.ndarray
     index: np.ndarray
     coef: np.ndarray
@@ -75,7 +79,8 @@ class StepFactors:
                 index[a, s] = numbers.setdefault(tuple(sorted(own)), len(numbers))
         distinct = StepProjection.of_factors(list(numbers), steps.high)
         return cls(
-            FeatureMap("steps", distinct, np.ones(len(numbers)), scaler=feature_map.scaler),
+            distinct,
+            feature_map.scaler,
             column_of[distinct.columns[:, 0]],
             index,
             (scorer.coef * feature_map.amplitudes).T.astype(np.float64),
@@ -83,7 +88,7 @@ class StepFactors:
 
     def values(self, rows: Rows) -> np.ndarray:
         """The factors of rows (n, d), and behind them the 1 that the index -1 stands for: (n, U + 1) float64."""
-        factors = map_rows(rows, self.factors, "float64")
+        factors = map_rows(rows, self._feature_map, "float64")
         return np.hstack([factors, np.ones((len(factors), 1))])
 
     def terms(self, means: np.ndarray, most_columns: int) -> dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]]:
@@ -121,12 +126,12 @@ class StepFactors:
 
     def of_column(self, numbers: np.ndarray, members: np.ndarray) -> ColumnSteps:
         """Some of the factors, all of one column, as functions of its encoded columns alone."""
-        chosen: StepProjection = self.factors.take(numbers).projection  # type: ignore[assignment]
+        chosen = self.factors.take(numbers)
         place = np.full(self.factors.n_columns + 1, -1)
         place[members] = np.arange(len(members))
         # The last entry of `place` stays -1: places without a factor stay without one.
         own = replace(chosen, columns=place[chosen.columns].astype(np.int32), high=chosen.high[members])
-        scaler = chosen_scaler(self.factors.scaler, members)
+        scaler = chosen_scaler(self.scaler, members)
         return ColumnSteps(FeatureMap("steps", own, np.ones(len(numbers)), scaler=scaler), members)
 
     def record(self) -> BlockSum:
@@ -138,7 +143,12 @@ class StepFactors:
             # The values of a tile, and its rows written out in double precision.
             return Cost(STEP_FLOPS * rows * U, 8 * min(rows, TILE_ROWS) * (2 * U + columns))
 
-        return BlockSum("steps of single columns", factor_sums, accumulators, {"factors": self.factors}, cost)
+        return BlockSum("steps of single columns", factor_sums, accumulators, {"factors": self._feature_map}, cost)
+
+    @property
+    def _feature_map(self) -> FeatureMap:
+        """The map whose features are the factors."""
+        return FeatureMap("steps", self.factors, np.ones(self.factors.n_frequencies), scaler=self.scaler)
 
     @staticmethod
     def means(result: dict[str, np.ndarray]) -> np.ndarray:
