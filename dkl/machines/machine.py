@@ -575,6 +575,12 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
                 f"AlignedFeatures(), or one of {sorted(learner_keys())}. Got {self.features!r} instead; other "
                 "transformers go before the machine, in a pipeline"
             )
+        if getattr(self.features, "monotone", None):
+            name = type(self.features).__name__
+            raise ValueError(
+                f"the coefficients of {type(self).__name__} are fitted without signs, and {name}(monotone=...) would "
+                f"not keep its word; fit {name} itself and take its machine_"
+            )
 
     def _check_solver(self) -> None:
         """Raise ValueError for solver, loss, alpha and early stopping that do not go together."""

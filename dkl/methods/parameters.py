@@ -161,6 +161,7 @@ STEPS: Constraints = {
     "depth": [Interval(Integral, 1, 3, closed="both")],
     "bins": [Interval(Integral, 2, 255, closed="both")],
     "loss": [StrOptions({"log_loss", "squared_error"}), None],
+    "monotone": [dict, None],
     "features_per_round": [_count(1), None],
     "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
     **{name: MARGIN[name] for name in ("validation_fraction",)},
