@@ -264,7 +264,7 @@ def read_tables(
     """
     files = find_files(paths, source_options)
     # A postcode that looks like a number in these files was a text in those that the encoding was learned from.
-    names = [rule.name for rule in encoding.rules if rule.kind == "category"] if encoding else []
+    names = [rule.name for rule in encoding.rules if rule.kind in ("category", "code")] if encoding else []
     reader = table_reader(files, format)
     probes = probed(files, reader)
     # dates that were no features, such as the times that rows were held out by
