@@ -218,7 +218,8 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
     """
     if isinstance(learner, type) or not hasattr(learner, "planned_passes"):
         raise TypeError(f"learner is {learner!r}; expected a learner or machine of dkl, such as dkl.KernelClassifier()")
-    rows = as_dataset(dataset, y, task=getattr(learner, "_task", "auto"))
+    categorical = getattr(learner, "categorical", None) or ()
+    rows = as_dataset(dataset, y, task=getattr(learner, "_task", "auto"), categorical=categorical)
     if getattr(learner, "_supervised", False):
         check_target(type(learner).__name__, rows)
     # Columns of codes become numbers by one more pass, and tables stay in memory for the others.

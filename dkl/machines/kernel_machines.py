@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -62,6 +63,9 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     by_group, by_time : str or None
         The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
         the newest rows, which alone judge alpha then. Values in an array go to `fit`, as groups or times.
+    categorical : list of str or None
+        Columns of a data frame whose values are names, whatever they look like: postcodes, ids. Those with more than 32
+        values become out-of-fold means of the target (a class each, less one) and the logarithm of their count.
     device : {"auto", "cpu", "gpu", "mixed"}
     random_state : int, RandomState or None
     checkpoint : str or None
@@ -125,6 +129,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         calibrate: bool = False,
         by_group: str | None = None,
         by_time: str | None = None,
+        categorical: Sequence[str] | None = None,
         device: str = "auto",
         random_state: RandomState = None,
         checkpoint: StorePath = None,
@@ -143,6 +148,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self.calibrate = calibrate
         self.by_group = by_group
         self.by_time = by_time
+        self.categorical = categorical
         self.device = device
         self.random_state = random_state
         self.checkpoint = checkpoint
@@ -213,7 +219,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         As of `KernelClassifier`.
     solver : {"sgd", "newton"}
         "newton": ridge, exact, for several targets too.
-    early_stopping, validation_fraction, patience, by_group, by_time
+    early_stopping, validation_fraction, patience, by_group, by_time, categorical
         As of `KernelClassifier`.
     device, random_state, checkpoint, progress, memory_limit
         As of `KernelClassifier`.
@@ -263,6 +269,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         patience: int = 3,
         by_group: str | None = None,
         by_time: str | None = None,
+        categorical: Sequence[str] | None = None,
         device: str = "auto",
         random_state: RandomState = None,
         checkpoint: StorePath = None,
@@ -280,6 +287,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         self.patience = patience
         self.by_group = by_group
         self.by_time = by_time
+        self.categorical = categorical
         self.device = device
         self.random_state = random_state
         self.checkpoint = checkpoint

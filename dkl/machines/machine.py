@@ -77,6 +77,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
     patience: int
     by_group: str | None
     by_time: str | None
+    categorical: Any
     device: str
     random_state: Any
     checkpoint: Any

@@ -56,7 +56,9 @@ def rows_to_fit(
         y = None
     if _is_plain(X):
         X = checked_rows(estimator, X, reset=True)
-    dataset = as_dataset(X, y, sample_weight, task=task)
+    # A machine's parameter; learners take the columns of a frame that are categorical by their type.
+    categorical = getattr(estimator, "categorical", None) or ()
+    dataset = as_dataset(X, y, sample_weight, task=task, categorical=categorical)
     if supervised:
         check_target(type(estimator).__name__, dataset)
     dataset = beside.held(dataset, sample_weight)
