@@ -96,6 +96,16 @@ def refuse_codes(dataset: Dataset, asking: str, remedy: str) -> None:
         )
 
 
+def refuse_target_means(encoding: Any, written: str) -> None:
+    """Raise TypeError for a model with target means, which what is to be `written` does not hold."""
+    if isinstance(encoding, FittedEncoding):
+        names = [rule.name for rule in encoding.table.rules if rule.kind == "code"]
+        raise TypeError(
+            f"the columns {names} have become target means and counts of their values, which {written} does not hold "
+            "yet; model.save(store) keeps them, and model.predictor() answers rows in this process"
+        )
+
+
 def sums_record(dataset: Dataset, folds: CategoryFolds) -> BlockSum:
     """The sums of weights and targets by value and fold of all columns of codes."""
     encoding = dataset.encoding

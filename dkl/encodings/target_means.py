@@ -69,7 +69,9 @@ def fold_tables(weight: np.ndarray, targets: np.ndarray, *, by_time: bool, prior
         # Sums over the other folds, not a difference: what is rounded there would still tell of the row's own target.
         others = [g for g in range(1, n_folds) if (g > fold if by_time else g != fold)]
         N, S = weight[others].sum(axis=0), targets[:, others].sum(axis=1)
-        tables[fold] = _numbers(N, S, mean, prior, weight.sum() / max(N.sum(), np.finfo(np.float64).tiny))
+        # the oldest rows have none before them, and no counts
+        ratio = weight.sum() / N.sum() if N.any() else 1.0
+        tables[fold] = _numbers(N, S, mean, prior, ratio)
     return tables
 
 
