@@ -51,5 +51,5 @@ def target_columns(y: np.ndarray | None, n_classes: int | None) -> np.ndarray:
 
 def codes_of(X: np.ndarray | sparse.csr_array, columns: tuple[int, ...]) -> np.ndarray:
     """The codes of rows, (n, C) int64; 0 where a value is missing or unknown."""
-    part = X[:, list(columns)]
+    part: Any = X[:, list(columns)]
     return np.asarray(part.toarray() if sparse.issparse(part) else part).astype(np.int64)

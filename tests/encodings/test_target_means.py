@@ -76,7 +76,8 @@ def test_rows_get_the_target_means_of_the_other_folds_as_defined(kind, held_by):
     X = numbered.X.compute()
     np.testing.assert_allclose(X[:, 1:-1], expected, atol=2e-6)
     np.testing.assert_array_equal(X[:, [0, -1]], frame[["x", "b"]].to_numpy(np.float32))
-    assert numbered.column_names[0] == "x" and len(numbered.column_names) == X.shape[1] == numbered.n_columns
+    assert numbered.column_names[0] == "x"
+    assert len(numbered.column_names) == X.shape[1] == numbered.n_columns
 
 
 def test_new_rows_get_the_means_of_all_rows_and_unseen_values_nothing():
