@@ -101,7 +101,7 @@ class CategorySource(WrappedSource[RowSource]):
     def _identity(self) -> str:
         digest = hashlib.sha256(repr((self.places, self.folds)).encode())
         for table in self.tables:
-            digest.update(np.ascontiguousarray(table))
+            digest.update(np.ascontiguousarray(table).view(np.uint8).data)
         return digest.hexdigest()
 
     def reader(self) -> CategoryReader:
