@@ -42,7 +42,7 @@ class Suggestion:
     advice: Advice
     task: str | None
     seed: int
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -62,7 +62,8 @@ class Suggestion:
         if self.task is None:
             return self.features
         machine = KernelClassifier if self.task == "classification" else KernelRegressor
-        return machine(self.features, random_state=self.seed, **self.advice.machine, **self.columns)
+        settings: dict[str, Any] = {**self.advice.machine, **self.columns}
+        return machine(self.features, random_state=self.seed, **settings)
 
     def __repr__(self) -> str:
         lines = [fill(reason, 100, subsequent_indent="    ") for reason in self.reasons]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.explain.column_groups import Columns, Groups, columns_of
-from dkl.explain.model import Explainable, device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
+from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.sums import ColumnWaves
 from dkl.explain.wave_pass import (
     ROWS,
@@ -31,7 +31,11 @@ from dkl.kernels.tiles import spans
 from dkl.methods.prediction import Scorer
 from dkl.progress import Choice
 from dkl.protocols.arrays import Rows
+from dkl.protocols.estimators import FittedModel
 from dkl.protocols.records import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Frequencies whose angles, in all columns of a tile of rows, exist at once.
 _FREQUENCIES = 128
@@ -88,7 +92,7 @@ class Contributions:
 
         return pd.DataFrame(self.values[:, :, output], columns=list(self.names))
 
-    def plot(self, ax: object = None, *, row: int = 0, output: int = 0) -> Any:
+    def plot(self, ax: Axes | Sequence[Axes] | None = None, *, row: int = 0, output: int = 0) -> Any:
         """Draw the contributions to one row, from the mean to the prediction; see `dkl.plots.ContributionsDisplay`."""
         from dkl.plots.explanations import ContributionsDisplay
 
@@ -106,7 +110,7 @@ class Contributions:
 
 
 def contributions(
-    model: Explainable,
+    model: FittedModel,
     rows: object,
     background: object,
     *,
@@ -216,7 +220,7 @@ class Background:
 
 
 def background_of(
-    model: Explainable,
+    model: FittedModel,
     X: object,
     *,
     names: Sequence[str] | None = None,

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.explain.column_groups import Columns, Groups, columns_of
-from dkl.explain.model import Explainable, model_of, rows_to_explain, wave_amplitudes
+from dkl.explain.model import model_of, rows_to_explain, wave_amplitudes
 from dkl.explain.sums import ColumnWaves
 from dkl.explain.wave_pass import dense, part_of
 from dkl.features.feature_map import FeatureMap
@@ -19,6 +19,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.tiles import spans
 from dkl.protocols.arrays import Rows
+from dkl.protocols.estimators import FittedModel
 
 # Rows that means and strengths are taken over.
 MOST_ROWS = 5_000
@@ -102,7 +103,7 @@ class Effect:
 
 
 def effects(
-    model: Explainable,
+    model: FittedModel,
     X: object,
     *,
     most_columns: int = 3,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dkl.explain.column_groups import Columns, Groups, columns_of
-from dkl.explain.model import Explainable, device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
+from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.sums import slope_sums
 from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, dense
 from dkl.features.projections import formed
@@ -21,7 +21,11 @@ from dkl.kernels.slopes import has_slopes
 from dkl.kernels.tiles import SCALED_BYTES
 from dkl.methods.prediction import Scorer
 from dkl.progress import Choice
+from dkl.protocols.estimators import FittedModel
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Measure = Literal["auto", "slope", "replacement"]
 
@@ -70,7 +74,7 @@ class Importance:
         given |= {name: self.values[:, k] for k, name in enumerate(self.outputs)}
         return pd.DataFrame(given).iloc[self.order].reset_index(drop=True)
 
-    def plot(self, ax: object = None) -> Any:
+    def plot(self, ax: Axes | Sequence[Axes] | None = None) -> Any:
         """Draw the most important columns as bars; see `dkl.plots.ImportanceDisplay`."""
         from dkl.plots.explanations import ImportanceDisplay
 
@@ -86,7 +90,7 @@ class Importance:
 
 
 def importance(
-    model: Explainable,
+    model: FittedModel,
     X: object,
     *,
     measure: Measure = "auto",

@@ -370,7 +370,7 @@ class BlockIncremental(Incremental):
                 f"fitted learner, or None. Got {self.feature_map!r} instead"
             )
 
-    def _fit_from(self, estimator: Any, X: object, y: object, fit_options: dict[str, Any]) -> Self:
+    def _fit_from(self, estimator: BaseEstimator, X: object, y: object, fit_options: dict[str, Any]) -> Self:
         """Go through all rows with a copy of an estimator that is new or has been fitted already."""
         dataset, options = self._rows_and_options(estimator, X, y, fit_options)
         source = dataset.source
@@ -397,7 +397,7 @@ class BlockIncremental(Incremental):
         return self
 
     def _rows_and_options(
-        self, estimator: Any, X: object, y: object, fit_options: dict[str, Any]
+        self, estimator: BaseEstimator, X: object, y: object, fit_options: dict[str, Any]
     ) -> tuple[Dataset, dict[str, Any]]:
         """The rows as a Dataset, and what `partial_fit` is told beside them: all classes, always."""
         # The signature of partial_fit says which of classes, weights and further options it takes; asking it now gives

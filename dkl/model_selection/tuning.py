@@ -74,6 +74,8 @@ def tune(
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
     y : array of shape (n,) or (n, t), or None
         Those of a Dataset are its own.
+    groups, times : str, array of shape (n,), or None
+        As of `KernelClassifier.fit`: no group is in two folds; by time each fold is judged by models of older rows.
     space : mapping of str to range or choice
         By the name of a parameter, nested ones included (``"features__n_features"``). A range is ``(low, high)``,
         ``(low, high, "log")``, ``(low, high, "int")`` or ``(low, high, "log-int")``; a list holds values.
@@ -100,8 +102,6 @@ def tune(
         `factor` (3), at `factor` times as much, and so on up to `most`. Trials are then a Latin hypercube.
     sample_weight : array of shape (n,) or None
         Frequency weights, in fits and in scores.
-    groups, times : str, array of shape (n,), or None
-        As of `KernelClassifier.fit`: no group is in two folds; by time each fold is judged by models of older rows.
     refit : bool
         Fit the best parameters to all rows.
     random_state : int, RandomState or None

@@ -190,9 +190,10 @@ def _refitted(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray
         right = gram @ start.T + gradient
     trials = []
     for penalty in state.penalties:
-        diagonal = np.full(m, penalty)
-        diagonal[0] = _CONSTANT_PENALTY
-        trials.append(solve_positive(lambda d=diagonal: np.asfortranarray(gram + np.diag(d)), right).T)
+        penalties = np.full(m, penalty)
+        penalties[0] = _CONSTANT_PENALTY
+        system = gram + np.diag(penalties)
+        trials.append(solve_positive(system.copy, right).T)
     keeps = problem.loss == "squared_error"
     return replace(
         state,

@@ -9,7 +9,7 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
-from dkl.features.step_projection import StepProjection
+from dkl.features.step_projection import MOST_FACTORS, StepProjection
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.target_statistics import TargetScale, target_record, target_scale
@@ -165,10 +165,8 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of as many atoms as there may be, each of three factors."""
         state, m = first_state(self._problem(dataset, None, 0)), self.n_features
-        atoms = replace(
-            state, **{name: np.zeros((m, 3), getattr(state, name).dtype) for name in ("columns", "thresholds", "kinds")}
-        )
-        return atoms.feature_map()
+        columns, kinds = np.zeros((m, MOST_FACTORS), np.int32), np.zeros((m, MOST_FACTORS), np.int8)
+        return replace(state, columns=columns, thresholds=np.zeros((m, MOST_FACTORS)), kinds=kinds).feature_map()
 
     def _learn(self, dataset: Dataset) -> None:
         self.__dict__.pop("classes_", None)
