@@ -15,7 +15,9 @@ from dkl.data.coerce import as_dataset
 from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.telling import warn_of_random_folds
+from dkl.encodings.categories import with_categories
 from dkl.linear.fitting import Run
+from dkl.linear.minibatches import HeldOut
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.machines.suggest import Advice, advise
 from dkl.progress import Choice, resolve_progress
@@ -130,6 +132,7 @@ def suggest(
     dataset = beside.held(as_dataset(beside.X, y, task=task))
     warn_of_random_folds(dataset, "suggest")
     run = Run(publish=resolve_progress(progress), memory_limit=memory_limit)
+    numbered = with_categories(dataset, HeldOut(0.1, random_state), run)
     named = {"by_group": groups, "by_time": times if groups is None else None}
     columns = {name: given for name, given in named.items() if isinstance(given, str) and dataset.task is not None}
-    return Suggestion(repr(dataset), advise(dataset, run, random_state), dataset.task, random_state, columns)
+    return Suggestion(repr(dataset), advise(numbered, run, random_state), dataset.task, random_state, columns)

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.data.store.outputs import check_file, written_whole
+from dkl.encodings.categories import refuse_target_means
 from dkl.export.kernel_columns import graph_columns
 from dkl.export.predictor import ScoringModel
 from dkl.export.quantiles import with_quantiles
@@ -44,6 +45,7 @@ def to_onnx(
             f"{onnx.__version__} knows them up to {newest}"
         )
     check_is_fitted(model, getattr(model, "_fitted_by", None))
+    refuse_target_means(getattr(model, "encoding_", None), "an ONNX graph")
     feature_map = model.feature_map_
     compute = checked_dtype(dtype or getattr(model, "features_", model).dtype)
     # Harmonics, steps and single columns write no matrix of frequencies; structured ones are written out, since ONNX

@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
+from dkl.encodings.categories import refuse_target_means
 from dkl.explain.model import model_of
 from dkl.export.kernel_columns import nystrom_of, pairwise_kernel
 from dkl.export.predictor import Forms, ScoringModel, linear_forms
@@ -45,6 +46,7 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
             "model.predictor() answers rows in this process"
         )
     encoding = getattr(model, "encoding_", None)
+    refuse_target_means(encoding, "a pipeline of scikit-learn")
     steps = _machine(model) if hasattr(model, "_fitted_by") else _transformers(feature_map)
     if encoding is not None and not takes_columns_as_they_are(encoding):
         return Pipeline([("columns", _columns(encoding)), *steps])

@@ -414,6 +414,11 @@ class BlockIncremental(Incremental):
             task = "classification" if is_classifier(estimator) else "regression"
         classes = known if classes is None else classes
         dataset = as_dataset(X, y, weight, task=task, classes=classes)
+        if dataset.schema.has_codes:
+            raise ValueError(
+                "columns of X hold codes of categories, of which BlockIncremental makes no numbers; use "
+                "KernelClassifier or KernelRegressor with features='coordinates', or leave the columns out"
+            )
         if task != "auto" and dataset.task is None:
             raise ValueError(f"{name} learns from targets, and y is None; pass y, or a Dataset that has a target")
         if dataset.source.has_weight and not (takes_all or "sample_weight" in taken):

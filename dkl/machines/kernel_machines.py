@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -68,6 +69,9 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     by_group, by_time : str or None
         The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
         the newest rows, which alone judge alpha then. Values in an array go to `fit`, as groups or times.
+    categorical : list of str or None
+        Columns of a data frame whose values are names, whatever they look like: postcodes, ids. Those with more than 32
+        values become out-of-fold means of the target (a class each, less one) and the logarithm of their count.
     device : {"auto", "cpu", "gpu", "mixed"}
     random_state : int, RandomState or None
     checkpoint : str or None
@@ -132,6 +136,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         calibrate: bool | None = None,
         by_group: str | None = None,
         by_time: str | None = None,
+        categorical: Sequence[str] | None = None,
         device: str = "auto",
         random_state: RandomState = None,
         checkpoint: StorePath = None,
@@ -150,6 +155,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self.calibrate = calibrate
         self.by_group = by_group
         self.by_time = by_time
+        self.categorical = categorical
         self.device = device
         self.random_state = random_state
         self.checkpoint = checkpoint
@@ -218,7 +224,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         As of `KernelClassifier`.
     solver : {"sgd", "newton"} or None
         "newton": ridge, exact, for several targets too. None as of `KernelClassifier`.
-    early_stopping, validation_fraction, patience, by_group, by_time
+    early_stopping, validation_fraction, patience, by_group, by_time, categorical
         As of `KernelClassifier`.
     device, random_state, checkpoint, progress, memory_limit
         As of `KernelClassifier`.
@@ -270,6 +276,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         patience: int = 3,
         by_group: str | None = None,
         by_time: str | None = None,
+        categorical: Sequence[str] | None = None,
         device: str = "auto",
         random_state: RandomState = None,
         checkpoint: StorePath = None,
@@ -287,6 +294,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         self.patience = patience
         self.by_group = by_group
         self.by_time = by_time
+        self.categorical = categorical
         self.device = device
         self.random_state = random_state
         self.checkpoint = checkpoint

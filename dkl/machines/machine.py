@@ -20,6 +20,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.sources.selected import most_folds
 from dkl.data.together.rows import BesideFeatures
+from dkl.encodings.categories import refuse_codes
 from dkl.events import Event, StopRequested
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
@@ -52,6 +53,7 @@ from dkl.methods.validation import (
     check_classes,
     check_columns,
     encoded_rows,
+    numbered_rows,
     one_dimensional,
     rows_to_fit,
     without_splits,
@@ -88,6 +90,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
     patience: int
     by_group: str | None
     by_time: str | None
+    categorical: Any
     device: str
     random_state: Any
     checkpoint: Any
@@ -156,6 +159,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         else:
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
+        dataset = numbered_rows(self, dataset, self._judging_rows(), run)
         choice, changes = None, {}
         if self.features is None:
             # One pass and a sample decide on the features; machine parameters stay as they are given.
@@ -244,6 +248,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         # Candidates stay, so that sums of blocks that have not changed serve again; the linear model has no such sums.
         features = updatable(self.features_, getattr(self.features, "sums", None))
         if isinstance(dataset, Dataset):
+            refuse_codes(dataset, "update", "fit all rows again")
             self._rows(dataset, None, None)
         features.update(dataset)
         dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
@@ -399,6 +404,15 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         sample = dataset if dataset.n_rows <= JUDGED_ROWS else dataset.thin(JUDGED_ROWS, self.seed_)
         held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed_)
         return sample, judging_folds(held_out, sample.total_weight, most_folds(sample.source))
+
+    def _judging_rows(self) -> HeldOut:
+        """All rows that judge anything in this fit, here or in the features: a share that holds both of theirs."""
+        shares = [self.validation_fraction]
+        if self._chooses:
+            shares.append(JUDGING_SHARE)
+        elif self.features is not None:
+            shares.append(getattr(self._new_features("features"), "validation_fraction", 0.0))
+        return HeldOut(max(shares), self.seed_)
 
     def _judging_folds(self, dataset: Dataset) -> list[HeldOut]:
         """The rows that the penalty of searched features is judged on: a share of many rows, five folds of few.

@@ -195,6 +195,7 @@ MACHINE: Constraints = {
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
     "patience": [_count(1)],
     "by_group": [str, None],
+    "categorical": [list, tuple, None],
     "by_time": [str, None],
     **{name: COMMON[name] for name in ("device", "random_state", "checkpoint", "progress", "memory_limit")},
 }

@@ -18,10 +18,13 @@ from dkl.data.labels import TaskChoice
 from dkl.data.soundness import check_sound
 from dkl.data.sources.lazy import as_dask_array
 from dkl.data.together.rows import BesideFeatures
+from dkl.encodings.categories import rows_like_fit, with_categories
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows, map_rows_together
+from dkl.linear.fitting import Run
+from dkl.linear.minibatches import HeldOut
 
 CHUNK = "a chunk of X, from whose first row the row is counted"
 
@@ -53,7 +56,9 @@ def rows_to_fit(
         y = None
     if _is_plain(X):
         X = checked_rows(estimator, X, reset=True)
-    dataset = as_dataset(X, y, sample_weight, task=task)
+    # A machine's parameter; learners take the columns of a frame that are categorical by their type.
+    categorical = getattr(estimator, "categorical", None) or ()
+    dataset = as_dataset(X, y, sample_weight, task=task, categorical=categorical)
     if supervised:
         check_target(type(estimator).__name__, dataset)
     dataset = beside.held(dataset, sample_weight)
@@ -64,6 +69,24 @@ def rows_to_fit(
     if dataset.schema.first_index is not None:
         estimator.first_index_ = dataset.schema.first_index
     return dataset
+
+
+def numbered_rows(estimator: Any, dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
+    """The rows of a fit with numbers in place of codes of categories; records what then counts as a column.
+
+    Parameters
+    ----------
+    estimator : BaseEstimator
+    dataset : Dataset
+    held_out : HeldOut
+        The rows that judge anything in this fit.
+    run : Run
+    """
+    numbered = with_categories(dataset, held_out, run)
+    if numbered is not dataset:
+        estimator.encoding_, estimator.n_features_in_ = numbered.encoding, numbered.n_columns
+        _record_names(estimator, numbered)
+    return numbered
 
 
 def without_splits(dataset: Dataset) -> Dataset:
@@ -166,8 +189,14 @@ def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str)
 
 def stored_rows(estimator: Any, dataset: Dataset) -> da.Array:
     """The rows of a Dataset, lazily, whose columns are those of `fit` (see `check_columns`)."""
+    return checked_dataset(estimator, dataset).X
+
+
+def checked_dataset(estimator: Any, dataset: Dataset) -> Dataset:
+    """A Dataset whose columns are those of `fit` (see `check_columns`), numbers in place of codes of categories."""
+    dataset = rows_like_fit(getattr(estimator, "encoding_", None), dataset)
     check_columns(estimator, dataset)
-    return dataset.X
+    return dataset
 
 
 def check_columns(estimator: Any, dataset: Dataset) -> None:
@@ -222,9 +251,7 @@ def encoded_rows(estimator: Any, X: Any) -> Any:
     """Further rows as those of `fit` were encoded: frames become columns, a Dataset has its columns' names compared."""
     if is_frame(X):
         return dask_rows(estimator, X) if dask.is_dask_collection(X) else encoded_frame(estimator, X)
-    if isinstance(X, Dataset):
-        check_columns(estimator, X)
-    return X
+    return checked_dataset(estimator, X) if isinstance(X, Dataset) else X
 
 
 def encoded_frame(estimator: Any, frame: Any) -> Any:

@@ -7,13 +7,16 @@ from typing import Literal
 
 import numpy as np
 
-from dkl.data.ingest.statistics import MAX_CATEGORIES, ColumnStatistics
+from dkl.data.ingest.statistics import ColumnStatistics
 
 Missing = Literal["auto", "mean", "error"] | float
 """What becomes of missing values: see `decide_rule`."""
 
 FEW_CATEGORIES = 20
 """So few distinct texts are categories however few the rows are."""
+MOST_ONE_HOT = 32
+"""Columns with more values are kept as one column of codes, of which fit makes numbers."""
+_DIFFERENT = 0.9
 
 MISSING = "<missing>"
 
@@ -25,36 +28,43 @@ class ColumnRule:
     Parameters
     ----------
     name : str
-    kind : {"number", "boolean", "category"}
-        Numbers keep their value, booleans become 0 and 1, categories become one-hot columns.
+    kind : {"number", "boolean", "category", "code"}
+        Numbers keep their value, booleans become 0 and 1, categories become one-hot columns. A column of codes holds
+        one plus the place of each value in `categories`, and 0 for values that are missing or unknown; a fit replaces
+        it by numbers (`dkl.encodings`).
     categories : tuple of str
-        Sorted; one column each.
+        Sorted; one column each, or one code each.
     fill : float or None
         What a missing value becomes (a missing category has no column set); None: it is an error.
     missing : int
         How many values were missing when the rule was made; when any were, one more column flags them.
     double : str
         Why the column needs float64, in words; empty where float32 holds what matters of it.
+    outputs : tuple of str
+        Names of the columns that a fit has made of a column of codes; empty before.
     """
 
     name: str
-    kind: Literal["number", "boolean", "category"]
+    kind: Literal["number", "boolean", "category", "code"]
     categories: tuple[str, ...] = ()
     fill: float | None = None
     missing: int = 0
     double: str = ""
+    outputs: tuple[str, ...] = ()
 
     @property
     def flags_missing(self) -> bool:
-        return self.missing > 0
+        return self.missing > 0 and self.kind != "code"
 
     @property
     def n_values(self) -> int:
         """Encoded columns without the flag."""
-        return len(self.categories) if self.kind == "category" else 1
+        return len(self.categories) if self.kind == "category" else len(self.outputs) or 1
 
     @property
     def output_names(self) -> list[str]:
+        if self.kind == "code":
+            return list(self.outputs) or [self.name]
         values = [f"{self.name}={text}" for text in self.categories] if self.kind == "category" else [self.name]
         return values + ([f"{self.name}={MISSING}"] if self.flags_missing else [])
 
@@ -62,11 +72,13 @@ class ColumnRule:
     def passthrough(self) -> list[bool]:
         """For each encoded column whether scalers leave it alone: everything that is 0 or 1 by making."""
         # A one-hot column that is shifted and scaled would no longer be sparse, nor mean what its name says.
-        return [self.kind != "number"] * self.n_values + [True] * self.flags_missing
+        return [self.kind in ("boolean", "category")] * self.n_values + [True] * self.flags_missing
 
     @property
     def treatment(self) -> str:
         """The rule in words, without the name of the column."""
+        if self.kind == "code":
+            return f"codes of {len(self.categories):,} values, of which fit makes target means and counts"
         if self.kind == "category":
             text = f"one-hot, {len(self.categories)} categories"
         else:
@@ -85,19 +97,20 @@ class ColumnRule:
         return "all zeros" if self.kind == "category" else f"filled with {self.fill:.6g}"
 
 
-def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> ColumnRule:
+def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, chosen: bool = False) -> ColumnRule:
     """The rule for one column, which needs float64 where `double` says why.
 
-    Texts and categorical columns are one-hot when they have at most 1,000 categories and no more than half as many as
-    rows (20 are always allowed); the user's own choice of a column as categorical lifts both limits to 100,000.
+    Texts and categorical columns are one-hot when they have at most 32 values and no more than half as many as rows (20
+    are always allowed), and codes above, up to a million. `chosen` says that the user named the column as categorical:
+    it is then used however many of its values differ, see `differs_in_every_row`.
     Missing values: with "auto" the mean takes their place when some were missing here, and a later one is an error when
     none was; "mean" and a number fill in any case; "error" never. A flag column says where values were missing.
 
     Raises
     ------
     ValueError
-        A column of high cardinality, without any value, with missing values under "error", with an infinite value, or
-        beyond float32.
+        A column of more than a million values, without any value, with missing values under "error", with an infinite
+        value, or beyond float32.
     """
     # Infinite is not missing: a mean that took it in would be infinite, too.
     if stats.infinite is not None:
@@ -116,19 +129,18 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> 
             f"them, or use missing='auto' (the mean, and a flag column)"
         )
     if stats.kind == "category":
-        # The user named the column in `categorical`, which lifts the limits.
-        is_insisted_on = stats.max_categories > MAX_CATEGORIES
-        few = max(FEW_CATEGORIES, (stats.rows - stats.missing) // 2)
-        if stats.categories is None or not (is_insisted_on or len(stats.categories) <= few):
-            count = f"more than {stats.max_categories}" if stats.categories is None else str(len(stats.categories))
-            insist = "" if is_insisted_on else f", or insist on one column each: categorical=['{stats.name}']"
+        if stats.categories is None:
             raise ValueError(
-                f"column '{stats.name}' has {count} different texts in {stats.rows} rows, too many for one-hot columns"
-                f"; leave it out (drop=['{stats.name}']), replace it by numbers or by coarser groups{insist}"
+                f"column '{stats.name}' has more than {stats.max_categories:,} different values in {stats.rows:,} "
+                f"rows; leave it out (drop=['{stats.name}']), or replace its values by coarser groups"
             )
+        few = max(FEW_CATEGORIES, min(MOST_ONE_HOT, (stats.rows - stats.missing) // 2))
+        if chosen:
+            few = MOST_ONE_HOT
         # A category that is missing sets none of its columns, so that its fill says only whether that is allowed.
         fill = 0.0 if stats.missing or missing not in ("auto", "error") else None
-        return ColumnRule(stats.name, "category", tuple(sorted(stats.categories)), fill, stats.missing)
+        kind: Literal["category", "code"] = "category" if len(stats.categories) <= few else "code"
+        return ColumnRule(stats.name, kind, tuple(sorted(stats.categories)), fill, stats.missing)
     # A constant fills missing values in any case, the mean only where some were missing here or it was asked for.
     filled = None if isinstance(missing, str) else float(missing)
     if missing == "mean" or (missing == "auto" and stats.missing):
@@ -141,3 +153,13 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> 
             f"({limit:g}); divide it or take its logarithm"
         )
     return ColumnRule(stats.name, stats.kind, (), filled, stats.missing, double)
+
+
+def differs_in_every_row(stats: ColumnStatistics) -> bool:
+    """Whether a column of texts has another value in (almost) every row, so that nothing can be learned from them."""
+    if stats.kind != "category":
+        return False
+    if stats.categories is None:
+        return True
+    there = stats.rows - stats.missing
+    return len(stats.categories) > max(FEW_CATEGORIES, _DIFFERENT * there)

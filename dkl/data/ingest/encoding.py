@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
@@ -16,7 +17,7 @@ from scipy import sparse
 
 from dkl.data.checks import no_rows, reads_as_number, spoken_names
 from dkl.data.given import GivenRows
-from dkl.data.ingest.column_rules import ColumnRule, Missing, decide_rule
+from dkl.data.ingest.column_rules import ColumnRule, Missing, decide_rule, differs_in_every_row
 from dkl.data.ingest.columns import as_table, check_exact, check_kinds, column_kind, numbers, texts, why_unusable
 from dkl.data.ingest.statistics import TableStatistics, merged, table_statistics
 from dkl.errors import Problems
@@ -73,6 +74,11 @@ class TableEncoding:
     @property
     def n_columns(self) -> int:
         return len(self.column_names)
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether some of the encoded columns hold codes of categories rather than numbers."""
+        return any(rule.kind == "code" for rule in self.rules)
 
     @cached_property
     def dtype(self) -> np.dtype:
@@ -160,9 +166,10 @@ class TableEncoding:
         """Plain lists, texts and numbers, from which `from_json` makes an equal encoding."""
         rules = [asdict(rule) | {"categories": list(rule.categories)} for rule in self.rules]
         for rule in rules:
-            if not rule["double"]:
-                # Written so by the releases that knew float32 alone: equal rules have equal texts.
-                del rule["double"]
+            # Written so by the releases that knew neither float64 nor codes: equal rules have equal texts.
+            for name in ("double", "outputs"):
+                if not rule[name]:
+                    del rule[name]
         return {"rules": rules, "is_sparse": self.is_sparse, "unknown": self.unknown, "ignored": list(self.ignored)}
 
     @classmethod
@@ -174,7 +181,7 @@ class TableEncoding:
 
 def takes_columns_as_they_are(encoding: TableEncoding) -> bool:
     """Whether raw columns are the encoded ones: all of them numbers, and none filled in."""
-    return all(rule.kind != "category" and rule.fill is None for rule in encoding.rules)
+    return all(rule.kind in ("number", "boolean") and rule.fill is None for rule in encoding.rules)
 
 
 def learn_encoding(
@@ -242,17 +249,35 @@ def decide_encoding(
         )
     if not statistics.columns:
         raise ValueError("no column is left to learn from")
+    # The user's own choice keeps even a column of texts that differ in every row.
+    aside = [c for c in statistics.columns if c.name not in categorical and differs_in_every_row(c)]
+    names_aside = [column.name for column in aside]
     rules, problems = [], Problems()
     for place, column in enumerate(statistics.columns):
-        with problems.collected():
-            rules.append(decide_rule(column, missing, statistics.why_double(place)))
+        if column.name not in names_aside:
+            with problems.collected():
+                chosen = column.name in categorical
+                rules.append(decide_rule(column, missing, statistics.why_double(place), chosen=chosen))
     problems.raise_all()
+    if not rules:
+        raise ValueError(
+            f"no column is left to learn from: the texts of {spoken_names(names_aside)} differ in (almost) every row; "
+            f"to use them all the same, name them: categorical={names_aside}"
+        )
+    if aside:
+        warnings.warn(
+            f"{spoken_names(names_aside)} set aside: texts that differ in (almost) every row are names of rows, from "
+            f"which nothing can be learned. Leave them out, drop={names_aside}, to hear no more of it; to use them all "
+            f"the same, name them: categorical={names_aside}",
+            UserWarning,
+            stacklevel=3,
+        )
     # In a row each raw column sets one encoded column, and its flag where the value is missing; every number is taken
     # for one that is not zero.
     width = sum(len(rule.output_names) for rule in rules)
     set_a_row = len(rules) + sum(rule.missing for rule in rules) / statistics.rows
     is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(width, set_a_row / width))
-    return TableEncoding(tuple(rules), is_sparse, unknown, tuple(ignored))
+    return TableEncoding(tuple(rules), is_sparse, unknown, (*ignored, *names_aside))
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,6 +294,9 @@ def _encode(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: 
         raise TypeError(why_unusable(rule.name, column.type))
     if rule.kind == "category":
         return _encode_category(rule, column, unknown, first_row)
+    if rule.kind == "code":
+        codes = _encode_category(replace(rule, fill=0.0), column, unknown, first_row).column
+        return _Encoded(0, np.asarray(codes) + 1.0, None)
     return _encode_number(rule, column, first_row)
 
 

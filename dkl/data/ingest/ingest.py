@@ -65,9 +65,10 @@ def ingest(
 
     The files are read once. Their rows go to temporary disk while the columns are looked at; then the rules for
     encoding are decided, shown and stored, and the rows are encoded in their final order. Columns of tables: numbers
-    stay (float32), booleans become 0 and 1, texts and categories become one column a value, missing values are filled
-    and flagged; dates, columns without values, and texts with too many values are errors that say what to do. Matrices
-    (libsvm, npz) must be finite; npz rows keep their dtype.
+    stay (float32), booleans become 0 and 1, texts and categories of up to 32 values become one column a value, those
+    of more become codes, of which a fit makes target means; missing values are filled and flagged. Texts that differ in
+    (almost) every row are set aside, with a warning; dates and columns without values are errors that say what to do.
+    Matrices (libsvm, npz) must be finite; npz rows keep their dtype.
 
     Parameters
     ----------
@@ -90,7 +91,8 @@ def ingest(
     task : {"auto", "classification", "regression"}
         "auto": classes for texts, booleans and whole numbers, regression for fractions.
     categorical : collection of str
-        Columns (the target too) whose values are names whatever they look like: postcodes, codes.
+        Columns (the target too) whose values are names whatever they look like: postcodes, ids of up to a million
+        values.
     missing : {"auto", "mean", "error"} or float
         "auto": the mean and a flag column where values are missing, and an error at predict where none was; "mean" or a
         number: what fills them in any case; "error": they are refused.
@@ -264,7 +266,7 @@ def read_tables(
     """
     files = find_files(paths, source_options)
     # A postcode that looks like a number in these files was a text in those that the encoding was learned from.
-    names = [rule.name for rule in encoding.rules if rule.kind == "category"] if encoding else []
+    names = [rule.name for rule in encoding.rules if rule.kind in ("category", "code")] if encoding else []
     reader = table_reader(files, format)
     probes = probed(files, reader)
     # dates that were no features, such as the times that rows were held out by
