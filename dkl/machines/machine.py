@@ -26,7 +26,7 @@ from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton, head_memory, newton_passes
+from dkl.linear.newton import chosen_penalty, fit_by_newton, head_memory, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.machines.contest import (
     FEWEST_ROWS,
@@ -146,12 +146,11 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=self._task)
         # The learner inside would warn a second time that a store with splits is used whole.
         dataset = without_splits(dataset)
-        settings = self._settle(dataset)
+        self._settle(dataset)
         self._check_targets(dataset)
         record_rows(dataset)
         weights = self._class_weights(dataset)
         self.encoding_ = dataset.encoding
-        self.loss_, self.solver_ = settings.loss, settings.solver
         fingerprint = run_fingerprint(self, dataset)
         if goes_on := has_begun(self.features, getattr(self, "features_", None)):
             # the rows held out stay the same, and a checkpoint of the last fit does not hold this one
@@ -160,7 +159,8 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
         dataset = numbered_rows(self, dataset, self._judging_rows(), run)
-        choice, changes = None, {}
+        choice: PenaltyChoice | None = None
+        changes: dict[str, Any] = {}
         if self.features is None:
             # One pass and a sample decide on the features; machine parameters stay as they are given.
             advice = advise(dataset, run, self.seed_)
@@ -595,23 +595,6 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
                 f"the coefficients of {type(self).__name__} are fitted without signs, and {name}(monotone=...) would "
                 f"not keep its word; fit {name} itself and take its machine_"
             )
-
-    def _check_solver(self) -> None:
-        """Raise ValueError for solver, loss, alpha and early stopping that do not go together."""
-        settings = self._settings
-        if settings.solver == "newton" and settings.loss not in NEWTON_LOSSES:
-            loss = "squared_hinge" if self._task == "classification" else "squared_error"
-            raise ValueError(
-                f"solver='newton' needs a loss with a Hessian: loss={loss!r}, got loss={settings.loss!r}; "
-                "or use solver='sgd'"
-            )
-        if settings.solver != "newton" and settings.alpha == "auto":
-            raise ValueError(
-                f"alpha='auto' is chosen by Newton steps: set solver='newton', got solver={settings.solver!r}; or give "
-                "alpha a number"
-            )
-        if settings.solver == "newton" and self.early_stopping:
-            raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
 
     def _check_targets(self, dataset: Dataset) -> None:
         """Raise ValueError where the targets do not suit the solver."""

@@ -136,3 +136,20 @@ class SettledMixin:
         loss = self._settings.loss
         exact = "squared_hinge" if self._task == "classification" else "squared_error"
         return {"loss": loss if loss in NEWTON_LOSSES else exact, "alpha": "auto"}
+
+    def _check_solver(self) -> None:
+        """Raise ValueError for solver, loss, alpha and early stopping that do not go together."""
+        settings = self._settings
+        if settings.solver == "newton" and settings.loss not in NEWTON_LOSSES:
+            loss = "squared_hinge" if self._task == "classification" else "squared_error"
+            raise ValueError(
+                f"solver='newton' needs a loss with a Hessian: loss={loss!r}, got loss={settings.loss!r}; "
+                "or use solver='sgd'"
+            )
+        if settings.solver != "newton" and settings.alpha == "auto":
+            raise ValueError(
+                f"alpha='auto' is chosen by Newton steps: set solver='newton', got solver={settings.solver!r}; or give "
+                "alpha a number"
+            )
+        if settings.solver == "newton" and self.early_stopping:
+            raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
