@@ -31,6 +31,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 4))
 Y = np.array(["no", "yes"] * 30)
 TARGETS = X @ np.arange(4.0)
+DAYS = pd.date_range("2020-01-01", periods=60)
 
 
 @dataclass(frozen=True)
@@ -399,9 +400,9 @@ FILES = [
     ),
     Case(
         "several things that are wrong with a frame",
-        lambda f: create(f, frame(c=np.inf, d=pd.Timestamp("2026-11-22")), np.r_[np.nan, np.ones(59)]),
+        lambda f: create(f, frame(c=np.inf, d=[[1]] * 60), np.r_[np.nan, np.ones(59)]),
         ValueError,
-        ("'c' is inf in row 0", "'d' holds dates", "y[0]"),
+        ("'c' is inf in row 0", "'d' holds list", "y[0]"),
     ),
     Case(
         "two numbers in one of libsvm text",
@@ -444,16 +445,22 @@ FILES = [
     Case("complex numbers in a frame", lambda f: create(f, frame(c=1j), Y), TypeError, ("'c'", "complex128")),
     Case("lists in a frame", lambda f: create(f, frame(c=[[1]] * 60), Y), TypeError, ("'c'", "list")),
     Case(
-        "months in a frame",
-        lambda f: create(f, frame(c=pd.period_range("2020-01", periods=60, freq="M")), Y),
-        TypeError,
-        ("'c'", "dates"),
+        "texts where dates were",
+        lambda f: classifier().fit(frame(c=DAYS), Y).predict(frame(c="soon")),
+        ValueError,
+        ("'c'", "'soon' in row 0", "held dates", "2026-11-22"),
     ),
     Case(
-        "times that pass in a frame",
-        lambda f: create(f, frame(c=pd.to_timedelta(np.arange(60), "s")), Y),
+        "numbers where dates were",
+        lambda f: classifier().fit(frame(c=DAYS), Y).predict(frame(c=20200101)),
         TypeError,
-        ("'c'", "dates or times"),
+        ("'c'", "int64", "held dates"),
+    ),
+    Case(
+        "dates for a target",
+        lambda f: ingest(f, "a,y\n1,2026-11-21\n2,2026-11-22\n", target="y"),
+        TypeError,
+        ("target 'y'", "dates", "categorical=['y']"),
     ),
     Case(
         "5 where booleans were",

@@ -155,8 +155,12 @@ TODAY = pd.Timestamp("2026-11-21")
 @pytest.mark.parametrize(
     ("frame", "options", "kind", "message"),
     [
-        ({"d": [TODAY, TODAY], "e": [TODAY, TODAY]}, {}, TypeError, r"'d' holds dates .*drop=\['d'\].*'e' holds dates"),
-        ({"v": [[1], [2]]}, {}, TypeError, "column 'v' holds list<.*neither numbers nor texts"),
+        (
+            {"v": [[1], [2]], "w": [[1], [2]]},
+            {},
+            TypeError,
+            r"column 'v' holds list<.*neither numbers nor texts.*drop=\['v'\].*'w' holds list",
+        ),
         ({"v": [b"\xff", b"a"]}, {}, TypeError, "column 'v' holds bytes that are not UTF-8"),
         ({"v": [1, "a"]}, {}, TypeError, "column 'v' holds values of several types \\(int, str"),
         ({"v": [1.0, np.inf]}, {}, ValueError, "column 'v' is inf in row 1; numbers must be finite"),

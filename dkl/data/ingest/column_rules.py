@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from dkl.data.ingest.dates import DATE_KINDS, SPOKEN, DateKind, DatePart, names_of, parts_of
 from dkl.data.ingest.statistics import MAX_CATEGORIES, ColumnStatistics
 
 Missing = Literal["auto", "mean", "error"] | float
@@ -25,8 +26,9 @@ class ColumnRule:
     Parameters
     ----------
     name : str
-    kind : {"number", "boolean", "category"}
-        Numbers keep their value, booleans become 0 and 1, categories become one-hot columns.
+    kind : {"number", "boolean", "category", "date", "time", "duration"}
+        Numbers keep their value, booleans become 0 and 1, categories become one-hot columns; of times come days, and
+        cosine and sine of what recurs.
     categories : tuple of str
         Sorted; one column each.
     fill : float or None
@@ -35,14 +37,17 @@ class ColumnRule:
         How many values were missing when the rule was made; when any were, one more column flags them.
     double : str
         Why the column needs float64, in words; empty where float32 holds what matters of it.
+    parts : tuple of {"days", "hour", "weekday", "yearday"}
+        What is kept of times.
     """
 
     name: str
-    kind: Literal["number", "boolean", "category"]
+    kind: Literal["number", "boolean", "category"] | DateKind
     categories: tuple[str, ...] = ()
     fill: float | None = None
     missing: int = 0
     double: str = ""
+    parts: tuple[DatePart, ...] = ()
 
     @property
     def flags_missing(self) -> bool:
@@ -51,17 +56,31 @@ class ColumnRule:
     @property
     def n_values(self) -> int:
         """Encoded columns without the flag."""
-        return len(self.categories) if self.kind == "category" else 1
+        if self.kind == "category":
+            return len(self.categories)
+        return len(names_of(self.name, self.parts)) if self.parts else 1
+
+    @property
+    def entries(self) -> int:
+        """How many of the encoded columns, without the flag, a row can set: one of the one-hot ones, all of a time."""
+        return 1 if self.kind == "category" else self.n_values
 
     @property
     def output_names(self) -> list[str]:
-        values = [f"{self.name}={text}" for text in self.categories] if self.kind == "category" else [self.name]
+        values = names_of(self.name, self.parts) if self.parts else [self.name]
+        if self.kind == "category":
+            values = [f"{self.name}={text}" for text in self.categories]
         return values + ([f"{self.name}={MISSING}"] if self.flags_missing else [])
 
     @property
     def passthrough(self) -> list[bool]:
         """For each encoded column whether scalers leave it alone: everything that is 0 or 1 by making."""
-        # A one-hot column that is shifted and scaled would no longer be sparse, nor mean what its name says.
+        # A one-hot column that is shifted and scaled would no longer be sparse, nor mean what its name says; a cosine
+        # and its sine would no longer lie on a circle.
+        if self.parts:
+            return [name != f"{self.name}.days" for name in names_of(self.name, self.parts)] + [
+                True
+            ] * self.flags_missing
         return [self.kind != "number"] * self.n_values + [True] * self.flags_missing
 
     @property
@@ -70,7 +89,7 @@ class ColumnRule:
         if self.kind == "category":
             text = f"one-hot, {len(self.categories)} categories"
         else:
-            text = "number" if self.kind == "number" else "0 or 1"
+            text = {"number": "number", "boolean": "0 or 1"}.get(self.kind) or self._kept_of_times
             text += f", kept in double precision because {self.double}" if self.double else ""
         if self.flags_missing:
             text += f"; {self.missing} missing, {self._filled} and flagged in '{self.output_names[-1]}'"
@@ -81,7 +100,18 @@ class ColumnRule:
         return text
 
     @property
+    def _kept_of_times(self) -> str:
+        """What is kept of a column of times, in words."""
+        if self.kind == "duration":
+            return "duration in days"
+        cycles = ", ".join(SPOKEN[part] for part in self.parts if part != "days")
+        kept = [SPOKEN["days"]] if "days" in self.parts else []
+        return f"{self.kind} as {', and '.join([*kept, *([f'cosine and sine of {cycles}'] if cycles else [])])}"
+
+    @property
     def _filled(self) -> str:
+        if self.parts and "days" not in self.parts:
+            return "in the middle of its circle"
         return "all zeros" if self.kind == "category" else f"filled with {self.fill:.6g}"
 
 
@@ -90,6 +120,7 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> 
 
     Texts and categorical columns are one-hot when they have at most 1,000 categories and no more than half as many as
     rows (20 are always allowed); the user's own choice of a column as categorical lifts both limits to 100,000.
+    Texts that are all dates in ISO 8601 are dates, of which `dkl.data.ingest.dates.parts_of` says what is kept.
     Missing values: with "auto" the mean takes their place when some were missing here, and a later one is an error when
     none was; "mean" and a number fill in any case; "error" never. A flag column says where values were missing.
 
@@ -115,6 +146,8 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> 
             f"column '{stats.name}' has {stats.missing} missing values in {stats.rows} rows and missing='error'; fill "
             f"them, or use missing='auto' (the mean, and a flag column)"
         )
+    if stats.dates is not None:
+        return decide_rule(stats.dates, missing, double)
     if stats.kind == "category":
         # The user named the column in `categorical`, which lifts the limits.
         is_insisted_on = stats.max_categories > MAX_CATEGORIES
@@ -140,4 +173,7 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> 
             f"column '{stats.name}' reaches from {stats.minimum:g} to {stats.maximum:g}, beyond what float32 holds "
             f"({limit:g}); divide it or take its logarithm"
         )
-    return ColumnRule(stats.name, stats.kind, (), filled, stats.missing, double)
+    parts: tuple[DatePart, ...] = ()
+    if stats.kind in DATE_KINDS:
+        parts = parts_of(stats.kind, stats.minimum, stats.maximum, has_times=not stats.is_whole)
+    return ColumnRule(stats.name, stats.kind, (), filled, stats.missing, double, parts)

@@ -18,6 +18,7 @@ from dkl.data.checks import no_rows, reads_as_number, spoken_names
 from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import ColumnRule, Missing, decide_rule
 from dkl.data.ingest.columns import as_table, check_exact, check_kinds, column_kind, numbers, texts, why_unusable
+from dkl.data.ingest.dates import DATE_KINDS, date_kind, dates_in_texts, days, encoded_days
 from dkl.data.ingest.statistics import TableStatistics, merged, table_statistics
 from dkl.errors import Problems
 
@@ -108,7 +109,7 @@ class TableEncoding:
             A column is missing or unknown, a number is infinite, missing where none was missing before, or no number; a
             category is unknown and ``unknown="error"``. All that is wrong is listed.
         TypeError
-            A column holds dates, lists or bytes.
+            A column holds lists or bytes, or times where it held none.
         """
         table = as_table(frame)
         problems, values = Problems(), []
@@ -158,23 +159,27 @@ class TableEncoding:
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists, texts and numbers, from which `from_json` makes an equal encoding."""
-        rules = [asdict(rule) | {"categories": list(rule.categories)} for rule in self.rules]
+        rules = [asdict(rule) | {"categories": list(rule.categories), "parts": list(rule.parts)} for rule in self.rules]
         for rule in rules:
-            if not rule["double"]:
-                # Written so by the releases that knew float32 alone: equal rules have equal texts.
-                del rule["double"]
+            # Written so by the releases that knew float32 and no dates: equal rules have equal texts.
+            for name in ("double", "parts"):
+                if not rule[name]:
+                    del rule[name]
         return {"rules": rules, "is_sparse": self.is_sparse, "unknown": self.unknown, "ignored": list(self.ignored)}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> TableEncoding:
         """The encoding that `to_json` wrote."""
-        rules = tuple(ColumnRule(**(rule | {"categories": tuple(rule["categories"])})) for rule in plain["rules"])
+        rules = tuple(
+            ColumnRule(**(rule | {name: tuple(rule.get(name, ())) for name in ("categories", "parts")}))
+            for rule in plain["rules"]
+        )
         return cls(rules, bool(plain["is_sparse"]), plain["unknown"], tuple(plain["ignored"]))
 
 
 def takes_columns_as_they_are(encoding: TableEncoding) -> bool:
     """Whether raw columns are the encoded ones: all of them numbers, and none filled in."""
-    return all(rule.kind != "category" and rule.fill is None for rule in encoding.rules)
+    return all(rule.kind in ("number", "boolean") and rule.fill is None for rule in encoding.rules)
 
 
 def learn_encoding(
@@ -250,14 +255,17 @@ def decide_encoding(
     # In a row each raw column sets one encoded column, and its flag where the value is missing; every number is taken
     # for one that is not zero.
     width = sum(len(rule.output_names) for rule in rules)
-    set_a_row = len(rules) + sum(rule.missing for rule in rules) / statistics.rows
+    set_a_row = sum(rule.entries for rule in rules) + sum(rule.missing for rule in rules) / statistics.rows
     is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(width, set_a_row / width))
     return TableEncoding(tuple(rules), is_sparse, unknown, tuple(ignored))
 
 
 @dataclass(frozen=True, eq=False)
 class _Encoded:
-    """One raw column after its rule: for each row the encoded column that it sets (-1: none), its value, its flag."""
+    """One raw column after its rule: for each row the encoded column that it sets (-1: none), its value, its flag.
+
+    Of times the values are those of all encoded columns, (n, k).
+    """
 
     column: np.ndarray | int
     values: np.ndarray | float
@@ -269,6 +277,8 @@ def _encode(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: 
         raise TypeError(why_unusable(rule.name, column.type))
     if rule.kind == "category":
         return _encode_category(rule, column, unknown, first_row)
+    if rule.kind in DATE_KINDS:
+        return _encode_times(rule, column, first_row)
     return _encode_number(rule, column, first_row)
 
 
@@ -294,8 +304,33 @@ def _encode_category(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, fi
     return _Encoded(codes, 1.0, missing if rule.flags_missing else None)
 
 
+def _encode_times(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> _Encoded:
+    """The days and the cycles of a column that held times, or texts of them."""
+    kind, times = column_kind(column.type), column
+    if column.null_count == len(column):
+        times = pa.nulls(len(column), pa.timestamp("us"))
+    elif kind == "category":
+        written = dates_in_texts(texts(column))
+        times = column if written is None else written
+        if written is None:
+            for row, value in enumerate(texts(column)):
+                if value.is_valid and dates_in_texts(pa.array([value])) is None:
+                    raise ValueError(
+                        f"column '{rule.name}' is {value.as_py()!r} in row {first_row + row}, and held {rule.kind}s "
+                        "before; write it as 2026-11-22 or 2026-11-22 17:30, or leave it empty"
+                    )
+    if date_kind(times.type) != rule.kind and times.null_count < len(times):
+        raise TypeError(f"column '{rule.name}' holds {times.type} values, and held {rule.kind}s before")
+    values = days(times)
+    missing = np.isnan(values)
+    _check_missing(rule, missing, first_row)
+    return _Encoded(0, encoded_days(values, rule.parts, rule.fill), missing if rule.flags_missing else None)
+
+
 def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> _Encoded:
     """The numbers of a column that held numbers or booleans, filled where they are missing."""
+    if date_kind(column.type) is not None:
+        raise TypeError(f"column '{rule.name}' holds dates or times ({column.type}), and held {rule.kind}s before")
     check_exact(rule.name, column, first_row)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -356,6 +391,8 @@ def _dense_rows(
             # Each row sets one of the one-hot columns; those of missing and unknown categories set none.
             rows = np.flatnonzero(encoded.column >= 0)
             X[rows, start + encoded.column[rows]] = 1.0
+        elif isinstance(encoded.values, np.ndarray) and encoded.values.ndim == 2:
+            X[:, start : start + rule.n_values] = encoded.values
         else:
             X[:, start] = encoded.values
         if encoded.missing is not None:
@@ -368,15 +405,21 @@ def _sparse_rows(
     values: list[_Encoded], rules: tuple[ColumnRule, ...], shape: tuple[int, int], dtype: np.dtype
 ) -> sparse.csr_array:
     """CSR rows: every raw column offers one entry a row, and one for its flag; those that are zero are left out."""
-    n_rows, n_slots = shape[0], len(rules) + sum(rule.flags_missing for rule in rules)
-    # A slot is an entry that a row may have: one a raw column, and one a flag. Their number is the same in all rows.
+    n_rows, n_slots = shape[0], sum(rule.entries + rule.flags_missing for rule in rules)
+    # A slot is an entry that a row may have: one a raw column, several a time, and one a flag. Their number is the same
+    # in all rows.
     columns = np.empty((n_rows, n_slots), np.int32)
     data = np.empty((n_rows, n_slots), dtype)
     start = slot = 0
     for encoded, rule in zip(values, rules, strict=True):
-        columns[:, slot] = start + encoded.column
-        data[:, slot] = np.where(np.asarray(encoded.column) >= 0, encoded.values, 0.0)
-        slot += 1
+        if rule.entries > 1:
+            columns[:, slot : slot + rule.entries] = start + np.arange(rule.entries)
+            data[:, slot : slot + rule.entries] = encoded.values
+        else:
+            columns[:, slot] = start + encoded.column
+            values_there = np.ravel(encoded.values)
+            data[:, slot] = np.where(np.asarray(encoded.column) >= 0, values_there, 0.0)
+        slot += rule.entries
         if encoded.missing is not None:
             columns[:, slot] = start + rule.n_values
             data[:, slot] = encoded.missing

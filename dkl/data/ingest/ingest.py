@@ -66,7 +66,9 @@ def ingest(
     The files are read once. Their rows go to temporary disk while the columns are looked at; then the rules for
     encoding are decided, shown and stored, and the rows are encoded in their final order. Columns of tables: numbers
     stay (float32), booleans become 0 and 1, texts and categories become one column a value, missing values are filled
-    and flagged; dates, columns without values, and texts with too many values are errors that say what to do. Matrices
+    and flagged; dates and times (texts in ISO 8601 too) become days since 1970 and, where the rows cover it twice,
+    cosine and sine of the time of day, the weekday and the day of the year; columns without values, and texts with too
+    many values are errors that say what to do. Matrices
     (libsvm, npz) must be finite; npz rows keep their dtype.
 
     Parameters
