@@ -7,7 +7,7 @@ from dataclasses import replace
 from scipy import sparse
 
 from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows
-from dkl.data.frames import encode_frame, is_frame
+from dkl.data.frames import encode_array, encode_frame, is_frame, lacks_values
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import TaskChoice, as_targets, target_codes
 from dkl.data.schema import Schema
@@ -26,11 +26,13 @@ def source_of(
 ) -> tuple[ArraySource | DaskSource, Schema]:
     """The blocks of rows that are no Dataset yet, and what is known of them; `dkl.data.coerce` documents the rest."""
     if not is_frame(X):
-        return _source_of_arrays(X, y, sample_weight, task=task, classes=classes)
+        X = X if is_lazy(X) else as_rows(X)
+        if not lacks_values(X):
+            return _source_of_arrays(X, y, sample_weight, task=task, classes=classes)
     # What is wrong with the columns, the targets and the weights of a frame in memory is said all at once.
     problems = Problems()
     with problems.collected():
-        rows, encoding = encode_frame(X)
+        rows, encoding = encode_frame(X) if is_frame(X) else encode_array(X)
     if problems and not is_lazy(X) and not is_lazy(y) and not is_lazy(sample_weight):
         with problems.collected():
             weight = checked_weight(sample_weight, len(X))

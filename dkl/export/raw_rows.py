@@ -12,6 +12,7 @@ from dkl.data.frames import is_frame
 from dkl.data.ingest.dates import DATE_KINDS
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.ingest.precision import EXACT
+from dkl.data.other_frames import as_known_rows
 from dkl.explain.wave_pass import dense
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -66,6 +67,7 @@ class RowEncoder:
         """
         if isinstance(rows, pd.Series):
             rows = rows.to_dict()
+        rows = as_known_rows(rows)
         if isinstance(rows, Mapping):
             encoded = self._row(rows)
             # A table says in its error what is wrong with the row, and takes the few values that need more care.

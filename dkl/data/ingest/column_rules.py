@@ -39,6 +39,9 @@ class ColumnRule:
         Why the column needs float64, in words; empty where float32 holds what matters of it.
     parts : tuple of {"days", "hour", "weekday", "yearday"}
         What is kept of times.
+    unforeseen : float or None
+        What a missing value becomes where none was missing when the rule was made (a category has no column set); None:
+        it is an error.
     """
 
     name: str
@@ -48,6 +51,7 @@ class ColumnRule:
     missing: int = 0
     double: str = ""
     parts: tuple[DatePart, ...] = ()
+    unforeseen: float | None = None
 
     @property
     def flags_missing(self) -> bool:
@@ -93,10 +97,10 @@ class ColumnRule:
             text += f", kept in double precision because {self.double}" if self.double else ""
         if self.flags_missing:
             text += f"; {self.missing} missing, {self._filled} and flagged in '{self.output_names[-1]}'"
-        elif self.fill is None:
+        elif self.fill is None and self.unforeseen is None:
             text += "; a missing value is an error"
         else:
-            text += f"; a missing value is {self._filled}"
+            text += f"; none missing, a later one is {self._filled}"
         return text
 
     @property
@@ -112,7 +116,12 @@ class ColumnRule:
     def _filled(self) -> str:
         if self.parts and "days" not in self.parts:
             return "in the middle of its circle"
-        return "all zeros" if self.kind == "category" else f"filled with {self.fill:.6g}"
+        return "all zeros" if self.kind == "category" else f"filled with {self.filling:.6g}"
+
+    @property
+    def filling(self) -> float | None:
+        """What a missing value becomes, foreseen or not; None: it is an error."""
+        return self.unforeseen if self.fill is None else self.fill
 
 
 def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> ColumnRule:
@@ -121,8 +130,8 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> 
     Texts and categorical columns are one-hot when they have at most 1,000 categories and no more than half as many as
     rows (20 are always allowed); the user's own choice of a column as categorical lifts both limits to 100,000.
     Texts that are all dates in ISO 8601 are dates, of which `dkl.data.ingest.dates.parts_of` says what is kept.
-    Missing values: with "auto" the mean takes their place when some were missing here, and a later one is an error when
-    none was; "mean" and a number fill in any case; "error" never. A flag column says where values were missing.
+    Missing values: with "auto" the mean takes their place, and a later one is told of when none was missing here;
+    "mean" and a number fill in any case; "error" never. A flag column says where values were missing.
 
     Raises
     ------
@@ -161,7 +170,8 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> 
             )
         # A category that is missing sets none of its columns, so that its fill says only whether that is allowed.
         fill = 0.0 if stats.missing or missing not in ("auto", "error") else None
-        return ColumnRule(stats.name, "category", tuple(sorted(stats.categories)), fill, stats.missing)
+        names, unforeseen = tuple(sorted(stats.categories)), 0.0 if missing == "auto" and fill is None else None
+        return ColumnRule(stats.name, "category", names, fill, stats.missing, unforeseen=unforeseen)
     # A constant fills missing values in any case, the mean only where some were missing here or it was asked for.
     filled = None if isinstance(missing, str) else float(missing)
     if missing == "mean" or (missing == "auto" and stats.missing):
@@ -176,4 +186,6 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> 
     parts: tuple[DatePart, ...] = ()
     if stats.kind in DATE_KINDS:
         parts = parts_of(stats.kind, stats.minimum, stats.maximum, has_times=not stats.is_whole)
-    return ColumnRule(stats.name, stats.kind, (), filled, stats.missing, double, parts)
+    # Ten digits of the mean: the rule does not depend on the order in which pieces of the rows were added up.
+    unforeseen = float(f"{stats.mean:.10g}") if missing == "auto" and filled is None else None
+    return ColumnRule(stats.name, stats.kind, (), filled, stats.missing, double, parts, unforeseen)

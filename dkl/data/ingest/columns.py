@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +15,7 @@ from dkl.data.checks import spoken_names
 from dkl.data.given import GivenRows
 from dkl.data.ingest.dates import date_kind, days, staged, staged_type
 from dkl.data.ingest.precision import EXACT
+from dkl.data.other_frames import as_known_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,8 +61,14 @@ def check_kinds(schema: pa.Schema) -> None:
         raise TypeError("; ".join(problems[:10] + more))
 
 
-def as_table(frame: GivenRows) -> pa.Table:
+def as_table(frame: GivenRows, *, only: Collection[str] | None = None) -> pa.Table:
     """A pandas, Polars or Arrow frame as an Arrow table; NaN in a pandas column is a missing value.
+
+    Parameters
+    ----------
+    frame : DataFrame or Table
+    only : collection of str or None
+        Of a pandas frame no other columns than these are converted: they may hold anything.
 
     Raises
     ------
@@ -70,22 +77,30 @@ def as_table(frame: GivenRows) -> pa.Table:
     ValueError
         Two columns have one name.
     """
-    # Names of columns are texts everywhere in dkl; those of a pandas frame may be anything.
-    names = [str(name) for name in getattr(frame, "columns" if hasattr(frame, "iloc") else "column_names", ())]
+    frame = frame if isinstance(frame, pa.Table) else as_known_rows(frame)
+    names = names_of_columns(frame)
     twice = repeated(names)
     if twice:
         raise ValueError(f"column names must differ; found more than once: {twice}")
     check_names_hold_no_nul(names)
     if isinstance(frame, pa.Table):
         return frame
-    if isinstance(frame, pa.RecordBatch):
-        return pa.Table.from_batches([frame])
     if hasattr(frame, "iloc") and hasattr(frame, "columns"):
-        return _from_pandas(frame.rename(columns=str))
-    # Polars and others hand over their columns by Arrow's own protocol.
-    if hasattr(frame, "__arrow_c_stream__"):
-        return pa.table(frame)
+        frame = frame.rename(columns=str)
+        return _from_pandas(frame if only is None else frame[[name for name in names if name in only]])
     raise TypeError(f"expected a pandas DataFrame or an Arrow table with named columns, got {type(frame).__name__}")
+
+
+def names_of_columns(frame: GivenRows) -> list[str]:
+    """The names of the columns: texts everywhere in dkl, while those of a pandas frame may be anything."""
+    if isinstance(frame, pa.Table):
+        return frame.column_names
+    return [str(name) for name in getattr(frame, "columns", ())]
+
+
+def array_table(rows: np.ndarray) -> pa.Table:
+    """The columns of an array (n, d) as a table, named by their numbers; NaN is a missing value."""
+    return pa.table({f"column {place}": np.ascontiguousarray(column) for place, column in enumerate(rows.T)})
 
 
 def check_names_hold_no_nul(names: Iterable[str]) -> None:

@@ -269,9 +269,9 @@ def read_tables(
     names = [rule.name for rule in encoding.rules if rule.kind == "category"] if encoding else []
     reader = table_reader(files, format)
     probes = probed(files, reader)
-    # dates that were no features, such as the times that rows were held out by
-    ignored = set(encoding.ignored) if encoding else set()
-    unused = {field.name for probe in probes for field in probe.schema if column_kind(field.type) is None} & ignored
+    # Columns that are no features may hold anything.
+    unused = {field.name for probe in probes for field in probe.schema if column_kind(field.type) is None}
+    unused -= {rule.name for rule in encoding.rules} if encoding else unused
     schema = common_schema(probes, drop=unused, as_text=names)
     for table, _ in file_tables(files, reader, schema):
         yield table
