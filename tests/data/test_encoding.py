@@ -144,8 +144,6 @@ def test_missing_values_where_none_was_follow_the_choice(missing, fill, later):
 def test_an_unknown_category_sets_nothing_or_is_an_error():
     frame, later = pd.DataFrame({"c": ["a", "b"]}), pd.DataFrame({"c": ["b", "z"]})
     with pytest.warns(TableDifferenceWarning, match="categories that were not there, such as .z.: 1 of 2 rows"):
-        TableDifferenceWarning, match="'c' holds categories that were not there, such as 'z': 1 of 2 rows"
-    ):
         assert learn_encoding([frame]).transform(later).tolist() == [[0, 1], [0, 0]]
     with pytest.raises(ValueError, match="column 'c' is 'z' in row 1, a category that was not there before"):
         learn_encoding([frame], unknown="error").transform(later)
