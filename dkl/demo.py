@@ -90,8 +90,7 @@ def own_dataset(
         dataset = open_dataset(data)
     else:
         check_one_kind(by_group, by_time)
-        columns = {"target": target, "group": by_group, "time": by_time}
-        dataset = ingest(data, str(store), **columns, overwrite=True, progress=False)
+        dataset = ingest(data, str(store), target=target, group=by_group, time=by_time, overwrite=True, progress=False)
     source, schema = chosen_rows_together(dataset.source, dataset.schema, by_group, by_time)
     dataset = dataset.with_rows(source, schema)
     if dataset.task is None:

@@ -14,6 +14,7 @@ from dask.utils import format_bytes, format_time
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.encodings.categories import planned_categories
 from dkl.kernels.blas import one_blas_thread
 from dkl.methods.validation import check_target, without_splits
 from dkl.passes.backends import choose_backend
@@ -217,16 +218,18 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
     """
     if isinstance(learner, type) or not hasattr(learner, "planned_passes"):
         raise TypeError(f"learner is {learner!r}; expected a learner or machine of dkl, such as dkl.KernelClassifier()")
-    rows = as_dataset(dataset, y, task=getattr(learner, "_task", "auto"))
+    categorical = getattr(learner, "categorical", None) or ()
+    rows = as_dataset(dataset, y, task=getattr(learner, "_task", "auto"), categorical=categorical)
     if getattr(learner, "_supervised", False):
         check_target(type(learner).__name__, rows)
-    whole = without_splits(rows)
-    kinds = learner.planned_passes(whole)
+    # Columns of codes become numbers by one more pass, and tables stay in memory for the others.
+    whole, sums, tables = planned_categories(without_splits(rows))
+    kinds = [*([(sums, 1)] if sums else []), *learner.planned_passes(whole)]
     # The backend says how many blocks are computed on at once, and in which processes: nothing is sent to it.
     backend = choose_backend()
     try:
         slots = Counter(backend.slots())
-        memories = [_memory(rows, records, backend, slots, learner.memory_limit) for records, _ in kinds]
+        memories = [_memory(whole, records, backend, slots, learner.memory_limit) for records, _ in kinds]
     finally:
         backend.close()
     flops_per_second, bytes_per_second = product_rate(), _read_rate(rows)
@@ -238,7 +241,7 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
         device = str(error)
     passes = []
     for (records, calls), memory in zip(kinds, memories, strict=True):
-        costs = [_cost(record, rows) for record in records]
+        costs = [_cost(record, whole) for record in records]
         serial = sum(cost.serial_flops for cost in costs)
         # The steps of a fold follow each other, so that no second slot can shorten them: a pass takes at least their
         # time.
@@ -255,7 +258,7 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
         slots.total(),
         flops_per_second,
         bytes_per_second,
-        held=learner.planned_memory(whole) if hasattr(learner, "planned_memory") else {},
+        held=tables | (dict(learner.planned_memory(whole)) if hasattr(learner, "planned_memory") else {}),
         is_cluster=backend.is_cluster,
         device=device,
     )

@@ -127,6 +127,7 @@ STORED = {
     "StepProjection": "dkl.features.step_projection",
     "Scaler": "dkl.features.scaling",
     "TableEncoding": "dkl.data.ingest.encoding",
+    "FittedEncoding": "dkl.encodings.fitted",
     "PassStats": "dkl.passes.session",
     "Provenance": "dkl.methods.provenance",
     "SGDClassifier": "sklearn.linear_model",

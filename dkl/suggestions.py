@@ -15,7 +15,9 @@ from dkl.data.coerce import as_dataset
 from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.telling import warn_of_random_folds
+from dkl.encodings.categories import with_categories
 from dkl.linear.fitting import Run
+from dkl.linear.minibatches import HeldOut
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.machines.suggest import Advice, advise
 from dkl.progress import Choice, resolve_progress
@@ -40,7 +42,7 @@ class Suggestion:
     advice: Advice
     task: str | None
     seed: int
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -60,7 +62,8 @@ class Suggestion:
         if self.task is None:
             return self.features
         machine = KernelClassifier if self.task == "classification" else KernelRegressor
-        return machine(self.features, random_state=self.seed, **self.advice.machine, **self.columns)
+        settings: dict[str, Any] = {**self.advice.machine, **self.columns}
+        return machine(self.features, random_state=self.seed, **settings)
 
     def __repr__(self) -> str:
         lines = [fill(reason, 100, subsequent_indent="    ") for reason in self.reasons]
@@ -129,6 +132,7 @@ def suggest(
     dataset = beside.held(as_dataset(beside.X, y, task=task))
     warn_of_random_folds(dataset, "suggest")
     run = Run(publish=resolve_progress(progress), memory_limit=memory_limit)
+    numbered = with_categories(dataset, HeldOut(0.1, random_state), run)
     named = {"by_group": groups, "by_time": times if groups is None else None}
     columns = {name: given for name, given in named.items() if isinstance(given, str) and dataset.task is not None}
-    return Suggestion(repr(dataset), advise(dataset, run, random_state), dataset.task, random_state, columns)
+    return Suggestion(repr(dataset), advise(numbered, run, random_state), dataset.task, random_state, columns)

@@ -67,7 +67,7 @@ def device_speeds(
 
     def steps(rows: Rows) -> np.ndarray:
         model = ArraySGDClassifier(shuffle=False, alpha=1e-4)
-        return model.partial_fit(map_rows(rows[:8_192], feature_map), labels[:8_192], classes=[0, 1]).coef_
+        return model.partial_fit(map_rows(rows[:8_192], feature_map), labels[:8_192], classes=np.array([0, 1])).coef_
 
     computations: dict[str, Callable[[Rows], np.ndarray]] = {
         "sums of features": lambda rows: feature_sums(rows, signs, feature_map),

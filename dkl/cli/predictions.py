@@ -24,7 +24,7 @@ from dkl.data.differences import Differences
 from dkl.data.store.location import Location
 from dkl.data.store.outputs import beside, writing
 from dkl.data.store.overwriting import attributes_at
-from dkl.methods.validation import stored_rows
+from dkl.methods.validation import checked_dataset
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
 from dkl.protocols.estimators import FittedModel
@@ -72,7 +72,7 @@ class Writer(Protocol):
 
 def predict_store(estimator: PredictingModel, dataset: Dataset, *, proba: bool, compute: Compute) -> Iterator[Part]:
     """The predictions of a dataset's rows, block by block, mapped in parallel a bounded number of blocks ahead."""
-    stored_rows(estimator, dataset)
+    dataset = checked_dataset(estimator, dataset)
     operands = {"answers": Answers(estimator, proba).without_names()}
     blocks = map_blocks(dataset.source, _predict_block, operands, name="predict", memory_limit=compute.memory_limit)
     for _, part in blocks:

@@ -57,10 +57,10 @@ def tune(
     search: TuneOptions,
     features: FeatureOptions,
     machine: MachineOptions,
-    held: HeldOptions,
     compute: Compute,
     running: Running,
     *,
+    held: HeldOptions,
     table: Annotated[str | None, typer.Option(help="Write the trials to this CSV file, too.")] = None,
     split: Annotated[str | None, typer.Option(help="Rows to search on (default: train where it is there).")] = None,
     checkpoint: Annotated[

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from dkl.data.dataset import Dataset
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import TaskChoice
@@ -16,6 +18,7 @@ def as_dataset(
     *,
     task: TaskChoice = "auto",
     classes: GivenValues = None,
+    categorical: Collection[str] = (),
 ) -> Dataset:
     """One Dataset of whatever rows come in; arrays in memory are neither copied nor read more than once.
 
@@ -31,6 +34,8 @@ def as_dataset(
         "auto" decides as scikit-learn does: real numbers that are not whole are regression.
     classes : array of shape (K,) or None
         All labels that y may hold, where they are known; else they are found in y.
+    categorical : collection of str
+        Columns of a data frame whose values are names, whatever they look like; those of a Dataset are its own.
 
     Returns
     -------
@@ -48,5 +53,17 @@ def as_dataset(
         raise ValueError(f"task is {task!r}; expected 'auto', 'classification' or 'regression'")
     X = as_known_rows(X)
     if isinstance(X, Dataset):
+        _check_named(X, categorical)
         return X.used_whole(y, sample_weight, task)
-    return Dataset(*source_of(X, y, sample_weight, task=task, classes=classes))
+    return Dataset(*source_of(X, y, sample_weight, task=task, classes=classes, categorical=categorical))
+
+
+def _check_named(dataset: Dataset, categorical: Collection[str]) -> None:
+    """Raise ValueError where columns are named as categorical that the rows of a Dataset hold as numbers."""
+    rules = () if dataset.encoding is None else dataset.encoding.rules
+    known = {rule.name for rule in rules if rule.kind in ("category", "code")}
+    if others := [name for name in categorical if name not in known]:
+        raise ValueError(
+            f"categorical names {others}, which {dataset.source.place} does not hold as categories; say so when it is "
+            f"made: dkl.ingest(..., categorical={others}), or create_dataset(..., categorical={others}) of a data frame"
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,7 @@ def create_dataset(
     task: TaskChoice = "auto",
     classes: GivenValues = None,
     column_names: list[str] | None = None,
+    categorical: Collection[str] = (),
     overwrite: bool = False,
     rows_a_block: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -74,6 +75,8 @@ def create_dataset(
         All labels, where y may lack some.
     column_names : list of str or None
         None takes those of a data frame.
+    categorical : collection of str
+        Columns of a data frame whose values are names, whatever they look like: postcodes, ids.
     overwrite : bool
         Replace a dataset that is there: a local one stays whole until the new one is, one behind a URL goes first.
     rows_a_block : int or None
@@ -117,7 +120,7 @@ def create_dataset(
     target = Location.of(store, storage_options)
     check_output(target, "dataset", overwrite=overwrite)
     beside = BesideFeatures(X, groups, times)
-    dataset = as_dataset(beside.X, y, sample_weight, task=task, classes=classes)
+    dataset = as_dataset(beside.X, y, sample_weight, task=task, classes=classes, categorical=categorical)
     # The blocks of rows in memory stay what they are, whatever is noted of the rows.
     rows_a_block = rows_a_block or getattr(dataset.source, "rows_a_block", None)
     dataset = beside.noted(dataset, sample_weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import dask.array as da
@@ -22,14 +23,15 @@ def is_frame(X: object) -> bool:
     return type(X).__name__ == "DataFrame" and hasattr(X, "dtypes") and hasattr(X, "columns")
 
 
-def encode_frame(X: GivenRows) -> tuple[GivenRows, TableEncoding]:
+def encode_frame(X: GivenRows, categorical: Collection[str] = ()) -> tuple[GivenRows, TableEncoding]:
     """The encoded rows of a data frame (ndarray, csr_array, or a Dask array of them) and the rules that made them.
 
-    A Dask frame is read once for the statistics of its columns, a partition at a time; its rows stay lazy.
+    `categorical` names columns whose values are names whatever they look like. A Dask frame is read once for the
+    statistics of its columns, a partition at a time; its rows stay lazy.
     """
     check_names(X)
     parts = (part.compute() for part in X.partitions) if hasattr(X, "partitions") else [X]
-    encoding = learn_encoding(parts)
+    encoding = learn_encoding(parts, categorical=categorical)
     return encoded_by(encoding, X), encoding
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from scipy import sparse
@@ -23,16 +24,21 @@ def source_of(
     *,
     task: TaskChoice = "auto",
     classes: GivenValues = None,
+    categorical: Collection[str] = (),
 ) -> tuple[ArraySource | DaskSource, Schema]:
     """The blocks of rows that are no Dataset yet, and what is known of them; `dkl.data.coerce` documents the rest."""
     if not is_frame(X):
+        if categorical:
+            raise ValueError(
+                f"categorical={list(categorical)} names columns, and X has none by name: pass a data frame"
+            )
         X = X if is_lazy(X) else as_rows(X)
         if not lacks_values(X):
             return _source_of_arrays(X, y, sample_weight, task=task, classes=classes)
     # What is wrong with the columns, the targets and the weights of a frame in memory is said all at once.
     problems = Problems()
     with problems.collected():
-        rows, encoding = encode_frame(X) if is_frame(X) else encode_array(X)
+        rows, encoding = encode_frame(X, categorical) if is_frame(X) else encode_array(X)
     if problems and not is_lazy(X) and not is_lazy(y) and not is_lazy(sample_weight):
         with problems.collected():
             weight = checked_weight(sample_weight, len(X))

@@ -101,6 +101,11 @@ class Schema:
     def n_classes(self) -> int | None:
         return None if self.classes is None else len(self.classes)
 
+    @property
+    def has_codes(self) -> bool:
+        """Whether columns of X hold codes of categories, of which a fit makes numbers (`dkl.encodings`)."""
+        return self.encoding is not None and self.encoding.has_codes
+
     def y_shape(self, n_rows: int) -> tuple[int, ...]:
         """The shape of the targets of `n_rows` rows."""
         return (n_rows,) if self.n_targets is None else (n_rows, self.n_targets)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dkl.data.checks import spoken_names
 from dkl.data.ingest.column_rules import MISSING
-from dkl.explain.model import Explainable
+from dkl.protocols.estimators import FittedModel
 
 # An axis ends at these quantiles of the rows: beyond them lie too few rows for a model to have learned much.
 _QUANTILES = (0.005, 0.995)
@@ -79,7 +79,7 @@ class Columns:
         return ", ".join(said) or "none"
 
 
-def encoded_names(estimator: Explainable, names: Sequence[str] | None) -> list[str]:
+def encoded_names(estimator: FittedModel, names: Sequence[str] | None) -> list[str]:
     """A name for each encoded column: those given, those of `fit`, or numbers.
 
     Raises
@@ -97,7 +97,7 @@ def encoded_names(estimator: Explainable, names: Sequence[str] | None) -> list[s
     return [str(name) for name in names]
 
 
-def columns_of(estimator: Explainable, names: Sequence[str] | None = None, groups: Groups | None = None) -> Columns:
+def columns_of(estimator: FittedModel, names: Sequence[str] | None = None, groups: Groups | None = None) -> Columns:
     """The columns of a fitted estimator, encoded ones folded back into the column that they came from.
 
     Parameters

@@ -6,17 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dkl.explain.column_groups import Axis, Columns, Groups, axis_on, columns_of
-from dkl.explain.model import Explainable, device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
+from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, left_out_record, part_of, wave_means
 from dkl.kernels.blas import in_one_blas_thread
 from dkl.methods.prediction import Scorer
 from dkl.progress import Choice
+from dkl.protocols.estimators import FittedModel
 from dkl.protocols.records import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Rows that a mean is taken over where there is no formula for it.
 _AVERAGED_ROWS = 1_000
@@ -67,7 +71,7 @@ class PartialDependence:
         # Each row counts with its nearest value, so that values where there are hardly any rows hardly count.
         return float(np.sqrt((self.shares @ np.square(own - self.shares @ own)).sum()))
 
-    def plot(self, ax: object = None) -> Any:
+    def plot(self, ax: Axes | Sequence[Axes] | None = None) -> Any:
         """Draw a curve, bars or a map; see `dkl.plots.DependenceDisplay`."""
         from dkl.plots.explanations import DependenceDisplay
 
@@ -80,7 +84,7 @@ class PartialDependence:
 
 
 def partial_dependence(
-    model: Explainable,
+    model: FittedModel,
     X: object,
     columns: Column | list[Column],
     *,

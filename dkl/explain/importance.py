@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dkl.explain.column_groups import Columns, Groups, columns_of
-from dkl.explain.model import Explainable, device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
+from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.sums import slope_sums
 from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, dense
 from dkl.features.projections import formed
 from dkl.kernels.blas import in_one_blas_thread, one_blas_thread
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.products import PRODUCT_FREQUENCIES, PRODUCT_ROWS
-from dkl.kernels.slopes import has_slopes
+from dkl.kernels.slopes import has_slopes, spoken_features
 from dkl.kernels.tiles import SCALED_BYTES
 from dkl.methods.prediction import Scorer
 from dkl.progress import Choice
+from dkl.protocols.estimators import FittedModel
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Measure = Literal["auto", "slope", "replacement"]
 
@@ -70,7 +74,7 @@ class Importance:
         given |= {name: self.values[:, k] for k, name in enumerate(self.outputs)}
         return pd.DataFrame(given).iloc[self.order].reset_index(drop=True)
 
-    def plot(self, ax: object = None) -> Any:
+    def plot(self, ax: Axes | Sequence[Axes] | None = None) -> Any:
         """Draw the most important columns as bars; see `dkl.plots.ImportanceDisplay`."""
         from dkl.plots.explanations import ImportanceDisplay
 
@@ -86,7 +90,7 @@ class Importance:
 
 
 def importance(
-    model: Explainable,
+    model: FittedModel,
     X: object,
     *,
     measure: Measure = "auto",
@@ -151,8 +155,8 @@ def importance(
     dataset, columns = rows_to_explain(model, X, sample_weight), columns_of(model, names, groups)
     if measure == "slope" and not has_slopes(scorer.feature_map):
         raise ValueError(
-            f"measure='slope' needs features with a gradient, which {scorer.feature_map.activation!r} ones of order "
-            f"{scorer.feature_map.order} have not; use measure='replacement'"
+            f"measure='slope' needs features with a gradient, which {spoken_features(scorer.feature_map)} have not; "
+            "use measure='replacement'"
         )
     reading, outputs = RowsToExplain(progress, memory_limit, device_of(model)), output_labels(model)
     (result,) = reading.run(dataset, *importance_records(scorer, dataset.n_columns, measure))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -31,7 +31,7 @@ class Explainable(FittedModel, Protocol):
         ...
 
 
-def model_of(estimator: Explainable) -> Scorer:
+def model_of(estimator: object) -> Scorer:
     """The decision values of a fitted estimator as a sum over single linear forms of a row.
 
     Similarities to landmarks are taken apart into their waves.
@@ -53,15 +53,16 @@ def model_of(estimator: Explainable) -> Scorer:
             f"{type(estimator).__name__} predicts nothing that could be explained; fit a machine on it, such as "
             f"KernelClassifier({type(estimator).__name__}())"
         )
-    check_is_fitted(estimator, estimator._fitted_by)
-    scorer = estimator._scorer
+    model = cast(Explainable, estimator)
+    check_is_fitted(model, model._fitted_by)
+    scorer = model._scorer
     if not isinstance(scorer.feature_map.projection, Similarities):
         return scorer
     # A similarity is a weighted sum of cosines, so that a linear form of similarities is one of the cosines.
     return replace(scorer, feature_map=wave_map(scorer.feature_map), coef=on_waves(scorer.feature_map, scorer.coef))
 
 
-def device_of(estimator: Explainable) -> str:
+def device_of(estimator: FittedModel) -> str:
     """Where a fitted estimator computes on blocks: its own parameter `device`."""
     return str(getattr(estimator, "device", "cpu"))
 
@@ -79,7 +80,7 @@ def wave_amplitudes(scorer: Scorer) -> np.ndarray | None:
     return (a * feature_map.amplitudes).T
 
 
-def rows_to_explain(estimator: Explainable, X: object, sample_weight: object = None) -> Dataset:
+def rows_to_explain(estimator: FittedModel, X: object, sample_weight: object = None) -> Dataset:
     """Rows of any kind as a Dataset of encoded rows.
 
     Raises
@@ -92,10 +93,10 @@ def rows_to_explain(estimator: Explainable, X: object, sample_weight: object = N
     return dataset
 
 
-def output_labels(estimator: Explainable) -> tuple[str, ...]:
+def output_labels(estimator: FittedModel) -> tuple[str, ...]:
     """The names of the K outputs: classes where there are more than two, targets where there are several, else none."""
     classes = getattr(estimator, "classes_", None)
     if classes is not None:
         return tuple(map(str, classes)) if len(classes) > 2 else ()
-    n_outputs = len(estimator._scorer.coef)
+    n_outputs = len(cast(Explainable, estimator)._scorer.coef)
     return tuple(f"target {t}" for t in range(n_outputs)) if n_outputs > 1 else ()

@@ -11,8 +11,9 @@ from dkl.explain.column_groups import Groups, columns_of
 from dkl.explain.contributions import background_records
 from dkl.explain.dependence import Column, dependence_records, positions_of
 from dkl.explain.importance import importance_records
-from dkl.explain.model import Explainable, model_of, rows_to_explain
+from dkl.explain.model import model_of, rows_to_explain
 from dkl.explain.wave_pass import ROWS, TILE_BYTES
+from dkl.protocols.estimators import FittedModel
 from dkl.protocols.records import Record
 
 Kind = Literal["importance", "partial_dependence", "contributions"]
@@ -50,7 +51,7 @@ class Explanation:
     1
     """
 
-    model: Explainable
+    model: FittedModel
     kind: Kind
     columns: list[Column] | None = None
     groups: Groups | None = None

@@ -14,6 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.data.store.outputs import check_file, written_whole
+from dkl.encodings.categories import refuse_target_means
+from dkl.export.kernel_columns import graph_columns
 from dkl.export.pipeline import check_no_times
 from dkl.export.predictor import ScoringModel
 from dkl.export.quantiles import with_quantiles
@@ -44,11 +46,15 @@ def to_onnx(
             f"{onnx.__version__} knows them up to {newest}"
         )
     check_is_fitted(model, getattr(model, "_fitted_by", None))
+    refuse_target_means(getattr(model, "encoding_", None), "an ONNX graph")
     feature_map = model.feature_map_
     compute = checked_dtype(dtype or getattr(model, "features_", model).dtype)
     # Harmonics, steps and single columns write no matrix of frequencies; structured ones are written out, since ONNX
     # has no Hadamard transform.
     size = feature_map.n_angles * feature_map.n_columns * compute.itemsize
+    if feature_map.activation == "nystrom":
+        # Landmarks and what whitens their similarities are in double precision, whatever the dtype of the graph.
+        size = feature_map.projection.nbytes
     if feature_map.activation not in ("harmonics", "identity", "steps") and size > _MOST_BYTES:
         raise ValueError(
             f"the frequencies take {size / 1e9:.1f} GB as a matrix of {compute}, and an ONNX file holds 2 GB; use "
@@ -58,7 +64,10 @@ def to_onnx(
     inputs, rows = _rows(getattr(model, "encoding_", None), feature_map.n_columns, compute)
     xp = SymbolNamespace(inputs[0])
     scaled, unscaled_map = with_quantiles(xp, rows, feature_map)
-    features = xp.concat(mapped(xp, scaled, unscaled_map, compute), axis=1)
+    if feature_map.activation == "nystrom":
+        features = graph_columns(xp, scaled, unscaled_map, compute)
+    else:
+        features = xp.concat(mapped(xp, scaled, unscaled_map, compute), axis=1)
     outputs = _answers(xp, model, features, compute) if hasattr(model, "_fitted_by") else {"features": features}
     shared = [symbol.name for symbol in inputs if symbol.name in outputs]
     if shared:

@@ -35,7 +35,7 @@ class RowEncoder:
 
     Parameters
     ----------
-    encoding : TableEncoding
+    encoding : TableEncoding or FittedEncoding
 
     Examples
     --------
@@ -77,6 +77,9 @@ class RowEncoder:
     def _row(self, row: Mapping[str, Any]) -> np.ndarray | None:
         """The encoded row, or None where it is not plain: the table knows what to do with it, or what to say."""
         out, is_strict = np.zeros(self.encoding.n_columns, self.encoding.dtype), self.encoding.unknown == "error"
+        # Target means are looked up with the texts of a table, and so are their codes.
+        if any(rule.kind == "code" for rule in self.encoding.rules):
+            return None
         # Further or missing columns are for the table, which names them in its error.
         if len(row) != len(self._rules):
             return None

@@ -371,7 +371,7 @@ class BlockIncremental(Incremental):
                 f"fitted learner, or None. Got {self.feature_map!r} instead"
             )
 
-    def _fit_from(self, estimator: Any, X: object, y: object, fit_options: dict[str, Any]) -> Self:
+    def _fit_from(self, estimator: BaseEstimator, X: object, y: object, fit_options: dict[str, Any]) -> Self:
         """Go through all rows with a copy of an estimator that is new or has been fitted already."""
         dataset, options = self._rows_and_options(estimator, X, y, fit_options)
         source = dataset.source
@@ -398,7 +398,7 @@ class BlockIncremental(Incremental):
         return self
 
     def _rows_and_options(
-        self, estimator: Any, X: object, y: object, fit_options: dict[str, Any]
+        self, estimator: BaseEstimator, X: object, y: object, fit_options: dict[str, Any]
     ) -> tuple[Dataset, dict[str, Any]]:
         """The rows as a Dataset, and what `partial_fit` is told beside them: all classes, always."""
         # The signature of partial_fit says which of classes, weights and further options it takes; asking it now gives
@@ -415,6 +415,11 @@ class BlockIncremental(Incremental):
             task = "classification" if is_classifier(estimator) else "regression"
         classes = known if classes is None else classes
         dataset = as_dataset(X, y, weight, task=task, classes=classes)
+        if dataset.schema.has_codes:
+            raise ValueError(
+                "columns of X hold codes of categories, of which BlockIncremental makes no numbers; use "
+                "KernelClassifier or KernelRegressor with features='coordinates', or leave the columns out"
+            )
         if task != "auto" and dataset.task is None:
             raise ValueError(f"{name} learns from targets, and y is None; pass y, or a Dataset that has a target")
         if dataset.source.has_weight and not (takes_all or "sample_weight" in taken):

@@ -87,12 +87,8 @@ def decision_values(
         """Map a span of rows and write its decision values, tile by tile."""
         phi, start = on_host(mapped(rows)), rows.start
         for first in range(0, len(phi), _TILE):
-            tile = phi[first : first + _TILE]
-            n_rows = len(tile)
-            if n_rows < _TILE:
-                # rows of zeros give the last tile the shape of the others, and with it their bits
-                tile = np.concatenate([tile, np.zeros((_TILE - n_rows, tile.shape[1]), tile.dtype)])
-            out[start + first : start + first + n_rows] = (tile @ weights)[:n_rows, : len(coef)]
+            scores = _tile_product(phi[first : first + _TILE], weights)
+            out[start + first : start + first + len(scores)] = scores[:, : len(coef)]
 
     if together:
         Crew().map(score, spans(X.shape[0], step))
@@ -101,6 +97,15 @@ def decision_values(
             for rows in spans(X.shape[0], step):
                 score(rows)
     return out * unit + intercept
+
+
+def _tile_product(phi: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The product of a tile of mapped rows with the models' weights, (n, models)."""
+    n_rows = len(phi)
+    if n_rows < _TILE:
+        # Rows of zeros give the last tile the shape of the others, and with it their bits.
+        phi = np.concatenate([phi, np.zeros((_TILE - n_rows, phi.shape[1]), phi.dtype)])
+    return (phi @ weights)[:n_rows]
 
 
 def _units(coef: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingKind
 from dkl.linear.fitting import Run
+from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import TOO_LARGE
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
 from dkl.methods.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
@@ -45,11 +46,14 @@ from dkl.methods.provenance import record_rows, recorded, recorded_device
 from dkl.methods.room import check_room
 from dkl.methods.saving import SavingMixin
 from dkl.methods.updating import Updated
-from dkl.methods.validation import first_targets, map_to_features, rows_to_fit
+from dkl.methods.validation import first_targets, map_to_features, numbered_rows, rows_to_fit
 from dkl.passes.devices import check_device
 from dkl.passes.loop import ColumnStore
 from dkl.progress import resolve_progress
 from dkl.protocols.driver import Driver
+
+# Of a learner that judges nothing itself, so that a linear model on its features may be judged on rows of its own.
+_JUDGING_SHARE = 0.1
 
 
 class FeatureLearner(
@@ -128,6 +132,7 @@ class FeatureLearner(
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset, self._context)
         self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint)
+        dataset = numbered_rows(self, dataset, self._judging_rows(), self._running("categories"))
         if self.max_rows is not None:
             dataset = dataset.thin(self.max_rows, self.seed_)
         self.stats_: list[Any] = []
@@ -255,6 +260,11 @@ class FeatureLearner(
         """Candidates of the size that a fit weighs, for plans."""
         raise TypeError(f"{type(self).__name__} has no candidates: n_features must be a number")
 
+    def _judging_rows(self) -> HeldOut:
+        """The rows that judge anything in this fit, whose targets enter the codes of no other row."""
+        withheld = self._context.withheld
+        return withheld or HeldOut(getattr(self, "validation_fraction", _JUDGING_SHARE), self.seed_)
+
     def _check_rest(self) -> None:
         """What a declared constraint cannot say."""
 
@@ -283,7 +293,7 @@ class FeatureLearner(
         problem = preparation_problem(dataset, family, self.scaling, self.seed_)
         state = self._run(PreparationDriver(), problem, dataset, "preparation")
         self.family_ = copy.copy(family) if state.sigma is None else family.with_bandwidth(state.sigma)
-        if state.heavy is not None:
+        if state.heavy is not None and self._context.hints and not self._context.is_pilot:
             tell_of_heavy_tails(state.heavy, dataset)
         return state.scaler(problem)
 

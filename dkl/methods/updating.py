@@ -11,6 +11,7 @@ from dask.base import tokenize
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
+from dkl.encodings.categories import refuse_codes
 from dkl.linear.fitting import Run
 from dkl.methods.parameters import StorePath
 from dkl.methods.provenance import record_rows, recorded
@@ -89,6 +90,7 @@ class Updated:
                 f"update takes a Dataset in a store, whose blocks are told apart, not {type(dataset).__name__}: append "
                 "rows to the dataset of the fit, ds = ds.append(X, y), then update(ds)"
             )
+        refuse_codes(dataset, "update", "fit all rows again")
         check_columns(self, dataset)
         if self._supervised:
             check_classes(self, dataset)

@@ -19,10 +19,13 @@ from dkl.data.other_frames import as_known_rows
 from dkl.data.soundness import check_sound
 from dkl.data.sources.lazy import as_dask_array
 from dkl.data.together.rows import BesideFeatures
+from dkl.encodings.categories import rows_like_fit, with_categories
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows, map_rows_together
+from dkl.linear.fitting import Run
+from dkl.linear.minibatches import HeldOut
 
 CHUNK = "a chunk of X, from whose first row the row is counted"
 
@@ -54,7 +57,9 @@ def rows_to_fit(
         y = None
     if _is_plain(X):
         X = checked_rows(estimator, X)
-    dataset = as_dataset(X, y, sample_weight, task=task)
+    # A machine's parameter; learners take the columns of a frame that are categorical by their type.
+    categorical = getattr(estimator, "categorical", None) or ()
+    dataset = as_dataset(X, y, sample_weight, task=task, categorical=categorical)
     if supervised:
         check_target(type(estimator).__name__, dataset)
     dataset = beside.held(dataset, sample_weight)
@@ -63,6 +68,24 @@ def rows_to_fit(
     if dataset.schema.first_index is not None:
         estimator.first_index_ = dataset.schema.first_index
     return dataset
+
+
+def numbered_rows(estimator: Any, dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
+    """The rows of a fit with numbers in place of codes of categories; records what then counts as a column.
+
+    Parameters
+    ----------
+    estimator : BaseEstimator
+    dataset : Dataset
+    held_out : HeldOut
+        The rows that judge anything in this fit.
+    run : Run
+    """
+    numbered = with_categories(dataset, held_out, run)
+    if numbered is not dataset:
+        estimator.encoding_ = numbered.encoding
+        _record_columns(estimator, numbered)
+    return numbered
 
 
 def without_splits(dataset: Dataset) -> Dataset:
@@ -191,8 +214,14 @@ def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str,
 
 def stored_rows(estimator: Any, dataset: Dataset) -> da.Array:
     """The rows of a Dataset, lazily, whose columns are those of `fit` (see `check_columns`)."""
+    return checked_dataset(estimator, dataset).X
+
+
+def checked_dataset(estimator: Any, dataset: Dataset) -> Dataset:
+    """A Dataset whose columns are those of `fit` (see `check_columns`), numbers in place of codes of categories."""
+    dataset = rows_like_fit(getattr(estimator, "encoding_", None), dataset)
     check_columns(estimator, dataset)
-    return dataset.X
+    return dataset
 
 
 def check_columns(estimator: Any, dataset: Dataset) -> None:
@@ -247,8 +276,7 @@ def encoded_rows(estimator: Any, X: Any) -> Any:
     """Further rows as those of `fit` were encoded: raw ones become columns, a Dataset has its columns compared."""
     X = as_known_rows(X)
     if isinstance(X, Dataset):
-        check_columns(estimator, X)
-        return X
+        return checked_dataset(estimator, X)
     if dask.is_dask_collection(X):
         return dask_rows(estimator, X) if is_frame(X) else X
     encoding = getattr(estimator, "encoding_", None)

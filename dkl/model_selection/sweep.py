@@ -14,6 +14,7 @@ from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
 from dkl.data.together.rows import BesideFeatures
+from dkl.encodings.categories import refuse_codes
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
@@ -142,6 +143,7 @@ def sweep(
     if learner.random_state is None:
         learner.set_params(random_state=seed)
     dataset = rows_to_fit(learner, BesideFeatures(X), y, sample_weight, supervised=True)
+    refuse_codes(dataset, "sweep", "use dkl.tune, which fits each fold by itself")
     dataset = without_splits(dataset)
     parts = RowFolds.of(folds, seed).along(dataset)
     # The views refuse folds without rows; the pass below finds the sums of all folds by itself.

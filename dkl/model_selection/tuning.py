@@ -74,6 +74,8 @@ def tune(
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
     y : array of shape (n,) or (n, t), or None
         Those of a Dataset are its own.
+    groups, times : str, array of shape (n,), or None
+        As of `KernelClassifier.fit`: no group is in two folds; by time each fold is judged by models of older rows.
     space : mapping of str to range or choice
         By the name of a parameter, nested ones included (``"features__n_features"``). A range is ``(low, high)``,
         ``(low, high, "log")``, ``(low, high, "int")`` or ``(low, high, "log-int")``; a list holds values.
@@ -100,8 +102,6 @@ def tune(
         `factor` (3), at `factor` times as much, and so on up to `most`. Trials are then a Latin hypercube.
     sample_weight : array of shape (n,) or None
         Frequency weights, in fits and in scores.
-    groups, times : str, array of shape (n,), or None
-        As of `KernelClassifier.fit`: no group is in two folds; by time each fold is judged by models of older rows.
     refit : bool
         Fit the best parameters to all rows.
     random_state : int, RandomState or None
@@ -165,7 +165,10 @@ def tune(
     started = time.monotonic()
     # Whole numbers may be classes or amounts: what the model is decides, where the rows do not say.
     task: TaskChoice = "classification" if is_classifier(model) else "regression" if is_regressor(model) else "auto"
-    dataset = rows_to_search("tune", BesideFeatures(X, groups, times), y, sample_weight, task)
+    # Folds are views of these rows, so that a machine's own choice of categories is theirs.
+    categorical = getattr(model, "categorical", None)
+    beside = BesideFeatures(X, groups, times)
+    dataset = rows_to_search("tune", beside, y, sample_weight, task, categorical=categorical)
     settings = settings.seeded(model, dataset)
     model = quiet(model, settings.seed)
     tuning = settings.run(model, dataset, started)
@@ -272,7 +275,8 @@ class Search:
         """Where the fits run: on the sums of one pass where the space allows it, else fit by fit."""
         names, scoring = space_of(self.space).dimensions, self.scoring
         # Sums by fold serve models of all other folds; by time a fold is judged by models of the older ones alone.
-        searches_alone = self.halving is None and dataset.schema.held_by != "time"
+        # Target means are another fit's in each fold.
+        searches_alone = self.halving is None and dataset.schema.held_by != "time" and not dataset.schema.has_codes
         if searches_alone and not callable(scoring) and needs_no_pass(model, names, scoring, len(views)):
             return OnSums.of(model, dataset, folds, scoring)
         return runner_for(model, views, self.scoring, self.parallel)
@@ -311,16 +315,23 @@ def check_names(model: Estimator, space: Space, ladder: Ladder | None, scoring: 
 
 
 def rows_to_search(
-    asking: str, beside: BesideFeatures, y: object, sample_weight: object, task: TaskChoice, *, warns: bool = True
+    asking: str,
+    beside: BesideFeatures,
+    y: object,
+    sample_weight: object,
+    task: TaskChoice,
+    *,
+    categorical: Sequence[str] | None = None,
+    warns: bool = True,
 ) -> Dataset:
-    """The rows as one Dataset with a target, for the function `asking`.
+    """The rows as one Dataset with a target, for the function `asking`; `categorical` is a machine's parameter.
 
     Raises
     ------
     ValueError
         Without a target.
     """
-    dataset = as_dataset(beside.X, y, sample_weight, task=task)
+    dataset = as_dataset(beside.X, y, sample_weight, task=task, categorical=categorical or ())
     check_target(asking, dataset)
     dataset = without_splits(beside.held(dataset, sample_weight))
     if warns:

@@ -110,7 +110,7 @@ def test_a_text_far_down_in_a_column_of_numbers_is_named(tmp_path):
         ({"target": "z"}, r"target='z' is no column; the columns are \['x', 'c', 'y'\]"),
         ({"weight": "z"}, "weight='z' is no column"),
         ({"weight": "c"}, "weight 'c' holds string values"),
-        ({"weight": "y"}, r"target, weight and split are different columns; got \['y', 'y'\]"),
+        ({"weight": "y"}, r"target, weight, split, group and time are different columns; got \['y', 'y'\]"),
         ({"drop": ["z"]}, r"drop names columns that are not there: \['z'\]"),
         ({"drop": "x"}, "drop is the text 'x'; expected names in a list"),
         ({"drop": ["y"]}, "target='y' is also in drop"),

@@ -211,7 +211,8 @@ def test_shuffle_is_seeded_and_can_be_left_out(people, tmp_path):
 
 
 def test_wide_categories_are_stored_sparse(tmp_path):
-    frame = pd.DataFrame({"c": [f"v{i % 400}" for i in range(2000)], "x": np.arange(2000.0), "y": [0, 1] * 1000})
+    texts = {f"c{j}": [f"v{(i + j) % 30}" for i in range(2000)] for j in range(15)}
+    frame = pd.DataFrame({"x": np.arange(2000.0), "y": [0, 1] * 1000} | texts)
     frame.to_parquet(tmp_path / "rows.parquet")
     ds = dkl.ingest(tmp_path / "rows.parquet", tmp_path / "rows.zarr", target="y")
     assert ds.source.is_sparse

@@ -8,13 +8,16 @@ from typing import Literal
 import numpy as np
 
 from dkl.data.ingest.dates import DATE_KINDS, SPOKEN, DateKind, DatePart, names_of, parts_of
-from dkl.data.ingest.statistics import MAX_CATEGORIES, ColumnStatistics
+from dkl.data.ingest.statistics import ColumnStatistics
 
 Missing = Literal["auto", "mean", "error"] | float
 """What becomes of missing values: see `decide_rule`."""
 
 FEW_CATEGORIES = 20
 """So few distinct texts are categories however few the rows are."""
+MOST_ONE_HOT = 32
+"""Columns with more values are kept as one column of codes, of which fit makes numbers."""
+_DIFFERENT = 0.9
 
 MISSING = "<missing>"
 
@@ -26,17 +29,20 @@ class ColumnRule:
     Parameters
     ----------
     name : str
-    kind : {"number", "boolean", "category", "date", "time", "duration"}
-        Numbers keep their value, booleans become 0 and 1, categories become one-hot columns; of times come days, and
-        cosine and sine of what recurs.
+    kind : {"number", "boolean", "category", "code", "date", "time", "duration"}
+        Numbers keep their value, booleans become 0 and 1, categories become one-hot columns. A column of codes holds
+        one plus the place of each value in `categories`, and 0 for values that are missing or unknown; a fit replaces
+        it by numbers (`dkl.encodings`). Of times come days, and cosine and sine of what recurs.
     categories : tuple of str
-        Sorted; one column each.
+        Sorted; one column each, or one code each.
     fill : float or None
         What a missing value becomes (a missing category has no column set); None: it is an error.
     missing : int
         How many values were missing when the rule was made; when any were, one more column flags them.
     double : str
         Why the column needs float64, in words; empty where float32 holds what matters of it.
+    outputs : tuple of str
+        Names of the columns that a fit has made of a column of codes; empty before.
     parts : tuple of {"days", "hour", "weekday", "yearday"}
         What is kept of times.
     unforeseen : float or None
@@ -45,32 +51,37 @@ class ColumnRule:
     """
 
     name: str
-    kind: Literal["number", "boolean", "category"] | DateKind
+    kind: Literal["number", "boolean", "category", "code"] | DateKind
     categories: tuple[str, ...] = ()
     fill: float | None = None
     missing: int = 0
     double: str = ""
+    outputs: tuple[str, ...] = ()
     parts: tuple[DatePart, ...] = ()
     unforeseen: float | None = None
 
     @property
     def flags_missing(self) -> bool:
-        return self.missing > 0
+        return self.missing > 0 and self.kind != "code"
 
     @property
     def n_values(self) -> int:
         """Encoded columns without the flag."""
         if self.kind == "category":
             return len(self.categories)
-        return len(names_of(self.name, self.parts)) if self.parts else 1
+        if self.parts:
+            return len(names_of(self.name, self.parts))
+        return len(self.outputs) or 1
 
     @property
     def entries(self) -> int:
         """How many of the encoded columns, without the flag, a row can set: one of the one-hot ones, all of a time."""
-        return 1 if self.kind == "category" else self.n_values
+        return len(names_of(self.name, self.parts)) if self.parts else 1
 
     @property
     def output_names(self) -> list[str]:
+        if self.kind == "code":
+            return list(self.outputs) or [self.name]
         values = names_of(self.name, self.parts) if self.parts else [self.name]
         if self.kind == "category":
             values = [f"{self.name}={text}" for text in self.categories]
@@ -82,14 +93,15 @@ class ColumnRule:
         # A one-hot column that is shifted and scaled would no longer be sparse, nor mean what its name says; a cosine
         # and its sine would no longer lie on a circle.
         if self.parts:
-            return [name != f"{self.name}.days" for name in names_of(self.name, self.parts)] + [
-                True
-            ] * self.flags_missing
-        return [self.kind != "number"] * self.n_values + [True] * self.flags_missing
+            values = [name != f"{self.name}.days" for name in names_of(self.name, self.parts)]
+            return values + [True] * self.flags_missing
+        return [self.kind in ("boolean", "category")] * self.n_values + [True] * self.flags_missing
 
     @property
     def treatment(self) -> str:
         """The rule in words, without the name of the column."""
+        if self.kind == "code":
+            return f"codes of {len(self.categories):,} values, of which fit makes target means and counts"
         if self.kind == "category":
             text = f"one-hot, {len(self.categories)} categories"
         else:
@@ -124,11 +136,12 @@ class ColumnRule:
         return self.unforeseen if self.fill is None else self.fill
 
 
-def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> ColumnRule:
+def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, chosen: bool = False) -> ColumnRule:
     """The rule for one column, which needs float64 where `double` says why.
 
-    Texts and categorical columns are one-hot when they have at most 1,000 categories and no more than half as many as
-    rows (20 are always allowed); the user's own choice of a column as categorical lifts both limits to 100,000.
+    Texts and categorical columns are one-hot when they have at most 32 values and no more than half as many as rows (20
+    are always allowed), and codes above, up to a million. `chosen` says that the user named the column as categorical:
+    it is then used however many of its values differ, see `differs_in_every_row`.
     Texts that are all dates in ISO 8601 are dates, of which `dkl.data.ingest.dates.parts_of` says what is kept.
     Missing values: with "auto" the mean takes their place, and a later one is told of when none was missing here;
     "mean" and a number fill in any case; "error" never. A flag column says where values were missing.
@@ -136,8 +149,8 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> 
     Raises
     ------
     ValueError
-        A column of high cardinality, without any value, with missing values under "error", with an infinite value, or
-        beyond float32.
+        A column of more than a million values, without any value, with missing values under "error", with an infinite
+        value, or beyond float32.
     """
     # Infinite is not missing: a mean that took it in would be infinite, too.
     if stats.infinite is not None:
@@ -158,20 +171,19 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> 
     if stats.dates is not None:
         return decide_rule(stats.dates, missing, double)
     if stats.kind == "category":
-        # The user named the column in `categorical`, which lifts the limits.
-        is_insisted_on = stats.max_categories > MAX_CATEGORIES
-        few = max(FEW_CATEGORIES, (stats.rows - stats.missing) // 2)
-        if stats.categories is None or not (is_insisted_on or len(stats.categories) <= few):
-            count = f"more than {stats.max_categories}" if stats.categories is None else str(len(stats.categories))
-            insist = "" if is_insisted_on else f", or insist on one column each: categorical=['{stats.name}']"
+        if stats.categories is None:
             raise ValueError(
-                f"column '{stats.name}' has {count} different texts in {stats.rows} rows, too many for one-hot columns"
-                f"; leave it out (drop=['{stats.name}']), replace it by numbers or by coarser groups{insist}"
+                f"column '{stats.name}' has more than {stats.max_categories:,} different values in {stats.rows:,} "
+                f"rows; leave it out (drop=['{stats.name}']), or replace its values by coarser groups"
             )
+        few = max(FEW_CATEGORIES, min(MOST_ONE_HOT, (stats.rows - stats.missing) // 2))
+        if chosen:
+            few = MOST_ONE_HOT
         # A category that is missing sets none of its columns, so that its fill says only whether that is allowed.
         fill = 0.0 if stats.missing or missing not in ("auto", "error") else None
         names, unforeseen = tuple(sorted(stats.categories)), 0.0 if missing == "auto" and fill is None else None
-        return ColumnRule(stats.name, "category", names, fill, stats.missing, unforeseen=unforeseen)
+        kind: Literal["category", "code"] = "category" if len(names) <= few else "code"
+        return ColumnRule(stats.name, kind, names, fill, stats.missing, unforeseen=unforeseen)
     # A constant fills missing values in any case, the mean only where some were missing here or it was asked for.
     filled = None if isinstance(missing, str) else float(missing)
     if missing == "mean" or (missing == "auto" and stats.missing):
@@ -188,4 +200,14 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "") -> 
         parts = parts_of(stats.kind, stats.minimum, stats.maximum, has_times=not stats.is_whole)
     # Ten digits of the mean: the rule does not depend on the order in which pieces of the rows were added up.
     unforeseen = float(f"{stats.mean:.10g}") if missing == "auto" and filled is None else None
-    return ColumnRule(stats.name, stats.kind, (), filled, stats.missing, double, parts, unforeseen)
+    return ColumnRule(stats.name, stats.kind, (), filled, stats.missing, double, parts=parts, unforeseen=unforeseen)
+
+
+def differs_in_every_row(stats: ColumnStatistics) -> bool:
+    """Whether a column of texts has another value in (almost) every row, so that nothing can be learned from them."""
+    if stats.kind != "category" or stats.dates is not None:
+        return False
+    if stats.categories is None:
+        return True
+    there = stats.rows - stats.missing
+    return len(stats.categories) > max(FEW_CATEGORIES, _DIFFERENT * there)

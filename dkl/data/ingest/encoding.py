@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
@@ -17,7 +18,7 @@ from scipy import sparse
 from dkl.data.checks import no_rows, reads_as_number, spoken_names
 from dkl.data.differences import Differences
 from dkl.data.given import GivenRows
-from dkl.data.ingest.column_rules import ColumnRule, Missing, decide_rule
+from dkl.data.ingest.column_rules import ColumnRule, Missing, decide_rule, differs_in_every_row
 from dkl.data.ingest.columns import (
     array_table,
     as_table,
@@ -93,6 +94,11 @@ class TableEncoding:
     @property
     def n_columns(self) -> int:
         return len(self.column_names)
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether some of the encoded columns hold codes of categories rather than numbers."""
+        return any(rule.kind == "code" for rule in self.rules)
 
     @cached_property
     def dtype(self) -> np.dtype:
@@ -190,8 +196,8 @@ class TableEncoding:
         """Plain lists, texts and numbers, from which `from_json` makes an equal encoding."""
         rules = [asdict(rule) | {"categories": list(rule.categories), "parts": list(rule.parts)} for rule in self.rules]
         for rule in rules:
-            # Written so by the releases that knew float32 and no dates: equal rules have equal texts.
-            for name, usual in (("double", ""), ("parts", []), ("unforeseen", None)):
+            # Written so by the releases that knew neither float64, codes nor dates: equal rules have equal texts.
+            for name, usual in (("double", ""), ("outputs", ()), ("parts", []), ("unforeseen", None)):
                 if rule[name] == usual:
                     del rule[name]
         plain = {"rules": rules, "is_sparse": self.is_sparse, "unknown": self.unknown, "ignored": list(self.ignored)}
@@ -201,7 +207,7 @@ class TableEncoding:
     def from_json(cls, plain: Mapping[str, Any]) -> TableEncoding:
         """The encoding that `to_json` wrote."""
         rules = tuple(
-            ColumnRule(**(rule | {name: tuple(rule.get(name, ())) for name in ("categories", "parts")}))
+            ColumnRule(**(rule | {name: tuple(rule.get(name, ())) for name in ("categories", "parts", "outputs")}))
             for rule in plain["rules"]
         )
         array_dtype = str(plain.get("array_dtype", ""))
@@ -278,17 +284,35 @@ def decide_encoding(
         )
     if not statistics.columns:
         raise ValueError("no column is left to learn from")
+    # The user's own choice keeps even a column of texts that differ in every row.
+    aside = [c for c in statistics.columns if c.name not in categorical and differs_in_every_row(c)]
+    names_aside = [column.name for column in aside]
     rules, problems = [], Problems()
     for place, column in enumerate(statistics.columns):
-        with problems.collected():
-            rules.append(decide_rule(column, missing, statistics.why_double(place)))
+        if column.name not in names_aside:
+            with problems.collected():
+                chosen = column.name in categorical
+                rules.append(decide_rule(column, missing, statistics.why_double(place), chosen=chosen))
     problems.raise_all()
+    if not rules:
+        raise ValueError(
+            f"no column is left to learn from: the texts of {spoken_names(names_aside)} differ in (almost) every row; "
+            f"to use them all the same, name them: categorical={names_aside}"
+        )
+    if aside:
+        warnings.warn(
+            f"{spoken_names(names_aside)} set aside: texts that differ in (almost) every row are names of rows, from "
+            f"which nothing can be learned. Leave them out, drop={names_aside}, to hear no more of it; to use them all "
+            f"the same, name them: categorical={names_aside}",
+            UserWarning,
+            stacklevel=3,
+        )
     # In a row each raw column sets one encoded column, and its flag where the value is missing; every number is taken
     # for one that is not zero.
     width = sum(len(rule.output_names) for rule in rules)
     set_a_row = sum(rule.entries for rule in rules) + sum(rule.missing for rule in rules) / statistics.rows
     is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(width, set_a_row / width))
-    return TableEncoding(tuple(rules), is_sparse, unknown, tuple(ignored))
+    return TableEncoding(tuple(rules), is_sparse, unknown, (*ignored, *names_aside))
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,6 +332,9 @@ def _encode(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: 
         raise TypeError(why_unusable(rule.name, column.type))
     if rule.kind == "category":
         return _encode_category(rule, column, unknown, first_row, told)
+    if rule.kind == "code":
+        codes = _encode_category(replace(rule, fill=0.0), column, unknown, first_row, told).column
+        return _Encoded(0, np.asarray(codes) + 1.0, None)
     if rule.kind in DATE_KINDS:
         return _encode_times(rule, column, first_row, told)
     return _encode_number(rule, column, first_row, told)

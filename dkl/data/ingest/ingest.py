@@ -65,11 +65,12 @@ def ingest(
 
     The files are read once. Their rows go to temporary disk while the columns are looked at; then the rules for
     encoding are decided, shown and stored, and the rows are encoded in their final order. Columns of tables: numbers
-    stay (float32), booleans become 0 and 1, texts and categories become one column a value, missing values are filled
-    and flagged; dates and times (texts in ISO 8601 too) become days since 1970 and, where the rows cover it twice,
-    cosine and sine of the time of day, the weekday and the day of the year; columns without values, and texts with too
-    many values are errors that say what to do. Matrices
-    (libsvm, npz) must be finite; npz rows keep their dtype.
+    stay (float32), booleans become 0 and 1, texts and categories of up to 32 values become one column a value, those
+    of more become codes, of which a fit makes target means; missing values are filled and flagged. Dates and times
+    (texts in ISO 8601 too) become days since 1970 and, where the rows cover it twice, cosine and sine of the time of
+    day, the weekday and the day of the year. Texts that differ in (almost) every row are set aside, with a warning;
+    columns without values are errors that say what to do. Matrices (libsvm, npz) must be finite; npz rows keep their
+    dtype.
 
     Parameters
     ----------
@@ -92,7 +93,8 @@ def ingest(
     task : {"auto", "classification", "regression"}
         "auto": classes for texts, booleans and whole numbers, regression for fractions.
     categorical : collection of str
-        Columns (the target too) whose values are names whatever they look like: postcodes, codes.
+        Columns (the target too) whose values are names whatever they look like: postcodes, ids of up to a million
+        values.
     missing : {"auto", "mean", "error"} or float
         "auto": the mean and a flag column where values are missing, and an error at predict where none was; "mean" or a
         number: what fills them in any case; "error": they are refused.
@@ -266,7 +268,7 @@ def read_tables(
     """
     files = find_files(paths, source_options)
     # A postcode that looks like a number in these files was a text in those that the encoding was learned from.
-    names = [rule.name for rule in encoding.rules if rule.kind == "category"] if encoding else []
+    names = [rule.name for rule in encoding.rules if rule.kind in ("category", "code")] if encoding else []
     reader = table_reader(files, format)
     probes = probed(files, reader)
     # Columns that are no features may hold anything.

@@ -15,9 +15,8 @@ from dkl.data.ingest.columns import ColumnKind, check_exact, check_kinds, column
 from dkl.data.ingest.dates import DATE_KINDS, dates_in_texts
 from dkl.data.ingest.precision import EXACT, EXACT_FLOAT32, NumberSample, why_double
 
-MAX_CATEGORIES = 1_000
-"""More distinct texts than this make a column one of high cardinality, unless the user names it in `categorical`."""
-MAX_CHOSEN_CATEGORIES = 100_000
+MAX_CATEGORIES = 1_000_000
+"""So many different values of one column are told apart: each takes some 100 bytes while rows are read."""
 # So many values are looked at before all others.
 _FEW = 32
 
@@ -178,9 +177,9 @@ def _column(
     if kind == "category" or name in categorical:
         values = texts(column)
         counted = pc.value_counts(values.drop_null())
-        limit, categories = MAX_CHOSEN_CATEGORIES if name in categorical else MAX_CATEGORIES, None
+        categories = None
         # How often each occurs, as long as they are no more than the limit.
-        if len(counted) <= limit:
+        if len(counted) <= MAX_CATEGORIES:
             labels, counts = (counted.field(key).to_pylist() for key in ("values", "counts"))
             categories = dict(zip(labels, counts, strict=True))
         return ColumnStatistics(
@@ -189,7 +188,6 @@ def _column(
             len(values),
             values.null_count,
             categories=categories,
-            max_categories=limit,
             # Whoever names a column as categorical has names, whatever they look like.
             dates=None
             if name in categorical or pa.types.is_dictionary(column.type)

@@ -93,11 +93,11 @@ class TableRows:
         self._target = TargetSummary(choices.target) if choices.target else None
         self._weight = WeightSummary(choices.weight) if choices.weight else None
         self.split = SplitColumn(choices.split) if choices.split else None
-        self._together = [
-            TogetherColumn(name, role)
-            for role, name in (("group", choices.group), ("time", choices.time))
-            if name is not None
-        ]
+        self._together: list[TogetherColumn] = []
+        if choices.group is not None:
+            self._together.append(TogetherColumn(choices.group, "group"))
+        if choices.time is not None:
+            self._together.append(TogetherColumn(choices.time, "time"))
         self._refused: set[str] = set()
         self._cut_short = False
         self._decided: tuple[TableEncoding, Target | None] | None = None

@@ -244,9 +244,17 @@ class SelectedSource(WrappedSource[RowSource]):
 
 
 def most_folds(source: Any) -> int | None:
-    """How many folds there can be: one of rows held out by time, of few groups as many; None is any number."""
+    """How many folds there can be: one of rows held out by time, of few groups as many; None is any number.
+
+    A source may say so itself: target means are made for one share of held-out rows.
+    """
+    own: int | None = getattr(source, "most_folds", None)
+    if own is not None:
+        return own
     rules = [rule for step in getattr(source, "steps", ()) if (rule := getattr(step, "rule", None)) is not None]
-    return rules[-1].most_folds if rules else None
+    if rules:
+        return rules[-1].most_folds
+    return most_folds(source.base) if hasattr(source, "base") else None
 
 
 def narrowed(

@@ -27,7 +27,9 @@ from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError, locate
 from dkl.process import after_fork
 from dkl.protocols.block import Block
 
-FORMAT = 1
+FORMAT = 2
+"""Of stores with columns of codes, which older releases would take for numbers; all others stay of the first one."""
+FIRST_FORMAT = 1
 """The version of the layout that this release writes; it reads this one and older ones."""
 
 _MOST_OPEN = 16

@@ -25,7 +25,7 @@ from dkl.data.store.commit import VERSIONS, Home, staged
 from dkl.data.store.digests import arrays_digest, json_digest
 from dkl.data.store.location import Location
 from dkl.data.store.manifest import read_arrays, write_arrays
-from dkl.data.store.reader import FORMAT, OpenStore, Reading
+from dkl.data.store.reader import FIRST_FORMAT, FORMAT, OpenStore, Reading
 from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError
 
 _ATTEMPTS = 5
@@ -329,7 +329,8 @@ def write_drop(home: Home, place: Location, record: Record, facts: Mapping[str, 
     """Keep a record of dropped rows as the version at `place`."""
     with staged(place, "version", overwrite=False, home=home) as staging:
         write_arrays(staging.group.create_group(_GROUP), record)
-        whole = {"kind": "drop", "format": FORMAT, "arrays": arrays_digest(record), "token": staging.token, **facts}
+        written = {"kind": "drop", "format": FIRST_FORMAT, "arrays": arrays_digest(record)}
+        whole = {**written, "token": staging.token, **facts}
         # The metadata files of the arrays have no checksum of their own.
         whole["nodes"] = staging.location.nodes_digest(_drop_nodes(record))
         staging.commit({**whole, "digest": json_digest(whole)})

@@ -23,7 +23,7 @@ from dkl.data.store.commit import Home, Staging, staged
 from dkl.data.store.digests import json_digest
 from dkl.data.store.location import Location
 from dkl.data.store.manifest import ManifestDraft, node_names, row_column_nodes
-from dkl.data.store.reader import FORMAT, is_store
+from dkl.data.store.reader import FIRST_FORMAT, FORMAT, is_store
 from dkl.protocols.block import Block
 from dkl.version import __version__
 
@@ -257,7 +257,7 @@ class DatasetWriter:
         manifest.write(self._writing.group)
         facts = {
             "kind": "dataset",
-            "format": FORMAT,
+            "format": FORMAT if self.schema.has_codes else FIRST_FORMAT,
             "written_by": __version__,
             "schema": self.schema.to_json(),
             "n_rows": self.rows_written,

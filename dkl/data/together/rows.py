@@ -62,7 +62,8 @@ class BesideFeatures:
         if is_frame(X):
             groups, times = _first_given(groups, by_group, "group"), _first_given(times, by_time, "time")
             self._by = None, None
-        self.X, self.taken = X, ()
+        self.X = X
+        self.taken: tuple[str, ...] = ()
         self._given: dict[str, tuple[Any, str | None]] = {}
         for role, values in (("group", groups), ("time", times)):
             if values is not None:
