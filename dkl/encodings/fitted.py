@@ -100,11 +100,6 @@ class FittedEncoding:
         first_row: int = 0,
         dtype: np.dtype | None = None,
         differences: Differences | None = None,
-        frame: GivenRows,
-        *,
-        first_row: int = 0,
-        dtype: np.dtype | None = None,
-        differences: Differences | None = None,
     ) -> np.ndarray | sparse.csr_array:
         """Encode the rows of a data frame; see `TableEncoding.transform` for the arguments and what is refused."""
         rows = self.table.transform(frame, first_row=first_row, dtype=dtype, differences=differences)
