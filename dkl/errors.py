@@ -29,6 +29,10 @@ class ClusterError(RuntimeError):
     """The Dask cluster lost what a pass needs (all workers, the scheduler) and did not recover in time."""
 
 
+class TableDifferenceWarning(UserWarning):
+    """Rows are unlike those of fit (values that are missing, categories, columns) and are answered all the same."""
+
+
 class Problems:
     """What is wrong with some input, collected so that one error lists it all.
 

@@ -182,6 +182,10 @@ def predict(
     *,
     split: Annotated[str | None, typer.Option(help="Rows of the store to predict (default: all).")] = None,
     proba: Annotated[bool, typer.Option("--proba", help="Write the probability of each class too.")] = False,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Refuse tables with new columns, categories or gaps, in place of a warning."),
+    ] = False,
     zero_based: ZeroBased = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that are there.")] = False,
 ) -> Result:
@@ -190,6 +194,7 @@ def predict(
     Each prediction carries the row_id of its row: its number in the files (ingest shuffles).
     """
     from dkl.cli.predictions import check_predictions, open_writer, predict_files, predict_store
+    from dkl.data.differences import Differences
     from dkl.data.store.reader import is_store
     from dkl.model_io import load_model
 
@@ -203,7 +208,8 @@ def predict(
         if data.rstrip("/").endswith(".zarr") or is_store(data):
             parts = predict_store(estimator, chosen_split(data, split, ""), proba=proba, compute=compute)
         else:
-            parts = predict_files(estimator, data, proba=proba, zero_based=zero_based)
+            told = Differences(strict, "--strict")
+            parts = predict_files(estimator, data, proba=proba, zero_based=zero_based, told=told)
         # Parts are written as they come, so that memory does not grow with the number of rows.
         with open_writer(output, overwrite=overwrite, inputs=[model, data]) as writer:
             for part in parts:

@@ -20,6 +20,7 @@ from scipy import sparse
 
 from dkl.cli.cluster import Compute
 from dkl.cli.output_checks import check_before
+from dkl.data.differences import Differences
 from dkl.data.store.location import Location
 from dkl.data.store.outputs import beside, writing
 from dkl.data.store.overwriting import attributes_at
@@ -83,17 +84,23 @@ def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
     return operands["answers"](block.X, block.row_id)
 
 
-def predict_files(estimator: PredictingModel, path: str, *, proba: bool, zero_based: bool | None) -> Iterator[Part]:
-    """The predictions of raw rows in CSV, Parquet or libsvm files, a few thousand rows at a time."""
+def predict_files(
+    estimator: PredictingModel, path: str, *, proba: bool, zero_based: bool | None, told: Differences
+) -> Iterator[Part]:
+    """The predictions of raw rows in CSV, Parquet or libsvm files, a few thousand rows at a time.
+
+    What is unlike the rows of fit in all files goes to `told`, which says it in the end or refuses it at once.
+    """
     from dkl.data.ingest.paths import file_format, find_files
 
     answers = Answers(estimator, proba)
     is_libsvm = file_format(find_files(path, None), None) == "libsvm"
     # Files have no row ids of their own: a row is known by its number in the order of the files.
     start = 0
-    for answer, X in answers.libsvm_rows(path, zero_based) if is_libsvm else answers.table_rows(path):
+    for answer, X in answers.libsvm_rows(path, zero_based) if is_libsvm else answers.table_rows(path, told):
         yield answer(X, np.arange(start, start + X.shape[0]))
         start += X.shape[0]
+    told.say()
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,19 +133,19 @@ class Answers:
         vars(nameless).pop("feature_names_in_", None)
         return Answers(nameless, self.proba)
 
-    def table_rows(self, path: str) -> Iterator[tuple[Answers, Rows]]:
+    def table_rows(self, path: str, told: Differences) -> Iterator[tuple[Answers, Rows]]:
         """Raw rows as the model takes them: encoded where it has an encoding, else by name where it knows names."""
         from dkl.data.ingest.ingest import read_tables
 
         encoding = getattr(self.estimator, "encoding_", None)
         start = 0
         for table in read_tables(path, encoding=encoding):
-            if encoding is None:
+            if encoding is None or encoding.array_dtype:
                 X = table.to_pandas()
                 yield self, X if hasattr(self.estimator, "feature_names_in_") else X.to_numpy()
             else:
                 # Encoded columns have no names, and the encoding has checked those of the raw table.
-                yield self.without_names(), encoding.transform(table, first_row=start)
+                yield self.without_names(), encoding.transform(table, first_row=start, differences=told)
             start += table.num_rows
 
     def libsvm_rows(self, path: str, zero_based: bool | None) -> Iterator[tuple[Answers, Rows]]:

@@ -196,7 +196,13 @@ def shown_value(value: object) -> str:
     return reprlib.repr(value.item() if isinstance(value, np.generic) else value)
 
 
-def check_rows(X: np.ndarray | sparse.csr_array, *, first_row: int = 0, names: Sequence[str] | None = None) -> None:
+def check_rows(
+    X: np.ndarray | sparse.csr_array,
+    *,
+    first_row: int = 0,
+    names: Sequence[str] | None = None,
+    may_lack: bool = False,
+) -> None:
     """Refuse NaN, infinity, and integers that float64 cannot hold.
 
     Parameters
@@ -206,6 +212,8 @@ def check_rows(X: np.ndarray | sparse.csr_array, *, first_row: int = 0, names: S
         The number of the first row in messages.
     names : sequence of str or None
         Names of the columns.
+    may_lack : bool
+        NaN is a missing value, which is allowed.
 
     Raises
     ------
@@ -226,14 +234,24 @@ def check_rows(X: np.ndarray | sparse.csr_array, *, first_row: int = 0, names: S
     if fine:
         return
     # The first wrong value in the order of rows, counted over all values, or over the stored entries of sparse rows.
-    position = int(np.flatnonzero(~_fine(values.reshape(-1)))[0])
+    wrong = ~_fine(values.reshape(-1))
+    if may_lack:
+        wrong &= ~np.isnan(values.reshape(-1))
+    if not wrong.any():
+        return
+    position = int(np.argmax(wrong))
     value = values.reshape(-1)[position]
     if sparse.issparse(X):
         row, column = int(np.searchsorted(rows.indptr, position, side="right")) - 1, int(rows.indices[position])
     else:
         row, column = divmod(position, X.shape[1])
     named = "" if names is None else f" (column {names[column]!r})"
-    fill = "drop or fill them, or pass a data frame, whose missing numbers are filled by the mean"
+    fill = "drop or fill them"
+    if value != value:
+        fill = (
+            "missing values are filled by the mean where fit has seen some in dense rows in memory, and in data frames "
+            "always; drop or fill them"
+        )
     remedy = _TOO_LARGE if isinstance(value, np.integer) else f"rows must be finite: {fill}"
     raise ValueError(f"X[{first_row + row}, {column}]{named} is {spoken(value)}; {remedy}")
 

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dkl.data.dataset import Dataset
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import TaskChoice
+from dkl.data.other_frames import as_known_rows
 from dkl.data.row_sources import source_of
 
 
@@ -23,7 +24,8 @@ def as_dataset(
 
     Parameters
     ----------
-    X : array of shape (n, d), scipy sparse matrix, Dask array, pandas or Dask data frame, or Dataset
+    X : array of shape (n, d), scipy sparse matrix, Dask array, data frame, or Dataset
+        Frames are those of pandas, Dask, Polars, Arrow, or another library that narwhals knows.
     y : array of shape (n,) or (n, t), or None
         Labels (strings, integers, booleans) or real numbers.
     sample_weight : array of shape (n,) or None
@@ -49,6 +51,7 @@ def as_dataset(
     """
     if task not in ("auto", "classification", "regression"):
         raise ValueError(f"task is {task!r}; expected 'auto', 'classification' or 'regression'")
+    X = as_known_rows(X)
     if isinstance(X, Dataset):
         _check_named(X, categorical)
         return X.used_whole(y, sample_weight, task)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import dask.array as da
 import numpy as np
 from dask import delayed
 from scipy import sparse
 
+from dkl.data.checks import as_rows, check_rows
+from dkl.data.differences import Differences
 from dkl.data.given import GivenRows
+from dkl.data.ingest.columns import array_table
 from dkl.data.ingest.encoding import TableEncoding, learn_encoding
 
 
@@ -31,6 +35,36 @@ def encode_frame(X: GivenRows, categorical: Collection[str] = ()) -> tuple[Given
     return encoded_by(encoding, X), encoding
 
 
+def lacks_values(X: GivenRows) -> bool:
+    """Whether `X` is a dense array in memory of which some values are missing (NaN)."""
+    if not isinstance(X, np.ndarray) or X.dtype.kind != "f":
+        return False
+    # A sum costs much less than a mask, and is NaN where a value is; also for infinity minus infinity.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isnan(X.sum())) and bool(np.isnan(X).any())
+
+
+def encode_array(rows: np.ndarray) -> tuple[np.ndarray, TableEncoding]:
+    """Rows (n, d) with missing values as those of a frame are encoded, by position, and the rules that made them.
+
+    Raises
+    ------
+    ValueError
+        A value is infinite, or a column holds none.
+    """
+    check_rows(rows, may_lack=True)
+    encoding = replace(learn_encoding([array_table(rows)], layout="dense"), array_dtype=rows.dtype.str)
+    return encoding.transform(rows), encoding
+
+
+def is_raw(encoding: TableEncoding | None, X: GivenRows) -> bool:
+    """Whether rows are raw ones to an encoding: a frame, or an array like the one that it was learned from."""
+    if encoding is None or is_frame(X):
+        return encoding is not None
+    is_dense = not sparse.issparse(X) and not hasattr(X, "dask")
+    return bool(encoding.array_dtype) and is_dense and np.shape(X)[1:] == (len(encoding.rules),)
+
+
 def check_names(frame: GivenRows) -> None:
     """Raise ValueError for a data frame without columns, or with two of one name."""
     names = list(frame.columns)
@@ -45,12 +79,25 @@ def check_names(frame: GivenRows) -> None:
 
 
 def encoded_by(
-    encoding: TableEncoding, X: GivenRows, dtype: np.dtype | None = None
+    encoding: TableEncoding,
+    X: GivenRows,
+    dtype: np.dtype | None = None,
+    *,
+    strict: bool | None = None,
 ) -> np.ndarray | sparse.csr_array | da.Array:
-    """The rows of a data frame by known rules, in their dtype or in `dtype`; those of a Dask frame stay lazy."""
+    """Raw rows by known rules, in their dtype or in `dtype`; those of a Dask frame stay lazy.
+
+    Rows that are unlike those of the rules are refused where `strict` is set; None is where nobody can ask for that.
+    """
     dtype = encoding.dtype if dtype is None else dtype
     if not hasattr(X, "partitions"):
-        return encoding.transform(X, dtype=dtype)
+        if encoding.array_dtype:
+            X = as_rows(X)
+            check_rows(X, may_lack=True)
+        told = Differences(bool(strict), "" if strict is None else "strict=True")
+        rows = encoding.transform(X, dtype=dtype, differences=told)
+        told.say()
+        return rows
     # The lengths of the partitions are counted now: messages name rows by their numbers, and blocks need known sizes.
     lengths = [int(n) for n in X.map_partitions(len, meta=(None, np.int64)).compute()]
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])

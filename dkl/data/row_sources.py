@@ -8,7 +8,7 @@ from dataclasses import replace
 from scipy import sparse
 
 from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows
-from dkl.data.frames import encode_frame, is_frame
+from dkl.data.frames import encode_array, encode_frame, is_frame, lacks_values
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import TaskChoice, as_targets, target_codes
 from dkl.data.schema import Schema
@@ -32,11 +32,13 @@ def source_of(
             raise ValueError(
                 f"categorical={list(categorical)} names columns, and X has none by name: pass a data frame"
             )
-        return _source_of_arrays(X, y, sample_weight, task=task, classes=classes)
+        X = X if is_lazy(X) else as_rows(X)
+        if not lacks_values(X):
+            return _source_of_arrays(X, y, sample_weight, task=task, classes=classes)
     # What is wrong with the columns, the targets and the weights of a frame in memory is said all at once.
     problems = Problems()
     with problems.collected():
-        rows, encoding = encode_frame(X, categorical)
+        rows, encoding = encode_frame(X, categorical) if is_frame(X) else encode_array(X)
     if problems and not is_lazy(X) and not is_lazy(y) and not is_lazy(sample_weight):
         with problems.collected():
             weight = checked_weight(sample_weight, len(X))

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from scipy import sparse
 
+from dkl.data.differences import Differences
 from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding
@@ -53,6 +54,11 @@ class FittedEncoding:
         return [name for rule in self.rules for name in rule.output_names]
 
     @property
+    def array_dtype(self) -> str:
+        """Empty: categories come from tables, never from arrays."""
+        return self.table.array_dtype
+
+    @property
     def n_columns(self) -> int:
         return self.places.n_made
 
@@ -88,10 +94,15 @@ class FittedEncoding:
         return code_places(self.table, len(self.outputs))
 
     def transform(
-        self, frame: GivenRows, *, first_row: int = 0, dtype: np.dtype | None = None
+        self,
+        frame: GivenRows,
+        *,
+        first_row: int = 0,
+        dtype: np.dtype | None = None,
+        differences: Differences | None = None,
     ) -> np.ndarray | sparse.csr_array:
         """Encode the rows of a data frame; see `TableEncoding.transform` for the arguments and what is refused."""
-        rows = self.table.transform(frame, first_row=first_row, dtype=dtype)
+        rows = self.table.transform(frame, first_row=first_row, dtype=dtype, differences=differences)
         return self.places.with_numbers(rows, self.stacked, None)
 
     @property

@@ -87,9 +87,9 @@ def encoded_names(estimator: FittedModel, names: Sequence[str] | None) -> list[s
     ValueError
         If there is not one name a column.
     """
-    width = estimator.n_features_in_
+    encoding = getattr(estimator, "encoding_", None)
+    width = estimator.n_features_in_ if encoding is None else encoding.n_columns
     if names is None:
-        encoding = getattr(estimator, "encoding_", None)
         known = getattr(estimator, "feature_names_in_", None) if encoding is None else encoding.column_names
         return [f"column {c}" for c in range(width)] if known is None else [str(name) for name in known]
     if len(names) != width:

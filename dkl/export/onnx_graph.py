@@ -16,6 +16,7 @@ from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.data.store.outputs import check_file, written_whole
 from dkl.encodings.categories import refuse_target_means
 from dkl.export.kernel_columns import graph_columns
+from dkl.export.pipeline import check_no_times
 from dkl.export.predictor import ScoringModel
 from dkl.export.quantiles import with_quantiles
 from dkl.export.symbols import ROWS, Symbol, SymbolNamespace, graph_input, needed
@@ -84,6 +85,7 @@ def _rows(encoding: TableEncoding | None, width: int, dtype: np.dtype) -> tuple[
     if encoding is None or takes_columns_as_they_are(encoding):
         X = graph_input("X", width, dtype if encoding is None else np.result_type(dtype, encoding.dtype))
         return [X], X
+    check_no_times(encoding)
     # A tensor has one type, so a table of texts and numbers becomes one input a column: texts for a category, double
     # precision where the column's rule keeps it.
     inputs = []

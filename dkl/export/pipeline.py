@@ -183,6 +183,7 @@ def _kernel_step(feature_map: FeatureMap) -> tuple[str, Nystroem]:
 
 def _columns(encoding: TableEncoding) -> ColumnTransformer:
     """The encoding of raw columns, fitted on a table made up of what each rule knows."""
+    check_no_times(encoding)
     transformers = [
         (f"column {place}", _column_transformer(rule, strict=encoding.unknown == "error"), [rule.name])
         for place, rule in enumerate(encoding.rules)
@@ -194,6 +195,16 @@ def _columns(encoding: TableEncoding) -> ColumnTransformer:
         for rule in encoding.rules
     }
     return ColumnTransformer(transformers).fit(pd.DataFrame(table))
+
+
+def check_no_times(encoding: TableEncoding) -> None:
+    """Raise TypeError for columns of dates or times, whose days and cycles other libraries have no operation for."""
+    times = [rule.name for rule in encoding.rules if rule.parts]
+    if times:
+        raise TypeError(
+            f"the columns {times} hold dates or times, which only dkl encodes: model.predictor() answers rows in this "
+            "process; or fit on numbers that you make of them"
+        )
 
 
 def _column_transformer(rule: ColumnRule, *, strict: bool) -> Any:

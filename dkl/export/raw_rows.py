@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 
 from dkl.data.frames import is_frame
+from dkl.data.ingest.dates import DATE_KINDS
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.ingest.precision import EXACT
+from dkl.data.other_frames import as_known_rows
 from dkl.explain.wave_pass import dense
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -22,10 +24,10 @@ class _Rule(NamedTuple):
     """A raw column: where its number goes or its texts are, what a missing value becomes, where its flag is."""
 
     name: str
+    kind: str
     places: int | dict[str, int]
     fill: float | None
     flag: int | None
-    is_boolean: bool
 
 
 class RowEncoder:
@@ -52,7 +54,7 @@ class RowEncoder:
             places = {text: start + place for place, text in enumerate(rule.categories)}
             flag = start + rule.n_values if rule.flags_missing else None
             place = places if rule.kind == "category" else start
-            self._rules.append(_Rule(rule.name, place, rule.fill, flag, rule.kind == "boolean"))
+            self._rules.append(_Rule(rule.name, rule.kind, place, rule.fill, flag))
             start += len(rule.output_names)
 
     def __call__(self, rows: object) -> np.ndarray:
@@ -65,6 +67,7 @@ class RowEncoder:
         """
         if isinstance(rows, pd.Series):
             rows = rows.to_dict()
+        rows = as_known_rows(rows)
         if isinstance(rows, Mapping):
             encoded = self._row(rows)
             # A table says in its error what is wrong with the row, and takes the few values that need more care.
@@ -88,6 +91,8 @@ class RowEncoder:
 
 def _is_set(out: np.ndarray, rule: _Rule, value: object, is_strict: bool) -> bool:
     """Write the columns of one value; False where it is not plain."""
+    if rule.kind in DATE_KINDS:
+        return False
     # A missing value is None or NaN, the only number that differs from itself.
     if value is None or (isinstance(value, _NUMBERS) and value != value):
         if rule.flag is not None:
@@ -99,7 +104,8 @@ def _is_set(out: np.ndarray, rule: _Rule, value: object, is_strict: bool) -> boo
         # Numbers beyond float32, and whole ones that a double cannot hold exactly, are refused by the table.
         if not isinstance(value, _NUMBERS) or not -_LARGEST <= value <= _LARGEST:
             return False
-        if (rule.is_boolean and value not in (0, 1)) or (isinstance(value, _WHOLE) and not -EXACT <= value <= EXACT):
+        is_inexact = isinstance(value, _WHOLE) and not -EXACT <= value <= EXACT
+        if is_inexact or (rule.kind == "boolean" and value not in (0, 1)):
             return False
         out[rule.places] = value
         return True

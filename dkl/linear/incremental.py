@@ -29,8 +29,9 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.checks import as_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.data.frames import encoded_by, is_frame
+from dkl.data.frames import encoded_by, is_frame, is_raw
 from dkl.data.labels import TaskChoice
+from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.lazy import as_dask_array
 from dkl.events import Subscriber, ignore
 from dkl.features.feature_map import FeatureMap
@@ -450,12 +451,14 @@ class BlockIncremental(Incremental):
 
     def _encoded(self, X: object) -> Any:
         """Rows to be answered, as those of `fit` were: a data frame by its encoding, a Dataset by its Dask array."""
+        X = as_known_rows(X)
         if isinstance(X, Dataset):
             return X.X
         # A frame has to become the columns that the estimator was fitted on, by the rules that fit has learned.
-        if is_frame(X) and getattr(self, "encoding_", None) is not None:
-            return encoded_by(self.encoding_, X)
-        return as_dask_array(X, "X") if dask.is_dask_collection(X) else X
+        encoding = getattr(self, "encoding_", None)
+        if dask.is_dask_collection(X):
+            return encoded_by(encoding, X) if is_frame(X) and encoding is not None else as_dask_array(X, "X")
+        return encoded_by(encoding, X) if is_raw(encoding, X) else X
 
     def _answer(self, method: str, X: object, meta: np.ndarray | None) -> Any:
         """What the estimator answers to the rows: now for rows in memory, block by block for those of Dask."""

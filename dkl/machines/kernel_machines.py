@@ -163,12 +163,14 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self.memory_limit = memory_limit
 
     @available_if(lambda self: self._settings.calibrate or self._settings.loss == "log_loss")
-    def predict_proba(self, X: object) -> Any:
+    def predict_proba(self, X: object, *, strict: bool = False) -> Any:
         """Class probabilities; there is none for a loss other than "log_loss" unless `calibrate` is set.
 
         Parameters
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+        strict : bool
+            Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
 
         Returns
         -------
@@ -178,7 +180,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         """
         check_is_fitted(self, "linear_")
         # Rows are scored lazily where they are lazy; probabilities follow block by block.
-        multiplier, scores = self._multiplier, self._scores(X)
+        multiplier, scores = self._multiplier, self._scores(X, strict)
         shares = blockwise(
             lambda part: probabilities(part, multiplier), scores, dtype=np.float64, columns=len(self.classes_)
         )

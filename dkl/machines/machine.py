@@ -263,6 +263,8 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        # missing values of arrays in memory are filled, as those of frames are
+        tags.input_tags.allow_nan = True
         tags.target_tags.required = True
         return tags
 

@@ -153,12 +153,14 @@ class FeatureLearner(
         self._context = context
         return self.fit(dataset)
 
-    def transform(self, X: object) -> Any:
+    def transform(self, X: object, *, strict: bool = False) -> Any:
         """Map rows to their features.
 
         Parameters
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+        strict : bool
+            Refuse raw rows that are unlike those of `fit`, in place of mapping them with a warning.
 
         Returns
         -------
@@ -166,7 +168,7 @@ class FeatureLearner(
             In the learner's `dtype`: all cosines, then all sines, for pairs.
         """
         check_is_fitted(self)
-        return map_to_features(self, X, self.feature_map_, self.dtype)
+        return map_to_features(self, X, self.feature_map_, self.dtype, strict=strict)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters; with `deep` those of the family too, as ``family__sigma``."""
@@ -229,6 +231,8 @@ class FeatureLearner(
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        # missing values of arrays in memory are filled, as those of frames are
+        tags.input_tags.allow_nan = True
         tags.target_tags.required = self._supervised
         tags.transformer_tags.preserves_dtype = []
         return tags

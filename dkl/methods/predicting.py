@@ -20,9 +20,9 @@ class _Scored:
     _scorer: Any
     n_features_in_: int
 
-    def _scores(self, X: object) -> Any:
+    def _scores(self, X: object, strict: bool = False) -> Any:
         """(n, K) decision values, lazy for Dask collections and Datasets."""
-        return score_rows(self, self._scorer, X)
+        return score_rows(self, self._scorer, X, strict=strict)
 
     def predictor(self) -> Any:
         """The model as a light function of encoded rows in memory: one row in tens of microseconds.
@@ -49,12 +49,14 @@ class ClassPredictions(ClassifierMixin, _Scored):
 
     classes_: np.ndarray
 
-    def predict(self, X: object) -> Any:
+    def predict(self, X: object, *, strict: bool = False) -> Any:
         """The label of each row.
 
         Parameters
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+        strict : bool
+            Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
 
         Returns
         -------
@@ -62,14 +64,16 @@ class ClassPredictions(ClassifierMixin, _Scored):
             For a Dask collection a lazy dask.array.Array; for a Dataset a lazy Dask Series indexed by row id.
         """
         check_is_fitted(self, self._fitted_by)
-        return with_row_id(self._labels(X), X, "prediction")
+        return with_row_id(self._labels(X, strict), X, "prediction")
 
-    def decision_function(self, X: object) -> Any:
+    def decision_function(self, X: object, *, strict: bool = False) -> Any:
         """Decision values.
 
         Parameters
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+        strict : bool
+            Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
 
         Returns
         -------
@@ -79,7 +83,7 @@ class ClassPredictions(ClassifierMixin, _Scored):
         """
         check_is_fitted(self, self._fitted_by)
         # Two classes have one model, whose decision value is positive for the second class.
-        scores = self._scores(X)
+        scores = self._scores(X, strict)
         if scores.shape[1] == 1:
             return with_row_id(blockwise(_first, scores, dtype=np.float64), X, "decision")
         return with_row_id(scores, X, self.classes_)
@@ -96,10 +100,10 @@ class ClassPredictions(ClassifierMixin, _Scored):
         check_is_fitted(self, self._fitted_by)
         return accuracy(self._labels(X), X, y, sample_weight)
 
-    def _labels(self, X: object) -> Any:
+    def _labels(self, X: object, strict: bool = False) -> Any:
         """The predicted labels (n,), lazy for Dask collections and Datasets."""
         classes = self.classes_
-        return blockwise(lambda part: classes[chosen_codes(part)], self._scores(X), dtype=classes.dtype)
+        return blockwise(lambda part: classes[chosen_codes(part)], self._scores(X, strict), dtype=classes.dtype)
 
 
 class NumberPredictions(RegressorMixin, _Scored):
@@ -107,12 +111,14 @@ class NumberPredictions(RegressorMixin, _Scored):
 
     _has_one_target: Callable[[], bool]
 
-    def predict(self, X: object) -> Any:
+    def predict(self, X: object, *, strict: bool = False) -> Any:
         """The target of each row, in its own units.
 
         Parameters
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+        strict : bool
+            Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
 
         Returns
         -------
@@ -121,7 +127,7 @@ class NumberPredictions(RegressorMixin, _Scored):
             id.
         """
         check_is_fitted(self, self._fitted_by)
-        values = self._values(X)
+        values = self._values(X, strict)
         names = "prediction" if values.ndim == 1 else [f"prediction_{t}" for t in range(values.shape[1])]
         return with_row_id(values, X, names)
 
@@ -137,9 +143,9 @@ class NumberPredictions(RegressorMixin, _Scored):
         check_is_fitted(self, self._fitted_by)
         return r_squared(self._values(X), X, y, sample_weight)
 
-    def _values(self, X: object) -> Any:
+    def _values(self, X: object, strict: bool = False) -> Any:
         """The predicted numbers, (n,) where y had one dimension at `fit`, lazy for Dask collections and Datasets."""
-        scores = self._scores(X)
+        scores = self._scores(X, strict)
         return blockwise(_first, scores, dtype=np.float64) if self._has_one_target() else scores
 
 

@@ -13,11 +13,18 @@ from scipy import sparse
 from scipy.special import expit, softmax
 
 from dkl.data.dataset import Dataset
-from dkl.data.frames import is_frame
 from dkl.errors import located, refuse_non_finite
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.scores import TOO_LARGE, cached_rows, decision_values
-from dkl.methods.validation import CHUNK, checked_rows, dask_rows, encoded_frame, finite_rows, stored_rows, whole_rows
+from dkl.methods.validation import (
+    CHUNK,
+    dask_rows,
+    encoded_width,
+    finite_rows,
+    rows_like_those_of_fit,
+    stored_rows,
+    whole_rows,
+)
 
 _FAR_OFF = (
     "its values are so large that their products with the frequencies of the model overflow. Compare its columns with "
@@ -71,7 +78,7 @@ class Scorer:
         return scores
 
 
-def score_rows(model: EncodedModel, scorer: Scorer, X: object) -> Any:
+def score_rows(model: EncodedModel, scorer: Scorer, X: object, *, strict: bool = False) -> Any:
     """Decision values of shape (n, K): an array for rows in memory, else a lazy dask.array.Array.
 
     Parameters
@@ -80,6 +87,8 @@ def score_rows(model: EncodedModel, scorer: Scorer, X: object) -> Any:
         Its encoding takes raw frames to columns.
     scorer : Scorer
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset
+    strict : bool
+        Refuse raw rows that are unlike those of `fit`.
 
     Raises
     ------
@@ -87,10 +96,9 @@ def score_rows(model: EncodedModel, scorer: Scorer, X: object) -> Any:
         If the columns are not those of `fit`.
     """
     if not isinstance(X, Dataset) and not dask.is_dask_collection(X):
-        rows = checked_rows(model, X, reset=False)
-        return scorer(encoded_frame(model, rows) if is_frame(rows) else rows)
-    lazy = stored_rows(model, X) if isinstance(X, Dataset) else dask_rows(model, X)
-    lazy = whole_rows(model, lazy, model.n_features_in_)
+        return scorer(rows_like_those_of_fit(model, X, strict=strict))
+    lazy = stored_rows(model, X) if isinstance(X, Dataset) else dask_rows(model, X, strict=strict)
+    lazy = whole_rows(model, lazy, encoded_width(model))
 
     return da.map_blocks(
         _score_block,

@@ -13,8 +13,9 @@ from sklearn.utils.validation import validate_data
 from dkl.data.checks import as_rows, check_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.data.frames import check_names, is_frame
+from dkl.data.frames import check_names, encoded_by, is_frame, is_raw
 from dkl.data.labels import TaskChoice
+from dkl.data.other_frames import as_known_rows
 from dkl.data.soundness import check_sound
 from dkl.data.sources.lazy import as_dask_array
 from dkl.data.together.rows import BesideFeatures
@@ -55,16 +56,14 @@ def rows_to_fit(
     if not supervised and not isinstance(X, Dataset):
         y = None
     if _is_plain(X):
-        X = checked_rows(estimator, X, reset=True)
+        X = checked_rows(estimator, X)
     # A machine's parameter; learners take the columns of a frame that are categorical by their type.
     categorical = getattr(estimator, "categorical", None) or ()
     dataset = as_dataset(X, y, sample_weight, task=task, categorical=categorical)
     if supervised:
         check_target(type(estimator).__name__, dataset)
     dataset = beside.held(dataset, sample_weight)
-    estimator.n_features_in_ = dataset.n_columns
-    if not _is_plain(X):
-        _record_names(estimator, dataset)
+    _record_columns(estimator, dataset)
     vars(estimator).pop("first_index_", None)
     if dataset.schema.first_index is not None:
         estimator.first_index_ = dataset.schema.first_index
@@ -84,8 +83,8 @@ def numbered_rows(estimator: Any, dataset: Dataset, held_out: HeldOut, run: Run)
     """
     numbered = with_categories(dataset, held_out, run)
     if numbered is not dataset:
-        estimator.encoding_, estimator.n_features_in_ = numbered.encoding, numbered.n_columns
-        _record_names(estimator, numbered)
+        estimator.encoding_ = numbered.encoding
+        _record_columns(estimator, numbered)
     return numbered
 
 
@@ -115,17 +114,23 @@ def check_labels(classes: np.ndarray, regressor: str) -> None:
         )
 
 
-def _record_names(estimator: Any, dataset: Dataset) -> None:
-    """`feature_names_in_`, where the columns have names and raw columns are the encoded ones."""
+def _record_columns(estimator: Any, dataset: Dataset) -> None:
+    """`n_features_in_` and, where the columns have names, as many `feature_names_in_`: those of raw columns."""
     if hasattr(estimator, "feature_names_in_"):
         del estimator.feature_names_in_
-    if dataset.column_names is not None and _keeps_columns(dataset.encoding):
-        estimator.feature_names_in_ = np.asarray(dataset.column_names, dtype=object)
+    encoding, names = dataset.encoding, dataset.column_names
+    estimator.n_features_in_ = dataset.n_columns
+    if encoding is not None:
+        names = None if encoding.array_dtype else [rule.name for rule in encoding.rules]
+        estimator.n_features_in_ = len(encoding.rules)
+    if names is not None:
+        estimator.feature_names_in_ = np.asarray(names, dtype=object)
 
 
-def _keeps_columns(encoding: Any) -> bool:
-    """Whether each raw column became one encoded column."""
-    return encoding is None or len(encoding.rules) == encoding.n_columns
+def encoded_width(estimator: Any) -> int:
+    """How many columns the rows of a fitted estimator have once they are encoded."""
+    encoding = getattr(estimator, "encoding_", None)
+    return int(estimator.n_features_in_) if encoding is None else int(encoding.n_columns)
 
 
 def _is_plain(X: Any) -> bool:
@@ -133,31 +138,51 @@ def _is_plain(X: Any) -> bool:
     return not isinstance(X, Dataset) and not dask.is_dask_collection(X)
 
 
-def checked_rows(estimator: Any, X: Any, *, reset: bool) -> Any:
-    """Rows in memory with the right number and names of columns; frames stay frames where they are encoded.
+def checked_rows(estimator: Any, X: Any) -> Any:
+    """Rows in memory for `fit`, where they can be any: frames stay frames, since they are to be encoded."""
+    check_sound(X)
+    if is_frame(X):
+        check_names(X)
+        return X
+    rows = as_rows(X)
+    validate_data(estimator, rows, reset=True, skip_check_array=True)
+    return rows
 
-    Rows that are not encoded are checked as those of a Dataset are, so that an error names the row and the column;
-    no rows at all are refused at `fit` alone.
+
+def rows_like_those_of_fit(estimator: Any, X: Any, *, strict: bool = False) -> Any:
+    """Rows in memory as encoded columns: raw rows by the encoding of `fit`, others as they are.
+
+    Rows that are not encoded are checked as those of a Dataset are, so that an error names the row and the column.
+
+    Parameters
+    ----------
+    estimator : fitted BaseEstimator
+    X : array, scipy sparse matrix or data frame
+    strict : bool
+        Refuse raw rows that are unlike those of `fit`.
+
+    Raises
+    ------
+    ValueError
+        If there are more or fewer columns, or others, or values that no row may have.
     """
+    X = as_known_rows(X)
     check_sound(X)
     encoding = getattr(estimator, "encoding_", None)
     if is_frame(X):
         check_names(X)
-        if not reset and encoding is not None:
-            # such as the groups of fit, which are no features
-            X = X[[name for name in X.columns if name not in encoding.ignored]]
-    if is_frame(X) and (reset or encoding is not None):
-        if reset or _keeps_columns(encoding):
-            validate_data(estimator, X, reset=reset, skip_check_array=True)
-        return X
-    rows = as_rows(X)
-    validate_data(estimator, X if is_frame(X) else rows, reset=reset, skip_check_array=True)
-    if not reset:
-        check_rows(rows)
+    rows = X if is_frame(X) and encoding is not None else as_rows(X)
+    if is_raw(encoding, rows):
+        return encoded_by(encoding, rows, strict=strict)
+    if encoding is None:
+        validate_data(estimator, X if is_frame(X) else rows, reset=False, skip_check_array=True)
+    else:
+        _check_width(estimator, rows.shape[1], encoding.n_columns)
+    check_rows(rows)
     return rows
 
 
-def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str) -> Any:
+def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str, *, strict: bool = False) -> Any:
     """The features of rows: an array for rows in memory, a lazy Dask array for Dask collections and Datasets.
 
     Parameters
@@ -167,6 +192,8 @@ def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str)
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset
     feature_map : FeatureMap
     dtype : {"float32", "float64"}
+    strict : bool
+        Refuse raw rows that are unlike those of `fit`.
 
     Returns
     -------
@@ -180,11 +207,9 @@ def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str)
     if isinstance(X, Dataset):
         return _map_dask(estimator, stored_rows(estimator, X), feature_map, dtype)
     if dask.is_dask_collection(X):
-        return _map_dask(estimator, dask_rows(estimator, X), feature_map, dtype)
-    X = checked_rows(estimator, X, reset=False)
-    if is_frame(X):
-        X = encoded_frame(estimator, X)
-    return map_rows_together(X, feature_map, dtype)
+        return _map_dask(estimator, dask_rows(estimator, X, strict=strict), feature_map, dtype)
+    rows = rows_like_those_of_fit(estimator, X, strict=strict)
+    return map_rows_together(rows, feature_map, dtype)
 
 
 def stored_rows(estimator: Any, dataset: Dataset) -> da.Array:
@@ -208,7 +233,7 @@ def check_columns(estimator: Any, dataset: Dataset) -> None:
         If there are more or fewer, or both have names, and these differ or come in another order, or both were read
         from libsvm text, once with the first column called 0 and once with it called 1.
     """
-    _check_width(estimator, dataset.n_columns, estimator.n_features_in_)
+    _check_width(estimator, dataset.n_columns, encoded_width(estimator))
     fitted, read = getattr(estimator, "first_index_", None), dataset.schema.first_index
     if fitted is not None and read is not None and fitted != read:
         raise ValueError(
@@ -248,19 +273,27 @@ def _check_width(estimator: Any, found: int, expected: int) -> None:
 
 
 def encoded_rows(estimator: Any, X: Any) -> Any:
-    """Further rows as those of `fit` were encoded: frames become columns, a Dataset has its columns' names compared."""
-    if is_frame(X):
-        return dask_rows(estimator, X) if dask.is_dask_collection(X) else encoded_frame(estimator, X)
-    return checked_dataset(estimator, X) if isinstance(X, Dataset) else X
-
-
-def encoded_frame(estimator: Any, frame: Any) -> Any:
-    """The columns of a raw frame, by the encoding of `fit` where it saw a frame."""
+    """Further rows as those of `fit` were encoded: raw ones become columns, a Dataset has its columns compared."""
+    X = as_known_rows(X)
+    if isinstance(X, Dataset):
+        return checked_dataset(estimator, X)
+    if dask.is_dask_collection(X):
+        return dask_rows(estimator, X) if is_frame(X) else X
     encoding = getattr(estimator, "encoding_", None)
-    return as_rows(frame) if encoding is None else encoding.transform(frame)
+    if is_frame(X) or is_raw(encoding, X):
+        return encoded_frame(estimator, X)
+    # Nothing says what a missing value of encoded columns is.
+    check_rows(rows := as_rows(X))
+    return rows
 
 
-def dask_rows(estimator: Any, X: Any) -> da.Array:
+def encoded_frame(estimator: Any, rows: Any, *, strict: bool = False) -> Any:
+    """The columns of raw rows, by the encoding of `fit` where there is one."""
+    encoding = getattr(estimator, "encoding_", None)
+    return as_rows(rows) if encoding is None else encoded_by(encoding, rows, strict=strict)
+
+
+def dask_rows(estimator: Any, X: Any, *, strict: bool = False) -> da.Array:
     """A Dask array of encoded rows."""
     if not is_frame(X):
         return as_dask_array(X, "X")
@@ -268,7 +301,7 @@ def dask_rows(estimator: Any, X: Any) -> da.Array:
     if getattr(estimator, "encoding_", None) is None:
         _check_width(estimator, len(X.columns), estimator.n_features_in_)
     encode = dask.delayed(encoded_frame, pure=True)
-    parts = [encode(estimator, part) for part in X.to_delayed()]
+    parts = [encode(estimator, part, strict=strict) for part in X.to_delayed()]
     shape = (np.nan, estimator.feature_map_.n_columns)
     return da.concatenate([da.from_delayed(part, shape=shape, dtype=np.float64) for part in parts])
 

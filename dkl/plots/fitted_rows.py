@@ -8,8 +8,7 @@ from scipy.spatial import cKDTree
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.data.frames import is_frame
-from dkl.methods.validation import checked_dataset, encoded_frame
+from dkl.methods.validation import encoded_rows
 from dkl.protocols.estimators import FittedFeatures, FittedModel
 from dkl.solvers.losses import loss_of
 
@@ -35,8 +34,7 @@ def in_memory_rows(model: Fitted, X: object, y: object = None) -> tuple[np.ndarr
     y : ndarray of shape (k,)
         Labels as they were given, not codes; empty without targets.
     """
-    X = encoded_frame(model, X) if is_frame(X) else X
-    X = checked_dataset(model, X) if isinstance(X, Dataset) else X
+    X = encoded_rows(model, X)
     dataset = X if isinstance(X, Dataset) else as_dataset(X, y)
     dataset = dataset.thin(MOST_ROWS, 0) if dataset.n_rows > MOST_ROWS else dataset
     rows = dataset.X.compute()

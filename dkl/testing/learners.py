@@ -116,11 +116,11 @@ def _check_refusals(fitted: CheckedLearner, X: np.ndarray, y: np.ndarray) -> Non
     """Rows and parameters without a meaning are refused with a ValueError."""
     name = type(fitted).__name__
     size, spoiled = _size_parameter(fitted), X.copy()
-    spoiled[3, 5] = np.nan
+    spoiled[3, 5] = np.inf
     # Each attempt must be refused before anything is computed of it.
     for what, attempt in (
-        ("NaN in X at fit", lambda: clone(fitted).fit(spoiled, y)),
-        ("NaN in X at transform", lambda: fitted.transform(spoiled)),
+        ("infinity in X at fit", lambda: clone(fitted).fit(spoiled, y)),
+        ("infinity in X at transform", lambda: fitted.transform(spoiled)),
         ("a missing column at transform", lambda: fitted.transform(X[:, :-1])),
         (f"{size}=0", lambda: clone(fitted).set_params(**{size: 0}).fit(X, y)),
     ):

@@ -250,7 +250,7 @@ def with_value(value: float, row: int, column: int) -> np.ndarray:
 
 HUGE = np.full((300, 2), 2**53 + 1)
 BAD = [
-    ((with_value(np.nan, 217, 3),), ValueError, r"X\[217, 3\] is NaN"),
+    ((sparse.csr_array(with_value(np.nan, 217, 3)),), ValueError, r"X\[217, 3\] is NaN"),
     ((with_value(-np.inf, 0, 0),), ValueError, r"X\[0, 0\] is -inf"),
     ((sparse.csr_array(with_value(np.inf, 299, 1)),), ValueError, r"X\[299, 1\] is inf"),
     ((X[:, 0],), ValueError, "Reshape your data"),

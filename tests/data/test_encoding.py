@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dkl.data.differences import Differences
 from dkl.data.ingest.encoding import TableEncoding, learn_encoding, worth_sparse
+from dkl.errors import TableDifferenceWarning
 
 
 def encoded_by_definition(frame: pd.DataFrame, encoding: TableEncoding) -> np.ndarray:
@@ -104,8 +106,9 @@ def test_columns_are_found_by_name_in_pandas_and_arrow(people):
     encoding = learn_encoding([people], ignored=["label"])
     expected = encoding.transform(people)
     turned = people[people.columns[::-1]].assign(label="x")
-    np.testing.assert_array_equal(encoding.transform(turned), expected)
-    np.testing.assert_array_equal(encoding.transform(pa.Table.from_pandas(turned)), expected)
+    for table in (turned, pa.Table.from_pandas(turned)):
+        with pytest.warns(TableDifferenceWarning, match="columns come in another order, and are taken by their names"):
+            np.testing.assert_array_equal(encoding.transform(table), expected)
 
 
 def test_whole_numbers_keep_their_name_in_any_type():
@@ -125,7 +128,7 @@ def test_wide_one_hot_rows_are_sparse_and_narrow_ones_dense():
 
 
 @pytest.mark.parametrize(
-    ("missing", "fill", "later"), [("mean", 2.0, 2.0), (-1.0, -1.0, -1.0), ("auto", None, None), ("error", None, None)]
+    ("missing", "fill", "later"), [("mean", 2.0, 2.0), (-1.0, -1.0, -1.0), ("auto", None, 2.0), ("error", None, None)]
 )
 def test_missing_values_where_none_was_follow_the_choice(missing, fill, later):
     encoding = learn_encoding([pd.DataFrame({"x": [1.0, 3.0]})], missing=missing)
@@ -134,13 +137,17 @@ def test_missing_values_where_none_was_follow_the_choice(missing, fill, later):
     if later is None:
         with pytest.raises(ValueError, match=r"column 'x' is missing \(NaN\) in row 11, and no value"):
             encoding.transform(rows, first_row=10)
-    else:
-        assert encoding.transform(rows).tolist() == [[5.0], [later]]
+        return
+    told = Differences()
+    assert encoding.transform(rows, first_row=10, differences=told).tolist() == [[5.0], [later]]
+    said = ["column 'x' is missing, and never was (filled with 2): 1 of 2 rows, the first is row 11"]
+    assert told.lines() == (said if missing == "auto" else [])
 
 
 def test_an_unknown_category_sets_nothing_or_is_an_error():
     frame, later = pd.DataFrame({"c": ["a", "b"]}), pd.DataFrame({"c": ["b", "z"]})
-    assert learn_encoding([frame]).transform(later).tolist() == [[0, 1], [0, 0]]
+    with pytest.warns(TableDifferenceWarning, match="categories that were not there, such as .z.: 1 of 2 rows"):
+        assert learn_encoding([frame]).transform(later).tolist() == [[0, 1], [0, 0]]
     with pytest.raises(ValueError, match="column 'c' is 'z' in row 1, a category that was not there before"):
         learn_encoding([frame], unknown="error").transform(later)
 
@@ -158,8 +165,12 @@ TODAY = pd.Timestamp("2026-11-21")
 @pytest.mark.parametrize(
     ("frame", "options", "kind", "message"),
     [
-        ({"d": [TODAY, TODAY], "e": [TODAY, TODAY]}, {}, TypeError, r"'d' holds dates .*drop=\['d'\].*'e' holds dates"),
-        ({"v": [[1], [2]]}, {}, TypeError, "column 'v' holds list<.*neither numbers nor texts"),
+        (
+            {"v": [[1], [2]], "w": [[1], [2]]},
+            {},
+            TypeError,
+            r"column 'v' holds list<.*neither numbers nor texts.*drop=\['v'\].*'w' holds list",
+        ),
         ({"v": [b"\xff", b"a"]}, {}, TypeError, "column 'v' holds bytes that are not UTF-8"),
         ({"v": [1, "a"]}, {}, TypeError, "column 'v' holds values of several types \\(int, str"),
         ({"v": [1.0, np.inf]}, {}, ValueError, "column 'v' is inf in row 1; numbers must be finite"),
@@ -220,11 +231,9 @@ def test_texts_that_differ_in_every_row_are_set_aside_aloud():
     ("change", "kind", "message"),
     [
         (lambda f: f.drop(columns="age"), ValueError, r"the table lacks the columns \['age'\]"),
-        (lambda f: f.assign(new=1), ValueError, r"columns that were not there before: \['new'\]"),
         (lambda f: f.assign(age="old"), ValueError, "column 'age' is 'old' in row 0, and held numbers before"),
         (lambda f: f.assign(age=TODAY), TypeError, "column 'age' holds dates"),
         (lambda f: f.assign(age=-np.inf), ValueError, "column 'age' is -inf in row 0; numbers must be finite"),
-        (lambda f: f.assign(member=None), ValueError, "column 'member' is missing"),
         (lambda f: pd.concat([f, f["age"]], axis=1), ValueError, r"found more than once: \['age'\]"),
         (lambda f: f.to_numpy(), TypeError, "expected a pandas DataFrame or an Arrow table"),
     ],
@@ -233,6 +242,26 @@ def test_rows_that_do_not_fit_are_refused_by_name(people, change, kind, message)
     encoding = learn_encoding([people])
     with pytest.raises(kind, match=message):
         encoding.transform(change(people))
+
+
+def test_rows_unlike_those_of_fit_are_counted_over_all_tables_and_said_once(people):
+    encoding = learn_encoding([people.drop(columns=["colour"])])
+    odd = people.assign(member=None, town=["A", "C", "D", "B"], odd=[[1]] * 4).drop(columns="colour")
+    told = Differences()
+    rows = encoding.transform(people.drop(columns="colour"), differences=told)
+    np.testing.assert_array_equal(encoding.transform(odd, first_row=4, differences=told)[:, 0], rows[:, 0])
+    said = [
+        "column 'town' holds categories that were not there, such as 'C': 2 of 8 rows, the first is row 5",
+        "column 'member' is missing, and never was (filled with 0.75): 4 of 8 rows, the first is row 4",
+        "further columns are left out: ['odd']",
+    ]
+    assert told.lines() == said
+    with pytest.warns(TableDifferenceWarning, match=r"taken all the same \(strict=True refuses them\):") as caught:
+        told.say()
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    with pytest.raises(ValueError, match=r"(?s)which --strict refuses:.*'town'.*'member'.*\['odd'\]"):
+        encoding.transform(odd, differences=Differences(True, "--strict"))
 
 
 def test_a_column_that_changes_its_kind_between_pieces_is_refused():

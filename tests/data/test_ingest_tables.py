@@ -325,7 +325,7 @@ def test_raw_rows_are_read_as_they_were_at_ingest(tmp_path):
     for name, write in (("new.csv", later.to_csv), ("new.parquet", later.to_parquet)):
         write(tmp_path / name, index=False)
         (table,) = read_tables(tmp_path / name, encoding=ds.encoding)
-        assert ds.encoding.transform(table).tolist() == [[1, 0, 7.5], [0, 1, 0]]
+        assert ds.encoding.transform(table.select(["plz", "x"])).tolist() == [[1, 0, 7.5], [0, 1, 0]]
 
 
 def test_paths_may_have_any_letters(tmp_path):

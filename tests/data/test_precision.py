@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dkl
+from dkl.data.differences import Differences
 from dkl.data.ingest.encoding import TableEncoding, learn_encoding
 from dkl.data.ingest.precision import CLOSE, SAMPLE_ROWS, WHOLE, NumberSample
 
@@ -277,7 +278,11 @@ def test_rows_join_a_store_of_double_precision_whole(tmp_path: Path) -> None:
         ({"town": [1, 2]}, ValueError, "column 'town' is '1' in row 0, a number, and held texts before"),
         ({"town": True}, ValueError, "column 'town' is 'true' in row 0, a boolean, and held texts before"),
         ({"age": pd.Timestamp("2026-11-21")}, TypeError, "column 'age' holds dates"),
-        ({"town": pd.Timestamp("2026-11-21")}, TypeError, "column 'town' holds dates"),
+        (
+            {"town": pd.Timestamp("2026-11-21")},
+            ValueError,
+            "column 'town' is '2026-11-21 00:00:00' in row 0, a date, and held texts before",
+        ),
         ({"member": pd.Timestamp("2026-11-21")}, TypeError, "column 'member' holds dates"),
     ],
 )
@@ -292,7 +297,9 @@ def test_values_that_mean_the_same_are_taken_in_another_type() -> None:
     people = pd.DataFrame({"age": [31.0, 45.0], "member": [True, False], "town": ["A", "B"], "code": ["1", "2"]})
     encoding = learn_encoding([people])
     alike = people.assign(age=["31", "45"], member=[1.0, 0.0], code=[1, 7], town=pd.Categorical(["A", "C"]))
-    expected = encoding.transform(people.assign(code=["1", "7"], town=["A", "C"]))
-    np.testing.assert_array_equal(encoding.transform(alike), expected)
+    told = Differences()
+    expected = encoding.transform(people.assign(code=["1", "7"], town=["A", "C"]), differences=told)
+    np.testing.assert_array_equal(encoding.transform(alike, differences=told), expected)
+    assert len(told.lines()) == 2
     np.testing.assert_array_equal(encoding.transform(people.assign(age=pd.Categorical([31.0, 45.0])))[:, 0], [31, 45])
     np.testing.assert_array_equal(encoding.transform(pa.Table.from_pandas(people)), encoding.transform(people))

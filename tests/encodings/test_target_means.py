@@ -80,6 +80,7 @@ def test_rows_get_the_target_means_of_the_other_folds_as_defined(kind, held_by):
     assert len(numbered.column_names) == X.shape[1] == numbered.n_columns
 
 
+@pytest.mark.filterwarnings("ignore::dkl.errors.TableDifferenceWarning")
 def test_new_rows_get_the_means_of_all_rows_and_unseen_values_nothing():
     frame, y = table(), targets("number", 600)
     dataset = as_dataset(frame, y)
@@ -174,6 +175,7 @@ def test_a_random_target_is_not_learned_from_an_id_of_10_000_values():
     assert abs(model.validation_scores_.max()) < 0.005
 
 
+@pytest.mark.filterwarnings("ignore::dkl.errors.TableDifferenceWarning")
 def test_an_id_beside_a_useful_column_costs_nothing_on_new_rows():
     """Test (b) of ALGORITHMS 9."""
     rng = np.random.default_rng(1)

@@ -120,6 +120,7 @@ def given_table(frame: pd.DataFrame) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.filterwarnings("ignore::dkl.errors.TableDifferenceWarning")
 def test_raw_columns_go_in_by_name() -> None:
     frame = raw_table()
     model = classifier(loss="log_loss").fit(frame, TWO)

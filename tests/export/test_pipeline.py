@@ -80,6 +80,7 @@ def raw_table() -> pd.DataFrame:
     return frame
 
 
+@pytest.mark.filterwarnings("ignore::dkl.errors.TableDifferenceWarning")
 def test_raw_columns_are_encoded_by_the_pipeline() -> None:
     frame = raw_table()
     model = classifier(loss="log_loss").fit(frame, TWO)

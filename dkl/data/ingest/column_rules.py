@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from dkl.data.ingest.dates import DATE_KINDS, SPOKEN, DateKind, DatePart, names_of, parts_of
 from dkl.data.ingest.statistics import ColumnStatistics
 
 Missing = Literal["auto", "mean", "error"] | float
@@ -28,10 +29,10 @@ class ColumnRule:
     Parameters
     ----------
     name : str
-    kind : {"number", "boolean", "category", "code"}
+    kind : {"number", "boolean", "category", "code", "date", "time", "duration"}
         Numbers keep their value, booleans become 0 and 1, categories become one-hot columns. A column of codes holds
         one plus the place of each value in `categories`, and 0 for values that are missing or unknown; a fit replaces
-        it by numbers (`dkl.encodings`).
+        it by numbers (`dkl.encodings`). Of times come days, and cosine and sine of what recurs.
     categories : tuple of str
         Sorted; one column each, or one code each.
     fill : float or None
@@ -42,15 +43,22 @@ class ColumnRule:
         Why the column needs float64, in words; empty where float32 holds what matters of it.
     outputs : tuple of str
         Names of the columns that a fit has made of a column of codes; empty before.
+    parts : tuple of {"days", "hour", "weekday", "yearday"}
+        What is kept of times.
+    unforeseen : float or None
+        What a missing value becomes where none was missing when the rule was made (a category has no column set); None:
+        it is an error.
     """
 
     name: str
-    kind: Literal["number", "boolean", "category", "code"]
+    kind: Literal["number", "boolean", "category", "code"] | DateKind
     categories: tuple[str, ...] = ()
     fill: float | None = None
     missing: int = 0
     double: str = ""
     outputs: tuple[str, ...] = ()
+    parts: tuple[DatePart, ...] = ()
+    unforeseen: float | None = None
 
     @property
     def flags_missing(self) -> bool:
@@ -59,19 +67,34 @@ class ColumnRule:
     @property
     def n_values(self) -> int:
         """Encoded columns without the flag."""
-        return len(self.categories) if self.kind == "category" else len(self.outputs) or 1
+        if self.kind == "category":
+            return len(self.categories)
+        if self.parts:
+            return len(names_of(self.name, self.parts))
+        return len(self.outputs) or 1
+
+    @property
+    def entries(self) -> int:
+        """How many of the encoded columns, without the flag, a row can set: one of the one-hot ones, all of a time."""
+        return len(names_of(self.name, self.parts)) if self.parts else 1
 
     @property
     def output_names(self) -> list[str]:
         if self.kind == "code":
             return list(self.outputs) or [self.name]
-        values = [f"{self.name}={text}" for text in self.categories] if self.kind == "category" else [self.name]
+        values = names_of(self.name, self.parts) if self.parts else [self.name]
+        if self.kind == "category":
+            values = [f"{self.name}={text}" for text in self.categories]
         return values + ([f"{self.name}={MISSING}"] if self.flags_missing else [])
 
     @property
     def passthrough(self) -> list[bool]:
         """For each encoded column whether scalers leave it alone: everything that is 0 or 1 by making."""
-        # A one-hot column that is shifted and scaled would no longer be sparse, nor mean what its name says.
+        # A one-hot column that is shifted and scaled would no longer be sparse, nor mean what its name says; a cosine
+        # and its sine would no longer lie on a circle.
+        if self.parts:
+            values = [name != f"{self.name}.days" for name in names_of(self.name, self.parts)]
+            return values + [True] * self.flags_missing
         return [self.kind in ("boolean", "category")] * self.n_values + [True] * self.flags_missing
 
     @property
@@ -82,19 +105,35 @@ class ColumnRule:
         if self.kind == "category":
             text = f"one-hot, {len(self.categories)} categories"
         else:
-            text = "number" if self.kind == "number" else "0 or 1"
+            text = {"number": "number", "boolean": "0 or 1"}.get(self.kind) or self._kept_of_times
             text += f", kept in double precision because {self.double}" if self.double else ""
         if self.flags_missing:
             text += f"; {self.missing} missing, {self._filled} and flagged in '{self.output_names[-1]}'"
-        elif self.fill is None:
+        elif self.fill is None and self.unforeseen is None:
             text += "; a missing value is an error"
         else:
-            text += f"; a missing value is {self._filled}"
+            text += f"; none missing, a later one is {self._filled}"
         return text
 
     @property
+    def _kept_of_times(self) -> str:
+        """What is kept of a column of times, in words."""
+        if self.kind == "duration":
+            return "duration in days"
+        cycles = ", ".join(SPOKEN[part] for part in self.parts if part != "days")
+        kept = [SPOKEN["days"]] if "days" in self.parts else []
+        return f"{self.kind} as {', and '.join([*kept, *([f'cosine and sine of {cycles}'] if cycles else [])])}"
+
+    @property
     def _filled(self) -> str:
-        return "all zeros" if self.kind == "category" else f"filled with {self.fill:.6g}"
+        if self.parts and "days" not in self.parts:
+            return "in the middle of its circle"
+        return "all zeros" if self.kind == "category" else f"filled with {self.filling:.6g}"
+
+    @property
+    def filling(self) -> float | None:
+        """What a missing value becomes, foreseen or not; None: it is an error."""
+        return self.unforeseen if self.fill is None else self.fill
 
 
 def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, chosen: bool = False) -> ColumnRule:
@@ -103,8 +142,9 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
     Texts and categorical columns are one-hot when they have at most 32 values and no more than half as many as rows (20
     are always allowed), and codes above, up to a million. `chosen` says that the user named the column as categorical:
     it is then used however many of its values differ, see `differs_in_every_row`.
-    Missing values: with "auto" the mean takes their place when some were missing here, and a later one is an error when
-    none was; "mean" and a number fill in any case; "error" never. A flag column says where values were missing.
+    Texts that are all dates in ISO 8601 are dates, of which `dkl.data.ingest.dates.parts_of` says what is kept.
+    Missing values: with "auto" the mean takes their place, and a later one is told of when none was missing here;
+    "mean" and a number fill in any case; "error" never. A flag column says where values were missing.
 
     Raises
     ------
@@ -128,6 +168,8 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
             f"column '{stats.name}' has {stats.missing} missing values in {stats.rows} rows and missing='error'; fill "
             f"them, or use missing='auto' (the mean, and a flag column)"
         )
+    if stats.dates is not None:
+        return decide_rule(stats.dates, missing, double)
     if stats.kind == "category":
         if stats.categories is None:
             raise ValueError(
@@ -139,8 +181,9 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
             few = MOST_ONE_HOT
         # A category that is missing sets none of its columns, so that its fill says only whether that is allowed.
         fill = 0.0 if stats.missing or missing not in ("auto", "error") else None
-        kind: Literal["category", "code"] = "category" if len(stats.categories) <= few else "code"
-        return ColumnRule(stats.name, kind, tuple(sorted(stats.categories)), fill, stats.missing)
+        names, unforeseen = tuple(sorted(stats.categories)), 0.0 if missing == "auto" and fill is None else None
+        kind: Literal["category", "code"] = "category" if len(names) <= few else "code"
+        return ColumnRule(stats.name, kind, names, fill, stats.missing, unforeseen=unforeseen)
     # A constant fills missing values in any case, the mean only where some were missing here or it was asked for.
     filled = None if isinstance(missing, str) else float(missing)
     if missing == "mean" or (missing == "auto" and stats.missing):
@@ -152,12 +195,17 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
             f"column '{stats.name}' reaches from {stats.minimum:g} to {stats.maximum:g}, beyond what float32 holds "
             f"({limit:g}); divide it or take its logarithm"
         )
-    return ColumnRule(stats.name, stats.kind, (), filled, stats.missing, double)
+    parts: tuple[DatePart, ...] = ()
+    if stats.kind in DATE_KINDS:
+        parts = parts_of(stats.kind, stats.minimum, stats.maximum, has_times=not stats.is_whole)
+    # Ten digits of the mean: the rule does not depend on the order in which pieces of the rows were added up.
+    unforeseen = float(f"{stats.mean:.10g}") if missing == "auto" and filled is None else None
+    return ColumnRule(stats.name, stats.kind, (), filled, stats.missing, double, parts=parts, unforeseen=unforeseen)
 
 
 def differs_in_every_row(stats: ColumnStatistics) -> bool:
     """Whether a column of texts has another value in (almost) every row, so that nothing can be learned from them."""
-    if stats.kind != "category":
+    if stats.kind != "category" or stats.dates is not None:
         return False
     if stats.categories is None:
         return True

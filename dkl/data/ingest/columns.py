@@ -13,12 +13,14 @@ import pyarrow.compute as pc
 
 from dkl.data.checks import spoken_names
 from dkl.data.given import GivenRows
+from dkl.data.ingest.dates import date_kind, days, staged, staged_type
 from dkl.data.ingest.precision import EXACT
+from dkl.data.other_frames import as_known_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ColumnKind = Literal["number", "boolean", "category", "empty"]
+ColumnKind = Literal["number", "boolean", "category", "date", "time", "duration", "empty"]
 """A column of type "empty" held no value yet and goes with any other kind."""
 
 _IS = pa.types
@@ -36,41 +38,37 @@ _NARROW = (pa.int8(), pa.int16(), pa.uint8(), pa.uint16(), pa.float16(), pa.floa
 
 
 def column_kind(dtype: pa.DataType) -> ColumnKind | None:
-    """What a column of this type can be used as; None when dkl has no use for it (dates, lists, bytes)."""
+    """What a column of this type can be used as; None when dkl has no use for it (lists, bytes)."""
     # A categorical column is one of names, whatever type the names have.
     if pa.types.is_dictionary(dtype):
         return "category" if _IS.is_temporal(dtype.value_type) or column_kind(dtype.value_type) else None
-    return next((kind for is_type, kind in _KINDS if is_type(dtype)), None)
+    return next((kind for is_type, kind in _KINDS if is_type(dtype)), date_kind(dtype))
 
 
 def why_unusable(name: str, dtype: pa.DataType) -> str:
     """The sentence for a column that `column_kind` has no kind for."""
-    if pa.types.is_temporal(dtype) or "pandas.period" in str(dtype):
-        return (
-            f"column '{name}' holds dates or times ({dtype}): turn it into numbers that mean something "
-            f"(an age in days, the hour, the month) or leave it out, drop=['{name}']"
-        )
     if pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype):
         return f"column '{name}' holds bytes that are not UTF-8 text: save the file as UTF-8, or drop=['{name}']"
     return f"column '{name}' holds {dtype} values, which are neither numbers nor texts: leave it out, drop=['{name}']"
 
 
-def check_kinds(schema: pa.Schema, *, as_text: Collection[str] = ()) -> None:
-    """Raise a TypeError that lists every column of a type that cannot be encoded; dates can be taken as texts."""
+def check_kinds(schema: pa.Schema) -> None:
+    """Raise a TypeError that lists every column of a type that cannot be encoded."""
     # All of them are named at once: whoever drops one column after the other reads the files as often.
-    unusable = [field for field in schema if column_kind(field.type) is None]
-    problems = [
-        why_unusable(field.name, field.type)
-        for field in unusable
-        if field.name not in as_text or not pa.types.is_temporal(field.type)
-    ]
+    problems = [why_unusable(field.name, field.type) for field in schema if column_kind(field.type) is None]
     if problems:
         more = [f"and {len(problems) - 10} more columns"] if len(problems) > 10 else []
         raise TypeError("; ".join(problems[:10] + more))
 
 
-def as_table(frame: GivenRows) -> pa.Table:
+def as_table(frame: GivenRows, *, only: Collection[str] | None = None) -> pa.Table:
     """A pandas, Polars or Arrow frame as an Arrow table; NaN in a pandas column is a missing value.
+
+    Parameters
+    ----------
+    frame : DataFrame or Table
+    only : collection of str or None
+        Of a pandas frame no other columns than these are converted: they may hold anything.
 
     Raises
     ------
@@ -79,22 +77,30 @@ def as_table(frame: GivenRows) -> pa.Table:
     ValueError
         Two columns have one name.
     """
-    # Names of columns are texts everywhere in dkl; those of a pandas frame may be anything.
-    names = [str(name) for name in getattr(frame, "columns" if hasattr(frame, "iloc") else "column_names", ())]
+    frame = frame if isinstance(frame, pa.Table) else as_known_rows(frame)
+    names = names_of_columns(frame)
     twice = repeated(names)
     if twice:
         raise ValueError(f"column names must differ; found more than once: {twice}")
     check_names_hold_no_nul(names)
     if isinstance(frame, pa.Table):
         return frame
-    if isinstance(frame, pa.RecordBatch):
-        return pa.Table.from_batches([frame])
     if hasattr(frame, "iloc") and hasattr(frame, "columns"):
-        return _from_pandas(frame.rename(columns=str))
-    # Polars and others hand over their columns by Arrow's own protocol.
-    if hasattr(frame, "__arrow_c_stream__"):
-        return pa.table(frame)
+        frame = frame.rename(columns=str)
+        return _from_pandas(frame if only is None else frame[[name for name in names if name in only]])
     raise TypeError(f"expected a pandas DataFrame or an Arrow table with named columns, got {type(frame).__name__}")
+
+
+def names_of_columns(frame: GivenRows) -> list[str]:
+    """The names of the columns: texts everywhere in dkl, while those of a pandas frame may be anything."""
+    if isinstance(frame, pa.Table):
+        return frame.column_names
+    return [str(name) for name in getattr(frame, "columns", ())]
+
+
+def array_table(rows: np.ndarray) -> pa.Table:
+    """The columns of an array (n, d) as a table, named by their numbers; NaN is a missing value."""
+    return pa.table({f"column {place}": np.ascontiguousarray(column) for place, column in enumerate(rows.T)})
 
 
 def check_names_hold_no_nul(names: Iterable[str]) -> None:
@@ -118,6 +124,9 @@ def _from_pandas(frame: pd.DataFrame) -> pa.Table:
         # Arrow has no sparse columns.
         if kind == "SparseDtype":
             odd[name] = series.sparse.to_dense()  # type: ignore[attr-defined]
+        elif kind == "PeriodDtype":
+            # A month or a quarter begins at a point in time.
+            odd[name] = series.dt.to_timestamp()
         elif kind == "IntervalDtype":
             odd[name] = series.astype(str).where(series.notna(), None)
         elif kind == "CategoricalDtype":
@@ -164,17 +173,24 @@ def _converted(name: str, series: pd.Series) -> pa.Array | str:
 
 
 def plain_type(dtype: pa.DataType, *, as_text: bool = False) -> pa.DataType:
-    """The one type in which values of `dtype` travel: text, bool, or the smaller of float32 and float64 to hold it."""
+    """The one type in which values of `dtype` travel.
+
+    Text, bool, microseconds, or the smaller of float32 and float64 to hold it.
+    """
     kind = column_kind(dtype)
     if kind == "category" or as_text:
         return pa.string()
     if kind in ("boolean", "empty"):
         return dtype
+    if kind in ("date", "time", "duration"):
+        return staged_type(kind)
     return pa.float32() if dtype in _NARROW else pa.float64()
 
 
 def numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """The values as float64 of shape (n,), NaN where missing."""
+    """The values as float64 of shape (n,), NaN where missing; times as days."""
+    if date_kind(column.type) is not None:
+        return days(column)
     return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
 
 
@@ -218,4 +234,6 @@ def plain(column: pa.ChunkedArray, field: pa.Field, first_row: int = 0) -> pa.Ch
     if column_kind(column.type) == "number":
         check_exact(field.name, column, first_row)
         return pa.chunked_array([pa.array(numbers(column), field.type, from_pandas=True)])
+    if date_kind(column.type) is not None:
+        return staged(column)
     return column.cast(field.type)

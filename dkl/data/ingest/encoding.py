@@ -16,10 +16,23 @@ import pyarrow.compute as pc
 from scipy import sparse
 
 from dkl.data.checks import no_rows, reads_as_number, spoken_names
+from dkl.data.differences import Differences
 from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import ColumnRule, Missing, decide_rule, differs_in_every_row
-from dkl.data.ingest.columns import as_table, check_exact, check_kinds, column_kind, numbers, texts, why_unusable
+from dkl.data.ingest.columns import (
+    array_table,
+    as_table,
+    check_exact,
+    check_kinds,
+    column_kind,
+    names_of_columns,
+    numbers,
+    texts,
+    why_unusable,
+)
+from dkl.data.ingest.dates import DATE_KINDS, date_kind, dates_in_texts, days, encoded_days
 from dkl.data.ingest.statistics import TableStatistics, merged, table_statistics
+from dkl.data.other_frames import as_known_rows
 from dkl.errors import Problems
 
 Layout = Literal["auto", "dense", "sparse"]
@@ -37,6 +50,10 @@ def worth_sparse(n_columns: int, density: float) -> bool:
 class TableEncoding:
     """How raw table columns become encoded columns.
 
+    Rows that are unlike those that the rules were learned from (a value is missing in a column where none was, a
+    category is new, there are further columns, or they come in another order) are encoded all the same, with one
+    `dkl.errors.TableDifferenceWarning` that counts them.
+
     Parameters
     ----------
     rules : tuple of ColumnRule
@@ -47,6 +64,8 @@ class TableEncoding:
         A category that was not seen when the encoding was learned sets none of its columns, or is an error.
     ignored : tuple of str
         Columns that a table may have beside the encoded ones (targets, weights, columns left out).
+    array_dtype : str
+        The dtype of the arrays that it was learned from, whose columns are found by position; empty for tables.
 
     Examples
     --------
@@ -65,6 +84,7 @@ class TableEncoding:
     is_sparse: bool = False
     unknown: Literal["zeros", "error"] = "zeros"
     ignored: tuple[str, ...] = ()
+    array_dtype: str = ""
 
     @cached_property
     def column_names(self) -> list[str]:
@@ -82,7 +102,9 @@ class TableEncoding:
 
     @cached_property
     def dtype(self) -> np.dtype:
-        """Of encoded rows: float64 where one column needs it, else float32."""
+        """Of encoded rows: that of arrays, and of tables float64 where one column needs it, else float32."""
+        if self.array_dtype:
+            return np.dtype(self.array_dtype)
         return np.dtype(np.float64 if any(rule.double for rule in self.rules) else np.float32)
 
     @cached_property
@@ -91,18 +113,26 @@ class TableEncoding:
         return np.array([keep for rule in self.rules for keep in rule.passthrough], bool)
 
     def transform(
-        self, frame: GivenRows, *, first_row: int = 0, dtype: np.dtype | None = None
+        self,
+        frame: GivenRows,
+        *,
+        first_row: int = 0,
+        dtype: np.dtype | None = None,
+        differences: Differences | None = None,
     ) -> np.ndarray | sparse.csr_array:
         """Encode the rows of a pandas DataFrame or an Arrow table.
 
         Parameters
         ----------
         frame : DataFrame or pyarrow.Table of n rows
-            Has the columns of the rules, in any order.
+            Has the columns of the rules, in any order. An array, by the position of its columns, where the encoding was
+            learned from one.
         first_row : int
             The number of the first row, for messages.
         dtype : dtype or None
             Of the encoded rows; None is the `dtype` of the encoding.
+        differences : Differences or None
+            Takes what is unlike the rows of fit, for the caller to say; None says it here.
 
         Returns
         -------
@@ -111,42 +141,42 @@ class TableEncoding:
         Raises
         ------
         ValueError
-            A column is missing or unknown, a number is infinite, missing where none was missing before, or no number; a
-            category is unknown and ``unknown="error"``. All that is wrong is listed.
+            A column is missing, a number is infinite or no number; a value is missing in a column of an encoding of
+            ``missing="error"``; a category is unknown and ``unknown="error"``. All that is wrong is listed.
         TypeError
-            A column holds dates, lists or bytes.
+            A column holds lists or bytes, or times where it held none.
         """
-        table = as_table(frame)
+        told = Differences() if differences is None else differences
+        if self.array_dtype and isinstance(frame, np.ndarray):
+            frame = array_table(frame)
+        frame = frame if isinstance(frame, pa.Table) else as_known_rows(frame)
+        known = {rule.name for rule in self.rules}
+        table = as_table(frame, only=known)
+        told.see(table.num_rows)
         problems, values = Problems(), []
         with problems.collected():
-            self._check_names(table.column_names)
+            self._check_names(names_of_columns(frame), told)
         # Columns that are missing were named above; what is wrong with the others is said in the same message.
         there = set(table.column_names)
         for rule in self.rules:
             with problems.collected():
                 if rule.name in there:
-                    values.append(_encode(rule, table.column(rule.name), self.unknown, first_row))
+                    values.append(_encode(rule, table.column(rule.name), self.unknown, first_row, told))
         problems.raise_all()
+        if differences is None or told.strict:
+            told.say()
         assemble = _sparse_rows if self.is_sparse else _dense_rows
         return assemble(values, self.rules, (table.num_rows, self.n_columns), dtype or self.dtype)
 
-    def _check_names(self, names: list[str]) -> None:
+    def _check_names(self, names: list[str], told: Differences) -> None:
         known = [rule.name for rule in self.rules]
-        problems = []
         absent = sorted(set(known) - set(names))
         if absent:
-            problems.append(
+            raise ValueError(
                 f"the table lacks the columns {spoken_names(absent)}; expected {spoken_names(known)}, "
                 f"got {spoken_names(names)}"
             )
-        extra = sorted(set(names) - set(known) - set(self.ignored))
-        if extra:
-            problems.append(
-                f"the table has columns that were not there before: {spoken_names(extra)}; leave them out "
-                f"(known: {spoken_names(known)})"
-            )
-        if problems:
-            raise ValueError("\n".join(problems))
+        told.add_names(known, names, self.ignored)
 
     def describe(self) -> str:
         """The rules, a line for neighbouring columns that share one, and the layout that follows."""
@@ -164,19 +194,24 @@ class TableEncoding:
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists, texts and numbers, from which `from_json` makes an equal encoding."""
-        rules = [asdict(rule) | {"categories": list(rule.categories)} for rule in self.rules]
+        rules = [asdict(rule) | {"categories": list(rule.categories), "parts": list(rule.parts)} for rule in self.rules]
         for rule in rules:
-            # Written so by the releases that knew neither float64 nor codes: equal rules have equal texts.
-            for name in ("double", "outputs"):
-                if not rule[name]:
+            # Written so by the releases that knew neither float64, codes nor dates: equal rules have equal texts.
+            for name, usual in (("double", ""), ("outputs", ()), ("parts", []), ("unforeseen", None)):
+                if rule[name] == usual:
                     del rule[name]
-        return {"rules": rules, "is_sparse": self.is_sparse, "unknown": self.unknown, "ignored": list(self.ignored)}
+        plain = {"rules": rules, "is_sparse": self.is_sparse, "unknown": self.unknown, "ignored": list(self.ignored)}
+        return plain | ({"array_dtype": self.array_dtype} if self.array_dtype else {})
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> TableEncoding:
         """The encoding that `to_json` wrote."""
-        rules = tuple(ColumnRule(**(rule | {"categories": tuple(rule["categories"])})) for rule in plain["rules"])
-        return cls(rules, bool(plain["is_sparse"]), plain["unknown"], tuple(plain["ignored"]))
+        rules = tuple(
+            ColumnRule(**(rule | {name: tuple(rule.get(name, ())) for name in ("categories", "parts", "outputs")}))
+            for rule in plain["rules"]
+        )
+        array_dtype = str(plain.get("array_dtype", ""))
+        return cls(rules, bool(plain["is_sparse"]), plain["unknown"], tuple(plain["ignored"]), array_dtype)
 
 
 def takes_columns_as_they_are(encoding: TableEncoding) -> bool:
@@ -275,43 +310,51 @@ def decide_encoding(
     # In a row each raw column sets one encoded column, and its flag where the value is missing; every number is taken
     # for one that is not zero.
     width = sum(len(rule.output_names) for rule in rules)
-    set_a_row = len(rules) + sum(rule.missing for rule in rules) / statistics.rows
+    set_a_row = sum(rule.entries for rule in rules) + sum(rule.missing for rule in rules) / statistics.rows
     is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(width, set_a_row / width))
     return TableEncoding(tuple(rules), is_sparse, unknown, (*ignored, *names_aside))
 
 
 @dataclass(frozen=True, eq=False)
 class _Encoded:
-    """One raw column after its rule: for each row the encoded column that it sets (-1: none), its value, its flag."""
+    """One raw column after its rule: for each row the encoded column that it sets (-1: none), its value, its flag.
+
+    Of times the values are those of all encoded columns, (n, k).
+    """
 
     column: np.ndarray | int
     values: np.ndarray | float
     missing: np.ndarray | None
 
 
-def _encode(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: int) -> _Encoded:
+def _encode(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: int, told: Differences) -> _Encoded:
     if column_kind(column.type) is None:
         raise TypeError(why_unusable(rule.name, column.type))
     if rule.kind == "category":
-        return _encode_category(rule, column, unknown, first_row)
+        return _encode_category(rule, column, unknown, first_row, told)
     if rule.kind == "code":
-        codes = _encode_category(replace(rule, fill=0.0), column, unknown, first_row).column
+        codes = _encode_category(replace(rule, fill=0.0), column, unknown, first_row, told).column
         return _Encoded(0, np.asarray(codes) + 1.0, None)
-    return _encode_number(rule, column, first_row)
+    if rule.kind in DATE_KINDS:
+        return _encode_times(rule, column, first_row, told)
+    return _encode_number(rule, column, first_row, told)
 
 
-def _encode_category(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: int) -> _Encoded:
+def _encode_category(
+    rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: int, told: Differences
+) -> _Encoded:
     """The number of each row's category; -1, which sets no column, where it is missing or was never seen."""
     names = texts(column)
     missing = np.asarray(names.is_null().to_numpy())
-    _check_missing(rule, missing, first_row)
+    _check_missing(rule, missing, first_row, told)
     places = pc.index_in(names, value_set=pa.array(rule.categories, pa.string()), skip_nulls=True)
     codes = np.asarray(places.fill_null(-1).to_numpy())
     strange = np.flatnonzero((codes < 0) & ~missing)
     kind = column_kind(column.type)
     # Numbers or booleans where none of the categories looks like one: another column, most likely, under this name.
-    was_of_texts = kind in ("number", "boolean") and not any(
-        text in ("true", "false") or reads_as_number(text) for text in rule.categories
+    was_of_texts = kind in ("number", "boolean", *DATE_KINDS) and not any(
+        text in ("true", "false") or reads_as_number(text) or dates_in_texts(pa.array([text])) is not None
+        for text in rule.categories
     )
     if len(strange) and (unknown == "error" or was_of_texts):
         what = "a category that was not there before" if kind == "category" else f"a {kind}, and held texts before"
@@ -319,11 +362,39 @@ def _encode_category(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, fi
             f"column '{rule.name}' is '{names[int(strange[0])]}' in row {first_row + strange[0]}, {what}; known are "
             f"{list(rule.categories[:20])}"
         )
+    if len(strange):
+        example = names[int(strange[0])].as_py()
+        told.add(rule.name, strange, first_row, f"holds categories that were not there, such as {example!r}", "unseen")
     return _Encoded(codes, 1.0, missing if rule.flags_missing else None)
 
 
-def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) -> _Encoded:
+def _encode_times(rule: ColumnRule, column: pa.ChunkedArray, first_row: int, told: Differences) -> _Encoded:
+    """The days and the cycles of a column that held times, or texts of them."""
+    kind, times = column_kind(column.type), column
+    if column.null_count == len(column):
+        times = pa.nulls(len(column), pa.timestamp("us"))
+    elif kind == "category":
+        written = dates_in_texts(texts(column))
+        times = column if written is None else written
+        if written is None:
+            for row, value in enumerate(texts(column)):
+                if value.is_valid and dates_in_texts(pa.array([value])) is None:
+                    raise ValueError(
+                        f"column '{rule.name}' is {value.as_py()!r} in row {first_row + row}, and held {rule.kind}s "
+                        "before; write it as 2026-11-22 or 2026-11-22 17:30, or leave it empty"
+                    )
+    if date_kind(times.type) != rule.kind and times.null_count < len(times):
+        raise TypeError(f"column '{rule.name}' holds {times.type} values, and held {rule.kind}s before")
+    values = days(times)
+    missing = np.isnan(values)
+    _check_missing(rule, missing, first_row, told)
+    return _Encoded(0, encoded_days(values, rule.parts, rule.filling), missing if rule.flags_missing else None)
+
+
+def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int, told: Differences) -> _Encoded:
     """The numbers of a column that held numbers or booleans, filled where they are missing."""
+    if date_kind(column.type) is not None:
+        raise TypeError(f"column '{rule.name}' holds dates or times ({column.type}), and held {rule.kind}s before")
     check_exact(rule.name, column, first_row)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -342,7 +413,7 @@ def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) ->
                 ) from None
         raise
     missing = np.isnan(values)
-    _check_missing(rule, missing, first_row)
+    _check_missing(rule, missing, first_row, told)
     with np.errstate(over="ignore"):
         # A number beyond float32 becomes infinite there, and would be refused by the kernels without its column's name.
         infinite = np.flatnonzero(np.isinf(values.astype(np.float32)))
@@ -358,14 +429,18 @@ def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int) ->
             f"column '{rule.name}' is {values[strange[0]]:g} in row {first_row + strange[0]}, and held booleans "
             "before; expected true or false, or 1 or 0"
         )
-    if rule.fill is not None:
-        values = np.where(missing, rule.fill, values)
+    if rule.filling is not None:
+        values = np.where(missing, rule.filling, values)
     return _Encoded(0, values, missing if rule.flags_missing else None)
 
 
-def _check_missing(rule: ColumnRule, missing: np.ndarray, first_row: int) -> None:
-    """Refuse a missing value where the encoding was learned without any: nothing says what it should become."""
-    if rule.fill is None and missing.any():
+def _check_missing(rule: ColumnRule, missing: np.ndarray, first_row: int, told: Differences) -> None:
+    """Tell of missing values where the encoding was learned without any, or refuse them where nothing fills them."""
+    if rule.fill is None and rule.unforeseen is not None and missing.any():
+        filled = "all of its columns are 0" if rule.kind == "category" else f"filled with {rule.unforeseen:.6g}"
+        what = f"is missing, and never was ({filled})"
+        told.add(rule.name, np.flatnonzero(missing), first_row, what, "missing")
+    if rule.filling is None and missing.any():
         row = first_row + int(np.flatnonzero(missing)[0])
         raise ValueError(
             f"column '{rule.name}' is missing (NaN) in row {row}, and no value of it was missing when the encoding was "
@@ -384,6 +459,8 @@ def _dense_rows(
             # Each row sets one of the one-hot columns; those of missing and unknown categories set none.
             rows = np.flatnonzero(encoded.column >= 0)
             X[rows, start + encoded.column[rows]] = 1.0
+        elif isinstance(encoded.values, np.ndarray) and encoded.values.ndim == 2:
+            X[:, start : start + rule.n_values] = encoded.values
         else:
             X[:, start] = encoded.values
         if encoded.missing is not None:
@@ -396,15 +473,21 @@ def _sparse_rows(
     values: list[_Encoded], rules: tuple[ColumnRule, ...], shape: tuple[int, int], dtype: np.dtype
 ) -> sparse.csr_array:
     """CSR rows: every raw column offers one entry a row, and one for its flag; those that are zero are left out."""
-    n_rows, n_slots = shape[0], len(rules) + sum(rule.flags_missing for rule in rules)
-    # A slot is an entry that a row may have: one a raw column, and one a flag. Their number is the same in all rows.
+    n_rows, n_slots = shape[0], sum(rule.entries + rule.flags_missing for rule in rules)
+    # A slot is an entry that a row may have: one a raw column, several a time, and one a flag. Their number is the same
+    # in all rows.
     columns = np.empty((n_rows, n_slots), np.int32)
     data = np.empty((n_rows, n_slots), dtype)
     start = slot = 0
     for encoded, rule in zip(values, rules, strict=True):
-        columns[:, slot] = start + encoded.column
-        data[:, slot] = np.where(np.asarray(encoded.column) >= 0, encoded.values, 0.0)
-        slot += 1
+        if rule.entries > 1:
+            columns[:, slot : slot + rule.entries] = start + np.arange(rule.entries)
+            data[:, slot : slot + rule.entries] = encoded.values
+        else:
+            columns[:, slot] = start + encoded.column
+            values_there = np.ravel(encoded.values)
+            data[:, slot] = np.where(np.asarray(encoded.column) >= 0, values_there, 0.0)
+        slot += rule.entries
         if encoded.missing is not None:
             columns[:, slot] = start + rule.n_values
             data[:, slot] = encoded.missing

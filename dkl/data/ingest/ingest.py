@@ -66,9 +66,11 @@ def ingest(
     The files are read once. Their rows go to temporary disk while the columns are looked at; then the rules for
     encoding are decided, shown and stored, and the rows are encoded in their final order. Columns of tables: numbers
     stay (float32), booleans become 0 and 1, texts and categories of up to 32 values become one column a value, those
-    of more become codes, of which a fit makes target means; missing values are filled and flagged. Texts that differ in
-    (almost) every row are set aside, with a warning; dates and columns without values are errors that say what to do.
-    Matrices (libsvm, npz) must be finite; npz rows keep their dtype.
+    of more become codes, of which a fit makes target means; missing values are filled and flagged. Dates and times
+    (texts in ISO 8601 too) become days since 1970 and, where the rows cover it twice, cosine and sine of the time of
+    day, the weekday and the day of the year. Texts that differ in (almost) every row are set aside, with a warning;
+    columns without values are errors that say what to do. Matrices (libsvm, npz) must be finite; npz rows keep their
+    dtype.
 
     Parameters
     ----------
@@ -269,9 +271,9 @@ def read_tables(
     names = [rule.name for rule in encoding.rules if rule.kind in ("category", "code")] if encoding else []
     reader = table_reader(files, format)
     probes = probed(files, reader)
-    # dates that were no features, such as the times that rows were held out by
-    ignored = set(encoding.ignored) if encoding else set()
-    unused = {field.name for probe in probes for field in probe.schema if column_kind(field.type) is None} & ignored
+    # Columns that are no features may hold anything.
+    unused = {field.name for probe in probes for field in probe.schema if column_kind(field.type) is None}
+    unused -= {rule.name for rule in encoding.rules} if encoding else unused
     schema = common_schema(probes, drop=unused, as_text=names)
     for table, _ in file_tables(files, reader, schema):
         yield table

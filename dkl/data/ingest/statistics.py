@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkl.data.ingest.columns import ColumnKind, check_exact, check_kinds, column_kind, numbers, plain_type, texts
+from dkl.data.ingest.dates import DATE_KINDS, dates_in_texts
 from dkl.data.ingest.precision import EXACT, EXACT_FLOAT32, NumberSample, why_double
 
 MAX_CATEGORIES = 1_000_000
@@ -27,13 +28,15 @@ class ColumnStatistics:
     Parameters
     ----------
     total, minimum, maximum : float
-        Of the values that are there (numbers and booleans).
+        Of the values that are there (numbers, booleans, and times in days).
     categories : mapping of str to int, or None
         How often each text was seen; None once there were more than `max_categories`, or for numbers.
     infinite : (int, float) or None
         The first row that holds an infinite value, and that value.
     is_whole, fits_float32 : bool
         All numbers are whole (and none is beyond 2**53); float32 holds each of them exactly.
+    dates : ColumnStatistics or None
+        Those of the dates that all texts of the column write in ISO 8601; None where one of them is no date.
     """
 
     name: str
@@ -48,6 +51,7 @@ class ColumnStatistics:
     infinite: tuple[int, float] | None = None
     is_whole: bool = True
     fits_float32: bool = True
+    dates: ColumnStatistics | None = None
 
     @property
     def mean(self) -> float:
@@ -81,7 +85,15 @@ class ColumnStatistics:
             infinite=self.infinite or other.infinite,
             is_whole=self.is_whole and other.is_whole,
             fits_float32=self.fits_float32 and other.fits_float32,
+            dates=self._merged_dates(other),
         )
+
+    def _merged_dates(self, other: ColumnStatistics) -> ColumnStatistics | None:
+        # Texts that are dates here and times there are texts.
+        mine, theirs = self.dates, other.dates
+        if mine is None or theirs is None or len({mine.kind, theirs.kind} - {"empty"}) > 1:
+            return None
+        return mine.merge(theirs)
 
     def _merged_categories(self, other: ColumnStatistics) -> dict[str, int] | None:
         # Too many in one stretch are too many in both: their names were not kept.
@@ -109,9 +121,9 @@ class TableStatistics:
 
     def why_double(self, place: int) -> str:
         """Why column number `place` needs float64, in words; an empty text where float32 holds what matters of it."""
-        column = self.columns[place]
+        column = self.columns[place].dates or self.columns[place]
         # One value in all rows needs no precision: it says nothing that could be learned.
-        if column.kind != "number" or column.fits_float32 or column.minimum == column.maximum:
+        if column.kind not in ("number", *DATE_KINDS) or column.fits_float32 or column.minimum == column.maximum:
             return ""
         return why_double(self.sample.values[:, place], rounds_whole_numbers=column.is_whole)
 
@@ -170,10 +182,20 @@ def _column(
         if len(counted) <= MAX_CATEGORIES:
             labels, counts = (counted.field(key).to_pylist() for key in ("values", "counts"))
             categories = dict(zip(labels, counts, strict=True))
-        return ColumnStatistics(name, "category", len(values), values.null_count, categories=categories)
+        return ColumnStatistics(
+            name,
+            "category",
+            len(values),
+            values.null_count,
+            categories=categories,
+            # Whoever names a column as categorical has names, whatever they look like.
+            dates=None
+            if name in categorical or pa.types.is_dictionary(column.type)
+            else _written_dates(name, values, first_row, rows, sampled),
+        )
     check_exact(name, column, first_row)
     values = numbers(column)
-    statistics = _number(name, "boolean" if kind == "boolean" else "number", values, first_row)
+    statistics = _number(name, "number" if kind is None else kind, values, first_row)
     if kind == "boolean" or plain_type(column.type) == pa.float32() or statistics.missing == statistics.rows:
         return statistics
     sampled[:] = values[rows]
@@ -188,6 +210,16 @@ def _column(
     with np.errstate(over="ignore"):
         fits = (is_whole and largest <= EXACT_FLOAT32) or is_unchanged(lambda part: part.astype(np.float32))
     return replace(statistics, is_whole=is_whole, fits_float32=fits)
+
+
+def _written_dates(
+    name: str, values: pa.ChunkedArray, first_row: int, rows: np.ndarray, sampled: np.ndarray
+) -> ColumnStatistics | None:
+    """The statistics of the dates that all texts write; those of no kind where there is no text at all."""
+    if values.null_count == len(values):
+        return ColumnStatistics(name, "empty", len(values), len(values))
+    written = dates_in_texts(values)
+    return None if written is None else _column(name, written, (), first_row, rows, sampled)
 
 
 def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> ColumnStatistics:

@@ -103,11 +103,11 @@ def common_schema(
             )
     for probe in probes:
         with problems.collected(), located(f"'{probe.file.name}'"):
-            check_kinds(pa.schema([probe.schema.field(name) for name in names]), as_text=texts)
+            check_kinds(pa.schema([probe.schema.field(name) for name in names]))
     fields = []
     for name in names:
         types = [probe.schema.field(name).type for probe in probes]
-        if all(column_kind(dtype) or (name in texts and pa.types.is_temporal(dtype)) for dtype in types):
+        if all(map(column_kind, types)):
             with problems.collected():
                 fields.append((name, _common_type(name, probes, name in texts)))
     if further is None or not fields:
@@ -153,8 +153,8 @@ def _common_type(name: str, probes: list[Probe], as_text: bool) -> pa.DataType:
         elif pa.types.is_floating(common) and pa.types.is_floating(plain):
             common = pa.float64()
         elif not pa.types.is_null(plain):
-            called = {"string": "texts", "bool": "booleans"}
-            here, there = (called.get(str(dtype), "numbers") for dtype in (plain, common))
+            called = {"category": "texts", "boolean": "booleans", "date": "dates", "time": "times of day"}
+            here, there = (called.get(str(column_kind(dtype)), "numbers") for dtype in (plain, common))
             raise TypeError(
                 f"column '{name}' holds {here} in '{probe.file.name}' and {there} in '{where}'; make it one type, or "
                 f"take its values as names: categorical=['{name}']"

@@ -80,6 +80,11 @@ class TargetSummary:
         kind = column_kind(column.type)
         if kind is None:
             raise TypeError(f"target: {why_unusable(self.name, column.type)}")
+        if kind in ("date", "time", "duration"):
+            raise TypeError(
+                f"target '{self.name}' holds dates or times ({column.type}): turn it into numbers, such as the days "
+                f"from a day, or into labels, categorical=['{self.name}']"
+            )
         # Types are those of the whole input, so that this is a type that changes from file to file.
         if self.kind not in ("empty", kind):
             raise TypeError(f"target '{self.name}' holds {self.kind} values up to row {self.rows}, then {kind} values")

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 import dask
 import numpy as np
 
-from dkl.data.frames import encoded_by, is_frame
+from dkl.data.checks import as_rows, check_rows
+from dkl.data.frames import encoded_by, is_frame, is_raw
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import shown_classes
 from dkl.data.row_sources import source_of
 from dkl.data.schema import Schema
+from dkl.data.sources.lazy import is_lazy
 from dkl.data.sources.rows import RowSource
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
@@ -167,7 +169,10 @@ def encoded_like(
 ) -> tuple[RowSource, Schema]:
     """Rows that are no Dataset, encoded as those of a store were, and their schema."""
     schema = version.schema
-    if is_frame(X) and schema.encoding is not None:
+    if schema.encoding is None and not is_frame(X) and not is_lazy(X):
+        # Nothing says what a missing value of these columns is.
+        check_rows(as_rows(X))
+    if is_raw(schema.encoding, X):
         # in double precision, so that the writer sees what the dtype of the store would change
         X = encoded_by(schema.encoding, X, np.dtype(np.float64))
     if y is not None and schema.task is None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from dkl.data.checks import spoken_names
 from dkl.data.frames import is_frame
+from dkl.data.other_frames import as_known_rows
 from dkl.data.schema import Schema
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.choosing import check_one_kind, chosen_rows_together, with_values
@@ -56,6 +57,7 @@ class BesideFeatures:
         self, X: Any, groups: Any = None, times: Any = None, by_group: str | None = None, by_time: str | None = None
     ) -> None:
         check_one_kind(by_group, by_time)
+        X = as_known_rows(X)
         self._by = by_group, by_time
         if is_frame(X):
             groups, times = _first_given(groups, by_group, "group"), _first_given(times, by_time, "time")
@@ -76,6 +78,7 @@ class BesideFeatures:
     @classmethod
     def like(cls, schema: Schema, X: Any, groups: Any, times: Any) -> BesideFeatures:
         """Those of further rows for a store: as given, or the columns of a data frame that have the names there."""
+        X = as_known_rows(X)
         given = {"group": groups, "time": times}
         for role, known in schema.row_columns.items():
             if given[role] is None and is_frame(X) and known.name in X.columns:

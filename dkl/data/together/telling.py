@@ -63,6 +63,9 @@ def suspect(dataset: Dataset) -> tuple[str, HeldBy] | None:
     """A column whose name and values are those of a time or of an id; None for none, or where rows are held by one."""
     if dataset.schema.held_by is not None:
         return None
+    dated = [rule.name for rule in getattr(dataset.encoding, "rules", ()) if rule.kind == "date"]
+    if dated:
+        return dated[0], "time"
     named = [(name, role, place) for name, place in _columns(dataset) if (role := _role_of(name)) is not None]
     if not named:
         return None

@@ -1,0 +1,99 @@
+"""How rows differ from those that an encoding was learned from, where they are answered all the same."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dkl.data.checks import spoken_names
+from dkl.errors import TableDifferenceWarning
+
+
+@dataclass
+class _Found:
+    """What was found in a column: in how many rows, in which row first, and what is to be said of it."""
+
+    rows: int
+    first_row: int
+    sentence: str
+
+
+@dataclass
+class Differences:
+    """What is unlike the rows of fit, counted column by column over all tables of one call, and said once.
+
+    Parameters
+    ----------
+    strict : bool
+        Refuse such rows in place of answering them.
+    option : str
+        What the caller calls `strict`; empty where there is no such choice.
+    """
+
+    strict: bool = False
+    option: str = "strict=True"
+    _rows: int = 0
+    _columns: dict[tuple[str, str], _Found] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._columns or self._names)
+
+    def see(self, rows: int) -> None:
+        """Count the rows of a further table."""
+        self._rows += rows
+
+    def add(self, name: str, rows: np.ndarray, first_row: int, sentence: str, kind: str) -> None:
+        """Take the rows of a table, by their positions, in which a column is unlike what it was."""
+        if not len(rows):
+            return
+        known = self._columns.get((name, kind))
+        if known is None:
+            self._columns[name, kind] = _Found(len(rows), first_row + int(rows[0]), sentence)
+        else:
+            known.rows += len(rows)
+
+    def add_names(self, known: Sequence[str], given: Sequence[str], ignored: Sequence[str]) -> None:
+        """Take the names of the columns of a table, which has those that are known."""
+        expected, beside = set(known), set(ignored)
+        further = [name for name in given if name not in expected and name not in beside]
+        if further:
+            self._names["further"] = f"further columns are left out: {spoken_names(sorted(further))}"
+        if [name for name in given if name in expected] != list(known):
+            self._names["order"] = "the columns come in another order, and are taken by their names"
+
+    def lines(self) -> list[str]:
+        """A sentence for each thing that was found, with its count."""
+        counted = [
+            f"column '{name}' {found.sentence}: {found.rows} of {self._rows} rows, the first is row {found.first_row}"
+            for (name, _), found in self._columns.items()
+        ]
+        return [*counted, *self._names.values()]
+
+    def say(self) -> None:
+        """Warn of what was found, in one warning, or refuse it.
+
+        Raises
+        ------
+        ValueError
+            With `strict`.
+        """
+        if not self:
+            return
+        if self.strict:
+            raise ValueError("\n".join([f"rows are unlike those of fit, which {self.option} refuses:", *self.lines()]))
+        refuses = f" ({self.option} refuses them)" if self.option else ""
+        text = f"rows are unlike those of fit, and are taken all the same{refuses}:"
+        warnings.warn("\n".join([text, *self.lines()]), TableDifferenceWarning, stacklevel=_users_level())
+
+
+def _users_level() -> int:
+    """The stack level of the caller's own code, for a warning of the function that calls this one."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "dkl":
+        level, frame = level + 1, frame.f_back
+    return level

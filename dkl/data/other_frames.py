@@ -1,0 +1,104 @@
+"""Tables of other libraries (Polars, Arrow, DuckDB, whatever narwhals knows) as pandas frames of Arrow columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import numpy as np
+from scipy import sparse
+
+from dkl.data.given import GivenRows
+
+
+def as_known_rows(X: GivenRows) -> Any:
+    """Rows in a form that dkl knows: a table of another library as a pandas frame, anything else as it is.
+
+    Columns keep their Arrow memory, and with it their types: whole numbers with missing values, decimals, dates. A lazy
+    table is collected, and a reader of record batches is read to its end.
+
+    Parameters
+    ----------
+    X : array, scipy sparse matrix, data frame, Dask collection, Dataset, or a table of another library
+    """
+    if isinstance(X, np.ndarray | list | tuple) or sparse.issparse(X) or dask.is_dask_collection(X):
+        return X
+    library = type(X).__module__.partition(".")[0]
+    if library in ("pandas", "dkl"):
+        return X
+    table = _arrow_table(X)
+    return X if table is None else _as_pandas(table)
+
+
+def is_other_table(X: object) -> bool:
+    """Whether `as_known_rows` makes a pandas frame of it, judged without reading rows."""
+    if isinstance(X, np.ndarray | list | tuple | str) or sparse.issparse(X) or dask.is_dask_collection(X):
+        return False
+    has_stream = hasattr(X, "__arrow_c_stream__") or hasattr(X, "__arrow_c_array__")
+    return (has_stream or _is_known_to_narwhals(X)) and not _is_one_column(X)
+
+
+def _is_known_to_narwhals(X: object) -> bool:
+    # Tables name their columns; what does not is not worth the import.
+    if not hasattr(type(X), "columns"):
+        return False
+    import narwhals
+
+    return isinstance(narwhals.from_native(X, pass_through=True), narwhals.DataFrame | narwhals.LazyFrame)
+
+
+def _is_one_column(X: object) -> bool:
+    """Whether it is a column (a series, an Arrow array) rather than a table."""
+    # Asked of the class: a lazy frame would look its columns up.
+    kind = type(X)
+    return not hasattr(kind, "columns") and (hasattr(kind, "dtype") or hasattr(kind, "type"))
+
+
+def _arrow_table(X: Any) -> Any:
+    """The table as one of Arrow; None where it is no table."""
+    if not is_other_table(X):
+        return None
+    import pyarrow as pa
+
+    if hasattr(X, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(X).read_all()
+    if hasattr(X, "__arrow_c_array__"):
+        return pa.Table.from_batches([pa.record_batch(X)])
+    import narwhals
+
+    known = narwhals.from_native(X)
+    return (known.collect() if isinstance(known, narwhals.LazyFrame) else known).to_arrow()
+
+
+def _as_pandas(table: Any) -> Any:
+    """An Arrow table as a pandas frame that holds the same columns."""
+    import pandas as pd
+    import pyarrow as pa
+
+    def stored(dtype: Any) -> Any:
+        """pandas' type for a column; None leaves it to Arrow, which makes categories of dictionaries."""
+        plain = pa.types.is_dictionary(dtype) or pa.types.is_null(dtype)
+        return None if plain else pd.ArrowDtype(dtype)
+
+    return _with_plain_texts(table).to_pandas(types_mapper=stored)
+
+
+def _with_plain_texts(table: Any) -> Any:
+    """The table with texts as texts, whether they came as views or as a dictionary."""
+    import pyarrow as pa
+
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        values = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        is_text = any(test(values) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+        columns[name] = pa.chunked_array(map(_plain_texts, column.chunks), pa.large_string()) if is_text else column
+    return pa.table(columns)
+
+
+def _plain_texts(chunk: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(chunk.type):
+        # Arrow cannot look up views.
+        return chunk.dictionary.cast(pa.large_string()).take(chunk.indices)
+    return chunk.cast(pa.large_string())

@@ -1,0 +1,146 @@
+"""Dates and times in tables: days and cycles against their definitions, whatever type or text they come in."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dkl
+from dkl.data.ingest.encoding import TableEncoding, learn_encoding
+
+CYCLES = ("hour", "weekday", "yearday")
+
+
+def encoded_by_definition(moment: datetime.datetime) -> list[float]:
+    """Days since 1970, and cosine and sine of the time of day, of the weekday and of the day of the year."""
+    since = moment - datetime.datetime(1970, 1, 1)
+    midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+    turns = [
+        (moment - midnight) / datetime.timedelta(days=1),
+        moment.weekday() / 7,
+        (moment.timetuple().tm_yday - 1) / 365.25,
+    ]
+    circles = [function(2 * math.pi * turn) for turn in turns for function in (math.cos, math.sin)]
+    return [since / datetime.timedelta(days=1), *circles]
+
+
+def test_a_date_becomes_days_and_points_on_circles_as_defined():
+    moments = pd.date_range("1967-11-02 03:15", "2024-03-01", periods=200).floor("s")
+    encoding = learn_encoding([pd.DataFrame({"d": moments})])
+    assert encoding.column_names == ["d.days"] + [f"d.{c}.{f}" for c in CYCLES for f in ("cos", "sin")]
+    expected = [encoded_by_definition(moment.to_pydatetime()) for moment in moments]
+    np.testing.assert_allclose(
+        encoding.transform(pd.DataFrame({"d": moments}), dtype=np.dtype(float)), expected, atol=1e-9
+    )
+    assert encoding.passthrough.tolist() == [False] + [True] * 6
+    assert "date as days since 1970-01-01, and cosine and sine of time of day, weekday, day of the year" in (
+        encoding.describe()
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "step", "cycles"),
+    [
+        ("2026-01-01", "2026-01-10", "D", ()),
+        ("2026-01-01", "2026-01-02", "h", ()),
+        ("2026-01-01", "2026-01-04", "h", ("hour",)),
+        ("2026-01-01", "2026-01-15", "D", ("weekday",)),
+        ("2024-01-01", "2025-12-30", "D", ("weekday",)),
+        ("2024-01-01", "2026-01-02", "D", ("weekday", "yearday")),
+    ],
+)
+def test_a_cycle_is_kept_where_the_rows_cover_it_twice(first, last, step, cycles):
+    (rule,) = learn_encoding([pd.DataFrame({"d": pd.date_range(first, last, freq=step)})]).rules
+    assert rule.parts == ("days", *cycles)
+
+
+def forms() -> dict[str, object]:
+    """The same days as columns of every kind."""
+    days = pd.date_range("2025-12-20", periods=40)
+    return {
+        "datetime64": days,
+        "dates": [day.date() for day in days],
+        "texts": days.strftime("%Y-%m-%d"),
+        "texts with times": days.strftime("%Y-%m-%dT%H:%M:%S"),
+        "seconds": days.astype("M8[s]"),
+        "local": days.tz_localize("Europe/Berlin"),
+        "periods": days.to_period("D"),
+        "arrow": pd.Series(pa.array(days.to_pydatetime(), pa.date32()), dtype=pd.ArrowDtype(pa.date32())),
+    }
+
+
+@pytest.mark.parametrize("name", forms())
+def test_dates_are_the_same_in_every_type_and_text(name):
+    expected = learn_encoding([pd.DataFrame({"d": forms()["datetime64"]})])
+    frame = pd.DataFrame({"d": forms()[name]})
+    encoding = learn_encoding([frame[:7], frame[7:]])
+    assert encoding == expected
+    np.testing.assert_array_equal(expected.transform(frame), expected.transform(pd.DataFrame({"d": forms()["dates"]})))
+
+
+def test_times_of_day_and_lengths_of_time_have_one_part_each():
+    frame = pd.DataFrame({"at": ["06:00", "18:30:00", None], "took": pd.to_timedelta([36, 12, 24], "h")})
+    encoding = learn_encoding([frame])
+    assert encoding.column_names == ["at.hour.cos", "at.hour.sin", "at=<missing>", "took.days"]
+    half_past_six = 2 * math.pi * 18.5 / 24
+    expected = [
+        [0, 1, 0, 1.5],
+        [math.cos(half_past_six), math.sin(half_past_six), 0, 0.5],
+        [0, 0, 1, 1.0],
+    ]
+    np.testing.assert_allclose(encoding.transform(frame), expected, atol=1e-6)
+
+
+def test_a_missing_date_has_the_mean_of_the_days_and_no_weekday():
+    frame = pd.DataFrame({"d": [*pd.date_range("2026-01-01", periods=20), pd.NaT]})
+    encoding = learn_encoding([frame])
+    mean = (pd.Timestamp("2026-01-01") - pd.Timestamp(0)).days + 9.5
+    np.testing.assert_array_equal(encoding.transform(frame)[-1], np.array([mean, 0, 0, 1], np.float32))
+    np.testing.assert_array_equal(
+        replace(encoding, is_sparse=True).transform(frame).toarray(), encoding.transform(frame)
+    )
+
+
+def test_rules_of_dates_are_kept_as_json():
+    encoding = learn_encoding([pd.DataFrame({"d": pd.date_range("2020-01-01", periods=900), "x": 1.5})])
+    assert TableEncoding.from_json(json.loads(json.dumps(encoding.to_json()))) == encoding
+    assert "parts" not in encoding.to_json()["rules"][1]
+
+
+@pytest.mark.parametrize("texts", [["2026-01-01", "later"], ["2026-02-30", "2026-01-01"], ["01.02.2026", "02.02.2026"]])
+def test_texts_that_are_no_dates_stay_categories(texts):
+    (rule,) = learn_encoding([pd.DataFrame({"d": texts * 3})]).rules
+    assert rule.kind == "category"
+
+
+def test_dates_can_be_insisted_on_as_names():
+    (rule,) = learn_encoding([pd.DataFrame({"d": ["2026-01-01", "2026-02-01"]})], categorical=["d"]).rules
+    assert rule.kind == "category"
+
+
+def test_frames_files_and_stores_give_the_same_model(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=300), "at": pd.date_range("2024-01-01", periods=300, freq="7h")})
+    frame["y"] = frame["x"] + np.cos(2 * np.pi * frame["at"].dt.dayofweek / 7) + 0.5
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    frame.to_parquet(tmp_path / "rows.parquet")
+    X, y = frame[["x", "at"]], frame["y"].to_numpy()
+    machine = dkl.KernelRegressor(dkl.RandomFeatures(n_features=40, random_state=0), random_state=0)
+    expected = machine.fit(X, y).predict(X)
+    assert machine.score(X, y) > 0.5
+    machine.save(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(dkl.load_model(tmp_path / "model.zarr").predict(X), expected)
+    np.testing.assert_allclose(machine.predictor().predict(X.iloc[3]), expected[3], rtol=1e-3)
+    for suffix in ("csv", "parquet"):
+        ds = dkl.ingest(tmp_path / f"rows.{suffix}", tmp_path / f"{suffix}.zarr", target="y", shuffle=False)
+        np.testing.assert_array_equal(machine.fit(ds).predict(X), expected)
+    for export in (machine.to_onnx, machine.to_sklearn):
+        with pytest.raises(TypeError, match=r"columns \['at'\] hold dates"):
+            export()
