@@ -226,7 +226,7 @@ def test_after_an_append_a_fit_equals_a_fresh_one(tmp_path):
     frame, y = table(1500), targets("two", 1500)
     store = dkl.create_dataset(tmp_path / "rows.zarr", frame[:1000], y[:1000], rows_a_block=500)
     appended = store.append(frame[1000:], y[1000:])
-    fresh = dkl.create_dataset(tmp_path / "fresh.zarr", appended)
+    fresh = dkl.create_dataset(tmp_path / "fresh.zarr", appended, rows_a_block=500)
     ours, theirs = (machine().fit(rows).decision_function(frame) for rows in (appended, fresh))
     np.testing.assert_array_equal(ours, theirs)
 
