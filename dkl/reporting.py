@@ -205,7 +205,10 @@ class _Page:
         if features is not model:
             facts["features"] = type(features).__name__
         feature_map = model.feature_map_
-        facts |= {"columns of the map": feature_map.n_features, "family": repr(features.family_)}
+        facts["columns of the map"] = feature_map.n_features
+        # Steps are found, not drawn from a family.
+        if hasattr(features, "family_"):
+            facts["family"] = repr(features.family_)
         facts |= {"scaling": "none" if feature_map.scaler is None else feature_map.scaler.kind}
         facts["seeds"] = {"features": int(features.seed_), "model": int(model.seed_)}
         endings = {"ended": getattr(features, "message_", "")}

@@ -132,7 +132,7 @@ def test_a_plan_of_no_learner_says_what_one_is(learner: Any) -> None:
         plan(learner, np.ones((9, 2)), np.arange(9))
 
 
-@pytest.mark.parametrize("learner", [AlignedFeatures(), TunedClassifier(), KernelRegressor()], ids=str)
+@pytest.mark.parametrize("learner", [AlignedFeatures(), TunedClassifier(), KernelRegressor("aligned")], ids=str)
 def test_a_plan_of_what_learns_from_targets_needs_them(learner: Any) -> None:
     with pytest.raises(ValueError, match=f"{type(learner).__name__} requires y to be passed"):
         plan(learner, np.ones((9, 2)))

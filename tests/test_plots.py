@@ -263,6 +263,23 @@ def test_every_picture_draws_into_a_figure_of_its_own_and_into_given_axes(
         pyplot.close("all")
 
 
+@pytest.mark.parametrize("kind", [dkl.StepFeatures, dkl.NystromFeatures])
+def test_steps_and_kernels_at_landmarks_are_drawn_or_refused_by_name(kind: Any, rows: Any) -> None:
+    features = kind(n_features=20, random_state=0)
+    model = dkl.KernelClassifier(features, loss="squared_hinge", solver="newton", alpha=1e-3, progress=False).fit(*rows)
+    assert DecisionDisplay.from_estimator(model, *rows, resolution=21).plot().axes_
+    assert WeightedRowsDisplay.from_estimator(model, *rows).plot().axes_
+    for call in (LandscapeDisplay.from_estimator, dkl.plots.KernelDisplay.from_estimator):
+        with pytest.raises(TypeError, match=f"{model.feature_map_.activation!r}; a landscape|no spectral density"):
+            call(model, *(rows if call == LandscapeDisplay.from_estimator else ()))
+    if kind is dkl.StepFeatures:
+        assert EffectsDisplay.from_estimator(model, rows[0], n_effects=3).plot().axes_
+        assert HistoryDisplay.from_estimator(model).plot().axes_
+    else:
+        with pytest.raises(TypeError, match="NystromFeatures learns in one pass and keeps no history_"):
+            HistoryDisplay.from_estimator(model)
+
+
 def test_three_classes_have_a_decision_too(tmp_path: Any) -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(90, 2))

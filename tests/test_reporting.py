@@ -82,6 +82,14 @@ def test_bounds_are_those_of_the_features() -> None:
     assert [one["says"] for one in bounds.values()] == [repr(one) for one in learner.bounds_]
 
 
+@pytest.mark.parametrize("features", [dkl.StepFeatures(n_features=8), dkl.NystromFeatures(n_features=8)], ids=repr)
+def test_features_of_every_kind_have_a_page(features: Any) -> None:
+    model = dkl.KernelClassifier(features, loss="squared_hinge", solver="newton", random_state=0).fit(*rows())
+    facts = dkl.report(model).facts["model"]
+    assert facts["features"] == type(features).__name__
+    assert facts.get("family", "none").startswith(("none", "Matern(nu=0.5"))
+
+
 def test_two_people_get_one_hash_for_one_fit_and_another_for_any_change(fitted: Any) -> None:
     folder, stored, model, _ = fitted
     page = dkl.report(model)

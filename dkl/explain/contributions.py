@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import sparse
 
 from dkl.data.dataset import Dataset
 from dkl.explain.column_groups import Columns, Groups, columns_of
 from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
+from dkl.explain.step_factors import StepFactors
 from dkl.explain.sums import ColumnWaves
 from dkl.explain.wave_pass import (
     ROWS,
@@ -24,7 +26,7 @@ from dkl.explain.wave_pass import (
     wave_record,
 )
 from dkl.kernels.scale import scale_rows
-from dkl.kernels.shapley import wave_contributions
+from dkl.kernels.shapley import product_contributions, wave_contributions
 from dkl.kernels.slopes import linear_slopes
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
@@ -63,6 +65,8 @@ class Contributions:
         Encoded, unscaled.
     outputs : tuple of str
         Names of the K outputs where there are several.
+    standard_errors : ndarray of shape (n, G, K) or None
+        Of values that are means over draws; None where values are exact.
     """
 
     columns: Columns
@@ -70,6 +74,7 @@ class Contributions:
     base: np.ndarray
     rows: Rows
     outputs: tuple[str, ...] = ()
+    standard_errors: np.ndarray | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -105,6 +110,8 @@ class Contributions:
             strengths = np.abs(self.values[0]).max(axis=1)
             for g in np.argsort(-strengths, kind="stable")[:20]:
                 lines.append(f"  {self.label(0, g):<32} {_shown(self.values[0, g])}")
+                if self.standard_errors is not None:
+                    lines[-1] += f" (standard error {self.standard_errors[0, g].max():.1g})"
             lines.append(f"  {'prediction':<32} {_shown(self.predictions[0])}")
         return "\n".join(lines) + ">"
 
@@ -125,9 +132,10 @@ def contributions(
 
     A column that is left out is averaged over its own distribution in the background. Contributions sum to the
     prediction less the mean prediction. For sums of waves (Fourier features, landmarks) they are exact: all that is
-    needed of the background is the mean of exp(i w x_c), which takes one pass. For linear features they are the
-    coefficient times the distance from the mean. Other features are walked through 200 rows drawn from the background,
-    column by column in random order: unbiased, and the sum is kept.
+    needed of the background is the mean of exp(i w x_c), which takes one pass. So are those of products of steps and
+    hinges, of the mean of each single column's factor. For linear features they are the coefficient times the distance
+    from the mean. Other features are walked through 200 rows drawn from the background, column by column in random
+    order: unbiased, the sum is kept, and `standard_errors` says how far values may be from the exact ones.
 
     Parameters
     ----------
@@ -207,15 +215,18 @@ class Background:
         # The rows to be explained are held in memory, since what is said of them is several times as large.
         X = dataset.X.compute()
         tiles = [X[part] for part in spans(X.shape[0], self._tile_rows())]
-        values = Crew().map(lambda tile: self._contributions(dense(tile)), tiles)
-        return Contributions(self.columns, np.concatenate(values), self.base, X, self.outputs)
+        found = Crew().map(lambda tile: self._contributions(dense(tile)), tiles)
+        values = np.concatenate([values for values, _ in found])
+        errors = [errors for _, errors in found if errors is not None]
+        known = np.concatenate(errors) if errors else None
+        return Contributions(self.columns, values, self.base, X, self.outputs, known)
 
     def _tile_rows(self) -> int:
         """Rows that one core explains at a time."""
         return 16
 
-    def _contributions(self, rows: np.ndarray) -> np.ndarray:
-        """What each column adds to the decision values of dense rows (n, d): (n, G, K)."""
+    def _contributions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """What each column adds to the decision values of dense rows (n, d): (n, G, K), and their standard errors."""
         raise TypeError(f"{type(self).__name__} does not say what columns contribute")
 
 
@@ -252,6 +263,8 @@ def background_of(
     dataset, reading = rows_to_explain(model, X, sample_weight), RowsToExplain(progress, memory_limit, device_of(model))
     (result,) = reading.run(dataset, *background_records(scorer, columns))
     a, outputs = wave_amplitudes(scorer), output_labels(model)
+    if (steps := StepFactors.of(scorer, columns)) is not None:
+        return _Products(columns, outputs, steps, steps.means(result), scorer.intercept)
     if a is not None:
         return _Waves(columns, outputs, _parts(scorer, columns), wave_means(result), a, scorer.intercept)
     if scorer.feature_map.activation == "identity":
@@ -263,6 +276,8 @@ def background_records(scorer: Scorer, columns: Columns) -> tuple[Record, ...]:
     """What the pass of `background_of` computes."""
     if wave_amplitudes(scorer) is not None:
         return (wave_record(_parts(scorer, columns), scorer.dtype),)
+    if (steps := StepFactors.of(scorer, columns)) is not None:
+        return (steps.record(),)
     if scorer.feature_map.activation == "identity":
         return (column_record(scorer.feature_map.scaler, scorer.feature_map.n_columns),)
     return (ROWS,)
@@ -281,10 +296,37 @@ class _Linear(Background):
         self.scaler, self.mean = scorer.feature_map.scaler, mean
         super().__init__(columns, mean @ self.slopes + scorer.intercept, outputs)
 
-    def _contributions(self, rows: np.ndarray) -> np.ndarray:
+    def _contributions(self, rows: np.ndarray) -> tuple[np.ndarray, None]:
         # The Shapley values of a linear function: coefficient times the distance from the mean.
         away = scale_rows(rows, self.scaler, "float64") - self.mean
-        return np.stack([self.columns.folded(row[:, None] * self.slopes) for row in away])
+        return np.stack([self.columns.folded(row[:, None] * self.slopes) for row in away]), None
+
+
+class _Products(Background):
+    """The mean of each single column's factor in a model on steps."""
+
+    def __init__(
+        self, columns: Columns, outputs: tuple[str, ...], steps: StepFactors, means: np.ndarray, intercept: np.ndarray
+    ) -> None:
+        self.steps, self.means, (m, K) = steps, means, steps.coef.shape
+        # From the shares of the factors in each place of the atoms to each output of the columns that they are of.
+        self.folds = []
+        for numbers in steps.index.T:
+            own = np.flatnonzero(numbers >= 0)
+            places = np.repeat(own, K), (steps.columns[numbers[own], None] * K + np.arange(K)).ravel()
+            self.folds.append(sparse.csr_array((steps.coef[own].ravel(), places), shape=(m, len(columns) * K)))
+        # Columns are independent in the background, so that the mean of a product is the product of the means.
+        super().__init__(columns, means[steps.index].prod(axis=1) @ steps.coef + intercept, outputs)
+
+    def _tile_rows(self) -> int:
+        # Factors, their shares and what the formula of these takes beside them.
+        return max(1, TILE_BYTES // (8 * 5 * self.steps.index.size))
+
+    def _contributions(self, rows: np.ndarray) -> tuple[np.ndarray, None]:
+        index = self.steps.index
+        shares = product_contributions(self.steps.values(rows)[:, index], self.means[index])
+        folded = sum(shares[:, :, place] @ fold for place, fold in enumerate(self.folds))
+        return folded.reshape(len(rows), len(self.columns), -1), None
 
 
 class _Waves(Background):
@@ -311,7 +353,7 @@ class _Waves(Background):
     def _tile_rows(self) -> int:
         return max(1, TILE_BYTES // (8 * len(self.columns) * _FREQUENCIES))
 
-    def _contributions(self, rows: np.ndarray) -> np.ndarray:
+    def _contributions(self, rows: np.ndarray) -> tuple[np.ndarray, None]:
         """With more nodes of the integral until the contributions sum up, or it is exact."""
         # So many nodes integrate a polynomial of degree G - 1 exactly, but waves that vary slowly need far fewer.
         enough = max(1, -(-len(self.columns) // 2))
@@ -320,7 +362,7 @@ class _Waves(Background):
             values, waves = self._integrated(rows, n_nodes)
             missing = np.abs(values.sum(axis=1) - (self._sum(waves) - self.base))
             if n_nodes == enough or (missing <= allowed).all():
-                return values
+                return values, None
             n_nodes = min(2 * n_nodes, enough)
 
     def _integrated(self, rows: np.ndarray, n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -355,12 +397,17 @@ class _Draws(Background):
         self.orders = np.concatenate([orders, orders[:, ::-1]])
         super().__init__(columns, scorer(self.draws).mean(axis=0), outputs)
 
-    def _contributions(self, rows: np.ndarray) -> np.ndarray:
-        return np.stack([self._walked(row) for row in rows])
+    def _contributions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, errors = zip(*(self._walked(row) for row in rows), strict=True)
+        return np.stack(values), np.stack(errors)
 
-    def _walked(self, row: np.ndarray) -> np.ndarray:
-        """The contributions (G, K) to one row: from every draw, its columns become those of the row, one by one."""
+    def _walked(self, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The contributions (G, K) to one row, and their standard errors.
+
+        From every draw, its columns become those of the row, one by one.
+        """
         values, current = np.zeros((len(self.columns), len(self.base))), self.draws.copy()
+        changes = np.empty((len(current), *values.shape))
         before = self.scorer(current)
         for of_draws in self.orders.T:
             # Every draw takes its own next column, so that all draws are predicted at once.
@@ -368,8 +415,11 @@ class _Draws(Background):
                 current[draw, self.columns.members[g]] = row[self.columns.members[g]]
             after = self.scorer(current)
             np.add.at(values, of_draws, (after - before) / len(current))
+            changes[np.arange(len(current)), of_draws] = after - before
             before = after
-        return values
+        # A draw and the one whose order is the reverse depend on each other; the means of such pairs are independent.
+        pairs = (changes[: len(changes) // 2] + changes[len(changes) // 2 :]) / 2.0
+        return values, pairs.std(axis=0, ddof=1) / np.sqrt(len(pairs))
 
 
 def _shown(values: np.ndarray) -> str:

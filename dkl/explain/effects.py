@@ -1,4 +1,4 @@
-"""Effects: what a model on sparse frequencies says of single columns, and of few together."""
+"""Effects: what a model on sparse frequencies or on steps says of single columns, and of few together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from scipy import sparse
 
 from dkl.explain.column_groups import Columns, Groups, columns_of
 from dkl.explain.model import model_of, rows_to_explain, wave_amplitudes
-from dkl.explain.sums import ColumnWaves
+from dkl.explain.step_factors import ColumnSteps, StepFactors
+from dkl.explain.sums import ColumnWaves, unit_waves
 from dkl.explain.wave_pass import dense, part_of
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
@@ -31,9 +32,9 @@ _TILE = 1_024
 class Effect:
     """The part of a model that depends on a few columns alone: a main effect, or an interaction.
 
-    ``f_T(x) = Re sum_j a_j prod_{c in T} (exp(i w_jc . x_c) - psi_c(w_jc))`` with psi_c(w) the mean of exp(i w . x_c)
-    over the rows: of mean zero in each of its columns, so that an interaction holds no main effect. x_c is a number, or
-    all encoded columns of a category.
+    ``f_T(x) = Re sum_j a_j prod_{c in T} (e_jc(x_c) - psi_jc)`` with e_jc(x_c) the wave exp(i w_jc . x_c), or an atom's
+    steps and hinges of column c, and psi_jc its mean over the rows: of mean zero in each of its columns, so that an
+    interaction holds no main effect. x_c is a number, or all encoded columns of a category.
 
     Parameters
     ----------
@@ -43,11 +44,11 @@ class Effect:
         Of the columns.
     strength : float
         Standard deviation over the rows, in units of the decision values (of the targets for numbers).
-    waves : tuple of ColumnWaves
-        exp(i w . x_c) for each of the columns, m frequencies each.
-    means : ndarray of shape (m, |T|), complex
+    factors : tuple of ColumnWaves or ColumnSteps
+        e for each of the columns, m functions each.
+    means : ndarray of shape (m, |T|), complex; of steps float64
         psi.
-    coefficients : ndarray of shape (m, K), complex
+    coefficients : ndarray of shape (m, K), complex; of steps float64
         a.
 
     Examples
@@ -67,7 +68,7 @@ class Effect:
     columns: tuple[int, ...]
     names: tuple[str, ...]
     strength: float
-    waves: tuple[ColumnWaves, ...]
+    factors: tuple[ColumnWaves | ColumnSteps, ...]
     means: np.ndarray
     coefficients: np.ndarray
 
@@ -83,14 +84,14 @@ class Effect:
         out = np.empty((len(rows[0]), self.coefficients.shape[1]))
         for tile in spans(len(out), _TILE):
             product = np.ones(1)
-            for part, psi, own in zip(self.waves, self.means.T, rows, strict=True):
-                product = product * (_unit_waves(part.angles(own[tile])) - psi)
+            for part, psi, own in zip(self.factors, self.means.T, rows, strict=True):
+                product = product * (part.values(own[tile]) - psi)
             out[tile] = (product @ self.coefficients).real
         return out.reshape(*shape, -1)
 
     def _encoded(self, position: int, values: object) -> np.ndarray:
         """Values of one of its columns, of shape (..., k): a number gets an axis of length 1."""
-        value, width = np.asarray(values, dtype=np.float64), len(self.waves[position].columns)
+        value, width = np.asarray(values, dtype=np.float64), len(self.factors[position].columns)
         if width > 1 and value.shape[-1:] != (width,):
             raise ValueError(
                 f"{self.names[position]!r} is encoded as {width} columns; give its values as an array of shape "
@@ -99,7 +100,7 @@ class Effect:
         return value if width > 1 else value[..., None]
 
     def __repr__(self) -> str:
-        return f"<effect of {' x '.join(self.names)}: strength {self.strength:.3g}, {len(self.means)} frequencies>"
+        return f"<effect of {' x '.join(self.names)}: strength {self.strength:.3g}, {len(self.means)} terms>"
 
 
 def effects(
@@ -112,13 +113,14 @@ def effects(
 ) -> list[Effect]:
     """The effects of a fitted machine, strongest first.
 
-    A model on sparse frequencies is a sum of functions of few columns. It is taken apart by the functional analysis of
-    variance under the product of the columns' own distributions, which for Fourier features is a formula, not a fit.
+    A model on sparse frequencies, or on products of steps, is a sum of functions of few columns. It is taken apart by
+    the functional analysis of variance under the product of the columns' own distributions, which is a formula here,
+    not a fit: what a pair does is told apart from what its columns do alone.
 
     Parameters
     ----------
     model : fitted KernelClassifier, KernelRegressor, TunedClassifier or TunedRegressor
-        On Fourier features; frequencies on more than `most_columns` columns belong to no effect.
+        On Fourier features or steps; frequencies and atoms on more than `most_columns` columns belong to no effect.
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         The rows whose means are taken; at most 5,000 are used.
     most_columns : int
@@ -135,13 +137,14 @@ def effects(
     NotFittedError
         If the model is not fitted.
     TypeError
-        If its features are not Fourier features.
+        If its features are neither Fourier features nor steps.
     ValueError
         As `dkl.explain.importance`.
 
     References
     ----------
-    Hoeffding 1948; Bullins, Zhang & Zhang 2018 for the features.
+    Hoeffding 1948; Bullins, Zhang & Zhang 2018 for the features; Lengerich et al. 2020, "Purifying interaction
+    effects with the functional ANOVA", for models of thresholds.
 
     Examples
     --------
@@ -155,22 +158,47 @@ def effects(
     [('column 0',)]
     """
     scorer = model_of(model)
-    feature_map, a = scorer.feature_map, wave_amplitudes(scorer)
-    if a is None:
-        raise TypeError(
-            f"the features are {feature_map.activation!r}; effects are read off Fourier features, such as those of "
-            "MarginFeatures"
-        )
     known = columns_of(model, names, groups)
-    sample = dense(rows_to_explain(model, X).thin(MOST_ROWS, 0).X.compute())
-    rows = scale_rows(sample, feature_map.scaler, "float64")
-    own = [rows[:, members] for members in known.members]
+    a, steps = wave_amplitudes(scorer), StepFactors.of(scorer, known)
+    if a is None and steps is None:
+        raise TypeError(
+            f"the features are {scorer.feature_map.activation!r}; effects are read off Fourier features and steps, as "
+            "of MarginFeatures and StepFeatures; dkl.explain.partial_dependence takes models on all features"
+        )
+    rows = dense(rows_to_explain(model, X).thin(MOST_ROWS, 0).X.compute())
     # Products of small matrices: several threads of BLAS would wait for each other most of the time.
     with one_blas_thread():
-        by_columns = _groups_of(feature_map, a, known, own, most_columns)
-        strengths = _strengths(by_columns, own)
+        found = [] if steps is None else _step_effects(steps, known, rows, most_columns)
+        if a is not None:
+            found = _wave_effects(scorer.feature_map, a, known, rows, most_columns)
+    return sorted(found, key=lambda effect: -effect.strength)
+
+
+def _step_effects(steps: StepFactors, known: Columns, rows: np.ndarray, most_columns: int) -> list[Effect]:
+    """The effects of a model on steps, by the factors of its columns at dense rows (n, d)."""
+    factors = steps.values(rows)
+    means = factors.mean(axis=0)
+    centred, every = factors - means, []
+    for columns, (numbers, coefficients) in steps.terms(means, most_columns).items():
+        values = np.zeros((len(rows), coefficients.shape[1]))
+        for tile in spans(len(rows), _TILE):
+            values[tile] = centred[tile][:, numbers].prod(axis=2) @ coefficients
+        strength = float(np.sqrt(values.var(axis=0).sum()))
+        parts = tuple(steps.of_column(own, known.members[c]) for c, own in zip(columns, numbers.T, strict=True))
+        of_columns = tuple(known.names[c] for c in columns)
+        every.append(Effect(columns, of_columns, strength, parts, means[numbers], coefficients))
+    return every
+
+
+def _wave_effects(
+    feature_map: FeatureMap, a: np.ndarray, known: Columns, sample: np.ndarray, most_columns: int
+) -> list[Effect]:
+    """The effects of a model on waves, by the waves of its columns at dense rows (n, d)."""
+    rows = scale_rows(sample, feature_map.scaler, "float64")
+    own = [rows[:, members] for members in known.members]
+    by_columns = _groups_of(feature_map, a, known, own, most_columns)
     every = []
-    for columns in sorted(strengths, key=lambda columns: -strengths[columns]):
+    for columns, strength in _strengths(by_columns, own).items():
         # f_T gets a part of every frequency that moves in all columns of T, also of those that move in further ones:
         # their waves in these are replaced by the means.
         parts = [group for group in by_columns if group.holds(columns)]
@@ -180,7 +208,7 @@ def effects(
         )
         waves = tuple(part_of(feature_map, known.members[c], frequencies) for c in columns)
         of_columns = tuple(known.names[c] for c in columns)
-        every.append(Effect(columns, of_columns, strengths[columns], waves, means, coefficients))
+        every.append(Effect(columns, of_columns, strength, waves, means, coefficients))
     return every
 
 
@@ -237,7 +265,7 @@ class _Group:
         """What they give to each effect, (n, K), at a tile of the scaled rows (n, k_c) of each column."""
         # exp(i w . x_c) - psi_c, of mean zero in each column.
         waves = [
-            _unit_waves(rows[c][tile] @ w.T) - psi for c, w, psi in zip(self.columns, self.w, self.psi.T, strict=True)
+            unit_waves(rows[c][tile] @ w.T) - psi for c, w, psi in zip(self.columns, self.w, self.psi.T, strict=True)
         ]
         for size in range(1, len(self.columns) + 1):
             for positions in combinations(range(len(self.columns)), size):
@@ -267,7 +295,7 @@ def _groups_of(
         psi = np.zeros((len(index), len(columns)), complex)
         for position, c in enumerate(columns):
             for tile in spans(len(rows[c]), _TILE):
-                psi[:, position] += _unit_waves(rows[c][tile] @ w[position].T).sum(axis=0)
+                psi[:, position] += unit_waves(rows[c][tile] @ w[position].T).sum(axis=0)
             psi[:, position] /= len(rows[c])
         groups.append(_Group(columns, index, w, psi, a[index]))
     return groups
@@ -290,10 +318,3 @@ def _strengths(groups: Sequence[_Group], rows: Sequence[np.ndarray]) -> dict[tup
         columns: float(np.sqrt(np.maximum(second / n - np.square(first / n), 0.0).sum()))
         for columns, (first, second) in sums.items()
     }
-
-
-def _unit_waves(angles: np.ndarray) -> np.ndarray:
-    """exp(i angle), from a cosine and a sine: several times as fast as the exponential of a complex number."""
-    out = np.empty(angles.shape, complex)
-    out.real, out.imag = np.cos(angles), np.sin(angles)
-    return out

@@ -17,7 +17,7 @@ from dkl.features.projections import formed
 from dkl.kernels.blas import in_one_blas_thread, one_blas_thread
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.products import PRODUCT_FREQUENCIES, PRODUCT_ROWS
-from dkl.kernels.slopes import has_slopes
+from dkl.kernels.slopes import has_slopes, spoken_features
 from dkl.kernels.tiles import SCALED_BYTES
 from dkl.methods.prediction import Scorer
 from dkl.progress import Choice
@@ -155,8 +155,8 @@ def importance(
     dataset, columns = rows_to_explain(model, X, sample_weight), columns_of(model, names, groups)
     if measure == "slope" and not has_slopes(scorer.feature_map):
         raise ValueError(
-            f"measure='slope' needs features with a gradient, which {scorer.feature_map.activation!r} ones of order "
-            f"{scorer.feature_map.order} have not; use measure='replacement'"
+            f"measure='slope' needs features with a gradient, which {spoken_features(scorer.feature_map)} have not; "
+            "use measure='replacement'"
         )
     reading, outputs = RowsToExplain(progress, memory_limit, device_of(model)), output_labels(model)
     (result,) = reading.run(dataset, *importance_records(scorer, dataset.n_columns, measure))

@@ -33,6 +33,17 @@ class ColumnWaves:
         scaled = scale_rows(rows, self.feature_map.scaler, "float64")
         return scaled @ self.feature_map.projection.dense()[chosen].T.astype(np.float64)
 
+    def values(self, rows: np.ndarray) -> np.ndarray:
+        """exp(i w.x) of rows (n, k) of these columns, unscaled: complex (n, m)."""
+        return unit_waves(self.angles(rows))
+
+
+def unit_waves(angles: np.ndarray) -> np.ndarray:
+    """exp(i angle), from a cosine and a sine: several times as fast as the exponential of a complex number."""
+    out = np.empty(angles.shape, complex)
+    out.real, out.imag = np.cos(angles), np.sin(angles)
+    return out
+
 
 def wave_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """sum_i s_i (cos, sin)(w.x_i) of each part, (parts, 2, m), and the weight of the rows."""
@@ -63,6 +74,12 @@ def column_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     """sum_i s_i x_i of scaled rows, (d,), and the weight of the rows."""
     itself = columns_map(operands["scaler"], block.X.shape[1])
     return {"first": feature_sums(block.X, block.weights, itself, "float64")[0, :, 0], "weight": block.weights.sum()}
+
+
+def factor_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """sum_i s_i factor_u(x_i) of single columns' steps and hinges, (U,), and the weight of the rows."""
+    sums = feature_sums(block.X, block.weights, operands["factors"], "float64")[0, :, 0]
+    return {"sums": sums, "weight": block.weights.sum()}
 
 
 def columns_map(scaler: Scaler | None, d: int) -> FeatureMap:

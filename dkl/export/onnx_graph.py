@@ -15,6 +15,7 @@ from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.data.store.outputs import check_file, written_whole
 from dkl.encodings.categories import refuse_target_means
+from dkl.export.kernel_columns import graph_columns
 from dkl.export.predictor import ScoringModel
 from dkl.export.quantiles import with_quantiles
 from dkl.export.symbols import ROWS, Symbol, SymbolNamespace, graph_input, needed
@@ -50,6 +51,9 @@ def to_onnx(
     # Harmonics, steps and single columns write no matrix of frequencies; structured ones are written out, since ONNX
     # has no Hadamard transform.
     size = feature_map.n_angles * feature_map.n_columns * compute.itemsize
+    if feature_map.activation == "nystrom":
+        # Landmarks and what whitens their similarities are in double precision, whatever the dtype of the graph.
+        size = feature_map.projection.nbytes
     if feature_map.activation not in ("harmonics", "identity", "steps") and size > _MOST_BYTES:
         raise ValueError(
             f"the frequencies take {size / 1e9:.1f} GB as a matrix of {compute}, and an ONNX file holds 2 GB; use "
@@ -59,7 +63,10 @@ def to_onnx(
     inputs, rows = _rows(getattr(model, "encoding_", None), feature_map.n_columns, compute)
     xp = SymbolNamespace(inputs[0])
     scaled, unscaled_map = with_quantiles(xp, rows, feature_map)
-    features = xp.concat(mapped(xp, scaled, unscaled_map, compute), axis=1)
+    if feature_map.activation == "nystrom":
+        features = graph_columns(xp, scaled, unscaled_map, compute)
+    else:
+        features = xp.concat(mapped(xp, scaled, unscaled_map, compute), axis=1)
     outputs = _answers(xp, model, features, compute) if hasattr(model, "_fitted_by") else {"features": features}
     shared = [symbol.name for symbol in inputs if symbol.name in outputs]
     if shared:

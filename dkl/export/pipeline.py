@@ -1,6 +1,7 @@
 """A fitted model as a Pipeline of scikit-learn's own objects, which needs no dkl where it is used.
 
 The cosines of a feature map are an `RBFSampler` with the learned frequencies; a sine is a cosine a quarter turn later.
+Kernels at landmarks are a `Nystroem`, products of steps binarisers, clipped scalers and sums of these.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.compose import ColumnTransformer
-from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
-from sklearn.kernel_approximation import RBFSampler
+from sklearn.kernel_approximation import Nystroem, RBFSampler
 from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted
 
@@ -24,7 +24,9 @@ from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.encodings.categories import refuse_target_means
 from dkl.explain.model import model_of
+from dkl.export.kernel_columns import nystrom_of, pairwise_kernel
 from dkl.export.predictor import Forms, ScoringModel, linear_forms
+from dkl.export.step_transformers import affine_scaler, linear_map, step_transformers
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import Similarities
 from dkl.kernels.landmark_tiles import on_waves, wave_map
@@ -36,7 +38,7 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
     check_is_fitted(model, getattr(model, "_fitted_by", None))
     feature_map = model.feature_map_
     lacking = "scaling='quantile'" if feature_map.scaler is not None and feature_map.scaler.kind == "quantile" else None
-    if feature_map.activation in ("arc-cosine", "harmonics", "steps"):
+    if feature_map.activation in ("arc-cosine", "harmonics"):
         lacking = f"{feature_map.activation} features"
     if lacking:
         raise TypeError(
@@ -55,7 +57,15 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
 
 def _machine(model: ScoringModel) -> list[tuple[str, Any]]:
     """The steps of a machine: waves whose scaling is part of their frequencies, and the linear model on them."""
-    forms = Forms.of(model_of(model))
+    scorer = model_of(model)
+    if scorer.feature_map.activation == "steps":
+        products, sizes = step_transformers(scorer.feature_map)
+        linear = _LinearStep(model, (scorer.coef * sizes).astype(np.float64), scorer.intercept.astype(np.float64))
+        return [*_scaling(scorer.feature_map), *products, ("linear", linear.fitted())]
+    if scorer.feature_map.activation == "nystrom":
+        linear = _LinearStep(model, scorer.coef.astype(np.float64), scorer.intercept.astype(np.float64))
+        return [*_scaling(scorer.feature_map), _kernel_step(scorer.feature_map), ("linear", linear.fitted())]
+    forms = Forms.of(scorer)
     if forms.activation == "identity":
         linear = _LinearStep(model, forms.matrix.T, forms.intercept + forms.offset)
         return [("linear", linear.fitted())]
@@ -122,11 +132,18 @@ class _LinearStep:
 
 def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     """The steps of a feature learner: the features themselves, amplitudes included."""
+    if feature_map.activation == "nystrom":
+        return [*_scaling(feature_map), _kernel_step(feature_map)]
+    if feature_map.activation == "steps":
+        products, sizes = step_transformers(feature_map)
+        with np.errstate(divide="ignore"):
+            scale = 1.0 / sizes
+        return [*_scaling(feature_map), *products, ("amplitudes", affine_scaler(None, scale))]
     if feature_map.activation == "identity":
         scaler = feature_map.scaler
         center = np.zeros(feature_map.n_columns) if scaler is None else linear_part(scaler)[0]
         matrix, _, _ = linear_forms(feature_map)
-        return [("columns kept", _linear_map(matrix * feature_map.amplitudes, center))]
+        return [("columns kept", linear_map(matrix * feature_map.amplitudes, center))]
     has_landmarks = isinstance(feature_map.projection, Similarities)
     waves = wave_map(feature_map) if has_landmarks else feature_map
     matrix, offset, _ = linear_forms(waves)
@@ -137,24 +154,31 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     if has_landmarks:
         # A similarity to a landmark is a weighted sum of waves, so a linear map of the sampler's columns.
         weights = on_waves(feature_map, np.eye(feature_map.n_features)) * amplitudes / _factor(sampler)
-        return [("waves", sampler), ("similarities", _linear_map(weights.T, np.zeros(len(offset))))]
+        return [("waves", sampler), ("similarities", linear_map(weights.T, np.zeros(len(offset))))]
     # Cosines are multiplied by their amplitudes: a division by the scale, which is infinite for an amplitude of 0.
-    scaler = StandardScaler(with_mean=False)
     with np.errstate(divide="ignore"):
-        scaler.scale_ = _factor(sampler) / amplitudes
-    scaler.mean_, scaler.var_, scaler.n_samples_seen_ = None, scaler.scale_**2, 1
-    scaler.n_features_in_ = len(amplitudes)
-    return [("waves", sampler), ("amplitudes", scaler)]
+        scale = _factor(sampler) / amplitudes
+    return [("waves", sampler), ("amplitudes", affine_scaler(None, scale))]
 
 
-def _linear_map(matrix: np.ndarray, mean: np.ndarray) -> PCA:
-    """(x - mean) matrix, as the one transformer of scikit-learn that is an affine map: a PCA that was never fitted."""
-    linear = PCA(n_components=matrix.shape[1])
-    linear.components_, linear.mean_, linear.n_components_ = matrix.T, mean, matrix.shape[1]
-    linear.n_features_in_ = linear.n_samples_ = len(matrix)
-    # It is not used without whitening, and yet asked for by the check that a PCA is fitted.
-    linear.explained_variance_ = np.ones(matrix.shape[1])
-    return linear
+def _scaling(feature_map: FeatureMap) -> list[tuple[str, Any]]:
+    """The scaling of features that no frequencies take up; in double precision, as dkl scales rows."""
+    if feature_map.scaler is None:
+        return []
+    center, factor = linear_part(feature_map.scaler)
+    widened = FunctionTransformer(np.asarray, kw_args={"dtype": "float64"}, feature_names_out="one-to-one")
+    return [("double precision", widened), ("scaling", affine_scaler(center, 1.0 / factor))]
+
+
+def _kernel_step(feature_map: FeatureMap) -> tuple[str, Nystroem]:
+    """k(x, Z) A as scikit-learn's own Nystroem, whose landmarks and whitening are those of the features."""
+    (name, parameters), nystrom = pairwise_kernel(feature_map), nystrom_of(feature_map)
+    kernel = Nystroem(kernel=name, n_components=len(nystrom.landmarks), **parameters)
+    kernel.components_ = nystrom.landmarks
+    kernel.normalization_ = (nystrom.whitening * feature_map.amplitudes).T
+    kernel.component_indices_ = np.arange(len(nystrom.landmarks))
+    kernel.n_features_in_, kernel._n_features_out = feature_map.n_columns, feature_map.n_features
+    return "kernel", kernel
 
 
 def _columns(encoding: TableEncoding) -> ColumnTransformer:

@@ -204,6 +204,9 @@ class SymbolNamespace:
     def sin(self, x: Symbol) -> Symbol:
         return _elementwise("Sin", x)
 
+    def exp(self, x: Symbol) -> Symbol:
+        return _elementwise("Exp", x)
+
     def sqrt(self, x: Symbol) -> Symbol:
         return _elementwise("Sqrt", x)
 

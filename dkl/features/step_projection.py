@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from dkl.features.projections import Projection
 STEP: Literal[0] = 0
 HINGE: Literal[1] = 1
 MOST_FACTORS = 3
+
+Factor = tuple[int, float, int]
+"""One factor of an atom: its column j, its threshold t, and whether it is a step or a hinge."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +41,24 @@ class StepProjection:
     thresholds: np.ndarray
     kinds: np.ndarray
     high: np.ndarray
+
+    @classmethod
+    def of_factors(cls, atoms: Sequence[Sequence[Factor]], high: np.ndarray) -> Self:
+        """The products of the given factors, at most three each."""
+        shape = (len(atoms), MOST_FACTORS)
+        columns, thresholds, kinds = np.full(shape, -1, np.int32), np.zeros(shape), np.zeros(shape, np.int8)
+        for a, factors in enumerate(atoms):
+            for f, factor in enumerate(factors):
+                columns[a, f], thresholds[a, f], kinds[a, f] = factor
+        return cls(columns, thresholds, kinds, high)
+
+    @property
+    def factors(self) -> list[tuple[Factor, ...]]:
+        """The factors of each atom, as many as it has."""
+        return [
+            tuple((int(j), float(t), int(kind)) for j, t, kind in zip(*atom, strict=True) if j >= 0)
+            for atom in zip(self.columns, self.thresholds, self.kinds, strict=True)
+        ]
 
     @property
     def n_frequencies(self) -> int:
@@ -91,13 +113,8 @@ class StepProjection:
         names : list of str or None
             Of the columns; None writes ``x[j]``.
         """
-        texts = []
-        for columns, thresholds, kinds in zip(self.columns, self.thresholds, self.kinds, strict=True):
-            factors = []
-            for j, t, kind in zip(columns, thresholds, kinds, strict=True):
-                if j < 0:
-                    break
-                name = f"x[{j}]" if names is None else names[j]
-                factors.append(f"{name} > {t:.6g}" if kind == STEP else f"({name} - {t:.6g})+")
-            texts.append(" and ".join(factors))
-        return texts
+        known = [f"x[{j}]" for j in range(self.n_columns)] if names is None else names
+        return [
+            " and ".join(f"{known[j]} > {t:.6g}" if kind == STEP else f"({known[j]} - {t:.6g})+" for j, t, kind in atom)
+            for atom in self.factors
+        ]

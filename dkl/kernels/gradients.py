@@ -68,7 +68,8 @@ def check_fourier(feature_map: FeatureMap) -> None:
     """Raise ValueError unless the features are cosines or sines."""
     if not feature_map.is_fourier:
         raise ValueError(
-            f"gradients are defined for 'cos-sin' and 'cos' maps; this map's activation is {feature_map.activation!r}"
+            f"gradients in the frequencies are defined for 'cos-sin' and 'cos' maps, and these are "
+            f"{feature_map.activation!r} features; learn Fourier features, such as RandomFeatures(Gaussian())"
         )
 
 

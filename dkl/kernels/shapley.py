@@ -1,4 +1,4 @@
-"""How much each column contributes to a sum of waves at a row: Shapley values against independent columns, exactly."""
+"""How much each column contributes to a sum of waves or of products: exact Shapley values, columns independent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 
 from dkl.kernels.sincos import ELEMENTWISE, cos_sin_rows
 
-__all__ = ["wave_contributions"]
+__all__ = ["product_contributions", "wave_contributions"]
 
 # frequencies at once: a tile of so many lanes for each column stays in the cache
 LANES = 128
@@ -50,6 +50,41 @@ def wave_contributions(angles: np.ndarray, psi: np.ndarray, amplitudes: np.ndarr
         chosen = slice(start, start + LANES)
         tile = np.ascontiguousarray(angles[:, :, chosen]) / (2.0 * np.pi)
         _add(tile, _parts(psi[:, chosen]), _parts(amplitudes[chosen].T), rule, out)
+    return out
+
+
+def product_contributions(factors: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Shapley values of the three columns in a product of a factor of each, a column left out being its factor's mean.
+
+    With delta = f - mu the product is a sum over sets T of columns, prod_{T} delta prod_{not T} mu, and what a set does
+    together is shared evenly by its columns. Of column 1 the value is
+
+        delta_1 (mu_2 mu_3 + (delta_2 mu_3 + mu_2 delta_3) / 2 + delta_2 delta_3 / 3).
+
+    Parameters
+    ----------
+    factors : ndarray of shape (n, m, 3), float64
+        f of m products at n rows; products of fewer columns have factors of 1 and means of 1.
+    means : ndarray of shape (m, 3), float64
+        mu, over the background.
+
+    Returns
+    -------
+    ndarray of shape (n, m, 3), float64
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.kernels.shapley import product_contributions
+    >>> product_contributions(np.array([[[1.0, 1.0, 1.0]]]), np.array([[0.5, 0.2, 1.0]])).ravel()
+    array([0.3, 0.6, 0. ])
+    """
+    delta, out = factors - means, np.empty(factors.shape)
+    for s in range(3):
+        second, third = (s + 1) % 3, (s + 2) % 3
+        alone = means[:, second] * means[:, third]
+        in_pairs = delta[..., second] * means[:, third] + means[:, second] * delta[..., third]
+        out[..., s] = delta[..., s] * (alone + in_pairs / 2.0 + delta[..., second] * delta[..., third] / 3.0)
     return out
 
 

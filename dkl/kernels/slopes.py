@@ -47,7 +47,10 @@ def squared_slopes(
     """
     dtype = checked_dtype(dtype)
     if not has_slopes(feature_map):
-        raise ValueError(f"features {feature_map.activation!r} of order {feature_map.order} have no gradient")
+        raise ValueError(
+            f"{spoken_features(feature_map)} have no gradient that slopes are made of; take waves, linear forms, or "
+            "ArcCosine(1) or ArcCosine(2)"
+        )
     if feature_map.activation == "identity":
         return np.sum(s) * np.square(linear_slopes(feature_map, coef))
     if device.is_on_gpu(X):
@@ -88,6 +91,12 @@ def has_slopes(feature_map: FeatureMap) -> bool:
     if feature_map.activation == "arc-cosine":
         return feature_map.order > 0
     return feature_map.is_fourier or feature_map.activation == "identity"
+
+
+def spoken_features(feature_map: FeatureMap) -> str:
+    """What features are called in messages: their activation, and the order where that decides."""
+    order = f" of order {feature_map.order}" if feature_map.activation == "arc-cosine" else ""
+    return f"{feature_map.activation!r} features{order}"
 
 
 def _slopes(z: np.ndarray, feature_map: FeatureMap, outer: np.ndarray) -> Iterable[np.ndarray]:

@@ -43,7 +43,7 @@ def fitted_machine(learner: ModelledFeatures) -> KernelClassifier | KernelRegres
         linear = Ridge()
         linear.coef_, linear.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
         linear.n_features_in_ = coef.shape[1]
-    elif learner.loss == "log_loss":
+    elif getattr(learner, "loss_", learner.loss) == "log_loss":
         machine = KernelClassifier(features, loss="log_loss")
         # of the estimator only its loss is asked for probabilities; the step lengths are those of a fit that goes on
         schedule = step_schedule("log_loss", alpha=1e-5, square_length=1.0, largest=2.0)

@@ -37,20 +37,25 @@ class KernelClassifier(ClassPredictions, KernelMachine):
 
     Parameters
     ----------
-    features : feature learner, {"margin", "peaks", "aligned", "posterior", "landmarks", "leverage", "random"} or None
-        A learner is cloned; a name is the learner with its defaults. None asks the rows for features, as `dkl.suggest`
-        does; the machine's own parameters stay (``dkl.suggest(rows).estimator`` has those that suit them). A learner
+    features : "auto", feature learner, name of one, or None
+        "auto" tries kinds of features on a sample of the rows - the columns themselves, random and searched waves,
+        steps of columns, a kernel at landmarks - and takes the one that does best on held-out rows; `reasons_` says
+        what was tried. A learner is cloned; a name ("margin", "steps", "nystrom", "aligned", ...) is the learner with
+        its defaults. None asks for searched waves of the kernel that suits the rows, as `dkl.suggest` does. A learner
         with ``warm_start=True`` goes on from the features of the machine's last fit, on the same held-out rows.
-    loss : {"hinge", "squared_hinge", "log_loss", "modified_huber"}
-    alpha : float or "auto"
+    loss : {"hinge", "squared_hinge", "log_loss", "modified_huber"} or None
+        None is "squared_hinge" for exact steps, "hinge" for stochastic ones.
+    alpha : float, "auto" or None
         Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
-        C = 0.1, 1 and 10 for features of mean squared length 1, then all rows are fitted with it.
+        C = 0.1, 1 and 10 for features of mean squared length 1, then all rows are fitted with it. None is "auto" where
+        the machine chooses its features and takes exact steps, else 1e-5.
     epochs : int or None
         Times that all rows are gone through (at most, with early stopping). None is 10, and up to 50 on fewer than
         20,000 rows: within 0.3 points of liblinear on MNIST and adult.
-    solver : {"sgd", "newton"}
+    solver : {"sgd", "newton"} or None
         "sgd": scikit-learn's `partial_fit` on centred features, averaged. "newton": exact, deterministic, a handful of
-        passes with D x D sums, for D up to a few thousand and ``loss="squared_hinge"``.
+        passes with D x D sums, for D up to a few thousand and ``loss="squared_hinge"``. None is "newton" where the
+        machine chooses its features (or alpha="auto") and the rows are at most some millions, else "sgd".
     class_weight : dict, "balanced" or None
     early_stopping : bool
         Hold rows out and stop when their loss has not fallen for `patience` epochs; the best model is kept.
@@ -58,8 +63,9 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         Share of the rows held out for early stopping, for calibration and for ``alpha="auto"``, chosen by a hash of the
         row id. Where that is fewer than 1,000 rows, up to five such shares judge alpha, each fitted without.
     patience : int
-    calibrate : bool
-        Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss.
+    calibrate : bool or None
+        Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss. None is
+        True where the machine chooses its features.
     by_group, by_time : str or None
         The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
         the newest rows, which alone judge alpha then. Values in an array go to `fit`, as groups or times.
@@ -78,7 +84,9 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     ----------
     features_ : fitted feature learner
     reasons_ : tuple of str
-        Why these features; with ``features=None`` only.
+        Why these features, in sentences; where the machine chose them.
+    loss_, solver_ : str
+        What the fit worked with.
     linear_ : SGDClassifier or LinearSVC
         On mapped rows.
     classes_ : ndarray of shape (K,)
@@ -104,9 +112,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     --------
     >>> from sklearn.datasets import load_iris
     >>> from dkl.machines.kernel_machines import KernelClassifier
-    >>> from dkl.methods.random_features import RandomFeatures
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = KernelClassifier(RandomFeatures(n_features=100, random_state=0), random_state=0).fit(X, y)
+    >>> model = KernelClassifier(random_state=0).fit(X, y)
     >>> bool(model.score(X, y) > 0.9)
     True
     """
@@ -116,17 +123,17 @@ class KernelClassifier(ClassPredictions, KernelMachine):
 
     def __init__(
         self,
-        features: FeatureLearner | str | None = "aligned",
+        features: FeatureLearner | str | None = "auto",
         *,
-        loss: str = "hinge",
-        alpha: float | str = 1e-5,
+        loss: str | None = None,
+        alpha: float | str | None = None,
         epochs: int | None = None,
-        solver: str = "sgd",
+        solver: str | None = None,
         class_weight: ClassWeight = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 3,
-        calibrate: bool = False,
+        calibrate: bool | None = None,
         by_group: str | None = None,
         by_time: str | None = None,
         categorical: Sequence[str] | None = None,
@@ -155,7 +162,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self.progress = progress
         self.memory_limit = memory_limit
 
-    @available_if(lambda self: self.calibrate or self.loss == "log_loss")
+    @available_if(lambda self: self._settings.calibrate or self._settings.loss == "log_loss")
     def predict_proba(self, X: object) -> Any:
         """Class probabilities; there is none for a loss other than "log_loss" unless `calibrate` is set.
 
@@ -180,7 +187,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     @property
     def _multiplier(self) -> float | None:
         """What scores are multiplied with for probabilities; None for the log loss, whose scores are log odds."""
-        return 1.0 / self.temperature_ if self.calibrate else None
+        return 1.0 / self.temperature_ if self._settings.calibrate else None
 
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
         return class_weights(self.class_weight, np.asarray(dataset.classes), np.asarray(dataset.class_weights))
@@ -192,7 +199,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self.classes_ = classes
 
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
-        if self.calibrate:
+        if self._settings.calibrate:
             self.temperature_ = 1.0 / calibrate(problem, self.linear_, dataset.source, run)
 
 
@@ -204,21 +211,19 @@ class KernelRegressor(NumberPredictions, KernelMachine):
 
     Parameters
     ----------
-    features : feature learner, {"margin", "peaks", "aligned", "leverage", "random"} or None
-        A learner is cloned; a name is the learner with its defaults. None asks the rows for features, as `dkl.suggest`
-        does; the machine's own parameters stay (``dkl.suggest(rows).estimator`` has those that suit them). A learner
-        with ``warm_start=True`` goes on from the features of the machine's last fit, on the same held-out rows.
-    loss : {"squared_error", "epsilon_insensitive", "huber"}
-        "squared_error" is half the square.
-    alpha : float or "auto"
+    features : "auto", feature learner, name of one, or None
+        As of `KernelClassifier`.
+    loss : {"squared_error", "epsilon_insensitive", "huber"} or None
+        None is "squared_error", half the square.
+    alpha : float, "auto" or None
         Strength of the penalty; `Ridge`'s alpha is ``alpha n``. "auto" (Newton only): the best on held-out rows of 10
-        to 1e-4 for features of mean squared length 1, then all rows are fitted with it.
+        to 1e-4 for features of mean squared length 1, then all rows are fitted with it. None as of `KernelClassifier`.
     epsilon : float
         Of "epsilon_insensitive" and "huber", in deviations of y.
     epochs : int or None
         As of `KernelClassifier`.
-    solver : {"sgd", "newton"}
-        "newton": ridge, exact, for several targets too.
+    solver : {"sgd", "newton"} or None
+        "newton": ridge, exact, for several targets too. None as of `KernelClassifier`.
     early_stopping, validation_fraction, patience, by_group, by_time, categorical
         As of `KernelClassifier`.
     device, random_state, checkpoint, progress, memory_limit
@@ -228,7 +233,9 @@ class KernelRegressor(NumberPredictions, KernelMachine):
     ----------
     features_ : fitted feature learner
     reasons_ : tuple of str
-        Why these features; with ``features=None`` only.
+        Why these features, in sentences; where the machine chose them.
+    loss_, solver_ : str
+        What the fit worked with.
     linear_ : SGDRegressor or Ridge
         On mapped rows, in the targets' own units.
     target_center_, target_scale_ : ndarray of shape (t,)
@@ -257,13 +264,13 @@ class KernelRegressor(NumberPredictions, KernelMachine):
 
     def __init__(
         self,
-        features: FeatureLearner | str | None = "aligned",
+        features: FeatureLearner | str | None = "auto",
         *,
-        loss: str = "squared_error",
-        alpha: float | str = 1e-5,
+        loss: str | None = None,
+        alpha: float | str | None = None,
         epsilon: float = 0.1,
         epochs: int | None = None,
-        solver: str = "sgd",
+        solver: str | None = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 3,
@@ -297,7 +304,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         # scikit-learn's checks fit several targets where this is set
-        tags.target_tags.multi_output = self.solver == "newton"
+        tags.target_tags.multi_output = self._settings.solver == "newton"
         return tags
 
     def _has_one_target(self) -> bool:
@@ -307,7 +314,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
     def _check_targets(self, dataset: Dataset) -> None:
         # scikit-learn's partial_fit has one target; Newton steps share one Hessian among all.
         several = dataset.schema.n_targets or 1
-        if several > 1 and self.solver == "sgd":
+        if several > 1 and self._settings.solver == "sgd":
             raise ValueError(
                 f"solver='sgd' fits one target, y has {several} columns; use solver='newton', which fits all at once"
             )

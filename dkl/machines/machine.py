@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from contextlib import suppress
 from dataclasses import replace
 from numbers import Integral
@@ -25,9 +26,19 @@ from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, fit_by_newton, head_memory, newton_passes
+from dkl.linear.newton import chosen_penalty, fit_by_newton, head_memory, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
+from dkl.machines.contest import (
+    FEWEST_ROWS,
+    JUDGED_ROWS,
+    JUDGING_SHARE,
+    contenders,
+    contest_reasons,
+    usual_advice,
+    winner,
+)
 from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
+from dkl.machines.settings import SettledMixin
 from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
@@ -53,12 +64,14 @@ from dkl.progress import resolve_progress
 from dkl.registry import learner_entry, learner_keys
 
 # A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
+LOG = logging.getLogger("dkl")
+
 _PILOT_FEATURES = 500
 # The parameters that make a searching learner draw all of its features.
 _DRAWN = {"plain_share": 1.0}
 
 
-class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
+class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimator):
     """What the classifier and the regressor share: features, then a linear model on them."""
 
     _parameter_constraints: ClassVar[Constraints]
@@ -68,10 +81,10 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
 
     features: Any
     features_: FeatureLearner
-    loss: str
-    alpha: float | str
+    loss: str | None
+    alpha: float | str | None
     epochs: int | None
-    solver: str
+    solver: str | None
     early_stopping: bool
     validation_fraction: float
     patience: int
@@ -133,6 +146,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=self._task)
         # The learner inside would warn a second time that a store with splits is used whole.
         dataset = without_splits(dataset)
+        self._settle(dataset)
         self._check_targets(dataset)
         record_rows(dataset)
         weights = self._class_weights(dataset)
@@ -145,17 +159,24 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
         dataset = numbered_rows(self, dataset, self._judging_rows(), run)
+        choice: PenaltyChoice | None = None
+        changes: dict[str, Any] = {}
         if self.features is None:
             # One pass and a sample decide on the features; machine parameters stay as they are given.
             advice = advise(dataset, run, self.seed_)
             self._advised, self.reasons_ = advice.features, advice.reasons_for(self)
+        elif self._chooses:
+            choice = self._choose_features(dataset, weights, run)
         folds = self._judging_folds(dataset)
-        choice, changes = self._piloted_choice(folds, dataset, weights, run)
+        if choice is None:
+            choice, changes = self._piloted_choice(folds, dataset, weights, run)
         # With several folds the penalty has been agreed on by pilots, and the features may see all rows.
         withheld = folds[0] if len(folds) == 1 else None
         last = self.features_ if goes_on and not changes else None
         learner = self._learner("features", last).set_params(**changes)
-        self.features_ = learner.fit_within(dataset, FitContext(withheld, for_machine=True))
+        self.features_ = learner.fit_within(
+            dataset, FitContext(withheld, for_machine=True, hints=self.features != "auto")
+        )
         problem = replace(self._problem_on(self.features_, dataset, weights), choice=choice)
         if changes:
             # drawn features saw no target, so that their learner's model is no place to start from
@@ -164,7 +185,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         self._finish(problem, dataset, run)
         return self
 
-    @available_if(lambda self: self.solver == "sgd")
+    @available_if(lambda self: self._settings.solver == "sgd")
     def partial_fit(self, X: object, y: object = None, classes: object = None, sample_weight: object = None) -> Self:
         """Go on with the linear model for one epoch on further rows; the features stay. Only for ``solver="sgd"``.
 
@@ -252,7 +273,8 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         self._check_solver()
         unfitted = self._unfitted()
         weights = unfitted._class_weights(dataset)
-        passes: list[Any] = []
+        unfitted._settle(dataset)
+        passes: list[Any] = unfitted._planned_choice(dataset, weights) if self._chooses else []
         folds = unfitted._judging_folds(dataset)
         for changes in unfitted._rivals() if len(folds) > 1 else ():
             # each rival is searched for and judged on each fold by itself
@@ -262,20 +284,28 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         learner = unfitted._new_features("features")
         passes.extend(learner.planned_passes(dataset))
         problem = unfitted._planned_problem(learner, dataset, weights)
-        if self.solver == "newton":
+        if unfitted._settings.solver == "newton":
             passes.extend(newton_passes(problem, dataset.n_rows))
         else:
             patience = self.patience if self.early_stopping else None
             n_rows, n_blocks = dataset.n_rows, dataset.source.n_blocks
             passes += epoch_passes(problem, n_rows=n_rows, n_blocks=n_blocks, epochs=self.epochs, patience=patience)
-        return [*passes, *(calibration_passes(problem) if getattr(self, "calibrate", False) else ())]
+        return [*passes, *(calibration_passes(problem) if unfitted._settings.calibrate else ())]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Bytes that the driver holds at most beside the passes: of the features, or of the linear model's steps."""
         unfitted = self._unfitted()
+        unfitted._settle(dataset)
+        if self._chooses:
+            # Kinds of features are tried one after the other: the largest of them counts.
+            tried = contenders(dataset, usual_advice())
+            unfitted._advised = max(
+                (contender.learner for contender in tried),
+                key=lambda learner: sum(learner.planned_memory(dataset).values()),
+            )
         learner = unfitted._new_features("features")
         features = learner.planned_memory(dataset)
-        if self.solver != "newton":
+        if unfitted._settings.solver != "newton":
             return features
         problem = unfitted._planned_problem(learner, dataset, unfitted._class_weights(dataset))
         # features and linear model are fitted one after the other: the larger of the two counts
@@ -296,7 +326,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
             self.target_scale_,
             self.n_epochs_,
             self.validation_losses_,
-            alpha=self.alpha,
+            alpha=self._settings.alpha,
         )
 
     def _keep(self, fit: LinearFit) -> None:
@@ -320,16 +350,67 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
     def _fit_linear(self, problem: LinearProblem, dataset: Dataset, run: Run) -> LinearFit:
         """Fit the linear model by the machine's solver; subscribers may look at the machine under way."""
         # a machine that calibrates has no probabilities before its last pass, so that nobody is shown it under way
-        run = replace(run, estimator=None if getattr(self, "calibrate", False) else self._as_fitted)
-        if self.solver == "newton":
+        run = replace(run, estimator=None if self._settings.calibrate else self._as_fitted)
+        if self._settings.solver == "newton":
             return fit_by_newton(problem, dataset.source, run)
         patience = self.patience if self.early_stopping else None
         return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
 
+    def _choose_features(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> PenaltyChoice | None:
+        """Set the kind of features that does best on held-out rows, and why; the penalty too, if all rows judged.
+
+        Each kind is learned without the rows of a fold, from a sample of many rows, and judged on the fold by the
+        same exact linear model at several penalties.
+        """
+        advice = advise(dataset, run, self.seed_)
+        tried = contenders(dataset, advice)
+        if dataset.total_weight < FEWEST_ROWS:
+            self._advised = tried[0].learner
+            few = f"since {dataset.n_rows} rows are too few to choose by"
+            self.reasons_ = (f"Features: the columns themselves, {few}.",)
+            return None
+        sample, folds = self._judged_sample(dataset)
+        choices: list[list[PenaltyChoice] | None] = []
+        for number, contender in enumerate(tried):
+            self._advised = contender.learner
+            try:
+                choices.append([self._judged(fold, {}, sample, weights, run, f"{number}-") for fold in folds])
+            except ValueError as error:
+                LOG.info("%s are left out of the choice: %s", contender.name, error)
+                choices.append(None)
+        won = winner(choices)
+        self._advised = tried[won].learner
+        self.reasons_ = (*contest_reasons(tried, choices, won, sample.n_rows), *advice.reasons[:3])
+        judged = choices[won]
+        whole = sample is dataset and self._settings.alpha == "auto" and self._settings.solver == "newton"
+        return agreed(judged) if whole and judged is not None and len(folds) > 1 else None
+
+    def _planned_choice(self, dataset: Dataset, weights: np.ndarray | None) -> list[Any]:
+        """The passes that choosing the kind of features takes; leaves the costliest kind to be planned for."""
+        sample, folds = self._judged_sample(dataset)
+        passes: list[Any] = []
+        tried = contenders(dataset, usual_advice())
+        for contender in tried:
+            self._advised = contender.learner
+            pilot = self._pilot("0", {})
+            problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
+            judging = newton_passes(problem, sample.n_rows)
+            passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(sample), *judging)]
+        self._advised = max((c.learner for c in tried), key=lambda learner: learner.planned_map(dataset).n_features)
+        return passes
+
+    def _judged_sample(self, dataset: Dataset) -> tuple[Dataset, list[HeldOut]]:
+        """The rows that kinds of features are tried on, all of them where they are few, and the folds that judge."""
+        sample = dataset if dataset.n_rows <= JUDGED_ROWS else dataset.thin(JUDGED_ROWS, self.seed_)
+        held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed_)
+        return sample, judging_folds(held_out, sample.total_weight, most_folds(sample.source))
+
     def _judging_rows(self) -> HeldOut:
         """All rows that judge anything in this fit, here or in the features: a share that holds both of theirs."""
         shares = [self.validation_fraction]
-        if self.features is not None:
+        if self._chooses:
+            shares.append(JUDGING_SHARE)
+        elif self.features is not None:
             shares.append(getattr(self._new_features("features"), "validation_fraction", 0.0))
         return HeldOut(max(shares), self.seed_)
 
@@ -339,7 +420,8 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         Features that were searched for on all rows look too good on each of them, and a penalty chosen there is too
         light: those that judge are kept out of the search.
         """
-        if self.alpha != "auto" or self.solver != "newton" or not self._new_features("features")._searches:
+        settings = self._settings
+        if settings.alpha != "auto" or settings.solver != "newton" or not self._new_features("features")._searches:
             return []
         held_out, most = HeldOut(self.validation_fraction, self.seed_), most_folds(dataset.source)
         return judging_folds(held_out, dataset.total_weight, most)
@@ -370,15 +452,21 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         return None, _DRAWN
 
     def _judged(
-        self, fold: HeldOut, changes: dict[str, Any], dataset: Dataset, weights: np.ndarray | None, run: Run
+        self,
+        fold: HeldOut,
+        changes: dict[str, Any],
+        dataset: Dataset,
+        weights: np.ndarray | None,
+        run: Run,
+        prefix: str = "",
     ) -> PenaltyChoice:
         """How the penalties do on a fold that the features do not see."""
         # the stage names the folder of a checkpoint
-        stage = f"plain-{fold.first:g}" if changes else f"{fold.first:g}"
+        stage = prefix + (f"plain-{fold.first:g}" if changes else f"{fold.first:g}")
         pilot = self._pilot(stage, changes).fit_within(dataset, FitContext(fold, for_machine=True, is_pilot=True))
         problem = self._problem_on(pilot, dataset, weights)
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
-        return chosen_penalty(replace(problem, validation=fold), dataset.source, own)
+        return chosen_penalty(replace(problem, validation=fold, **self._judging_loss()), dataset.source, own)
 
     def _rivals(self) -> list[dict[str, Any]]:
         """Changes of the features that few rows choose from: none, or all of them drawn, where a search draws some.
@@ -409,9 +497,9 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
     def _new_features(self, stage: str) -> FeatureLearner:
         """An unfitted learner of the features, with the machine's own seed and checkpoint where it has none."""
         options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
-        if isinstance(self.features, str):
+        if isinstance(self.features, str) and not self._chooses:
             learner = learner_entry(self.features).learner_class(**options)
-        elif self.features is None:
+        elif self.features is None or isinstance(self.features, str):
             learner = clone(self._advised_features()).set_params(**options)
         else:
             learner = clone(self.features)
@@ -426,11 +514,11 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         self, feature_map: FeatureMap, dtype: str, dataset: Dataset, weights: np.ndarray | None
     ) -> LinearProblem:
         """The linear model to be fitted on the rows of a dataset, mapped by `feature_map`."""
-        holds_out = self.early_stopping or getattr(self, "calibrate", False)
+        holds_out = self.early_stopping or self._settings.calibrate
         return LinearProblem(
             feature_map=feature_map,
-            loss=self.loss,
-            alpha=self.alpha,
+            loss=self._settings.loss,
+            alpha=self._settings.alpha,
             classes=dataset.classes,
             n_targets=dataset.schema.n_targets or 1,
             class_weight=weights,
@@ -488,7 +576,7 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
         """The features that the rows have asked for, with ``features=None``."""
         if not hasattr(self, "_advised"):
             raise ValueError(
-                "features=None asks dkl.suggest, which reads the rows: ask it first, and plan what it says, as in "
+                f"features={self.features!r} asks the rows, which have not been read: ask dkl.suggest first, as in "
                 "dkl.plan(dkl.suggest(dataset).estimator, dataset)"
             )
         return self._advised
@@ -501,22 +589,12 @@ class KernelMachine(SavingMixin, CallbackSupportMixin, BaseEstimator):
                 f"AlignedFeatures(), or one of {sorted(learner_keys())}. Got {self.features!r} instead; other "
                 "transformers go before the machine, in a pipeline"
             )
-
-    def _check_solver(self) -> None:
-        """Raise ValueError for solver, loss, alpha and early stopping that do not go together."""
-        if self.solver == "newton" and self.loss not in NEWTON_LOSSES:
-            loss = "squared_hinge" if self._task == "classification" else "squared_error"
+        if getattr(self.features, "monotone", None):
+            name = type(self.features).__name__
             raise ValueError(
-                f"solver='newton' needs a loss with a Hessian: loss={loss!r}, got loss={self.loss!r}; "
-                "or use solver='sgd'"
+                f"the coefficients of {type(self).__name__} are fitted without signs, and {name}(monotone=...) would "
+                f"not keep its word; fit {name} itself and take its machine_"
             )
-        if self.solver != "newton" and self.alpha == "auto":
-            raise ValueError(
-                f"alpha='auto' is chosen by Newton steps: set solver='newton', got solver={self.solver!r}; or give "
-                "alpha a number"
-            )
-        if self.solver == "newton" and self.early_stopping:
-            raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
 
     def _check_targets(self, dataset: Dataset) -> None:
         """Raise ValueError where the targets do not suit the solver."""

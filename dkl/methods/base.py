@@ -289,7 +289,7 @@ class FeatureLearner(
         problem = preparation_problem(dataset, family, self.scaling, self.seed_)
         state = self._run(PreparationDriver(), problem, dataset, "preparation")
         self.family_ = copy.copy(family) if state.sigma is None else family.with_bandwidth(state.sigma)
-        if state.heavy is not None:
+        if state.heavy is not None and self._context.hints and not self._context.is_pilot:
             tell_of_heavy_tails(state.heavy, dataset)
         return state.scaler(problem)
 

@@ -21,8 +21,11 @@ class FitContext:
         one starts: it need not settle.
     is_pilot : bool
         The fit only serves to judge a choice of the machine. Its model so far is not shown to subscribers.
+    hints : bool
+        The user is told of other settings that may suit the rows; not where the machine chooses them.
     """
 
     withheld: HeldOut | None = None
     for_machine: bool = False
     is_pilot: bool = False
+    hints: bool = True

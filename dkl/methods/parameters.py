@@ -161,6 +161,7 @@ STEPS: Constraints = {
     "depth": [Interval(Integral, 1, 3, closed="both")],
     "bins": [Interval(Integral, 2, 255, closed="both")],
     "loss": [StrOptions({"log_loss", "squared_error"}), None],
+    "monotone": [dict, None],
     "features_per_round": [_count(1), None],
     "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
     **{name: MARGIN[name] for name in ("validation_fraction",)},
@@ -184,12 +185,12 @@ PEAKS: Constraints = {
 MACHINE: Constraints = {
     "features": [
         HasMethods(["fit", "transform"]),
-        StrOptions(set(learner_keys())),
+        StrOptions({"auto", *learner_keys()}),
         None,
     ],
-    "alpha": [_POSITIVE, StrOptions({"auto"})],
+    "alpha": [_POSITIVE, StrOptions({"auto"}), None],
     "epochs": [_count(1), None],
-    "solver": [StrOptions({"sgd", "newton"})],
+    "solver": [StrOptions({"sgd", "newton"}), None],
     "early_stopping": ["boolean"],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
     "patience": [_count(1)],
@@ -201,14 +202,14 @@ MACHINE: Constraints = {
 
 CLASSIFIER: Constraints = {
     **MACHINE,
-    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "modified_huber"})],
+    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "modified_huber"}), None],
     "class_weight": COMMON["class_weight"],
-    "calibrate": ["boolean"],
+    "calibrate": ["boolean", None],
 }
 
 REGRESSOR: Constraints = {
     **MACHINE,
-    "loss": [StrOptions({"squared_error", "epsilon_insensitive", "huber"})],
+    "loss": [StrOptions({"squared_error", "epsilon_insensitive", "huber"}), None],
     "epsilon": [_FROM_ZERO],
 }
 

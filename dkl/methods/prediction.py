@@ -25,7 +25,7 @@ _FAR_OFF = (
 )
 
 
-class FittedEncoding(Protocol):
+class EncodedModel(Protocol):
     """A fitted estimator that knows how many columns its rows have; `encoding_`, where it is, makes them of frames."""
 
     n_features_in_: int
@@ -71,7 +71,7 @@ class Scorer:
         return scores
 
 
-def score_rows(model: FittedEncoding, scorer: Scorer, X: object) -> Any:
+def score_rows(model: EncodedModel, scorer: Scorer, X: object) -> Any:
     """Decision values of shape (n, K): an array for rows in memory, else a lazy dask.array.Array.
 
     Parameters

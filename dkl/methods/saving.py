@@ -67,7 +67,8 @@ class SavingMixin:
             If the opset is too old or not known yet, a column has the name of an output, or the graph would be above
             2 GB.
         TypeError
-            If texts of a column cannot be told apart in a graph.
+            If texts of a column cannot be told apart in a graph, or a kernel at landmarks is none of Gaussian,
+            Laplacian and Matern(0.5).
         """
         from dkl.export.onnx_graph import to_onnx
 
@@ -77,8 +78,9 @@ class SavingMixin:
     def to_sklearn(self) -> Any:
         """The fitted model as a Pipeline of scikit-learn's own objects: it predicts, and is pickled, without dkl.
 
-        Scaling is part of the frequencies of an `RBFSampler`; decision values of a calibrated classifier are divided by
-        its temperature. Pipelines take rows in memory.
+        Scaling is part of the frequencies of an `RBFSampler`; kernels at landmarks are a `Nystroem`, products of steps
+        and hinges clipped sums of binarised and clipped columns. Decision values of a calibrated classifier are divided
+        by its temperature. Pipelines take rows in memory.
 
         Returns
         -------
@@ -89,8 +91,9 @@ class SavingMixin:
         NotFittedError
             Before `fit`.
         TypeError
-            If scikit-learn has no object for part of the model: arc-cosine features and harmonics, scaling by
-            quantiles, missing texts, categories that are numbers; the part is named.
+            If scikit-learn has no object for part of the model: arc-cosine features and harmonics, kernels at landmarks
+            other than Gaussian, Laplacian and linear ones, scaling by quantiles, missing texts, categories that are
+            numbers; the part is named.
         """
         from dkl.export.pipeline import to_sklearn
 

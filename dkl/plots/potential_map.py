@@ -176,7 +176,7 @@ class LandscapeDisplay(Display):
         if not feature_map.is_fourier:
             raise TypeError(
                 f"the features are {feature_map.activation!r}; a landscape of frequencies needs Fourier features "
-                "(for harmonics see SphereDisplay)"
+                "(for harmonics see SphereDisplay, for steps EffectsDisplay)"
             )
         rows, targets = in_memory_rows(model, X, y)
         if newest is None:

@@ -1,4 +1,4 @@
-"""The minimum of a convex quadratic over numbers that may not fall below a floor."""
+"""The minimum of a convex quadratic over numbers that may not fall below a floor, or some of which have a sign."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from dkl.solvers.interior_point import minimise_quadratic
 from dkl.solvers.positive_definite import solve_positive
 
-__all__ = ["bounded_minimum"]
+__all__ = ["bounded_minimum", "signed_minimum"]
 
 # How often a whole exchange may leave as many numbers on the wrong side as before, until another method takes over.
 _PATIENCE = 3
@@ -73,6 +73,47 @@ def bounded_minimum(Q: np.ndarray, q: np.ndarray, floor: float, free: np.ndarray
         else:
             return floor + minimise_quadratic(Q, -shifted).point
         free ^= wrong
+
+
+def signed_minimum(Q: np.ndarray, q: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """The x that minimises ``x'Qx/2 + q'x`` with ``signs_j x_j >= 0``; where a sign is 0 the number is free.
+
+    For given numbers x_s with a sign the free ones are ``x_f = -Q_ff^-1 (q_f + Q_fs x_s)``. Put in, what is left is a
+    problem of the numbers with a sign alone, of the Schur complement ``Q_ss - Q_sf Q_ff^-1 Q_fs``.
+
+    Parameters
+    ----------
+    Q : ndarray of shape (D, D)
+        Symmetric, positive definite.
+    q : ndarray of shape (D,)
+    signs : ndarray of shape (D,)
+        -1, 0 or 1.
+
+    Returns
+    -------
+    ndarray of shape (D,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.solvers.block_pivoting import signed_minimum
+    >>> signed_minimum(np.eye(3), np.array([-3.0, 1.0, 1.0]), np.array([0, 1, -1]))
+    array([ 3.,  0., -1.])
+    """
+    free, bound, x = np.flatnonzero(signs == 0), np.flatnonzero(signs), np.zeros(len(q))
+    Q_fs = Q[np.ix_(free, bound)]
+    # One system for both: what the free numbers are at x_s = 0, and how they follow each of the others.
+    solved = np.zeros((len(free), 1 + len(bound)))
+    if len(free):
+        solved = solve_positive(partial(_part_of, Q, free), np.asfortranarray(np.column_stack([q[free], Q_fs])))
+    if len(bound):
+        s = signs[bound].astype(np.float64)
+        left = Q[np.ix_(bound, bound)] - Q_fs.T @ solved[:, 1:]
+        slope = q[bound] - Q_fs.T @ solved[:, 0]
+        # In s x, which is not negative, every sign is one.
+        x[bound] = s * bounded_minimum((left + left.T) / 2.0 * np.outer(s, s), s * slope, 0.0)
+    x[free] = -solved[:, 0] - solved[:, 1:] @ x[bound]
+    return x
 
 
 def _part_of(Q: np.ndarray, index: np.ndarray) -> np.ndarray:

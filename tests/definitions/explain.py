@@ -55,6 +55,21 @@ def wave_contributions(angles: np.ndarray, psi: np.ndarray, amplitudes: np.ndarr
     return out
 
 
+def product_contributions(factors: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Shapley values of each product by itself: the columns outside a set are at their means."""
+    out = np.empty(factors.shape)
+    for i, row in enumerate(factors):
+        for a, product in enumerate(row):
+
+            def value(
+                inside: tuple[int, ...], product: np.ndarray = product, mean: np.ndarray = means[a]
+            ) -> np.ndarray:
+                return np.array([np.prod([product[g] if g in inside else mean[g] for g in range(3)])])
+
+            out[i, a] = shapley_values(value, 3)[:, 0]
+    return out
+
+
 def shapley_values(value: Callable[[tuple[int, ...]], np.ndarray], n_players: int) -> np.ndarray:
     """The mean over all orders of what a player adds to those before it."""
     total = np.zeros((n_players, len(value(()))))

@@ -143,6 +143,21 @@ def tuned_optimum(rows: tuple[np.ndarray, np.ndarray, np.ndarray], figures: dict
     return float(found.fun)
 
 
+def signed_minimum(Q: np.ndarray, q: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """Over all sets of numbers with a sign that are 0: the best stationary point of the others that keeps the signs."""
+    best, lowest = np.zeros(len(q)), np.inf
+    bound = np.flatnonzero(signs)
+    for size in range(len(bound) + 1):
+        for zeros in itertools.combinations(bound, size):
+            kept = [j for j in range(len(q)) if j not in zeros]
+            x = np.zeros(len(q))
+            x[kept] = np.linalg.solve(Q[np.ix_(kept, kept)], -q[kept])
+            value = float(x @ Q @ x / 2.0 + q @ x)
+            if (signs * x >= -1e-12).all() and value < lowest:
+                best, lowest = x, value
+    return best
+
+
 def bounded_minimum(Q: np.ndarray, q: np.ndarray, floor: float) -> np.ndarray:
     """The x >= floor that minimises x'Qx/2 + q'x: the best of the stationary points of all faces."""
     best, value = np.full(len(q), floor), np.inf

@@ -15,11 +15,11 @@ FAMILIES: dict[str, Any] = {
     "phases": (dkl.Gaussian(1.5, pairing="phase"), "quantile"),
     "structured": (dkl.Gaussian(1.5, sampling="structured"), "unit"),
     "ramps": (dkl.ArcCosine(1), "minmax"),
-    "steps": (dkl.ArcCosine(0), None),
+    "half-spaces": (dkl.ArcCosine(0), None),
     "linear": (dkl.Coordinates(), "standard"),
     "harmonics": (dkl.SphericalHarmonics(3, project=True), None),
 }
-NAMES = (*FAMILIES, "landmarks", "tuned")
+NAMES = (*FAMILIES, "landmarks", "tuned", "steps", "nystrom")
 WAVES = ("waves", "phases", "structured", "landmarks", "tuned")
 N = 60
 
@@ -41,6 +41,12 @@ def machine(name: str, *, classes: int = 0) -> Any:
     if name == "landmarks":
         features: Any = dkl.LandmarkFeatures(n_landmarks=9, n_candidates=20, dtype="float64", random_state=0)
         classes = classes or 3
+    elif name == "steps":
+        features = dkl.StepFeatures(n_features=60, dtype="float64", random_state=0)
+        # A step wants 20 rows on both sides of its threshold: products of three are not found on so few.
+        X, y = np.repeat(X, 20, axis=0), np.repeat(y, 20)
+    elif name == "nystrom":
+        features = dkl.NystromFeatures(n_features=20, scaling="standard", dtype="float64", random_state=0)
     else:
         family, scaling = FAMILIES[name]
         features = dkl.RandomFeatures(family, 40, scaling=scaling, dtype="float64", random_state=0)

@@ -40,7 +40,7 @@ def by_definition(model: Any, row: np.ndarray, background: np.ndarray, members: 
     return shapley_values(value, len(members))
 
 
-@pytest.mark.parametrize("name", [*WAVES, "linear"])
+@pytest.mark.parametrize("name", [*WAVES, "linear", "steps"])
 def test_contributions_are_shapley_values_of_the_predictions(name: str) -> None:
     model = machine(name)
     found = contributions(model, X[10:12], FEW)
@@ -61,14 +61,15 @@ def test_contributions_sum_to_the_prediction_less_its_mean(name: str) -> None:
     of_sparse = contributions(model, sparse.csr_array(X[:7]), sparse.csr_array(X))
     np.testing.assert_allclose(of_sparse.values, found.values, atol=1e-8)
     weights = np.arange(len(X)) % 3
-    if name in (*WAVES, "linear"):
+    if name in (*WAVES, "linear", "steps"):
+        assert found.standard_errors is None
         weighted = contributions(model, X[:2], X, sample_weight=weights)
         repeated = contributions(model, X[:2], np.repeat(X, weights, axis=0))
         np.testing.assert_allclose(weighted.values, repeated.values, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", ["ramps", "steps", "harmonics"])
-def test_draws_come_near_to_shapley_values(name: str) -> None:
+@pytest.mark.parametrize("name", ["ramps", "half-spaces", "harmonics", "nystrom"])
+def test_draws_come_near_to_shapley_values_by_their_standard_errors(name: str) -> None:
     model = machine(name)
     found = contributions(model, X[10:11], FEW)
     expected = by_definition(model, X[10], FEW, [[0], [1], [2], [3]])
@@ -77,6 +78,13 @@ def test_draws_come_near_to_shapley_values(name: str) -> None:
     np.testing.assert_allclose(found.values[0], expected, atol=4.0 * spread / np.sqrt(200))
     again = contributions(model, X[10:11], FEW)
     np.testing.assert_array_equal(again.values, found.values)
+    assert found.standard_errors is not None
+    assert f"(standard error {found.standard_errors[0, 0, 0]:.1g})" in repr(found)
+    # over seeds, values deviate from the exact ones by as much as they say of themselves
+    background = [contributions(model, X[10:11], FEW, random_state=seed) for seed in range(20)]
+    away = np.mean([np.square(one.values[0] - expected) for one in background], axis=0)
+    said = np.mean([np.square(one.standard_errors[0]) for one in background], axis=0)
+    np.testing.assert_allclose(np.sqrt(away.sum()), np.sqrt(said.sum()), rtol=0.4)
 
 
 def test_many_columns_need_few_nodes_for_what_all_sets_say() -> None:

@@ -69,11 +69,12 @@ def test_slopes_and_replacements_agree_where_the_model_is_linear() -> None:
     assert found.energy is None
 
 
-@pytest.mark.parametrize("name", ["steps", "harmonics"])
+@pytest.mark.parametrize("name", ["half-spaces", "harmonics", "steps", "nystrom"])
 def test_features_without_slopes_are_measured_by_replacing(name: str) -> None:
     model = machine(name)
     assert importance(model, X).measure == "replacement"
-    with pytest.raises(ValueError, match="measure='replacement'"):
+    activation = repr(model.feature_map_.activation)
+    with pytest.raises(ValueError, match=f"which {activation} features .*have not; use measure='replacement'"):
         importance(model, X, measure="slope")
 
 

@@ -23,11 +23,20 @@ EXPLAINED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", EXPLAINED)
-@pytest.mark.parametrize("family", [dkl.Gaussian(2.0), dkl.ArcCosine(0), dkl.Coordinates()])
-def test_what_is_planned_is_what_runs(family: Any, kind: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "features",
+    [
+        dkl.RandomFeatures(dkl.Gaussian(2.0), 40, random_state=0),
+        dkl.RandomFeatures(dkl.ArcCosine(0), 40, random_state=0),
+        dkl.RandomFeatures(dkl.Coordinates(), 40, random_state=0),
+        dkl.StepFeatures(n_features=40, random_state=0),
+        dkl.NystromFeatures(n_features=40, random_state=0),
+    ],
+    ids=["waves", "half-spaces", "linear", "steps", "nystrom"],
+)
+def test_what_is_planned_is_what_runs(features: Any, kind: Any, tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(6_000, 12)).astype(np.float32)
     y = X[:, 0] > X[:, 1] * X[:, 2]
-    features = dkl.RandomFeatures(family, 40, random_state=0)
     model = dkl.KernelClassifier(features, loss="squared_hinge", solver="newton", progress=False).fit(X[:500], y[:500])
     ds = dkl.create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=2_000)
     events: list[Event] = []

@@ -68,6 +68,34 @@ def test_every_feature_map_can_be_written(name: str) -> None:
     assert_agree(answers(learner, {"X": X})["features"], learner.transform(X))
 
 
+@pytest.mark.parametrize("name", ["steps", "nystrom", "nystrom, laplacian", "nystrom, matern"])
+def test_machines_on_steps_and_on_kernels_at_landmarks_agree(name: str) -> None:
+    assert_same_answers(classifier(MAPS[name]()).fit(X, THREE), X, {"X": X})
+
+
+def test_steps_are_comparisons_and_products() -> None:
+    y = X[:, 2] * (X[:, 0] > 10.0)
+    model = dkl.StepFeatures(n_features=20, random_state=0).fit(X, y).machine_
+    assert_agree(answers(model, {"X": X})["prediction"], model.predict(X))
+    operators = {node.op_type for node in model.to_onnx().graph.node}
+    assert {"Greater", "Where", "Mul"} <= operators
+    assert not operators & {"Cos", "Sin", "Exp"}
+
+
+def test_the_working_model_of_two_classes_has_probabilities() -> None:
+    model = dkl.StepFeatures(n_features=20, random_state=0).fit(X, TWO).machine_
+    shares = model.predict_proba(X)
+    # log odds, the log loss being what the rounds have minimised
+    np.testing.assert_allclose(np.log(shares[:, 1] / shares[:, 0]), model.decision_function(X), rtol=1e-4, atol=1e-5)
+    assert_same_answers(model, X, {"X": X})
+
+
+def test_a_kernel_without_an_operator_is_named() -> None:
+    model = classifier(dkl.NystromFeatures(dkl.Matern(1.5), 10, random_state=0)).fit(X, TWO)
+    with pytest.raises(TypeError, match=r"no operator for 'nystrom' features of Matern\(nu=1.5.*model.predictor"):
+        model.to_onnx()
+
+
 def test_double_precision_takes_rows_far_from_zero() -> None:
     far = X.astype(np.float64) + 1e7
     model = classifier().fit(far, TWO)

@@ -11,7 +11,12 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 import dkl
+from dkl.features.feature_map import FeatureMap
+from dkl.features.step_projection import HINGE, StepProjection
 from tests.export.models import MAPS, THREE, TWO, X, assert_agree, classifier, random_features
+
+# Maps that scikit-learn has no objects for.
+WITHOUT = ("harmonics", "nystrom, matern")
 
 
 def assert_same_answers(model: Any, rows: Any) -> None:
@@ -41,11 +46,24 @@ def test_numbers_agree(targets: np.ndarray) -> None:
     assert_agree(model.to_sklearn().predict(X), model.predict(X))
 
 
-@pytest.mark.parametrize("name", [name for name in MAPS if "arc" not in name and name not in ("harmonics", "steps")])
+@pytest.mark.parametrize("name", [name for name in MAPS if "arc" not in name and name not in WITHOUT])
 def test_features_and_machines_on_them_agree(name: str) -> None:
     learner = MAPS[name]().fit(X, TWO)
     assert_agree(learner.to_sklearn().transform(X), learner.transform(X))
     assert_same_answers(classifier(MAPS[name]()).fit(X, TWO), X)
+
+
+def test_a_value_at_a_threshold_is_below_it_and_one_past_the_last_bin_is_at_its_end() -> None:
+    learner = MAPS["steps"]().fit(X, TWO)
+    steps = learner.feature_map_.projection
+    rows = np.repeat(X[:1].astype(np.float64), 3 * steps.n_frequencies, axis=0)
+    for a, ((j, t, _), *_) in enumerate(steps.factors):
+        rows[3 * a : 3 * a + 3, j] = [t, np.nextafter(t, np.inf), steps.high[j] + 100.0]
+    np.testing.assert_allclose(learner.to_sklearn().transform(rows), learner.transform(rows), rtol=1e-6, atol=1e-9)
+    two = StepProjection.of_factors([((0, 1.0, HINGE), (1, 1.0, HINGE))], steps.high)
+    learner.feature_map_ = FeatureMap("steps", two, np.ones(1))
+    with pytest.raises(TypeError, match="'steps' features with a product of two hinges"):
+        learner.to_sklearn()
 
 
 def test_an_amplitude_of_zero_gives_features_of_zero() -> None:
@@ -77,8 +95,10 @@ def test_names_of_columns_are_kept() -> None:
         model.to_sklearn().predict(frame.rename(columns={"a": "e"}))
 
 
-def test_a_pickled_pipeline_names_nothing_of_dkl() -> None:
-    model = classifier(loss="log_loss").fit(raw_table(), THREE)
+@pytest.mark.parametrize("name", ["laplacian", "steps", "nystrom"])
+def test_a_pickled_pipeline_names_nothing_of_dkl(name: str) -> None:
+    model = classifier(MAPS[name](), loss="log_loss").fit(raw_table(), THREE)
+    assert_same_answers(model, raw_table())
     assert b"dkl" not in pickle.dumps(model.to_sklearn())
 
 
@@ -87,13 +107,13 @@ def test_a_pickled_pipeline_names_nothing_of_dkl() -> None:
     [
         (random_features(dkl.ArcCosine(1)), "arc-cosine features"),
         (MAPS["harmonics"](), "harmonics features"),
-        (MAPS["steps"](), "steps features"),
+        (dkl.NystromFeatures(n_features=20, random_state=0), r"'nystrom' features of Matern\(nu=0.5"),
         (random_features(scaling="quantile"), "scaling='quantile'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_scikit_learn_lacks_is_named(features: Any, part: str) -> None:
-    with pytest.raises(TypeError, match=f"no transformer that computes {part}; model.to_onnx"):
+    with pytest.raises(TypeError, match=f"no (transformer|pairwise kernel) that computes {part}.* model.predictor"):
         classifier(features).fit(X, TWO).to_sklearn()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dkl.kernels.left_out import left_out_sums
-from dkl.kernels.shapley import wave_contributions
+from dkl.kernels.shapley import product_contributions, wave_contributions
 from dkl.kernels.slopes import squared_slopes
 from tests.definitions import explain as definitions
 from tests.kernels.cases import DTYPES, FAMILIES, PRECISION, SCALINGS, STORAGES, holey_rows, stored, weighted_map
@@ -73,3 +73,14 @@ def test_contributions_are_shapley_values_with_half_as_many_nodes_as_columns(n_c
     np.testing.assert_allclose(found, expected, atol=1e-12 * m)
     if n_columns == 5:
         assert np.abs(wave_contributions(angles, psi, amplitudes, 2) - expected).max() > 1e-3
+
+
+def test_contributions_to_products_are_shapley_values() -> None:
+    rng = np.random.default_rng(0)
+    factors, means = rng.normal(size=(3, 5, 3)), rng.normal(size=(5, 3))
+    # products of two columns and of one: the places that are left have factors and means of 1
+    factors[:, 3:, 2], means[3:, 2] = 1.0, 1.0
+    factors[:, 4, 1], means[4, 1] = 1.0, 1.0
+    found = product_contributions(factors, means)
+    np.testing.assert_allclose(found, definitions.product_contributions(factors, means), atol=1e-12)
+    np.testing.assert_allclose(found.sum(axis=2), factors.prod(axis=2) - means.prod(axis=1), atol=1e-12)

@@ -566,7 +566,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "patience 0": (lambda: classifier(patience=0).fit(SQUARE, TWO), "'patience' parameter"),
     "newton without a hessian": (
-        lambda: classifier(solver="newton").fit(SQUARE, TWO),
+        lambda: classifier(solver="newton", loss="hinge").fit(SQUARE, TWO),
         "needs a loss with a Hessian: loss='squared_hinge'.*solver='sgd'",
     ),
     "newton for huber": (lambda: regressor(solver="newton", loss="huber").fit(SQUARE, TWO), "loss='squared_error'"),

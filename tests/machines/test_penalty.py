@@ -105,7 +105,7 @@ def test_maps_without_pairs_are_measured_on_a_sample() -> None:
 def test_only_newton_steps_choose_alpha() -> None:
     X, codes = rows(50, 2)
     with pytest.raises(ValueError, match=r"alpha='auto' is chosen by Newton steps: set solver='newton'"):
-        KernelClassifier("random", alpha="auto").fit(X, codes)
+        KernelClassifier("random", alpha="auto", solver="sgd").fit(X, codes)
     with pytest.raises(ValueError, match="The 'alpha' parameter of KernelClassifier must be"):
         KernelClassifier("random", alpha="best").fit(X, codes)
 

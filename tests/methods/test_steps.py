@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import load_diabetes, make_friedman1
 from sklearn.linear_model import Ridge
 
@@ -193,3 +197,63 @@ def test_log_loss_is_for_two_classes() -> None:
 def test_a_driver_needs_no_rows_to_say_its_memory() -> None:
     problem = StepFeatures(n_features=20)._problem(as_dataset(*make_friedman1(100, random_state=0)), None, 0)
     assert all(nbytes > 0 for nbytes in StepDriver().memory(problem, 40).values())
+
+
+def rises(model: Any, X: np.ndarray, column: int) -> np.ndarray:
+    """The changes of decision values along a grid of one column, at some rows."""
+    grid = np.linspace(X[:, column].min() - 1.0, X[:, column].max() + 1.0, 60)
+    changed = np.repeat(X[:15], len(grid), axis=0)
+    changed[:, column] = np.tile(grid, 15)
+    scores = model.decision_function(changed) if hasattr(model, "classes_") else model.predict(changed)
+    return np.diff(scores.reshape(15, -1), axis=1)
+
+
+@pytest.mark.parametrize("search_rows", [200_000, None])
+@pytest.mark.parametrize("is_classified", [False, True])
+def test_a_monotone_column_never_turns_back(is_classified: bool, search_rows: int | None, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, size=(800, 3))
+    f = (
+        np.sin(3.0 * X[:, 0])
+        + X[:, 0] * (X[:, 2] > 0)
+        - X[:, 1]
+        + np.cos(4.0 * X[:, 1])
+        + 0.2 * rng.standard_normal(800)
+    )
+    y = np.where(f > 0.0, "b", "a") if is_classified else f
+    plain = StepFeatures(n_features=60, dtype="float64", search_rows=search_rows, random_state=0)
+    free = plain.fit(X, y).machine_
+    assert rises(free, X, 0).min() < -0.05
+    assert rises(free, X, 1).max() > 0.05
+    model = clone(plain).set_params(monotone={0: 1, 1: -1}).fit(X, y).machine_
+    assert rises(model, X, 0).min() >= -1e-9
+    assert rises(model, X, 1).max() <= 1e-9
+    # both still move, and the third column is free
+    assert rises(model, X, 0).max() > 0.05
+    assert rises(model, X, 1).min() < -0.05
+    columns = model.feature_map_.projection.columns
+    assert not ((columns == 0).any(axis=1) & (columns == 1).any(axis=1)).any()
+    assert 0.5 < model.score(X, y) < free.score(X, y)
+    model.save(tmp_path / "model.zarr")
+    assert dkl.load_model(tmp_path / "model.zarr").features_.monotone == {0: 1, 1: -1}
+
+
+def test_monotone_columns_are_named_and_what_they_cannot_be_is_refused() -> None:
+    X, y = make_friedman1(300, random_state=0)
+    frame = pd.DataFrame(X[:, :4], columns=list("abcd"))
+    named = StepFeatures(n_features=20, monotone={"d": 1, "a": 1}, random_state=0).fit(frame, y)
+    numbered = StepFeatures(n_features=20, monotone={3: 1, 0: 1}, random_state=0).fit(X[:, :4], y)
+    assert named.atoms_ == [re.sub(r"x\[(\d)\]", lambda found: "abcd"[int(found[1])], atom) for atom in numbered.atoms_]
+    assert (named.coef_[0][(np.isin(named.feature_map_.projection.columns, [0, 3])).any(axis=1)] >= 0.0).all()
+    for monotone, rows, message in (
+        ({"age": 1}, frame, "no column 'age' of numbers; they are"),
+        ({"a": 1}, X, "they have no names: give their numbers"),
+        ({12: 1}, X, "no column 12; there are 10, counted from 0"),
+        ({0: 2}, X, r"monotone\[0\] is 2; it must be 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            StepFeatures(monotone=monotone).fit(rows, y)
+    with pytest.raises(ValueError, match="the targets are 3 classes"):
+        StepFeatures(monotone={0: 1}).fit(X, np.arange(300) % 3)
+    with pytest.raises(ValueError, match=r"StepFeatures\(monotone=...\) would not keep its word; .* machine_"):
+        dkl.KernelRegressor(StepFeatures(monotone={0: 1})).fit(X, y)

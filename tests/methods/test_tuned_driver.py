@@ -30,7 +30,7 @@ from dkl.methods.density.row_summary import SquaredRows, SquaredSums
 from dkl.methods.density.solution import TunedSolution
 from dkl.methods.density.squared import cross_validate, solve_squared
 from dkl.passes.states import decode_state, encode_state
-from dkl.solvers.block_pivoting import bounded_minimum
+from dkl.solvers.block_pivoting import bounded_minimum, signed_minimum
 from dkl.solvers.divergence_ball import DivergenceBall
 from dkl.solvers.losses import _PLAIN, SquaredHingeLoss
 from tests.definitions import tuned as definitions
@@ -327,6 +327,17 @@ def test_fourier_kernel_learning_is_its_closed_form() -> None:
     expected = np.cbrt(problem.lam * squares / (2.0 * 0.1 * h))
     np.testing.assert_allclose(found.density, expected, rtol=0, atol=1e-8)
     assert found.gap <= 1e-12
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_quadratic_of_numbers_with_signs_is_least_where_all_faces_say(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    root = generator.normal(size=(9, 7))
+    Q, q = root.T @ root, 3.0 * generator.normal(size=7)
+    for signs in (generator.integers(-1, 2, 7), np.zeros(7, int), np.ones(7, int)):
+        found = signed_minimum(Q, q, signs)
+        np.testing.assert_allclose(found, definitions.signed_minimum(Q, q, signs), rtol=0, atol=1e-9)
+        assert (signs * found >= 0.0).all()
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -361,7 +361,7 @@ def test_what_cannot_be_searched_says_what_can(labels: tuple[np.ndarray, np.ndar
     with pytest.raises(ValueError, match="put it into a machine, KernelClassifier"):
         dkl.tune(dkl.AlignedFeatures(), *labels, space={"rho": (0.1, 1.0)})
     with pytest.raises(ValueError, match="features is 'aligned', a name: give the estimator itself"):
-        dkl.tune(dkl.KernelClassifier(), *labels, space={"features__rho": (0.1, 1.0)})
+        dkl.tune(dkl.KernelClassifier("aligned"), *labels, space={"features__rho": (0.1, 1.0)})
     with pytest.raises(ValueError, match="requires y to be passed"):
         dkl.tune(machine(), labels[0], space={"alpha": (0.1, 1.0)})
 

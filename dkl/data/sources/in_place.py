@@ -279,5 +279,6 @@ def rows_in_place(X: Any) -> int:
 
 
 def _name(X: Any) -> str:
+    """The place of an array or a group of them, as messages quote it."""
     node = X.group if isinstance(X, CsrGroup) else X
     return f"'{str(node.store_path).removeprefix('file://')}'"

@@ -113,6 +113,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read_part(reader: Any, ticket: Any, part: str, classes: _Constant) -> Any:
+    """One part of a block's rows, with class codes turned into labels where there are classes."""
     block = _plain(reader).load(_plain(ticket), (part,))
     values = block.weights if part == "weight" else getattr(block, part)
     return values if classes.value is None else classes.value[values]

@@ -56,6 +56,7 @@ def chosen_rows_together(
 
 
 def _by(source: RowSource, schema: Schema, role: HeldBy, given: Any) -> tuple[RowSource, Schema]:
+    """The rows and the schema with one role chosen: a stored row column, a feature column, or values one a row."""
     known = schema.row_columns.get(role)
     if isinstance(given, str | bool):
         if known is not None and given in (True, known.name):
@@ -110,11 +111,13 @@ def feature_values(source: RowSource, place: int) -> np.ndarray:
 
 
 def _column(rows: Any, place: int) -> np.ndarray:
+    """One column of dense or sparse rows, float64 of shape (n,)."""
     values = rows[:, [place]]
     return np.asarray(values.todense() if sparse.issparse(values) else values, dtype=np.float64).ravel()
 
 
 def _unknown(source: RowSource, schema: Schema, role: HeldBy, given: Any) -> str:
+    """What to say of a column that the rows do not have: what they have instead, and how to get there."""
     known = schema.row_columns.get(role)
     has = f"its {role} column is {known.name!r}" if known is not None else f"it has no {role} column"
     if role == "group" and given in _raw_names(schema):
@@ -130,5 +133,6 @@ def _unknown(source: RowSource, schema: Schema, role: HeldBy, given: Any) -> str
 
 
 def _raw_names(schema: Schema) -> list[str]:
+    """The names of the columns as the user knows them: before the encoding, where there was one."""
     encoded = schema.encoding is not None
     return [rule.name for rule in schema.encoding.rules] if encoded else list(schema.column_names or ())

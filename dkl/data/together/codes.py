@@ -45,6 +45,7 @@ def group_codes(values: Any, n_rows: int, name: str, *, first_row: int = 0) -> n
 
 
 def _hash(value: Any) -> int:
+    """63 bits of a group's value; whole numbers hash alike whether they come as integers or as floats."""
     if isinstance(value, bool | np.bool_):
         value = int(value)
     is_whole = isinstance(value, float | np.floating) and value == np.trunc(value)

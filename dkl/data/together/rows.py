@@ -137,6 +137,7 @@ def _first_given(values: Any, named: str | None, role: str) -> Any:
 
 
 def _is_number(column: Any) -> bool:
+    """Whether a column of a frame holds numbers, and so may stay a feature."""
     kind = getattr(column.dtype, "kind", "O")
     return kind in "iuf"
 

@@ -84,6 +84,7 @@ def _by_group(source: RowSource, known: RowColumn, names: tuple[str, ...], share
 
 
 def _by_hash(known: RowColumn, shares: np.ndarray, seed: int) -> Assign:
+    """The split of many groups: each group falls where the hash of its code does."""
     ends = np.cumsum(shares)
     # all of them where the shares are all there is
     ends[-1] = 1.0 if ends[-1] > 1.0 - 1e-9 else ends[-1]

@@ -87,6 +87,7 @@ def _columns(dataset: Dataset) -> list[tuple[str, slice]]:
 
 
 def _role_of(name: str) -> HeldBy | None:
+    """What a column's name says it is: a time, an id, or nothing of the kind."""
     words = set(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
     if words & _TIMES:
         return "time"

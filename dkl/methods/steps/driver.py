@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.features.step_projection import HINGE, MOST_FACTORS, STEP
+from dkl.features.step_projection import HINGE, STEP, Factor, StepProjection
 from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
 from dkl.methods.steps.binning import column_bins
 from dkl.methods.steps.problem import HISTORY, StepProblem, StepState, first_state
@@ -16,6 +16,7 @@ from dkl.methods.steps.scores import split_scores
 from dkl.methods.steps.sums import RefitTask, SearchTask, refit_block, search_block
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.solvers.block_pivoting import signed_minimum
 from dkl.solvers.positive_definite import solve_positive
 
 # atoms whose regions are searched for a further factor, at most, and the memory that their histograms may take
@@ -188,12 +189,13 @@ def _refitted(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray
         start = np.zeros((K, m))
         start[:, : state.coefficients.shape[1]] = state.coefficients
         right = gram @ start.T + gradient
+    signs = None if problem.signs is None else np.array([_sign_of(columns, problem.signs) for columns in state.columns])
     trials = []
     for penalty in state.penalties:
         penalties = np.full(m, penalty)
         penalties[0] = _CONSTANT_PENALTY
         system = gram + np.diag(penalties)
-        trials.append(solve_positive(system.copy, right).T)
+        trials.append(solve_positive(system.copy, right).T if signs is None else _with_signs(system, right, signs))
     keeps = problem.loss == "squared_error"
     return replace(
         state,
@@ -202,6 +204,23 @@ def _refitted(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray
         gram=gram if keeps else state.gram,
         gradient=gradient if keeps else state.gradient,
     )
+
+
+def _with_signs(system: np.ndarray, right: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """The minimum of each model's quadratic over coefficients that have the signs of their atoms: (K, m).
+
+    Factors of atoms are never negative and rise in their columns: with coefficients of one sign so does the model.
+    """
+    return np.stack([signed_minimum(system, -one, signs) for one in right.T])
+
+
+def _sign_of(columns: np.ndarray, signs: np.ndarray) -> int:
+    """The sign of an atom on some columns, 0 where they ask for none; no atom has columns of both signs.
+
+    A column of -1 stands for a factor that is not there.
+    """
+    asked = signs[columns[columns >= 0]]
+    return int(np.sign(asked.sum()))
 
 
 def _extended(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray]) -> StepState:
@@ -239,9 +258,6 @@ def why_to_stop(problem: StepProblem, state: StepState) -> str:
     return ""
 
 
-Factor = tuple[int, float, int]
-
-
 def _best_atoms(problem: StepProblem, state: StepState, histograms: np.ndarray) -> list[tuple[Factor, ...]]:
     """The atoms that this round adds, best first: at most one for a parent and column, and six for a parent."""
     parents, bins = _parents(problem, state), state.bins
@@ -251,12 +267,14 @@ def _best_atoms(problem: StepProblem, state: StepState, histograms: np.ndarray) 
         :, :-1
     ]
     n_edges = np.minimum(bins.n_edges, thresholds.shape[1])
-    known = {_key(factors) for factors in _atoms_of(state)}
+    atoms = StepProjection(state.columns, state.thresholds, state.kinds, state.high).factors
+    known = {_key(factors) for factors in atoms}
     found: list[tuple[float, int, tuple[Factor, ...]]] = []
     for parent, histogram in zip(parents, histograms, strict=True):
-        scores = split_scores(histogram, thresholds, n_edges, penalty=_SCORE_PENALTY, least=_LEAST_ROWS)
+        signs = None if problem.signs is None else _signs_within(state.columns[parent], problem.signs)
+        scores = split_scores(histogram, thresholds, n_edges, penalty=_SCORE_PENALTY, least=_LEAST_ROWS, signs=signs)
         flat = np.moveaxis(scores, 1, 0).reshape(problem.n_columns, -1)
-        of_parent = _factors(state, parent)
+        of_parent = atoms[parent]
         for j in np.flatnonzero(flat.max(axis=1) > 0.0):
             kind, edge = divmod(int(np.argmax(flat[j])), thresholds.shape[1])
             atom = (*of_parent, (int(j), float(bins.edges[j, edge]), HINGE if kind else STEP))
@@ -274,6 +292,12 @@ def _best_atoms(problem: StepProblem, state: StepState, histograms: np.ndarray) 
         taken[parent] = taken.get(parent, 0) + 1
         chosen.append(atom)
     return chosen
+
+
+def _signs_within(columns: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """The sign of an atom made of a parent and each column, (d,); NaN, worth nothing, where the two contradict."""
+    of_parent = _sign_of(columns, signs)
+    return np.where(signs * of_parent < 0, np.nan, np.sign(signs + of_parent))
 
 
 def _parents(problem: StepProblem, state: StepState) -> np.ndarray:
@@ -295,27 +319,13 @@ def _histogram_bytes(problem: StepProblem) -> int:
 
 
 def _with_atoms(state: StepState, atoms: list[tuple[Factor, ...]]) -> StepState:
-    columns = np.full((len(atoms), MOST_FACTORS), -1, np.int32)
-    thresholds, kinds = np.zeros((len(atoms), MOST_FACTORS)), np.zeros((len(atoms), MOST_FACTORS), np.int8)
-    for a, factors in enumerate(atoms):
-        for f, (j, t, kind) in enumerate(factors):
-            columns[a, f], thresholds[a, f], kinds[a, f] = j, t, kind
+    new = StepProjection.of_factors(atoms, state.high)
     return replace(
         state,
-        columns=np.concatenate([state.columns, columns]),
-        thresholds=np.concatenate([state.thresholds, thresholds]),
-        kinds=np.concatenate([state.kinds, kinds]),
+        columns=np.concatenate([state.columns, new.columns]),
+        thresholds=np.concatenate([state.thresholds, new.thresholds]),
+        kinds=np.concatenate([state.kinds, new.kinds]),
     )
-
-
-def _factors(state: StepState, atom: int) -> tuple[Factor, ...]:
-    present = state.columns[atom] >= 0
-    parts = (state.columns[atom], state.thresholds[atom], state.kinds[atom])
-    return tuple((int(j), float(t), int(k)) for j, t, k in zip(*(part[present] for part in parts), strict=True))
-
-
-def _atoms_of(state: StepState) -> list[tuple[Factor, ...]]:
-    return [_factors(state, atom) for atom in range(state.n_atoms)]
 
 
 def _key(factors: tuple[Factor, ...]) -> frozenset[Factor]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 
+from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.step_projection import MOST_FACTORS, StepProjection
@@ -47,6 +50,10 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     loss : {"log_loss", "squared_error"} or None
         Of the working model. None is "log_loss" for two classes and "squared_error" for numbers and for several
         classes, of which each is set against the rest.
+    monotone : mapping of int or str to {1, -1}, or None
+        Columns, by name or number, in which the working model has to rise (1) or fall (-1): coefficients of all atoms
+        on such a column have that sign. Of two classes it is the score of the second one that rises. A machine on the
+        features has coefficients of its own, and refuses; take `machine_`.
     features_per_round : int or None
         None adds one for every 60 rows, at least 5 and at most 25.
     search_rows : int or None
@@ -66,6 +73,8 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     feature_map_ : FeatureMap
     coef_, intercept_ : ndarray of shape (K, n_features) and (K,)
         The working model on the features, in the targets' own units.
+    loss_ : {"log_loss", "squared_error"}
+        Of the working model.
     history_ : list of dict
         One line a round: features, loss on held-out rows, penalty.
     message_ : str
@@ -102,6 +111,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         n_features: int = 800,
         *,
         loss: StepLoss | None = None,
+        monotone: Mapping[int | str, int] | None = None,
         features_per_round: int | None = None,
         search_rows: int | None = 200_000,
         patience: int = 8,
@@ -119,6 +129,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         self.bins = bins
         self.n_features = n_features
         self.loss = loss
+        self.monotone = monotone
         self.features_per_round = features_per_round
         self.search_rows = search_rows
         self.patience = patience
@@ -224,7 +235,36 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             patience=self.patience,
             seed=seed,
             dtype=self.dtype,
+            signs=None if not self.monotone else self._signs(dataset, several),
         )
+
+    def _signs(self, dataset: Dataset, n_models: int) -> np.ndarray:
+        """The sign of each encoded column, 0 where there is none: int64 of shape (d,).
+
+        Raises
+        ------
+        ValueError
+            For a column that is not there, a sign that is none, and several classes.
+        """
+        if dataset.classes is not None and n_models > 1:
+            raise ValueError(
+                f"monotone has a meaning for numbers and two classes, and the targets are {n_models} classes; fit each "
+                "against the rest, or leave monotone out"
+            )
+        signs, names = np.zeros(dataset.n_columns, np.int64), dataset.column_names
+        for column, sign in (self.monotone or {}).items():
+            if sign not in (1, -1) or isinstance(sign, bool):
+                raise ValueError(f"monotone[{column!r}] is {sign!r}; it must be 1 (the model rises) or -1 (it falls)")
+            if isinstance(column, str):
+                if names is None or column not in names:
+                    known = f"they are {spoken_names(names)}" if names else "they have no names: give their numbers"
+                    raise ValueError(f"monotone: there is no column {column!r} of numbers; {known}")
+                signs[list(names).index(column)] = sign
+            elif isinstance(column, Integral) and not isinstance(column, bool) and 0 <= column < len(signs):
+                signs[int(column)] = sign
+            else:
+                raise ValueError(f"monotone: there is no column {column!r}; there are {len(signs)}, counted from 0")
+        return signs
 
     def _keep_result(self, problem: StepProblem, state: StepState, scale: TargetScale | None) -> None:
         """Set what the rounds found: the atoms of the best round, divided by sqrt(m), and their coefficients."""
@@ -243,6 +283,6 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         coef, intercept = coefficients[:, kept] * root, coefficients[:, 0].copy()
         if scale is not None:
             coef, intercept = coef * scale.scale[:, None], intercept * scale.scale + scale.center
-        self.coef_, self.intercept_ = coef, intercept
+        self.coef_, self.intercept_, self.loss_ = coef, intercept, problem.loss
         self.history_ = [dict(zip(HISTORY, map(float, line), strict=True)) for line in state.history]
         self.message_ = f"{state.message}: {len(kept)} atoms in {len(state.history)} rounds"

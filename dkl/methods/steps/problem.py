@@ -42,6 +42,8 @@ class StepProblem:
         The rounds end after so many without a lower loss on held-out rows.
     seed : int
     dtype : {"float32", "float64"}
+    signs : ndarray of shape (d,), int64, or None
+        1 for columns in which the model has to rise, -1 for those in which it has to fall.
     """
 
     targets: HeldTargets
@@ -57,6 +59,7 @@ class StepProblem:
     patience: int = 8
     seed: int = 0
     dtype: str = "float32"
+    signs: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)

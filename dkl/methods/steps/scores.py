@@ -8,7 +8,13 @@ from dkl.kernels.step_tiles import SHARED_SUMS
 
 
 def split_scores(
-    histograms: np.ndarray, thresholds: np.ndarray, n_edges: np.ndarray, *, penalty: float, least: float
+    histograms: np.ndarray,
+    thresholds: np.ndarray,
+    n_edges: np.ndarray,
+    *,
+    penalty: float,
+    least: float,
+    signs: np.ndarray | None = None,
 ) -> np.ndarray:
     """Scores of the steps and of the hinges at every edge of every column, within one parent.
 
@@ -32,6 +38,9 @@ def split_scores(
         nu.
     least : float
         Rows that must lie above a threshold, and for steps below it.
+    signs : ndarray of shape (d,) or None
+        -1 or 1 where coefficients of the column's atoms have this sign: a Newton step the other way is worth nothing.
+        0 for any sign, NaN for none.
 
     Returns
     -------
@@ -47,10 +56,16 @@ def split_scores(
     is_edge = np.arange(thresholds.shape[1]) < n_edges[:, None]
     t = np.where(is_edge, thresholds, 0.0)
 
-    numerator = np.sum((S - (N / N_p)[:, :, None] * S_p) ** 2, axis=2)
+    numerator = np.sum(_allowed(S - (N / N_p)[:, :, None] * S_p, signs) ** 2, axis=2)
     steps = numerator / (np.maximum(N * (1.0 - N / N_p), 0.0) + penalty)
     c = X1 - t * N
-    numerator = np.sum((S1 - t[:, :, None] * S - (c / N_p)[:, :, None] * S_p) ** 2, axis=2)
+    numerator = np.sum(_allowed(S1 - t[:, :, None] * S - (c / N_p)[:, :, None] * S_p, signs) ** 2, axis=2)
     hinges = numerator / (np.maximum(X2 - 2.0 * t * X1 + t**2 * N - c**2 / N_p, 0.0) + penalty)
     enough = is_edge & (n >= least)
     return np.stack([np.where(enough & (n_p - n >= least), steps, 0.0), np.where(enough, hinges, 0.0)])
+
+
+def _allowed(slopes: np.ndarray, signs: np.ndarray | None) -> np.ndarray:
+    """Slopes (d, bins - 1, K) of the objective, 0 where a step along them would have the wrong sign."""
+    # A comparison with NaN, which stands for no sign at all, is false.
+    return slopes if signs is None else np.where(signs[:, None, None] * slopes >= 0.0, slopes, 0.0)

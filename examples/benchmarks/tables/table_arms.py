@@ -321,6 +321,9 @@ DKL = {
         "dkl",
         "dkl",
     ),
+    "dkl-steps": Arm(
+        machine("StepFeatures", **NEWTON), "StepFeatures() with Newton steps and alpha='auto', raw frames", "dkl", "dkl"
+    ),
 }
 REFERENCE = "lightgbm"
 ARMS = {

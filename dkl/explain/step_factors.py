@@ -1,0 +1,156 @@
+"""A model on steps as a sum of products of single columns' factors: what its effects and contributions are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Self
+
+import numpy as np
+
+from dkl.explain.column_groups import Columns
+from dkl.explain.sums import factor_sums
+from dkl.explain.wave_pass import chosen_scaler
+from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import Scaler
+from dkl.features.step_projection import MOST_FACTORS, Factor, StepProjection
+from dkl.kernels.maps import map_rows
+from dkl.kernels.step_tiles import STEP_FLOPS, TILE_ROWS
+from dkl.methods.prediction import Scorer
+from dkl.protocols.arrays import Rows
+from dkl.protocols.records import Accumulator, BlockSum, Cost
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnSteps:
+    """Products of steps and hinges of one column: the map sees its encoded columns of a row."""
+
+    feature_map: FeatureMap
+    columns: np.ndarray
+
+    def values(self, rows: np.ndarray) -> np.ndarray:
+        """The products at rows (n, k) of these columns, unscaled: float64 (n, m)."""
+        return map_rows(rows, self.feature_map, "float64")
+
+
+@dataclass(frozen=True, eq=False)
+class StepFactors:
+    """f(x) = sum_a coef_a prod_s factor_{index[a, s]}(x), each factor of one column alone; the intercept is no part.
+
+    A column may be several encoded ones, and its factor then the product of an atom's steps and hinges on these.
+
+    Parameters
+    ----------
+    factors : StepProjection
+        The U factors, each once.
+    scaler : Scaler or None
+        Of rows, before their factors.
+    columns : ndarray of shape (U,), int64
+        Which column each factor is of, by its position among `Columns`.
+    index : ndarray of shape (m, 3), int64
+        The factors of each atom, of different columns; -1 where an atom has fewer than three.
+    coef : ndarray of shape (m, K), float64
+        Amplitudes included.
+    """
+
+    factors: StepProjection
+    scaler: Scaler | None
+    columns: np.ndarray
+    index: np.ndarray
+    coef: np.ndarray
+
+    @classmethod
+    def of(cls, scorer: Scorer, known: Columns) -> Self | None:
+        """Of a model on steps; None for one on other features."""
+        feature_map, steps = scorer.feature_map, scorer.feature_map.projection
+        if not isinstance(steps, StepProjection):
+            return None
+        column_of = np.empty(feature_map.n_columns, np.int64)
+        for position, members in enumerate(known.members):
+            column_of[members] = position
+        # Many atoms share the factors of their parents: each distinct one is computed once.
+        numbers: dict[tuple[Factor, ...], int] = {}
+        index = np.full((steps.n_frequencies, MOST_FACTORS), -1)
+        for a, atom in enumerate(steps.factors):
+            by_column: dict[int, list[Factor]] = {}
+            for factor in atom:
+                by_column.setdefault(int(column_of[factor[0]]), []).append(factor)
+            for s, own in enumerate(by_column.values()):
+                index[a, s] = numbers.setdefault(tuple(sorted(own)), len(numbers))
+        distinct = StepProjection.of_factors(list(numbers), steps.high)
+        return cls(
+            distinct,
+            feature_map.scaler,
+            column_of[distinct.columns[:, 0]],
+            index,
+            (scorer.coef * feature_map.amplitudes).T.astype(np.float64),
+        )
+
+    def values(self, rows: Rows) -> np.ndarray:
+        """The factors of rows (n, d), and behind them the 1 that the index -1 stands for: (n, U + 1) float64."""
+        factors = map_rows(rows, self._feature_map, "float64")
+        return np.hstack([factors, np.ones((len(factors), 1))])
+
+    def terms(self, means: np.ndarray, most_columns: int) -> dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]]:
+        """The functional analysis of variance under independent columns: the terms of each effect.
+
+        A product is ``prod_c f_c = sum_T prod_{c in T} (f_c - mu_c) prod_{c not in T} mu_c``: the term of the columns T
+        is a product of centred factors, and its coefficient the atom's times the means of the others.
+
+        Parameters
+        ----------
+        means : ndarray of shape (U + 1,)
+            mu, and a 1 behind them.
+        most_columns : int
+            Atoms on more columns belong to no effect.
+
+        Returns
+        -------
+        dict of tuple of int to (ndarray of shape (u, |T|), ndarray of shape (u, K))
+            By columns, ascending: the factors of each distinct product, in the order of the columns, and coefficients.
+        """
+        sums: dict[tuple[int, ...], dict[tuple[int, ...], np.ndarray]] = {}
+        for numbers, coef in zip(self.index, self.coef, strict=True):
+            # The factors of this atom, in the order of their columns.
+            own = sorted((int(u) for u in numbers if u >= 0), key=lambda u: int(self.columns[u]))
+            if len(own) > most_columns:
+                continue
+            for size in range(1, len(own) + 1):
+                for inside in combinations(own, size):
+                    of_columns = sums.setdefault(tuple(int(self.columns[u]) for u in inside), {})
+                    others = np.prod([means[u] for u in own if u not in inside])
+                    of_columns[inside] = of_columns.get(inside, 0.0) + coef * others
+        return {
+            columns: (np.array(list(products)), np.array(list(products.values()))) for columns, products in sums.items()
+        }
+
+    def of_column(self, numbers: np.ndarray, members: np.ndarray) -> ColumnSteps:
+        """Some of the factors, all of one column, as functions of its encoded columns alone."""
+        chosen = self.factors.take(numbers)
+        place = np.full(self.factors.n_columns + 1, -1)
+        place[members] = np.arange(len(members))
+        # The last entry of `place` stays -1: places without a factor stay without one.
+        own = replace(chosen, columns=place[chosen.columns].astype(np.int32), high=chosen.high[members])
+        scaler = chosen_scaler(self.scaler, members)
+        return ColumnSteps(FeatureMap("steps", own, np.ones(len(numbers)), scaler=scaler), members)
+
+    def record(self) -> BlockSum:
+        """The record whose result `means` takes."""
+        U = self.factors.n_frequencies
+        accumulators = {"sums": Accumulator((U,)), "weight": Accumulator(())}
+
+        def cost(rows: int, columns: int) -> Cost:
+            # The values of a tile, and its rows written out in double precision.
+            return Cost(STEP_FLOPS * rows * U, 8 * min(rows, TILE_ROWS) * (2 * U + columns))
+
+        return BlockSum("steps of single columns", factor_sums, accumulators, {"factors": self._feature_map}, cost)
+
+    @property
+    def _feature_map(self) -> FeatureMap:
+        """The map whose features are the factors."""
+        return FeatureMap("steps", self.factors, np.ones(self.factors.n_frequencies), scaler=self.scaler)
+
+    @staticmethod
+    def means(result: dict[str, np.ndarray]) -> np.ndarray:
+        """The mean of each factor over the rows, and the 1 behind them: (U + 1,)."""
+        return np.append(result["sums"] / result["weight"], 1.0)
