@@ -222,3 +222,19 @@ def test_a_plan_counts_the_sums_of_a_million_values():
     # weights and one target in 6 folds, in float64
     assert planned.passes[0].memory.total > 2 * 6 * 8 * 999_983
     assert planned.held["tables of categories"] > 6 * 2 * 4 * 999_983
+
+
+def test_after_an_append_a_fit_equals_a_fresh_one(tmp_path):
+    frame, y = table(1500), targets("two", 1500)
+    store = dkl.create_dataset(tmp_path / "rows.zarr", frame[:1000], y[:1000], rows_a_block=500)
+    appended = store.append(frame[1000:], y[1000:])
+    fresh = dkl.create_dataset(tmp_path / "fresh.zarr", appended, rows_a_block=500)
+    ours, theirs = (machine().fit(rows).decision_function(frame) for rows in (appended, fresh))
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_stores_of_codes_are_of_format_2_and_all_others_stay_of_the_first(tmp_path):
+    frame, y = table(), targets("two", 600)
+    codes = dkl.create_dataset(tmp_path / "codes.zarr", frame, y)
+    plain = dkl.create_dataset(tmp_path / "plain.zarr", frame[["x", "b"]], y)
+    assert (codes.source.storage_facts["format"], plain.source.storage_facts["format"]) == (2, 1)
