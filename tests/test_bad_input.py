@@ -366,7 +366,7 @@ FILES = [
         ValueError,
         ("input.csv",),
     ),
-    Case("names in too many kinds", lambda f: ingest(f, MANY_NAMES, target="y"), ValueError, ("name", "drop")),
+    Case("names in too many kinds", lambda f: ingest(f, MANY_NAMES, target="y"), ValueError, ("name", "categorical")),
     Case("a suffix that tells nothing", lambda f: ingest_renamed(f, "rows.what"), ValueError, ("rows.what", "format")),
     Case(
         "a quote that is never closed",

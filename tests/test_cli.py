@@ -229,7 +229,7 @@ def test_features_that_are_searched_for_take_exact_steps_unless_told_otherwise(
     assert (exact.solver, exact.loss, exact.alpha) == ("newton", "squared_hinge", "auto")
     facts_of("fit", rows, tmp_path / "sgd.model", *options, "--epochs", "2")
     stochastic = load_model(str(tmp_path / "sgd.model"))
-    assert (stochastic.solver, stochastic.loss) == ("sgd", "hinge")
+    assert (stochastic.solver_, stochastic.loss_) == ("sgd", "hinge")
 
 
 def test_a_column_of_landmark_features_is_a_landmark(folder: Path, tmp_path: Path) -> None:

@@ -468,7 +468,6 @@ WRONG: dict[str, Edit] = {
     "a class of another kind": lambda m: m["model"].update(object="Gaussian"),
     "an unknown family": lambda m: fields(m, "features_")["family_"].update(object="Student"),
     "an unknown loss": with_field("loss", "cauchy"),
-    "a loss that is null": with_field("loss", None),
     "a loss that is a list": with_field("loss", ["hinge"]),
     "an unknown solver": with_field("solver", "prayer"),
     "a penalty below 0": with_field("alpha", -1.0),

@@ -458,7 +458,7 @@ class BlockIncremental(Incremental):
         encoding = getattr(self, "encoding_", None)
         if dask.is_dask_collection(X):
             return encoded_by(encoding, X) if is_frame(X) and encoding is not None else as_dask_array(X, "X")
-        return encoded_by(encoding, X) if is_raw(encoding, X) else X
+        return encoded_by(encoding, X) if encoding is not None and is_raw(encoding, X) else X
 
     def _answer(self, method: str, X: object, meta: np.ndarray | None) -> Any:
         """What the estimator answers to the rows: now for rows in memory, block by block for those of Dask."""

@@ -361,15 +361,13 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
     def _choose_features(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> PenaltyChoice | None:
         """Set the kind of features that does best on held-out rows, and why; the penalty too, if all rows judged.
 
-        Each kind is learned without the rows of a fold, from a sample of many rows, and judged on the fold by the
-        same exact linear model at several penalties.
+        Each kind is learned without the rows of a fold, and judged on these by the same exact linear model.
         """
         advice = advise(dataset, run, self.seed_)
         tried = contenders(dataset, advice)
         if dataset.total_weight < FEWEST_ROWS:
             self._advised = tried[0].learner
-            few = f"since {dataset.n_rows} rows are too few to choose by"
-            self.reasons_ = (f"Features: the columns themselves, {few}.",)
+            self.reasons_ = (f"Features: the columns themselves; {dataset.n_rows} rows are too few to choose by.",)
             return None
         sample, folds = self._judged_sample(dataset)
         choices: list[list[PenaltyChoice] | None] = []
@@ -384,7 +382,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         self._advised = tried[won].learner
         self.reasons_ = (*contest_reasons(tried, choices, won, sample.n_rows), *advice.reasons[:3])
         judged = choices[won]
-        whole = sample is dataset and self._settings.alpha == "auto" and self._settings.solver == "newton"
+        whole = sample is dataset and (self._settings.alpha, self._settings.solver) == ("auto", "newton")
         return agreed(judged) if whole and judged is not None and len(folds) > 1 else None
 
     def _planned_choice(self, dataset: Dataset, weights: np.ndarray | None) -> list[Any]:

@@ -172,7 +172,7 @@ def rows_like_those_of_fit(estimator: Any, X: Any, *, strict: bool = False) -> A
     if is_frame(X):
         check_names(X)
     rows = X if is_frame(X) and encoding is not None else as_rows(X)
-    if is_raw(encoding, rows):
+    if encoding is not None and is_raw(encoding, rows):
         return encoded_by(encoding, rows, strict=strict)
     if encoding is None:
         validate_data(estimator, X if is_frame(X) else rows, reset=False, skip_check_array=True)

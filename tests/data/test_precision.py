@@ -210,8 +210,8 @@ def test_exported_models_take_double_precision() -> None:
 
 
 def test_sparse_encoded_rows_are_double_too() -> None:
-    names = np.array([f"n{i}" for i in range(300)])[STEPS % 300]
-    frame = pd.DataFrame({"when": SECONDS, "name": names})
+    names = np.array([f"n{i}" for i in range(32)])
+    frame = pd.DataFrame({"when": SECONDS, **{f"name {c}": names[(STEPS + c) % 32] for c in range(8)}})
     X = learn_encoding([frame]).transform(frame)
     assert X.format == "csr"
     assert X.dtype == np.float64

@@ -26,7 +26,7 @@ from tests.definitions.blocks import (
     scattered_sums,
     variation_sums,
 )
-from tests.definitions.steps import refit_block, search_block
+from tests.definitions.steps import atoms, refit_block, search_block
 
 __all__ = ["refit_block", "search_block"]
 
@@ -477,3 +477,29 @@ def refinement_minibatch(block: Block, operands: Operands, number: int, size: in
         "targets": np.array([values[i] for i in drawn]),
         "weight": np.array([weights[i] for i in drawn]),
     }
+
+
+def factor_sums(block: Block, operands: Operands) -> Sums:
+    """sum_i s_i factor_u(x_i) of single steps and hinges, and sum_i s_i."""
+    weights, values = weights_of(block), atoms(block.X, operands["factors"])
+    sums = [math.fsum(s * row[u] for s, row in zip(weights, values, strict=True)) for u in range(values.shape[1])]
+    return {"sums": np.array(sums), "weight": np.array(math.fsum(weights))}
+
+
+def category_sums(block: Block, operands: Operands) -> Sums:
+    """Weights, and weights times targets, of the rows of each fold that hold each code of each column."""
+    folds, K = operands["folds"], operands["n_classes"]
+    fold, weights, rows = folds(block.held_with), weights_of(block), rows_of(block.X)
+    assert block.y is not None
+    n_targets = np.atleast_2d(block.y.T).shape[0] if K is None else K - 1
+    sums: Sums = {}
+    for c, (column, size) in enumerate(zip(operands["columns"], operands["sizes"], strict=True)):
+        sums[f"weight {c}"] = np.zeros((folds.count, size))
+        sums |= {f"target {c} {t}": np.zeros((folds.count, size)) for t in range(n_targets)}
+        for i in range(block.n_rows):
+            code = int(rows[i][column])
+            sums[f"weight {c}"][fold[i], code] += weights[i]
+            for t in range(n_targets):
+                target = np.atleast_1d(block.y[i])[t] if K is None else float(block.y[i] == t + 1)
+                sums[f"target {c} {t}"][fold[i], code] += weights[i] * target
+    return sums

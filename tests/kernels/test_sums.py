@@ -221,7 +221,7 @@ def test_other_arithmetic_is_refused() -> None:
 
 def test_gradients_of_features_that_are_not_waves_are_refused() -> None:
     feature_map = weighted_map(FAMILIES["ramp"], 4, 5, "float32")
-    with pytest.raises(ValueError, match="this map's activation is 'arc-cosine'"):
+    with pytest.raises(ValueError, match="these are 'arc-cosine' features"):
         gradient_sums(np.ones((3, 5)), np.ones(3), feature_map)
 
 
