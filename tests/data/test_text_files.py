@@ -346,13 +346,13 @@ def test_all_that_is_wrong_with_a_table_is_one_error(tmp_path, suffix):
 
 
 def test_all_that_is_wrong_with_a_data_frame_is_one_error():
-    frame = wrong_frame().drop(columns=["w", "y"]).assign(day=pd.Timestamp("2026-11-22"))
+    frame = wrong_frame().drop(columns=["w", "y"])
     y = np.where(np.arange(3000) == 11, np.nan, np.arange(3000) % 2)
     with pytest.raises(ValueError, match="is inf in row 7") as caught:
         dkl.RandomFeatures(n_features=10).fit(frame)
     with pytest.raises(ValueError, match="is inf in row 7") as with_target:
         dkl.create_dataset("memory://never", frame, y)
-    for part in (*WRONG[1:4], "column 'day' holds dates"):
+    for part in WRONG[1:4]:
         assert part in str(caught.value)
         assert part in str(with_target.value)
     assert "y[11]" in str(with_target.value)
@@ -364,7 +364,7 @@ def test_all_that_is_wrong_with_a_table_at_predict_is_one_error():
     bad = pd.DataFrame({"a": [1.0, np.inf], "b": ["x", "new"], "d": [1.0, 2.0]})
     with pytest.raises(ValueError, match="lacks the columns") as caught:
         encoding.transform(bad)
-    for part in ("lacks the columns ['c']", "not there before: ['d']", "'a' is inf in row 1", "'b' is 'new' in row 1"):
+    for part in ("lacks the columns ['c']", "'a' is inf in row 1", "'b' is 'new' in row 1"):
         assert part in str(caught.value)
 
 

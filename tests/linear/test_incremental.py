@@ -271,7 +271,7 @@ MISTAKES: list[tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]
     ),
     (dkl.BlockIncremental(SGDClassifier()), (ROWS, SIGNS[:9]), {}, ValueError, "as many"),
     (dkl.BlockIncremental(SGDClassifier()), (ROWS[:, 0], SIGNS), {}, ValueError, "2D"),
-    (dkl.BlockIncremental(SGDClassifier()), (np.where(ROWS > 2, np.nan, ROWS), SIGNS), {}, ValueError, "NaN"),
+    (dkl.BlockIncremental(SGDClassifier()), (np.where(ROWS > 2, np.inf, ROWS), SIGNS), {}, ValueError, "inf"),
     (dkl.BlockIncremental(SGDClassifier(), memory_limit="1 kB"), (ROWS, SIGNS), {}, MemoryError, "memory"),
     (dkl.BlockIncremental(SGDClassifier(), progress="no"), (ROWS, SIGNS), {}, TypeError, "progress"),
     (dkl.BlockIncremental(SGDClassifier(), random_state="x"), (ROWS, SIGNS), {}, ValueError, "seed"),
