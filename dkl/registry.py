@@ -76,6 +76,7 @@ _META_KERNELS = dict.fromkeys(
 )
 _ESTIMATORS = {
     **{entry.name: entry.module for entry in LEARNERS},
+    "CombinedFeatures": "dkl.methods.combined.learner",
     "TunedClassifier": "dkl.methods.density.learner",
     "TunedRegressor": "dkl.methods.density.learner",
     "KernelClassifier": "dkl.machines.kernel_machines",
@@ -125,6 +126,7 @@ STORED = {
     "HarmonicProjection": "dkl.features.harmonic_projection",
     "NystromProjection": "dkl.features.nystrom_projection",
     "StepProjection": "dkl.features.step_projection",
+    "CombinedProjection": "dkl.features.feature_map",
     "Scaler": "dkl.features.scaling",
     "TableEncoding": "dkl.data.ingest.encoding",
     "FittedEncoding": "dkl.encodings.fitted",

@@ -168,6 +168,13 @@ STEPS: Constraints = {
     "patience": [_count(1)],
 }
 
+COMBINED: Constraints = {
+    **{name: constraint for name, constraint in COMMON.items() if name not in ("family", "scaling")},
+    "features": [list, tuple, None],
+    "searches": [_count(1)],
+    "n_features": [_count(2), None],
+}
+
 PEAKS: Constraints = {
     **COMMON,
     **{name: MARGIN[name] for name in ("chains", "sparse_share", "search_rows", "max_norm", "warm_start")},
