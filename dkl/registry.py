@@ -70,6 +70,7 @@ LEARNERS = (
 _FAMILIES = dict.fromkeys(
     ("Gaussian", "Laplacian", "Cauchy", "Matern", "ArcCosine", "Coordinates"), "dkl.features.families"
 ) | {"SphericalHarmonics": "dkl.features.harmonics", "SparseFrequencies": "dkl.features.sparse_frequencies"}
+_DICTIONARIES = dict.fromkeys(("Steps", "Landmarks"), "dkl.features.dictionaries")
 _META_KERNELS = dict.fromkeys(
     ("RBFMetaKernel", "MaternMetaKernel", "PolynomialMetaKernel", "SumMetaKernel", "DeltaMetaKernel"),
     "dkl.methods.density.meta_kernels",
@@ -94,6 +95,7 @@ PUBLIC = {
     "NpzFormat": "dkl.data.ingest.npz_files",
     "Dataset": "dkl.data.dataset",
     **_FAMILIES,
+    **_DICTIONARIES,
     **_META_KERNELS,
     "FeatureMap": "dkl.features.feature_map",
     **_ESTIMATORS,
@@ -115,6 +117,8 @@ PUBLIC = {
 STORED = {
     **_ESTIMATORS,
     **_FAMILIES,
+    **_DICTIONARIES,
+    "Dictionaries": "dkl.features.dictionaries",
     **_META_KERNELS,
     "FeatureMap": "dkl.features.feature_map",
     "DenseProjection": "dkl.features.projections",

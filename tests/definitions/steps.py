@@ -48,7 +48,7 @@ def refit_block(block: Block, operands: Any) -> dict[str, np.ndarray]:
         gram += h * np.outer(phi[i], phi[i])
         for k in range(K):
             gradient[:, k] -= weight[i] * losses.slope(y[i, k], f[k], task.loss) * phi[i]
-    return {"gram": gram[:, task.first :], "gradient": gradient[task.first :]}
+    return {"gram": gram[:, task.new], "gradient": gradient[task.new]}
 
 
 def search_block(block: Block, operands: Any) -> dict[str, np.ndarray]:
