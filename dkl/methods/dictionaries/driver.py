@@ -78,6 +78,9 @@ class DictionaryDriver:
             self._rows = as_drawn(results[-1], problem.search_rows)
         if state.phase == "sample":
             state = with_edges(problem, state, self._sample, problem.has_columns)
+            some = self._sample.X[:SEARCHED_ROWS]
+            units = [s.unit(scale_rows(some, s.scaler, problem.dtype)) for s in problem.sources]
+            state = replace(state, units=np.array(units, dtype=np.float64))
             while problem.in_memory and state.phase != "done":
                 record = _record(problem, state)
                 state = self.step(problem, state, [record.function(self._sample, record.operands)])
@@ -273,7 +276,7 @@ def _chosen(
     problem: DictionaryProblem, state: DictionaryState, sums: dict[str, np.ndarray], penalty: float
 ) -> tuple[list[tuple[Factor, ...]], np.ndarray]:
     """The atoms and the candidates that this round takes: each time the one with the largest score a column."""
-    candidates = _verified(problem, state, sums, penalty)
+    candidates = verified_candidates(problem, state, sums, penalty)
     steps = scored_atoms(problem, state, sums["histograms"]) if problem.has_steps else iter(())
     room, atoms, taken = _room(problem, state), list[tuple[Factor, ...]](), list[int]()
     step, scores = next(steps, None), candidates.scores()
@@ -293,7 +296,7 @@ def _chosen(
     return atoms, np.array(taken, dtype=np.int64)
 
 
-def _verified(
+def verified_candidates(
     problem: DictionaryProblem, state: DictionaryState, sums: dict[str, np.ndarray], penalty: float
 ) -> Candidates:
     """The candidates with their system on all rows, less what the working model's columns explain of it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -63,6 +63,8 @@ class DictionaryState(StepState):
         Of how many atoms and points the system and the coefficients are.
     best_sizes : ndarray of shape (2,), int64
         Of how many `best` is.
+    units : ndarray of shape (number of sources,)
+        The amplitudes of the columns of each source.
     """
 
     points: np.ndarray = field(default_factory=_none)
@@ -71,6 +73,7 @@ class DictionaryState(StepState):
     candidate_source: np.ndarray = field(default_factory=_no_numbers)
     known: np.ndarray = field(default_factory=_no_numbers)
     best_sizes: np.ndarray = field(default_factory=_no_numbers)
+    units: np.ndarray = field(default_factory=_no_numbers)
 
 
 def first_dictionary_state(problem: DictionaryProblem) -> DictionaryState:
@@ -78,28 +81,37 @@ def first_dictionary_state(problem: DictionaryProblem) -> DictionaryState:
     none = np.zeros((0, problem.n_columns))
     start = np.array([0, 0])
     return DictionaryState(
-        **vars(first_state(problem)), points=none, candidates=none, known=start, best_sizes=np.array([1, 0])
+        **vars(first_state(problem)),
+        points=none,
+        candidates=none,
+        known=start,
+        best_sizes=np.array([1, 0]),
+        units=np.ones(len(problem.sources)),
     )
 
 
 def model_map(problem: DictionaryProblem, state: DictionaryState) -> FeatureMap:
     """The columns of the working model."""
-    parts = [state.feature_map()]
-    for number, source in enumerate(problem.sources):
-        own = state.points[state.source == number]
-        if len(own):
-            parts.append(source.feature_map(own))
-    return combined_map(parts)
+    return combined_map([state.feature_map(), *_maps(problem, state, state.points, state.source)])
 
 
 def candidate_map(problem: DictionaryProblem, state: DictionaryState) -> FeatureMap | None:
     """The columns of the candidates, source by source; None where there are none."""
-    parts = [
-        source.feature_map(state.candidates[state.candidate_source == number])
-        for number, source in enumerate(problem.sources)
-        if (state.candidate_source == number).any()
-    ]
+    parts = _maps(problem, state, state.candidates, state.candidate_source)
     return combined_map(parts) if parts else None
+
+
+def _maps(
+    problem: DictionaryProblem, state: DictionaryState, points: np.ndarray, source: np.ndarray
+) -> list[FeatureMap]:
+    """The columns of points, in the units of their sources, of each source that has some."""
+    maps = []
+    for number, (dictionary, unit) in enumerate(zip(problem.sources, state.units, strict=True)):
+        own = points[source == number]
+        if len(own):
+            one = dictionary.feature_map(own)
+            maps.append(replace(one, amplitudes=unit * one.amplitudes))
+    return maps
 
 
 def columns_known(problem: DictionaryProblem, state: DictionaryState, n_atoms: int, n_points: int) -> np.ndarray:

@@ -14,8 +14,8 @@ from dkl.methods.dictionaries.choice import greedy_points
 from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.protocols.arrays import Rows
 
-# rows that are tried as landmarks for each that is proposed, and the rows that judge them
-_TRIED, _JUDGES = 8, 4_000
+# rows that are tried as landmarks for each that is proposed, so many at least, and the rows that judge them
+_TRIED, _LEAST_TRIED, _JUDGES = 8, 200, 4_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +51,10 @@ class Source(Protocol):
         """The columns of points, amplitudes 1."""
         ...
 
+    def unit(self, X: Rows) -> float:
+        """The amplitude that gives columns at scaled rows X about the length of steps, so that one ridge suits all."""
+        ...
+
     def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
         """At most `count` points that are worth much on these rows."""
         ...
@@ -79,6 +83,10 @@ class WaveSource:
     def feature_map(self, points: np.ndarray) -> FeatureMap:
         """The pairs of these frequencies."""
         return self.space.feature_map(points.astype(np.float32))
+
+    def unit(self, X: Rows) -> float:
+        """Cosines and sines are as long as steps."""
+        return 1.0
 
     def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
         """Peaks that differ from each other."""
@@ -111,14 +119,19 @@ class LandmarkSource:
         projection = NystromProjection(self.kernel, points, np.eye(len(points)))
         return FeatureMap("nystrom", projection, np.ones(len(points)), scaler=self.scaler)
 
+    def unit(self, X: Rows) -> float:
+        """Narrow kernels are small almost everywhere, and would hardly be taken against a ridge."""
+        rows = _dense(X[:_JUDGES])
+        return _unit(self.kernel.kernel(rows, rows[:_LEAST_TRIED]))
+
     def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
         """Of some of the rows those that together lower the loss most, one after the other."""
-        X = rows.X.toarray() if hasattr(rows.X, "toarray") else np.asarray(rows.X)
-        X = np.asarray(X, dtype=np.float64)
-        generator = np.random.default_rng([seed, 0x1A4D])
-        tried = np.unique(X[generator.choice(len(X), min(len(X), _TRIED * count), replace=False)], axis=0)
+        X = _dense(rows.X)
+        generator, n_tried = np.random.default_rng([seed, 0x1A4D]), max(_LEAST_TRIED, _TRIED * count)
+        tried = np.unique(X[generator.choice(len(X), min(len(X), n_tried), replace=False)], axis=0)
         judges = slice(0, _JUDGES)
         Q = self.kernel.kernel(X[judges], tried)
+        Q *= _unit(Q)
         weighted = Q * rows.h[judges, None]
         # what the constant explains already is no merit of a landmark
         total = max(float(rows.h[judges].sum()), np.finfo(np.float64).tiny)
@@ -126,3 +139,14 @@ class LandmarkSource:
         system = weighted.T @ Q - np.outer(mean, mean) / total
         slopes = Q.T @ rows.s[judges] - np.outer(mean, rows.s[judges].sum(axis=0)) / total
         return tried[greedy_points(system, slopes, [np.arange(len(tried))[:, None]], count)]
+
+
+def _dense(X: Rows) -> np.ndarray:
+    """Rows written out in float64."""
+    return np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
+
+
+def _unit(Q: np.ndarray) -> float:
+    """A half over the mean deviation of columns (n, m): steps of half of the rows deviate by a half."""
+    deviation = float(np.sqrt(np.mean(np.var(Q, axis=0))))
+    return 0.5 / deviation if deviation > 0.0 else 1.0

@@ -181,5 +181,6 @@ class DictionarySolver(CorrectiveSolver):
 def _whitened(part: FeatureMap, projection: NystromProjection, coef: np.ndarray) -> tuple[FeatureMap, np.ndarray]:
     """Kernels at landmarks as k(x, Z) A with A = L^-T, and the coefficients A^-1 w of the same model."""
     whitening = whitening_of(projection.landmarks, projection.kernel)
-    coef = np.linalg.solve(whitening, coef.T).T
-    return replace(part, projection=replace(projection, whitening=whitening)), coef
+    coef = np.linalg.solve(whitening, (coef * part.amplitudes).T).T
+    ones = np.ones(part.n_features)
+    return replace(part, projection=replace(projection, whitening=whitening), amplitudes=ones), coef
