@@ -62,7 +62,7 @@ class Candidates:
 
 def greedy_points(system: np.ndarray, slopes: np.ndarray, columns: Sequence[np.ndarray], count: int) -> np.ndarray:
     """Numbers of at most `count` points, each the best beside those before; see `Candidates`."""
-    candidates, taken = Candidates(system, slopes, columns), []
+    candidates, taken = Candidates(system, slopes, columns), list[int]()
     while len(taken) < count:
         scores = candidates.scores()
         if not scores.max(initial=0.0) > 0.0:

@@ -328,10 +328,13 @@ def _largest(problem: DictionaryProblem) -> DictionaryState:
     """A state of as many columns as the rounds may find, of the dearest kind, for plans."""
     state, width = first_dictionary_state(problem), problem.n_features
     if not problem.sources:
-        atoms = {
-            name: np.repeat(getattr(state, name), width + 1, axis=0) for name in ("columns", "thresholds", "kinds")
-        }
-        return replace(state, **atoms, trials=np.zeros((len(state.penalties), problem.n_models, width + 1)))
+        return replace(
+            state,
+            columns=np.repeat(state.columns, width + 1, axis=0),
+            thresholds=np.repeat(state.thresholds, width + 1, axis=0),
+            kinds=np.repeat(state.kinds, width + 1, axis=0),
+            trials=np.zeros((len(state.penalties), problem.n_models, width + 1)),
+        )
     # Landmarks take most to be mapped; otherwise it is waves.
     dearest = int(np.argmin([source.columns_a_point for source in problem.sources]))
     n_points = width // problem.sources[dearest].columns_a_point

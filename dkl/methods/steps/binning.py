@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -54,7 +55,7 @@ def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
     out = ColumnBins(
         np.full((d, bins), np.inf), np.zeros(d, np.int64), np.zeros(d), np.zeros(d), np.zeros(d), np.ones(d)
     )
-    by_column = sparse.csc_array(X) if sparse.issparse(X) else X
+    by_column: Any = sparse.csc_array(X) if sparse.issparse(X) else X
     for j in range(d):
         column = by_column[:, [j]].toarray().ravel() if sparse.issparse(by_column) else by_column[:, j]
         values, inverse = np.unique(np.asarray(column, dtype=np.float64), return_inverse=True)
