@@ -184,7 +184,8 @@ class NystromFeatures(FeatureLearner):
         scaler = self._prepare(dataset)
         if (sigma := getattr(self.family_, "sigma", None)) is not None:
             self.family_ = self.family_.with_bandwidth(float(sigma) * self.sigma_factor)
-        self.metric_, self.metric_history_ = None, []
+        self.metric_: np.ndarray | None = None
+        self.metric_history_: list[dict[str, float]] = []
         if self.metric is not None:
             self._learn_metric(dataset, scaler)
         problem = self._problem(dataset, self.family_, scaler, self.seed_)

@@ -119,7 +119,7 @@ class StepDriver:
             accumulators = {
                 "held_out": Accumulator((len(state.trials),)),
                 "weight": Accumulator(()),
-                "histograms": Accumulator((len(parents), d, bins, SHARED_SUMS + 2 * K)),
+                "histograms": Accumulator((len(parents), d, bins, SHARED_SUMS + K)),
             }
             each = 2.0 * m * K * len(state.trials) + STEP_FLOPS * (m + len(parents) * d * (1 + K))
             function = search_block
@@ -167,6 +167,7 @@ def with_edges(problem: StepProblem, state: State, rows: Block, columns: bool | 
         high=bins.high,
         center=bins.center,
         scale=bins.scale,
+        values=bins.values,
     )
     varying = np.flatnonzero(bins.n_edges)
     if not (len(varying) <= _COLUMNS_SHARE * problem.n_features if columns is None else columns):
@@ -283,11 +284,17 @@ def scored_atoms(
     found: list[tuple[float, int, tuple[Factor, ...]]] = []
     for parent, histogram in zip(parents, histograms, strict=True):
         signs = None if problem.signs is None else _signs_within(state.columns[parent], problem.signs)
-        scores = split_scores(histogram, thresholds, n_edges, penalty=SCORE_PENALTY, least=_LEAST_ROWS, signs=signs)
+        scores = split_scores(
+            histogram, bins.values, thresholds, n_edges, penalty=SCORE_PENALTY, least=_LEAST_ROWS, signs=signs
+        )
         flat = np.moveaxis(scores, 1, 0).reshape(problem.n_columns, -1)
         of_parent = atoms[parent]
         for j in np.flatnonzero(flat.max(axis=1) > 0.0):
-            kind, edge = divmod(int(np.argmax(flat[j])), thresholds.shape[1])
+            # Hinges from below all rows of a parent are one function there, up to a step. The one that begins next to
+            # these rows is taken, not that of rounding; of steps with no row between them the first.
+            tied = np.flatnonzero(flat[j] >= flat[j].max() * (1.0 - 1e-9))
+            is_hinge = tied[0] >= thresholds.shape[1]
+            kind, edge = divmod(int(tied[-1] if is_hinge else tied[0]), thresholds.shape[1])
             atom = (*of_parent, (int(j), float(bins.edges[j, edge]), HINGE if kind else STEP))
             found.append((float(flat[j].max()), int(parent), atom))
     found.sort(key=lambda candidate: -candidate[0])
@@ -320,7 +327,7 @@ def most_parents(problem: StepProblem) -> int:
 
 def histogram_bytes(problem: StepProblem) -> int:
     """Of one parent."""
-    return 8 * problem.n_columns * problem.bins * (SHARED_SUMS + 2 * problem.n_models)
+    return 8 * problem.n_columns * problem.bins * (SHARED_SUMS + problem.n_models)
 
 
 def with_atoms(state: State, atoms: list[tuple[Factor, ...]]) -> State:

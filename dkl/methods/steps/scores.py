@@ -9,6 +9,7 @@ from dkl.kernels.step_tiles import SHARED_SUMS
 
 def split_scores(
     histograms: np.ndarray,
+    values: np.ndarray,
     thresholds: np.ndarray,
     n_edges: np.ndarray,
     *,
@@ -18,7 +19,8 @@ def split_scores(
 ) -> np.ndarray:
     """Scores of the steps and of the hinges at every edge of every column, within one parent.
 
-    With s the negative slopes of the rows' losses, h their curvatures, z the column, and sums over the rows of the
+    With s the negative slopes of the rows' losses, h their curvatures, z the mean of a row's bin in place of the column
+    (so that the sums of a bin are enough), and sums over the rows of the
     parent p: S, N, n, S1, X1 and X2 are those of s, h, 1, s z, h z and h z^2 over rows with z > t; S_p and N_p are all
     of the parent's; c = X1 - t N. Then
 
@@ -29,8 +31,10 @@ def split_scores(
 
     Parameters
     ----------
-    histograms : ndarray of shape (d, bins, 4 + 2 K), float64
+    histograms : ndarray of shape (d, bins, 2 + K), float64
         As `dkl.kernels.step_tiles.add_histograms` adds them.
+    values : ndarray of shape (d, bins), float64
+        z of each bin, standardised.
     thresholds : ndarray of shape (d, bins - 1), float64
         The edges in the units of z.
     n_edges : ndarray of shape (d,), int64
@@ -47,12 +51,15 @@ def split_scores(
     ndarray of shape (2, d, bins - 1)
         Steps, then hinges; 0 where too few rows are on a side.
     """
-    K = (histograms.shape[2] - SHARED_SUMS) // 2
-    above = np.cumsum(histograms[:, ::-1], axis=1)[:, ::-1]
+    z, h, s = values[:, :, None], histograms[:, :, 1:2], histograms[:, :, SHARED_SUMS:]
+    # by bin: rows, h, h z, h z^2, then s and s z of each model
+    sums = np.concatenate([histograms[:, :, :SHARED_SUMS], h * z, h * z**2, s, s * z], axis=2)
+    above = np.cumsum(sums[:, ::-1], axis=1)[:, ::-1]
     total, above = above[:, :1], above[:, 1:]
-    n, N, X1, X2 = np.moveaxis(above[:, :, :SHARED_SUMS], 2, 0)
-    S, S1 = above[:, :, SHARED_SUMS : SHARED_SUMS + K], above[:, :, SHARED_SUMS + K :]
-    n_p, N_p, S_p = total[:, :, 0], np.maximum(total[:, :, 1], np.finfo(np.float64).tiny), total[:, :, 4 : 4 + K]
+    n, N, X1, X2 = np.moveaxis(above[:, :, :4], 2, 0)
+    S, S1 = np.split(above[:, :, 4:], 2, axis=2)
+    n_p, N_p = total[:, :, 0], np.maximum(total[:, :, 1], np.finfo(np.float64).tiny)
+    S_p = np.split(total[:, :, 4:], 2, axis=2)[0]
     is_edge = np.arange(thresholds.shape[1]) < n_edges[:, None]
     t = np.where(is_edge, thresholds, 0.0)
 
