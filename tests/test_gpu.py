@@ -19,6 +19,7 @@ from dkl.explain.contributions import background_of
 from dkl.explain.dependence import partial_dependence
 from dkl.explain.importance import importance
 from dkl.features.families import ArcCosine, Coordinates, Gaussian
+from dkl.features.harmonics import SphericalHarmonics
 from dkl.kernels import device
 from dkl.kernels.device import rows_on
 from dkl.kernels.generic import projected
@@ -33,9 +34,11 @@ from dkl.methods.frequency_search.peak_search import SearchOptions, search_peaks
 from dkl.methods.landmarks.learner import LandmarkFeatures
 from dkl.methods.leverage.learner import LeverageFeatures
 from dkl.methods.margin.learner import MarginFeatures
+from dkl.methods.nystrom.learner import NystromFeatures
 from dkl.methods.peaks.learner import PeakFeatures
 from dkl.methods.posterior.learner import PosteriorFeatures
 from dkl.methods.random_features import RandomFeatures
+from dkl.methods.steps.learner import StepFeatures
 from dkl.passes.devices import computing_device
 from tests.kernels.cuda_sources import played
 from tests.linear.problems import dataset
@@ -57,6 +60,10 @@ FEATURES: dict[str, Any] = {
     "peaks": PeakFeatures(n_features=12, chains=10, steps=4, noise=0.0),
     "corrective": MarginFeatures(n_features=12),
     "game": MarginFeatures(Gaussian(2.0), n_features=12, solver="game"),
+    "structured": RandomFeatures(Gaussian(2.0, sampling="structured"), n_features=20),
+    "harmonics": AlignedFeatures(SphericalHarmonics(max_degree=3, project=True), n_features=10),
+    "steps": StepFeatures(n_features=12),
+    "nystrom": NystromFeatures(Gaussian(2.0), n_features=12),
 }
 
 
@@ -91,6 +98,19 @@ def test_a_gpu_is_strict(gpu: str) -> None:
     for mixed in (lambda: there + np.ones(2), lambda: cupy.matmul(there, np.ones(2)), lambda: np.asarray(there)):
         with pytest.raises(TypeError):
             mixed()
+
+
+def test_a_played_gpu_has_the_names_and_arguments_of_every_cupy_that_is_admitted(gpu: str) -> None:
+    if gpu == "real":
+        pytest.skip("the real CuPy has its own names")
+    import cupy
+
+    assert cupy.concat([cupy.asarray(np.ones(2)), cupy.asarray(np.ones(1))]).shape == (3,)
+    with pytest.raises(AttributeError, match=r"CuPy 14\.0\.0 has no 'matrix_transpose'"):
+        cupy.matrix_transpose(cupy.asarray(np.ones((2, 2))))
+    # NumPy knows `where`, CuPy does not
+    with pytest.raises(TypeError, match="'where'"):
+        cupy.sum(cupy.asarray(np.ones(2)), where=True)
 
 
 @pytest.mark.parametrize("name", FEATURES)

@@ -32,7 +32,13 @@ CHUNK = "a chunk of X, from whose first row the row is counted"
 
 
 def rows_to_fit(
-    estimator: BaseEstimator, beside: BesideFeatures, y: Any, sample_weight: Any, *, supervised: bool, task: TaskChoice = "auto"
+    estimator: BaseEstimator,
+    beside: BesideFeatures,
+    y: Any,
+    sample_weight: Any,
+    *,
+    supervised: bool,
+    task: TaskChoice = "auto",
 ) -> Dataset:
     """The rows as a Dataset; records `n_features_in_` and, where there are names, `feature_names_in_`.
 
@@ -183,7 +189,9 @@ def rows_like_those_of_fit(estimator: BaseEstimator, X: Any, *, strict: bool = F
     return rows
 
 
-def map_to_features(estimator: BaseEstimator, X: Any, feature_map: FeatureMap, dtype: str, *, strict: bool = False) -> Any:
+def map_to_features(
+    estimator: BaseEstimator, X: Any, feature_map: FeatureMap, dtype: str, *, strict: bool = False
+) -> Any:
     """The features of rows: an array for rows in memory, a lazy Dask array for Dask collections and Datasets.
 
     Parameters
