@@ -17,9 +17,7 @@ def main() -> None:
     try:
         try:
             from dkl.cli.app import main as run
-            from dkl.process import leave_quickly
 
-            leave_quickly()
             run()
         finally:
             if sys.stdout is not None:
