@@ -182,7 +182,8 @@ class Plan:
         """A row for all passes of one name, the longest first, with the sums over them; the others are one row."""
         named: dict[str, list[PassPlan]] = {}
         for kind in self.passes:
-            named.setdefault(kind.name.removesuffix(" 1"), []).append(kind)
+            # A pass may answer several questions at once: the first one names it.
+            named.setdefault(kind.name.split(" + ")[0].removesuffix(" 1"), []).append(kind)
         longest = sorted(named.items(), key=lambda item: -sum(kind.calls * kind.seconds for kind in item[1]))
         groups = longest[:_NAMED]
         if rest := [kind for _, kinds in longest[_NAMED:] for kind in kinds]:

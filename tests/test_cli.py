@@ -27,7 +27,7 @@ import dkl
 from dkl.cli.app import app
 from dkl.cli.cluster import Compute
 from dkl.cli.command import Result, Running, _report
-from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
+from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.data.dataset import open_dataset
 from dkl.model_io import load_model
 
@@ -179,8 +179,7 @@ def test_suggest_gives_reasons_and_the_command_that_fits_what_it_suggests(folder
         group(**{field.name: options[field.name] for field in fields(group) if field.name in options})
         for group in (FeatureOptions, MachineOptions)
     )
-    given = {"task": "classification", "compute": Compute(), "running": Running()}
-    estimator = estimator_from(learner_from(features, seed=0, **given), machine, **given)
+    estimator = estimator_from(features, machine, task="classification", compute=Compute(), running=Running())
     assert settings_of(estimator) == settings_of(dkl.suggest(open_dataset(store)["train"], progress=False).estimator)
 
 
@@ -230,6 +229,47 @@ def test_features_that_are_searched_for_take_exact_steps_unless_told_otherwise(
     facts_of("fit", rows, tmp_path / "sgd.model", *options, "--epochs", "2")
     stochastic = load_model(str(tmp_path / "sgd.model"))
     assert (stochastic.solver_, stochastic.loss_) == ("sgd", "hinge")
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_without_options_the_shell_has_the_machine_of_python(task: str) -> None:
+    given = {"task": task, "compute": Compute(), "running": Running()}
+    machine = dkl.KernelClassifier if task == "classification" else dkl.KernelRegressor
+    plain = estimator_from(FeatureOptions(), MachineOptions(), **given)
+    assert settings_of(plain) == settings_of(machine(random_state=0))
+    assert (plain.features, plain.loss, plain.alpha, plain.solver) == ("auto", None, None, None)
+    pinned = FeatureOptions(features=300, scaling="none", sigma="2"), MachineOptions(effort="fast", time_limit=60.0)
+    wanted = machine(n_features=300, scaling=None, sigma=2.0, effort="fast", time_limit=60.0, random_state=0)
+    assert settings_of(estimator_from(*pinned, **given)) == settings_of(wanted)
+    described = estimator_from(FeatureOptions(candidates=50), MachineOptions(), **given)
+    assert (type(described.features).__name__, described.features.n_candidates) == ("AlignedFeatures", 50)
+
+
+def test_a_fit_ends_with_metrics_on_held_out_rows_beside_a_baseline(folder: Path, tmp_path: Path) -> None:
+    options = ("--learner", "random", "--features", "40", "--calibrate")
+    run = dkl_command("fit", folder / "labels.zarr", tmp_path / "m.zarr", *options)
+    assert "rows of test, which the fit has not seen" in run.stdout
+    assert "without the columns" in run.stdout
+    scores = facts_of("score", tmp_path / "m.zarr", folder / "labels.zarr")
+    held_out = facts_of("fit", folder / "labels.zarr", tmp_path / "n.zarr", *options)["held_out"]
+    assert {name: scores[name] for name in held_out} == held_out
+    assert scores["baseline"]["accuracy"] < 0.6 < scores["accuracy"]
+    assert scores["standard_errors"]["accuracy"] == pytest.approx(
+        np.sqrt(scores["accuracy"] * (1 - scores["accuracy"]) / scores["rows"])
+    )
+    one = facts_of("score", tmp_path / "m.zarr", folder / "labels.zarr", "--scoring", "roc_auc")
+    assert (one["roc_auc"], "accuracy" in one) == (scores["roc_auc"], False)
+    refused = dkl_command("score", tmp_path / "m.zarr", folder / "labels.zarr", "--scoring", "rmse")
+    assert (refused.exit_code, "expected one of accuracy" in " ".join(refused.stderr.split())) == (1, True)
+    dkl_command("ingest", folder / "labels.csv", tmp_path / "whole.zarr", "--target", "label", "--split", "")
+    run = dkl_command("fit", tmp_path / "whole.zarr", tmp_path / "w.zarr", *options)
+    assert "No rows are held out" in run.stdout
+
+
+def test_a_plan_is_ten_lines_and_more_on_request(folder: Path) -> None:
+    brief = dkl_command("plan", folder / "labels.zarr").stdout.splitlines()
+    assert len(brief) <= 12
+    assert len(dkl_command("plan", folder / "labels.zarr", "--verbose").stdout.splitlines()) > 30
 
 
 def test_a_column_of_landmark_features_is_a_landmark(folder: Path, tmp_path: Path) -> None:

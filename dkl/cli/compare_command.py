@@ -82,7 +82,7 @@ def compare(
         str | None, typer.Option(help="Folder or URL: a comparison that was broken off goes on from here.")
     ] = None,
 ) -> Result:
-    """Fit every learner at several sizes beside other people's models, score all on held-out rows, and say which to take.
+    """Fit every learner at several sizes, beside models of scikit-learn, score all on other rows, say which to take.
 
     Learns on the split train and scores on test; rows without splits are split 3 to 1. Each fit runs alone, so that its
     time is its own. Leaves a table here, and scores.csv and a picture in the output folder.

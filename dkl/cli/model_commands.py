@@ -15,12 +15,13 @@ from rich.text import Text
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, facts_table
 from dkl.cli.data_commands import HeldOptions, ZeroBased
-from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
+from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.cli.output_checks import check_before
 from dkl.progress import Tally, listening
 
 if TYPE_CHECKING:
     from dkl.data.dataset import Dataset
+    from dkl.machines.machine import KernelMachine
     from dkl.methods.base import FeatureLearner
     from dkl.model_selection.held_out_scores import Metric
 
@@ -66,11 +67,9 @@ def plan(
 
     dataset = chosen_split(store, split, "train")
     with computing_on(compute):
-        learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
-        estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
+        estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
         planned = plan_of(estimator, dataset)
-    # A tuned machine is its own learner, and is named once.
-    names = " on ".join(dict.fromkeys((type(estimator).__name__, learner_name(learner))))
+    names = " on ".join(dict.fromkeys((type(estimator).__name__, features_of(estimator))))
     head, *rows = planned.cells(verbose=verbose)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(head[0])
@@ -113,8 +112,7 @@ def fit(
         checkpoint = f"{model.rstrip('/')}.checkpoint"
     check_before(model, "model", overwrite=overwrite, inputs=[store, checkpoint], belongs=is_part_of_a_model)
     dataset = held.of(chosen_split(store, split, "train"))
-    learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
-    estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
+    estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
     # The machine hands the checkpoint on to its features, in a folder of their own.
     if checkpoint is not None:
         estimator.set_params(checkpoint=checkpoint)
@@ -152,9 +150,11 @@ def fit(
     return Result(facts | {"reasons": list(reasons)}, Group(table, *chosen, *said))
 
 
-def learner_name(learner: FeatureLearner | None) -> str:
-    """The class of the learner, or that the machine chooses one."""
-    return "features that it chooses" if learner is None else type(learner).__name__
+def features_of(estimator: FeatureLearner | KernelMachine) -> str:
+    """What an estimator that is not fitted is on: the class of its features, or that it chooses them."""
+    # A tuned machine is its own learner.
+    features = getattr(estimator, "features", estimator)
+    return "features that it chooses" if features == "auto" else type(features).__name__
 
 
 def held_out_beside(store: str, fitted: Dataset, held: HeldOptions) -> Dataset | None:

@@ -27,6 +27,8 @@ FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", 
 FEATURES, CANDIDATES, FAMILY, MACHINE = "Features", "Candidates", "Family", "Linear model"
 # Columns of the mapped rows, for learners that are named without a number.
 _FEATURES = 1_000
+# Options about features that the machine has, too, whatever features it chooses.
+KNOBS = ("features", "scaling", "sigma")
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,17 @@ class FeatureOptions:
         LearnerName,
         typer.Option(
             help="How features are found: auto judges several kinds on held-out rows; or drawn, chosen, searched for, "
-            "weighed with the machine (tuned). Other options about features, given without it, are of aligned.",
+            "weighed with the machine (tuned). Options about candidates and families alone are of aligned.",
             rich_help_panel=FEATURES,
         ),
     ] = "auto"
     features: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Columns of the mapped rows, at most.", rich_help_panel=FEATURES, show_default="by --learner"
+            min=1,
+            help="Columns of the mapped rows, at most.",
+            rich_help_panel=FEATURES,
+            show_default="by the rows, or 1,000",
         ),
     ] = None
     scaling: Annotated[
@@ -52,7 +57,7 @@ class FeatureOptions:
         typer.Option(
             help="Scaling of the columns before anything else; quantile for heavy tails.",
             rich_help_panel=FEATURES,
-            show_default="by the rows; standard for a learner that is named",
+            show_default="by the rows, or standard",
         ),
     ] = None
     max_rows: Annotated[
@@ -78,7 +83,12 @@ class FeatureOptions:
     family: Annotated[
         FamilyName, typer.Option(help="The kernel whose features are the candidates.", rich_help_panel=FAMILY)
     ] = "gaussian"
-    sigma: Annotated[str, typer.Option(help="Bandwidth: a number, or 'median'.", rich_help_panel=FAMILY)] = "median"
+    sigma: Annotated[
+        str | None,
+        typer.Option(
+            help="Bandwidth: a number, or 'median'.", rich_help_panel=FEATURES, show_default="by the rows, or median"
+        ),
+    ] = None
     nu: Annotated[float, typer.Option(help="Smoothness of --family matern.", rich_help_panel=FAMILY)] = 1.5
     order: Annotated[int, typer.Option(help="Order of --family arc-cosine: 0, 1 or 2.", rich_help_panel=FAMILY)] = 1
     degree: Annotated[
@@ -130,6 +140,20 @@ class MachineOptions:
     class_weight: Annotated[
         Literal["balanced"] | None, typer.Option(help="Give each class the same weight.", rich_help_panel=MACHINE)
     ] = None
+    effort: Annotated[
+        Literal["fast", "balanced", "best"] | None,
+        typer.Option(
+            help="How much work auto may take to choose: about 1, 5 and at most some hundred seconds on usual tables.",
+            rich_help_panel=MACHINE,
+            show_default="balanced",
+        ),
+    ] = None
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds, from 10 on, that auto may take; else no clock decides anything.", rich_help_panel=MACHINE
+        ),
+    ] = None
     seed: Annotated[int, typer.Option(help="The same seed gives the same model, bit for bit.")] = 0
     set: Annotated[
         list[str] | None,
@@ -144,7 +168,7 @@ def family_from(options: FeatureOptions) -> Family:
     """The family that the options name."""
     # Parameters that the families of shift-invariant kernels share.
     spread: dict[str, Any] = {
-        "sigma": _bandwidth(options.sigma),
+        "sigma": _bandwidth(options.sigma or "median"),
         "sampling": options.sampling,
         "pairing": options.pairing,
     }
@@ -176,9 +200,10 @@ def learner_from(
     """The feature learner that the options describe, not yet fitted; None where the machine is to choose."""
     from dkl.methods.density.learner import TunedClassifier, TunedRegressor
 
-    if options == FeatureOptions():
+    knobs = {name: getattr(options, name) for name in KNOBS}
+    if options == FeatureOptions(**knobs):
         return None
-    # What is said of features alone describes chosen waves, as the shell has always taken it.
+    # What is said of candidates and families alone describes chosen waves, as the shell has always taken it.
     name, size = "aligned" if options.learner == "auto" else options.learner, options.features or _FEATURES
     given = {
         "rho": options.rho,
@@ -221,12 +246,24 @@ def learner_from(
     )
 
 
-def estimator_from(
-    learner: FeatureLearner | None, options: MachineOptions, *, task: str | None, compute: Compute, running: Running
-) -> FeatureLearner | KernelMachine:
-    """The kernel machine on `learner` for the dataset's task, or the learner itself where it is one.
+def knobs_from(options: FeatureOptions) -> dict[str, Any]:
+    """The options about features that were given to a machine which chooses the rest, as its parameters."""
+    given = {
+        "n_features": options.features,
+        "sigma": None if options.sigma is None else _bandwidth(options.sigma),
+    }
+    # None is a scaling of its own, so that it cannot stand for one that was not given.
+    scaling = {} if options.scaling is None else {"scaling": None if options.scaling == "none" else options.scaling}
+    return _given(given) | scaling
 
-    Without a learner the machine has the defaults that it has in Python: it chooses features, solver, loss and penalty.
+
+def estimator_from(
+    features: FeatureOptions, options: MachineOptions, *, task: str | None, compute: Compute, running: Running
+) -> FeatureLearner | KernelMachine:
+    """The kernel machine on the features that are described, or the learner itself where it is one; not yet fitted.
+
+    Where they are left open the machine has the defaults that it has in Python: it chooses features, solver, loss and
+    penalty.
     """
     from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
     from dkl.methods.density.tuned_learner import TunedLearner
@@ -239,11 +276,14 @@ def estimator_from(
         "early_stopping": options.early_stopping or None,
         "calibrate": options.calibrate or None,
         "class_weight": options.class_weight,
+        "effort": options.effort,
+        "time_limit": options.time_limit,
         "device": compute.device,
         "memory_limit": compute.memory_limit,
     }
     if task is None:
         raise ValueError("the store has no target; ingest it with --target NAME to fit a model")
+    learner = learner_from(features, seed=options.seed, task=task, compute=compute, running=running)
     estimator: FeatureLearner | KernelMachine
     if isinstance(learner, TunedLearner):
         # Tuned machines call the ridge of their linear model lam, as their paper does.
@@ -251,8 +291,8 @@ def estimator_from(
         estimator, parameters = learner, _given(given)
     else:
         machine = KernelClassifier if task == "classification" else KernelRegressor
-        features = "auto" if learner is None else learner
-        estimator = machine(features=features, random_state=options.seed, progress=running.progress)
+        estimator = machine(random_state=options.seed, progress=running.progress)
+        estimator.set_params(**({"features": learner} if learner is not None else knobs_from(features)))
         parameters = _given(given)
         loss = "squared_hinge" if task == "classification" else "squared_error"
         wants_exact = any(entry.exact_head and isinstance(learner, entry.learner_class) for entry in LEARNERS)

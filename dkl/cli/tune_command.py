@@ -17,7 +17,7 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, facts_table
 from dkl.cli.data_commands import HeldOptions
 from dkl.cli.model_commands import Store, chosen_split
-from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
+from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.cli.output_checks import check_before
 from dkl.data.store.outputs import written_whole
 
@@ -83,8 +83,7 @@ def tune(
         read = [store, model, checkpoint]
         check_before(table, "table of trials", overwrite=overwrite, inputs=read, is_own=_is_table_of_trials)
     dataset = held.of(chosen_split(store, split, "train"))
-    learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
-    estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
+    estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
     # The estimator is made here, so that options with no meaning are refused before the search begins.
     started = time.perf_counter()
     with computing_on(compute):
