@@ -12,6 +12,7 @@ from sklearn.svm import SVC, SVR
 from dkl.data.dataset import Dataset
 
 LINEAR, SVM, TREES = "linear model", "SVM (RBF)", "boosted trees"
+OUTSIDE = frozenset({LINEAR, SVM, TREES})
 # An SVM takes time and memory that grow with the square of the rows: above so many it is left out.
 _MOST_ROWS_OF_SVM = 10_000
 # scikit-learn needs all rows in memory: above so many bytes its estimators are left out.
