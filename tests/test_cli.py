@@ -13,6 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -82,6 +83,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "score",
         "predict",
         "report",
+        "explain",
+        "export",
+        "tune",
         "compare",
         "demo",
         "bench",
@@ -153,6 +157,72 @@ def test_groups_and_times_go_from_the_files_to_the_fit(tmp_path: Path) -> None:
 def test_info_is_the_description_as_json(folder: Path) -> None:
     facts = facts_of("info", folder / "labels.zarr")
     assert (facts["rows"], facts["columns"], facts["task"]) == (900, 5, "classification")
+
+
+def test_info_says_the_target_the_classes_and_the_columns_first(folder: Path) -> None:
+    facts = facts_of("info", folder / "labels.zarr")
+    assert facts["target"] == "label"
+    shown = dkl_command("info", folder / "labels.zarr").stdout
+    for text in ("label: classes", "no 4", "3 (5 encoded)", "colour: one-hot, 3 categories", "train: 721"):
+        assert text in shown
+    assert "crc32c" not in shown
+    assert "crc32c" in dkl_command("info", folder / "labels.zarr", "--verbose").stdout
+
+
+def test_explain_says_what_matters_and_why_a_row_is_answered_so(folder: Path, tmp_path: Path) -> None:
+    options = (folder / "labels.model", folder / "labels.zarr", "--output", tmp_path / "out")
+    row = int(open_dataset(folder / "labels.zarr")["test"].row_id.compute()[0])
+    facts = facts_of("explain", *options, "--row", row)
+    assert set(facts["importance"]) == {"a", "b", "colour"}
+    parts = facts["row"]
+    assert parts["base"] + sum(parts["contributions"].values()) == pytest.approx(parts["decision"])
+    model = load_model(str(folder / "labels.model"))
+    assert parts["decision"] == pytest.approx(
+        model.decision_function(open_dataset(folder / "labels.zarr")).compute()[row]
+    )
+    for picture in ("importance.png", "dependence.png", "row.png"):
+        assert (tmp_path / "out" / picture).read_bytes().startswith(b"\x89PNG")
+    assert "█" in dkl_command("explain", *options).stdout
+    missing = dkl_command("explain", *options[:2], "--row", 10**9)
+    assert (missing.exit_code, "has the row_id" in missing.stderr) == (1, True)
+
+
+def test_export_writes_files_that_answer_without_dkl_and_replaces_its_own_alone(folder: Path, tmp_path: Path) -> None:
+    graph, pipeline = tmp_path / "m.onnx", tmp_path / "m.joblib"
+    assert facts_of("export", folder / "labels.model", graph)["bytes"] == graph.stat().st_size
+    facts_of("export", folder / "labels.model", graph, "--overwrite")
+    facts_of("export", folder / "labels.model", pipeline)
+    model, rows = load_model(str(folder / "labels.model")), pd.read_csv(folder / "new.csv")
+    np.testing.assert_array_equal(joblib.load(pipeline).predict(rows), model.predict(rows))
+    (tmp_path / "own.onnx").write_bytes(b"mine")
+    refused = dkl_command("export", folder / "labels.model", tmp_path / "own.onnx", "--overwrite")
+    assert (refused.exit_code, (tmp_path / "own.onnx").read_bytes()) == (1, b"mine")
+    assert ".onnx or .joblib" in dkl_command("export", folder / "labels.model", tmp_path / "m.txt").stderr
+
+
+def test_predictions_carry_ids_as_they_stand_in_the_files(folder: Path, tmp_path: Path) -> None:
+    new = pd.read_csv(folder / "new.csv").head(5)
+    ids = ["0012345678901234567890", "007", "", "1.10", "x"]
+    new.assign(id=ids).to_csv(tmp_path / "new.csv", index=False)
+    command = ("predict", folder / "labels.model", tmp_path / "new.csv")
+    for output in ("p.csv", "p.parquet"):
+        run = dkl_command(*command, tmp_path / output, "--id", "id", "--id", "a")
+        assert (run.exit_code, run.stderr) == (0, "")
+    table = pd.read_csv(tmp_path / "p.csv", dtype=str, keep_default_na=False)
+    assert list(table) == ["row_id", "id", "a", "prediction"]
+    assert table.id.tolist() == ids
+    assert pd.read_parquet(tmp_path / "p.parquet").a.tolist() == new.a.tolist()
+    assert dkl_command(*command, tmp_path / "p.csv", "--id", "id", "--overwrite").exit_code == 0
+    whole = pd.DataFrame({**new, "key": pd.array([2**62 + 1, None, 3, 4, 5], dtype="Int64")})
+    whole.to_parquet(tmp_path / "new.parquet")
+    facts_of("predict", folder / "labels.model", tmp_path / "new.parquet", tmp_path / "q.parquet", "--id", "key")
+    assert pd.read_parquet(tmp_path / "q.parquet").key[0] == str(2**62 + 1)
+    facts_of("predict", folder / "labels.model", tmp_path / "new.parquet", tmp_path / "q.zarr", "--id", "key")
+    group = zarr.open_group(str(tmp_path / "q.zarr"), mode="r")
+    assert group.attrs["key_labels"][group["key"][0]] == str(2**62 + 1)
+    missing = dkl_command(*command, tmp_path / "z.csv", "--id", "nothing")
+    assert (missing.exit_code, "has no column 'nothing'" in " ".join(missing.stderr.split())) == (1, True)
+    assert dkl_command("predict", folder / "labels.model", folder / "labels.zarr", "z.csv", "--id", "a").exit_code == 2
 
 
 def test_verify_names_the_damaged_chunk_and_fails(folder: Path, tmp_path: Path) -> None:
@@ -402,7 +472,7 @@ def test_a_failure_is_one_message_and_exit_code_1(
         (["fit", "{labels.zarr}", "m.zarr", "--sigma", "wide"], "median"),
         (["fit", "{labels.zarr}", "m.zarr", "--alpha", "strong"], "number or 'auto'"),
         (["fit", "{labels.zarr}", "m.zarr", "--learner", "margin", "--candidates", "9"], "--candidates has no meaning"),
-        (["info", "rows.zarr", "--verbose"], "No such option"),
+        (["info", "rows.zarr", "--frobnicate"], "No such option"),
         (["score", "{labels.model}", "{labels.zarr}", "--workers", "1", "--scheduler", "x"], "give one"),
         (["demo", "--target", "label"], "--data"),
         (["bench", "--gigabytes", "1"], "--memory"),
@@ -529,6 +599,20 @@ def test_tune_searches_and_saves_the_best_model(folder: Path, tmp_path: Path) ->
     model = load_model(str(tmp_path / "best.model"))
     assert model.alpha == facts["best_params"]["alpha"]
     assert model.features_.n_features == facts["best_params"]["features__n_features"]
+
+
+def test_tune_has_a_space_of_its_own(folder: Path, tmp_path: Path) -> None:
+    budget = ("--trials", "2", "--folds", "0.3")
+    facts = facts_of("tune", folder / "numbers.zarr", tmp_path / "a.model", *budget)
+    assert set(facts["best_params"]) == {
+        "alpha",
+        "features__n_features",
+        "features__scaling",
+        "features__sigma_factor",
+    }
+    facts = facts_of("tune", folder / "numbers.zarr", tmp_path / "b.model", *budget, "--learner", "random", *SMALL[:2])
+    assert set(facts["best_params"]) == {"alpha", "features__n_features", "features__scaling", "features__family"}
+    assert 20 <= facts["best_params"]["features__n_features"] <= 80
 
 
 @pytest.mark.parametrize("space", ["alpha", "alpha=1", "alpha=a:b", "alpha=[1,"])

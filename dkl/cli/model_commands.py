@@ -251,12 +251,17 @@ def predict(
         bool,
         typer.Option("--strict", help="Refuse tables with new columns, categories or gaps, in place of a warning."),
     ] = False,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option("--id", help="A column of the files that goes along, as it stands there. May be repeated."),
+    ] = None,
     zero_based: ZeroBased = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that are there.")] = False,
 ) -> Result:
     """Predict for the rows of a store or of files, out of core, and write Parquet, CSV or a zarr group.
 
-    Each prediction carries the row_id of its row: its number in the files (ingest shuffles).
+    Each prediction carries the row_id of its row, its number in the files (ingest shuffles), and the columns that --id
+    names.
     """
     from dkl.cli.predictions import check_predictions, open_writer, predict_files, predict_store
     from dkl.data.differences import Differences
@@ -269,12 +274,18 @@ def predict(
     # Asked before the first row: the hinge loss has no probabilities, and calibration needs a fit.
     if proba and not hasattr(estimator, "predict_proba"):
         raise ValueError(f"the model {model!r} has no probabilities; fit it with --loss log_loss, or --calibrate")
+    carried = tuple(dict.fromkeys(ids or ()))
+    if set(carried) & {"row_id", "prediction"}:
+        raise typer.BadParameter("--id names a column that predictions have of their own: row_id or prediction")
+    stored = data.rstrip("/").endswith(".zarr") or is_store(data)
+    if stored and carried:
+        raise typer.BadParameter(f"a store keeps row_id alone of what it was read from: --id {carried[0]} needs files")
     with computing_on(compute):
-        if data.rstrip("/").endswith(".zarr") or is_store(data):
+        if stored:
             parts = predict_store(estimator, chosen_split(data, split, ""), proba=proba, compute=compute)
         else:
             told = Differences(strict, "--strict")
-            parts = predict_files(estimator, data, proba=proba, zero_based=zero_based, told=told)
+            parts = predict_files(estimator, data, proba=proba, zero_based=zero_based, told=told, ids=carried)
         # Parts are written as they come, so that memory does not grow with the number of rows.
         with open_writer(output, overwrite=overwrite, inputs=[model, data]) as writer:
             for part in parts:

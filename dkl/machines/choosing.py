@@ -62,9 +62,7 @@ class ChoosingMixin(SettledMixin):
         tried = contenders(dataset, advice, effort, self._knobs)
         if dataset.total_weight < FEWEST_ROWS:
             self._advised = tried[0].learner
-            self.reasons_ = (
-                f"Features: {tried[0].name}; {dataset.n_rows} rows are too few to choose by.",
-            )
+            self.reasons_ = (f"Features: {tried[0].name}; {dataset.n_rows} rows are too few to choose by.",)
             return None
         sample, folds = self._judged_sample(dataset, effort)
         race = self._race(tried, dataset, sample, folds)

@@ -211,7 +211,9 @@ class SettledMixin:
         # those before any row was seen: an earlier fit decides on nothing
         settings = settled(self._open_parameters(), self._task)
         if settings.solver == "sgd" and settings.loss == "squared_error" and self._task == "classification":
-            raise ValueError("loss='squared_error' of classes has exact steps only: set solver='newton', or leave it out")
+            raise ValueError(
+                "loss='squared_error' of classes has exact steps only: set solver='newton', or leave it out"
+            )
         if settings.solver == "newton" and settings.loss not in NEWTON_LOSSES:
             loss = "squared_hinge" if self._task == "classification" else "squared_error"
             raise ValueError(
