@@ -107,6 +107,7 @@ PUBLIC = {
     "Predictor": "dkl.export.predictor",
     "Event": "dkl.events",
     "StopRequested": "dkl.events",
+    "DklHint": "dkl.errors",
 }
 
 # The short names that a model file may hold, and where their classes live. A file never names a module: otherwise

@@ -12,6 +12,8 @@ from dkl.cli import (
     compare_command,
     data_commands,
     demo_command,
+    explain_command,
+    export_command,
     model_commands,
     report_command,
     suggest_command,
@@ -61,7 +63,9 @@ def _program(
 data_commands.register(app)
 model_commands.register(app)
 suggest_command.register(app)
+explain_command.register(app)
 report_command.register(app)
+export_command.register(app)
 tune_command.register(app)
 demo_command.register(app)
 compare_command.register(app)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import Ridge, SGDClassifier
 from sklearn.svm import LinearSVC
 
 from dkl.kernels.blas import one_blas_thread
@@ -52,7 +52,8 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
     Returns
     -------
     LinearFit
-        Its model is a `LinearSVC` or a `Ridge` with the coefficients that these have at their optimum.
+        Its model is a `LinearSVC`, a `Ridge`, or, for the squared error of classes, an `SGDClassifier`, with the
+        coefficients that these have at their optimum.
     """
     with one_blas_thread():
         # One BLAS thread: the driver's systems are spread over the cores one by one, with the bits of one core.
@@ -158,8 +159,8 @@ def _pass_result(record: Record, source: BlockSource, run: Run) -> Any:
 def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProblem:
     """The problem of the Newton steps; an alpha that is still to be chosen stands at 1."""
     targets = newton_targets(problem, summary.target_center, summary.target_scale)
-    # the only two losses with a Hessian that block sums give
-    loss: NewtonLoss = "squared_error" if problem.classes is None else "squared_hinge"
+    # the only two losses with a Hessian that block sums give; the squared error of classes is that of -1 and +1
+    loss: NewtonLoss = "squared_hinge" if problem.loss == "squared_hinge" else "squared_error"
     alpha = 1.0 if problem.alpha == "auto" else problem.alpha
     return NewtonProblem(problem.feature_map, targets, summary.total_weight, alpha, loss, dtype=problem.dtype)
 
@@ -231,6 +232,8 @@ def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonStat
     # alpha is beside the mean loss; Ridge's strength, and 1/C of LinearSVC, are beside the sum over the rows
     strength = task.alpha * summary.total_weight
     model: Any = Ridge(alpha=strength) if classes is None else LinearSVC(C=1.0 / strength)
+    if classes is not None and task.loss == "squared_error":
+        model = SGDClassifier(loss="squared_error", alpha=task.alpha)
     one_target = classes is None and problem.n_models == 1
     model.coef_, model.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
     model.n_features_in_ = coef.shape[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from contextlib import suppress
 from dataclasses import replace
 from numbers import Integral
@@ -28,17 +27,10 @@ from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, fit_by_newton, head_memory, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
-from dkl.machines.contest import (
-    FEWEST_ROWS,
-    JUDGED_ROWS,
-    JUDGING_SHARE,
-    contenders,
-    contest_reasons,
-    usual_advice,
-    winner,
-)
+from dkl.machines.choosing import ChoosingMixin
+from dkl.machines.contest import JUDGING_SHARE
+from dkl.machines.effort import Clock
 from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
-from dkl.machines.settings import SettledMixin
 from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
@@ -64,14 +56,12 @@ from dkl.progress import resolve_progress
 from dkl.registry import learner_entry, learner_keys
 
 # A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
-LOG = logging.getLogger("dkl")
-
 _PILOT_FEATURES = 500
 # The parameters that make a searching learner draw all of its features.
 _DRAWN = {"plain_share": 1.0}
 
 
-class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimator):
+class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstimator):
     """What the classifier and the regressor share: features, then a linear model on them."""
 
     _parameter_constraints: ClassVar[Constraints]
@@ -137,6 +127,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
             If ``device="gpu"`` and there is none where blocks are computed on; before any row is read.
         """
         # All that can be refused is refused here, before the first pass over rows that may take hours to read.
+        clock = Clock(self.time_limit)
         check_constraints(self)
         self._check_features()
         self._check_solver()
@@ -147,6 +138,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         # The learner inside would warn a second time that a store with splits is used whole.
         dataset = without_splits(dataset)
         self._settle(dataset)
+        self._pilot_temperature = None
         self._check_targets(dataset)
         record_rows(dataset)
         weights = self._class_weights(dataset)
@@ -166,8 +158,8 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
             advice = advise(dataset, run, self.seed_)
             self._advised, self.reasons_ = advice.features, advice.reasons_for(self)
         elif self._chooses:
-            choice = self._choose_features(dataset, weights, run)
-        folds = self._judging_folds(dataset)
+            choice = self._choose_features(dataset, weights, run, clock)
+        folds = self._judging_folds(dataset) if choice is None else []
         if choice is None:
             choice, changes = self._piloted_choice(folds, dataset, weights, run)
         # With several folds the penalty has been agreed on by pilots, and the features may see all rows.
@@ -299,12 +291,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         unfitted = self._unfitted()
         unfitted._settle(dataset)
         if self._chooses:
-            # Kinds of features are tried one after the other: the largest of them counts.
-            tried = contenders(dataset, usual_advice())
-            unfitted._advised = max(
-                (contender.learner for contender in tried),
-                key=lambda learner: sum(learner.planned_memory(dataset).values()),
-            )
+            unfitted._advised = unfitted._costliest(dataset)
         learner = unfitted._new_features("features")
         features = learner.planned_memory(dataset)
         if unfitted._settings.solver != "newton":
@@ -357,53 +344,6 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
             return fit_by_newton(problem, dataset.source, run)
         patience = self.patience if self.early_stopping else None
         return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
-
-    def _choose_features(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> PenaltyChoice | None:
-        """Set the kind of features that does best on held-out rows, and why; the penalty too, if all rows judged.
-
-        Each kind is learned without the rows of a fold, and judged on these by the same exact linear model.
-        """
-        advice = advise(dataset, run, self.seed_)
-        tried = contenders(dataset, advice)
-        if dataset.total_weight < FEWEST_ROWS:
-            self._advised = tried[0].learner
-            self.reasons_ = (f"Features: the columns themselves; {dataset.n_rows} rows are too few to choose by.",)
-            return None
-        sample, folds = self._judged_sample(dataset)
-        choices: list[list[PenaltyChoice] | None] = []
-        for number, contender in enumerate(tried):
-            self._advised = contender.learner
-            try:
-                choices.append([self._judged(fold, {}, sample, weights, run, f"{number}-") for fold in folds])
-            except ValueError as error:
-                LOG.info("%s are left out of the choice: %s", contender.name, error)
-                choices.append(None)
-        won = winner(choices)
-        self._advised = tried[won].learner
-        self.reasons_ = (*contest_reasons(tried, choices, won, sample.n_rows), *advice.reasons[:3])
-        judged = choices[won]
-        whole = sample is dataset and (self._settings.alpha, self._settings.solver) == ("auto", "newton")
-        return agreed(judged) if whole and judged is not None and len(folds) > 1 else None
-
-    def _planned_choice(self, dataset: Dataset, weights: np.ndarray | None) -> list[Any]:
-        """The passes that choosing the kind of features takes; leaves the costliest kind to be planned for."""
-        sample, folds = self._judged_sample(dataset)
-        passes: list[Any] = []
-        tried = contenders(dataset, usual_advice())
-        for contender in tried:
-            self._advised = contender.learner
-            pilot = self._pilot("0", {})
-            problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
-            judging = newton_passes(problem, sample.n_rows)
-            passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(sample), *judging)]
-        self._advised = max((c.learner for c in tried), key=lambda learner: learner.planned_map(dataset).n_features)
-        return passes
-
-    def _judged_sample(self, dataset: Dataset) -> tuple[Dataset, list[HeldOut]]:
-        """The rows that kinds of features are tried on, all of them where they are few, and the folds that judge."""
-        sample = dataset if dataset.n_rows <= JUDGED_ROWS else dataset.thin(JUDGED_ROWS, self.seed_)
-        held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed_)
-        return sample, judging_folds(held_out, sample.total_weight, most_folds(sample.source))
 
     def _judging_rows(self) -> HeldOut:
         """All rows that judge anything in this fit, here or in the features: a share that holds both of theirs."""
@@ -503,6 +443,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
             learner = clone(self._advised_features()).set_params(**options)
         else:
             learner = clone(self.features)
+        learner = self._knobs.turned(learner)
         given = learner.get_params(deep=False)
         if given.get("random_state") is None:
             learner.set_params(random_state=self.seed_)
@@ -514,7 +455,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         self, feature_map: FeatureMap, dtype: str, dataset: Dataset, weights: np.ndarray | None
     ) -> LinearProblem:
         """The linear model to be fitted on the rows of a dataset, mapped by `feature_map`."""
-        holds_out = self.early_stopping or self._settings.calibrate
+        holds_out = self.early_stopping or (self._settings.calibrate and self._pilot_temperature is None)
         return LinearProblem(
             feature_map=feature_map,
             loss=self._settings.loss,
@@ -589,6 +530,10 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
                 f"AlignedFeatures(), or one of {sorted(learner_keys())}. Got {self.features!r} instead; other "
                 "transformers go before the machine, in a pipeline"
             )
+        if isinstance(self.features, FeatureLearner):
+            self._knobs.check(self.features)
+        elif isinstance(self.features, str) and not self._chooses:
+            self._knobs.check(learner_entry(self.features).learner_class())
         if getattr(self.features, "monotone", None):
             name = type(self.features).__name__
             raise ValueError(

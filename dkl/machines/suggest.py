@@ -113,8 +113,8 @@ class Advice:
         return (*self.reasons[:-1], f"Machine: {own}, as given; {wanted} would be suggested.")
 
 
-def advise(dataset: Dataset, run: Run, seed: int) -> Advice:
-    """What these rows ask for; reads them once."""
+def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS) -> Advice:
+    """What these rows ask for, by kernel machines on so many of them; reads them once."""
     sample, scalers = _read(dataset, run, seed)
     if dataset.task is None:
         scaling: ScalingKind | None = None if dataset.source.is_sparse else "standard"
@@ -127,7 +127,7 @@ def advise(dataset: Dataset, run: Run, seed: int) -> Advice:
         )
         return Advice(learner_entry("random").learner_class(n_features=1_000, scaling=scaling), {}, reasons)
     with one_blas_thread():
-        trials = _Judge(sample, scalers, dataset).trials()
+        trials = _Judge(sample, scalers, dataset, judged_rows).trials()
     return _decided(dataset, sample, trials)
 
 
@@ -146,11 +146,17 @@ def _read(dataset: Dataset, run: Run, seed: int) -> tuple[Block, dict[ScalingKin
 class _Judge:
     """Kernels judged on sampled rows, each row by the machine on all others."""
 
-    def __init__(self, sample: Block, scalers: Mapping[ScalingKind | None, Scaler | None], dataset: Dataset) -> None:
-        self._rows = sample.X[:JUDGED_ROWS]
+    def __init__(
+        self,
+        sample: Block,
+        scalers: Mapping[ScalingKind | None, Scaler | None],
+        dataset: Dataset,
+        judged_rows: int = JUDGED_ROWS,
+    ) -> None:
+        self._rows = sample.X[:judged_rows]
         self._scalers = scalers
         self._classes = dataset.classes
-        y = np.asarray(sample.y)[:JUDGED_ROWS]
+        y = np.asarray(sample.y)[:judged_rows]
         n_classes = dataset.schema.n_classes
         # classes are indicators, one column each; both are regressed on, less their means
         self._outputs = y[:, None] == np.arange(n_classes) if n_classes else y.reshape(len(y), -1).astype(np.float64)

@@ -188,6 +188,12 @@ MACHINE: Constraints = {
         StrOptions({"auto", *learner_keys()}),
         None,
     ],
+    "n_features": [_count(1), StrOptions({"auto"})],
+    "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile"}), None],
+    "sigma": [_POSITIVE, StrOptions({"auto", "median"})],
+    "effort": [StrOptions({"fast", "balanced", "best"})],
+    "time_limit": [Interval(Real, 10, _LARGEST, closed="both"), None],
+    "max_trials": [_count(1), None],
     "alpha": [_POSITIVE, StrOptions({"auto"}), None],
     "epochs": [_count(1), None],
     "solver": [StrOptions({"sgd", "newton"}), None],
@@ -202,7 +208,7 @@ MACHINE: Constraints = {
 
 CLASSIFIER: Constraints = {
     **MACHINE,
-    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "modified_huber"}), None],
+    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "modified_huber", "squared_error"}), None],
     "class_weight": COMMON["class_weight"],
     "calibrate": ["boolean", None],
 }
