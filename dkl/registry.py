@@ -128,6 +128,7 @@ STORED = {
     "Scaler": "dkl.features.scaling",
     "TableEncoding": "dkl.data.ingest.encoding",
     "FittedEncoding": "dkl.encodings.fitted",
+    "CoefficientPosterior": "dkl.uncertainty.posterior",
     "PassStats": "dkl.passes.session",
     "Provenance": "dkl.methods.provenance",
     "SGDClassifier": "sklearn.linear_model",

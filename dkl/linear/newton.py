@@ -25,6 +25,7 @@ from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockSource
+from dkl.uncertainty.posterior import CoefficientPosterior
 
 NEWTON_LOSSES = {"squared_hinge", "squared_error"}
 
@@ -81,7 +82,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             return LinearFit(model, center, scale, steps, (), message, task.alpha, choice)
 
         state = _run(task, source, run, model=run.looked_at(fit))
-    result = fit(state)
+    result = replace(fit(state), posterior=_posterior(task, state, summary))
     if not state.ended and not state.converged(task.tol, task.decrement).all():
         warnings.warn(result.message, UserWarning, stacklevel=6)
     return result
@@ -237,6 +238,16 @@ def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonStat
     if classes is not None:
         model.classes_ = classes
     return model
+
+
+def _posterior(task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> CoefficientPosterior | None:
+    """How far off the coefficients of the squared error may be, from its Hessian; None for the squared hinge."""
+    if task.loss != "squared_error" or state.hessian is None:
+        return None
+    # s^2 = (|y - f|^2 + lam |w|^2) / N of standardised targets: the noise with the largest marginal likelihood
+    variance = 2.0 * state.least_objective(task)
+    noise = np.sqrt(np.maximum(variance, 0.0)) * summary.target_scale
+    return CoefficientPosterior.of_gram(state.hessian[0], task.alpha * task.total_weight, noise)
 
 
 @dataclass(frozen=True)

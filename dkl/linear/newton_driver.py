@@ -192,6 +192,12 @@ class NewtonState:
         ended = ~self.converged(problem.tol) & self.converged(problem.tol, problem.decrement)
         return np.where(ended[:, None], self.proposal, self.coefficients)
 
+    def least_objective(self, problem: NewtonProblem) -> np.ndarray:
+        """The objective of each `solution`, (g,), where it is quadratic: of the squared error."""
+        ended = ~self.converged(problem.tol) & self.converged(problem.tol, problem.decrement)
+        # J(w + d) = J(w) + g.d / 2 along the Newton direction d = -H^-1 g, whose slope is g.d
+        return self.objective + np.where(ended, 0.5 * self.slope, 0.0)
+
     def converged(self, tol: float, decrement: float = 0.0) -> np.ndarray:
         """Which models have reached a tolerance, or the limit of rounding."""
         # Half the slope along the Newton direction is what the next step promises to gain (the Newton decrement).

@@ -24,9 +24,10 @@ from dkl.methods.parameters import (
     StorePath,
     class_weights,
 )
-from dkl.methods.predicting import ClassPredictions, NumberPredictions
+from dkl.methods.predicting import ClassPredictions
 from dkl.methods.prediction import blockwise, probabilities, with_row_id
 from dkl.methods.validation import check_labels
+from dkl.uncertainty.predicting import DeviatingPredictions
 
 
 class KernelClassifier(ClassPredictions, KernelMachine):
@@ -205,7 +206,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
             self.temperature_ = 1.0 / calibrate(problem, self.linear_, dataset.source, run)
 
 
-class KernelRegressor(NumberPredictions, KernelMachine):
+class KernelRegressor(DeviatingPredictions, KernelMachine):
     """A regressor on learned features: any feature learner, and a linear model by stochastic or Newton steps.
 
     Minimises ``alpha/2 |w|^2`` plus the mean loss of standardised targets on rows mapped by the learned features;
@@ -247,6 +248,10 @@ class KernelRegressor(NumberPredictions, KernelMachine):
     alpha_ : float
     alphas_, validation_scores_ : ndarray of shape (A,)
         As of `KernelClassifier`; the score is one minus the mean squared error of standardised targets.
+    posterior_ : CoefficientPosterior
+        Of exact fits of the squared error: what ``predict(X, return_std=True)`` needs of the Gram matrix.
+    noise_ : float or ndarray of shape (t,)
+        The standard deviation of the noise that such a fit finds, in the units of y.
     seed_ : int
     n_features_in_ : int
 
