@@ -100,7 +100,10 @@ class MachineOptions:
     ] = None
     alpha: Annotated[
         str | None,
-        typer.Option(help="Strength of the ridge, or auto with --solver newton.", rich_help_panel=MACHINE),
+        typer.Option(
+            help="Strength of the ridge; auto (held-out rows) or evidence (numbers) with --solver newton.",
+            rich_help_panel=MACHINE,
+        ),
     ] = None
     epochs: Annotated[
         int | None, typer.Option(min=1, help="How often all rows are read for the fit.", rich_help_panel=MACHINE)
@@ -262,13 +265,13 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _penalty(text: str | None) -> float | str | None:
-    """The value of --alpha, "auto" or a number, or an error that names the option."""
-    if text is None or text == "auto":
+    """The value of --alpha, "auto", "evidence" or a number, or an error that names the option."""
+    if text in (None, "auto", "evidence"):
         return text
     try:
         return float(text)
     except ValueError:
-        raise typer.BadParameter(f"--alpha is {text!r}; it must be a positive number or 'auto'") from None
+        raise typer.BadParameter(f"--alpha is {text!r}; it must be a positive number, 'auto' or 'evidence'") from None
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:

@@ -55,8 +55,8 @@ class LinearProblem:
     feature_map : FeatureMap
     loss : str
         As scikit-learn names it.
-    alpha : float or "auto"
-        Of the penalty ``alpha/2 |w|^2`` beside the mean loss; "auto" is for Newton steps alone.
+    alpha : float, "auto" or "evidence"
+        Of the penalty ``alpha/2 |w|^2`` beside the mean loss; the two words are for Newton steps alone.
     classes : ndarray of shape (K,) or None
     n_targets : int
         Columns of y, for regression.

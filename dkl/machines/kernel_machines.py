@@ -218,9 +218,11 @@ class KernelRegressor(DeviatingPredictions, KernelMachine):
         As of `KernelClassifier`.
     loss : {"squared_error", "epsilon_insensitive", "huber"} or None
         None is "squared_error", half the square.
-    alpha : float, "auto" or None
+    alpha : float, "auto", "evidence" or None
         Strength of the penalty; `Ridge`'s alpha is ``alpha n``. "auto" (Newton only): the best on held-out rows of 10
-        to 1e-4 for features of mean squared length 1, then all rows are fitted with it. None as of `KernelClassifier`.
+        to 1e-4 for features of mean squared length 1, then all rows are fitted with it. "evidence" (Newton only): the
+        one that makes the targets most likely, as `BayesianRidge` does, from the sums of all rows; it trusts features
+        that saw no target. None as of `KernelClassifier`.
     epsilon : float
         Of "epsilon_insensitive" and "huber", in deviations of y.
     epochs : int or None

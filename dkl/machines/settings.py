@@ -21,7 +21,7 @@ class OpenParameters:
     Parameters
     ----------
     loss : str or None
-    alpha : float, "auto" or None
+    alpha : float, "auto", "evidence" or None
     solver : {"sgd", "newton"} or None
     calibrate : bool or None
     chooses : bool
@@ -45,7 +45,7 @@ class Settings:
     Parameters
     ----------
     loss : str
-    alpha : float or "auto"
+    alpha : float, "auto" or "evidence"
     solver : {"sgd", "newton"}
     calibrate : bool
     """
@@ -73,9 +73,11 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
     solver = given.solver
     if solver is None:
         may_be_exact = not given.stops_early and (given.loss is None or given.loss in NEWTON_LOSSES)
-        exact = may_be_exact and (given.chooses or given.alpha == "auto")
+        exact = may_be_exact and (given.chooses or given.alpha in ("auto", "evidence"))
         work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * (1 if task == "regression" else n_models)
-        solver = "newton" if exact and work <= _MOST_WORK and n_models <= _MOST_CLASSES else "sgd"
+        # The evidence has no meaning but for exact steps: who asks for it asks for them, however long they take.
+        few = (work <= _MOST_WORK and n_models <= _MOST_CLASSES) or given.alpha == "evidence"
+        solver = "newton" if exact and few else "sgd"
     loss = given.loss
     if loss is None:
         exact_loss = "squared_hinge" if task == "classification" else "squared_error"
@@ -146,10 +148,11 @@ class SettledMixin:
                 f"solver='newton' needs a loss with a Hessian: loss={loss!r}, got loss={settings.loss!r}; "
                 "or use solver='sgd'"
             )
-        if settings.solver != "newton" and settings.alpha == "auto":
+        if settings.solver != "newton" and isinstance(settings.alpha, str):
+            exact = "squared_hinge" if self._task == "classification" else "squared_error"
             raise ValueError(
-                f"alpha='auto' is chosen by Newton steps: set solver='newton', got solver={settings.solver!r}; or give "
-                "alpha a number"
+                f"alpha={settings.alpha!r} is chosen by Newton steps: set solver='newton' and loss={exact!r}, got "
+                f"solver={settings.solver!r} and loss={settings.loss!r}; or give alpha a number"
             )
         if settings.solver == "newton" and self.early_stopping:
             raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")

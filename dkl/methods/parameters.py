@@ -209,6 +209,7 @@ CLASSIFIER: Constraints = {
 
 REGRESSOR: Constraints = {
     **MACHINE,
+    "alpha": [_POSITIVE, StrOptions({"auto", "evidence"}), None],
     "loss": [StrOptions({"squared_error", "epsilon_insensitive", "huber"}), None],
     "epsilon": [_FROM_ZERO],
 }

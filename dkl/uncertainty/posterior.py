@@ -50,21 +50,15 @@ class CoefficientPosterior:
             The penalty beside the sum of the squares, `Ridge`'s alpha.
         noise : ndarray of shape (t,)
         """
-        m = int(np.sqrt(2.0 * len(packed))) - 1
-        # The last column holds the sums of the features and the sum of the weights N.
-        border, weight = packed[-m - 1 : -1], packed[-1]
-        center = border / weight
 
         def regularised() -> np.ndarray:
-            """G + lam I: the products less those of the means, sum_i s_i phi_i phi_i^T - N mean mean^T."""
-            gram, _ = lapack.dtpttr(m, packed[: -m - 1])
-            for j in range(m):
-                gram[: j + 1, j] -= border[j] * center[: j + 1]
+            gram, _, _ = centred_gram(packed)
             np.einsum("ii->i", gram)[:] += lam
             return gram
 
         factor, _ = lapack.dtrttp(factor_positive(regularised))
-        return cls(center, factor, np.asarray(noise, dtype=np.float64))
+        width = n_columns(packed)
+        return cls(packed[-width:-1] / packed[-1], factor, np.asarray(noise, dtype=np.float64))
 
     def lengths(self, phi: np.ndarray) -> np.ndarray:
         """``(phi - center)^T (G + lam I)^-1 (phi - center)`` of mapped rows (n, m): (n,) float64.
@@ -100,3 +94,35 @@ class CoefficientPosterior:
     def __getstate__(self) -> dict[str, Any]:
         # Tasks are sent the packed factor alone, and write it out where they run.
         return {name: value for name, value in vars(self).items() if name != "_triangle"}
+
+
+def n_columns(packed: np.ndarray) -> int:
+    """The columns of a triangle of so many numbers."""
+    return int(np.sqrt(2.0 * len(packed)))
+
+
+def centred_gram(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Products of centred features by the sums of those that are not: a Newton head's.
+
+    Parameters
+    ----------
+    packed : ndarray of shape ((m + 1) (m + 2) / 2,)
+        The upper triangle of ``sum_i s_i (phi_i, 1) (phi_i, 1)^T``, column by column.
+
+    Returns
+    -------
+    gram : ndarray of shape (m, m), Fortran order
+        The upper triangle of ``sum_i s_i phi_i phi_i^T - N mean mean^T``.
+    center : ndarray of shape (m,)
+        The mean.
+    weight : float
+        N, the sum of the weights.
+    """
+    # the last column holds the sums of the features, and last the sum of the weights
+    m = n_columns(packed) - 1
+    border, weight = packed[-m - 1 : -1], float(packed[-1])
+    center = border / weight
+    gram, _ = lapack.dtpttr(m, packed[: -m - 1])
+    for j in range(m):
+        gram[: j + 1, j] -= border[j] * center[: j + 1]
+    return gram, center, weight
