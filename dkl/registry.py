@@ -129,6 +129,7 @@ STORED = {
     "TableEncoding": "dkl.data.ingest.encoding",
     "FittedEncoding": "dkl.encodings.fitted",
     "CoefficientPosterior": "dkl.uncertainty.posterior",
+    "HeldOutScores": "dkl.uncertainty.order_statistics",
     "PassStats": "dkl.passes.session",
     "Provenance": "dkl.methods.provenance",
     "SGDClassifier": "sklearn.linear_model",

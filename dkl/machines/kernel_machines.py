@@ -27,10 +27,11 @@ from dkl.methods.parameters import (
 from dkl.methods.predicting import ClassPredictions
 from dkl.methods.prediction import blockwise, probabilities, with_row_id
 from dkl.methods.validation import check_labels
+from dkl.uncertainty.conformal import ConformalIntervals, ConformalSets
 from dkl.uncertainty.predicting import DeviatingPredictions
 
 
-class KernelClassifier(ClassPredictions, KernelMachine):
+class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     """A classifier on learned features: any feature learner, and a linear model by stochastic or Newton steps.
 
     Minimises ``alpha/2 |w|^2`` plus the mean loss over the rows, one class against the rest, on rows mapped by the
@@ -64,6 +65,9 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         Share of the rows held out for early stopping, for calibration and for ``alpha="auto"``, chosen by a hash of the
         row id. Where that is fewer than 1,000 rows, up to five such shares judge alpha, each fitted without.
     patience : int
+    conformal_fraction : float or None
+        Share of the rows, by another hash, that the whole fit does not see: by their scores `predict_set` promises its
+        coverage. None holds out none; `conformalize` takes rows that you have held out yourself.
     calibrate : bool or None
         Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss. None is
         True where the machine chooses its features.
@@ -102,6 +106,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         The penalties that were tried, and one minus their mean squared hinge on held-out rows; ``alpha="auto"`` only.
     temperature_ : float
         Decision values are divided by it; with `calibrate` only.
+    conformal_ : HeldOutScores
+        With `conformal_fraction`, or after `conformalize`: what `predict_set` promises its coverage by.
     seed_, provenance_, n_features_in_
         As of `RandomFeatures`.
 
@@ -134,6 +140,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 3,
+        conformal_fraction: float | None = None,
         calibrate: bool | None = None,
         by_group: str | None = None,
         by_time: str | None = None,
@@ -153,6 +160,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.conformal_fraction = conformal_fraction
         self.calibrate = calibrate
         self.by_group = by_group
         self.by_time = by_time
@@ -187,11 +195,6 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         )
         return with_row_id(shares, X, self.classes_)
 
-    @property
-    def _multiplier(self) -> float | None:
-        """What scores are multiplied with for probabilities; None for the log loss, whose scores are log odds."""
-        return 1.0 / self.temperature_ if self._settings.calibrate else None
-
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
         return class_weights(self.class_weight, np.asarray(dataset.classes), np.asarray(dataset.class_weights))
 
@@ -206,7 +209,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
             self.temperature_ = 1.0 / calibrate(problem, self.linear_, dataset.source, run)
 
 
-class KernelRegressor(DeviatingPredictions, KernelMachine):
+class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     """A regressor on learned features: any feature learner, and a linear model by stochastic or Newton steps.
 
     Minimises ``alpha/2 |w|^2`` plus the mean loss of standardised targets on rows mapped by the learned features;
@@ -229,7 +232,11 @@ class KernelRegressor(DeviatingPredictions, KernelMachine):
         As of `KernelClassifier`.
     solver : {"sgd", "newton"} or None
         "newton": ridge, exact, for several targets too. None as of `KernelClassifier`.
-    early_stopping, validation_fraction, patience, by_group, by_time, categorical
+    early_stopping, validation_fraction, patience
+        As of `KernelClassifier`.
+    conformal_fraction : float or None
+        As of `KernelClassifier`; what `predict_interval` promises its coverage by.
+    by_group, by_time, categorical
         As of `KernelClassifier`.
     device, random_state, checkpoint, progress, memory_limit
         As of `KernelClassifier`.
@@ -254,6 +261,8 @@ class KernelRegressor(DeviatingPredictions, KernelMachine):
         Of exact fits of the squared error: what ``predict(X, return_std=True)`` needs of the Gram matrix.
     noise_ : float or ndarray of shape (t,)
         The standard deviation of the noise that such a fit finds, in the units of y.
+    conformal_ : HeldOutScores
+        With `conformal_fraction`, or after `conformalize`: what `predict_interval` promises its coverage by.
     seed_ : int
     n_features_in_ : int
 
@@ -283,6 +292,7 @@ class KernelRegressor(DeviatingPredictions, KernelMachine):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 3,
+        conformal_fraction: float | None = None,
         by_group: str | None = None,
         by_time: str | None = None,
         categorical: Sequence[str] | None = None,
@@ -301,6 +311,7 @@ class KernelRegressor(DeviatingPredictions, KernelMachine):
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.conformal_fraction = conformal_fraction
         self.by_group = by_group
         self.by_time = by_time
         self.categorical = categorical

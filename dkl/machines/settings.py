@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from dkl.data.dataset import Dataset
 from dkl.linear.newton import NEWTON_LOSSES
+from dkl.methods.base import FeatureLearner
+from dkl.registry import learner_keys
 
 # Newton steps form the products of all features for each model and row: beyond so many operations, or so many classes,
 # stochastic steps take less time.
@@ -156,3 +158,18 @@ class SettledMixin:
             )
         if settings.solver == "newton" and self.early_stopping:
             raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
+
+    def _check_features(self) -> None:
+        """Raise ValueError for `features` that are neither a learner, nor the name of one, nor None."""
+        if not isinstance(self.features, str | FeatureLearner | None):
+            raise ValueError(
+                f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
+                f"AlignedFeatures(), or one of {sorted(learner_keys())}. Got {self.features!r} instead; other "
+                "transformers go before the machine, in a pipeline"
+            )
+        if getattr(self.features, "monotone", None):
+            name = type(self.features).__name__
+            raise ValueError(
+                f"the coefficients of {type(self).__name__} are fitted without signs, and {name}(monotone=...) would "
+                f"not keep its word; fit {name} itself and take its machine_"
+            )

@@ -194,6 +194,7 @@ MACHINE: Constraints = {
     "early_stopping": ["boolean"],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
     "patience": [_count(1)],
+    "conformal_fraction": [Interval(Real, 0, 1, closed="neither"), None],
     "by_group": [str, None],
     "categorical": [list, tuple, None],
     "by_time": [str, None],

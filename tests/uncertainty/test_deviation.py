@@ -185,7 +185,7 @@ def test_features_that_add_up_to_a_constant_have_a_deviation() -> None:
     # indicators of all values of a column: their Gram matrix has no inverse but for the penalty
     rng = np.random.default_rng(0)
     X = np.eye(4)[rng.integers(0, 4, 200)]
-    features = RandomFeatures(dkl.Coordinates(), n_features=4, scaling=None)
+    features = RandomFeatures(dkl.Coordinates(), n_features=64, scaling=None, random_state=0)
     model = KernelRegressor(features, alpha=1e-12, solver="newton").fit(X, X @ np.arange(4.0) + rng.normal(size=200))
     _, std = model.predict(np.eye(4), return_std=True)
     # each mean is off by its own rows alone, less the share of the intercept, which counts as known
