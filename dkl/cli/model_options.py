@@ -122,6 +122,13 @@ class MachineOptions:
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Probabilities for any loss, in one more pass.", rich_help_panel=MACHINE)
     ] = False
+    conformal_fraction: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the rows that the fit does not see, so that dkl predict --interval keeps its promise.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None
     class_weight: Annotated[
         Literal["balanced"] | None, typer.Option(help="Give each class the same weight.", rich_help_panel=MACHINE)
     ] = None
@@ -227,6 +234,7 @@ def estimator_from(
         "solver": options.solver,
         "early_stopping": options.early_stopping or None,
         "calibrate": options.calibrate or None,
+        "conformal_fraction": options.conformal_fraction,
         "class_weight": options.class_weight,
         "device": compute.device,
         "memory_limit": compute.memory_limit,

@@ -126,6 +126,13 @@ class HeldOutScores:
                 out[rows, target] = np.append(scores, np.inf)[position]
         return out
 
+    def describe(self) -> str:
+        """What is promised by how many rows, in words."""
+        by_group = "" if self.groups is None else f" in {self.n_groups:,} groups"
+        unit = "deviations" if self.scaled else "of the score"
+        within = ", ".join(f"{score:.3g}" for score in self.quantiles(0.9).max(axis=0))
+        return f"split conformal on {len(self.scores):,} held-out rows{by_group}; 90 % within {within} {unit}"
+
     def _covering(self, group: int, target: int, coverage: float) -> float:
         scores, summed = self._summed(group, target)
         total = float(summed[-1]) + 1.0

@@ -75,6 +75,10 @@ class CoefficientPosterior:
         """The deviation of a new target of rows by their `lengths` (n,), noise included: (n, t)."""
         return np.sqrt(1.0 + lengths)[:, None] * self.noise
 
+    def describe(self) -> str:
+        """The noise of each target, in words."""
+        return f"{', '.join(f'{noise:.4g}' for noise in self.noise)} (deviation of y that no feature explains)"
+
     def validate(self) -> None:
         """Raise ValueError where the parts do not go together, or have no meaning."""
         m = len(self.center)
