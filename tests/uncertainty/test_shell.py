@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import zarr
 from typer.testing import CliRunner
 
 import dkl
@@ -54,10 +55,8 @@ def test_deviations_and_intervals_are_written_beside_the_prediction(folder: Path
     mean, std = model.predict(X, return_std=True)
     expected = np.column_stack([mean, std, model.predict_interval(X, 0.8)])
     if suffix == ".zarr":
-        import zarr
-
-        group = zarr.open_group(str(output), mode="r")
-        found = np.column_stack([group[name][:] for name in ("prediction", "std", "lower", "upper")])
+        names = ("prediction", "std", "lower", "upper")
+        found = np.column_stack([zarr.load(str(output), path=name) for name in names])
     else:
         table = pd.read_csv(output) if suffix == ".csv" else pd.read_parquet(output)
         assert table.columns.tolist() == ["row_id", "prediction", "std", "lower", "upper"]
