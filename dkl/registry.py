@@ -129,6 +129,8 @@ STORED = {
     "Scaler": "dkl.features.scaling",
     "TableEncoding": "dkl.data.ingest.encoding",
     "FittedEncoding": "dkl.encodings.fitted",
+    "CoefficientPosterior": "dkl.uncertainty.posterior",
+    "HeldOutScores": "dkl.uncertainty.order_statistics",
     "PassStats": "dkl.passes.session",
     "Provenance": "dkl.methods.provenance",
     "SGDClassifier": "sklearn.linear_model",

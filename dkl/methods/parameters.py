@@ -200,6 +200,7 @@ MACHINE: Constraints = {
     "early_stopping": ["boolean"],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
     "patience": [_count(1)],
+    "conformal_fraction": [Interval(Real, 0, 1, closed="neither"), None],
     "by_group": [str, None],
     "categorical": [list, tuple, None],
     "by_time": [str, None],
@@ -215,6 +216,7 @@ CLASSIFIER: Constraints = {
 
 REGRESSOR: Constraints = {
     **MACHINE,
+    "alpha": [_POSITIVE, StrOptions({"auto", "evidence"}), None],
     "loss": [StrOptions({"squared_error", "epsilon_insensitive", "huber"}), None],
     "epsilon": [_FROM_ZERO],
 }
