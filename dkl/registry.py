@@ -103,6 +103,7 @@ PUBLIC = {
     "plan": "dkl.planning",
     "report": "dkl.reporting",
     "suggest": "dkl.suggestions",
+    "drift": "dkl.uncertainty.drifting",
     "load_model": "dkl.model_io",
     "Predictor": "dkl.export.predictor",
     "Event": "dkl.events",

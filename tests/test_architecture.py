@@ -62,6 +62,7 @@ TOP = {
     "model_io",
     "demo",
     "bench",
+    "uncertainty",
 }
 ARROW.update(dict.fromkeys(TOP, ARROW["testing"] | TOP))
 ARROW["__main__"] = {"cli"}

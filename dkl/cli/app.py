@@ -12,6 +12,7 @@ from dkl.cli import (
     compare_command,
     data_commands,
     demo_command,
+    drift_command,
     model_commands,
     report_command,
     suggest_command,
@@ -60,6 +61,7 @@ def _program(
 data_commands.register(app)
 model_commands.register(app)
 suggest_command.register(app)
+drift_command.register(app)
 report_command.register(app)
 tune_command.register(app)
 demo_command.register(app)
