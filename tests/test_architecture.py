@@ -63,6 +63,7 @@ TOP = {
     "demo",
     "bench",
     "uncertainty",
+    "federated",
 }
 ARROW.update(dict.fromkeys(TOP, ARROW["testing"] | TOP))
 ARROW["__main__"] = {"cli"}

@@ -16,6 +16,7 @@ from dkl.cli import (
     model_commands,
     report_command,
     suggest_command,
+    sums_commands,
     tune_command,
 )
 from dkl.version import __version__
@@ -64,6 +65,7 @@ suggest_command.register(app)
 drift_command.register(app)
 report_command.register(app)
 tune_command.register(app)
+sums_commands.register(app)
 demo_command.register(app)
 compare_command.register(app)
 bench_command.register(app)
