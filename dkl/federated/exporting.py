@@ -119,12 +119,15 @@ def export_sums(
     agreement = as_agreement(agreement)
     learner, numbers = agreement.summing(), agreement.numbers(site)
     _check_rows(agreement, learner, rows, site)
-    # the store's own dataset, since what a pass is asked must not depend on how many rows this site has
     computed = computing_device(device)
+    if computed == "mixed":
+        raise ValueError(
+            "device='mixed' lets each worker round in its own way; sums that are to add up take 'cpu' or 'gpu'"
+        )
     nodes = [node for node in agreement.nodes(site) if _own(rows.source.block_rows, node, agreement, numbers).any()]
     counted = _counts(agreement, rows, nodes, numbers)
     if not allow_few_rows:
-        _check_enough(agreement, rows, nodes, numbers, counted, by_class=learner._supervised)
+        _check_enough(agreement, rows, nodes, numbers, counted[0], by_class=learner._supervised)
     record, sums = learner.summed(rows), []
     for node in nodes:
         source = NumberedSource(rows.source, numbers.start, agreement.n_blocks, node.blocks(agreement.n_blocks))
@@ -203,19 +206,20 @@ def _check_enough(
     rows: Dataset,
     nodes: list[Node],
     numbers: range,
-    counted: tuple[np.ndarray, np.ndarray, np.ndarray | None],
+    of_rows: np.ndarray,
     *,
     by_class: bool,
 ) -> None:
     """Raise ValueError for sums of so few rows that they say much about each of them."""
-    of_rows, _, of_classes = counted
+    of_classes = _rows_of_classes(rows) if by_class and rows.classes is not None else None
     for place, node in enumerate(nodes):
         few, what = int(of_rows[place]), "rows"
-        if by_class and of_classes is not None:
+        if of_classes is not None:
+            count = _own(of_classes, node, agreement, numbers).sum(axis=0)
             # a class without rows has a sum of nothing
-            present = np.flatnonzero(of_classes[place] > 0.0)
-            rarest = present[np.argmin(of_classes[place][present])]
-            few, what = int(of_classes[place][rarest]), f"rows of class {spoken(np.asarray(rows.classes)[rarest])}"
+            present = np.flatnonzero(count)
+            rarest = present[np.argmin(count[present])]
+            few, what = int(count[rarest]), f"rows of class {spoken(np.asarray(rows.classes)[rarest])}"
         if few < rows.n_columns:
             own = node.blocks(agreement.n_blocks)
             first, last = own.start - numbers.start, own.stop - 1 - numbers.start
@@ -225,3 +229,13 @@ def _check_enough(
                 f"{rows.n_columns} columns, and sums of few rows reveal rows; write the store anew with larger blocks "
                 "(rows_a_block=), or pass allow_few_rows=True (in the shell --allow-few-rows) where that is no secret"
             )
+
+
+def _rows_of_classes(rows: Dataset) -> np.ndarray:
+    """How many rows of each class a block has, (n_blocks, K)."""
+    counts, n_classes = rows.source.counts.class_weights, len(np.asarray(rows.classes))
+    if counts is not None and not rows.source.has_weight:
+        return counts
+    # a weight of a hundred is one row still, and only the targets tell
+    blocks = rows.source.blocks_without_x()
+    return np.array([np.bincount(np.asarray(block.y, np.int64), minlength=n_classes) for block in blocks])

@@ -16,6 +16,7 @@ from dkl.federated.agreement import Agreement, as_agreement, node_array
 from dkl.federated.exporting import SiteSums
 from dkl.model_io import load_model
 from dkl.passes.tree_sum import Node
+from dkl.protocols.records import BlockSum
 from dkl.version import __version__
 
 
@@ -79,9 +80,12 @@ def fit_from_sums(
     parts = [_as_sums(given) for given in sums]
     _check_parts(agreement, parts, without)
     learner = agreement.summing()
-    source = _summed_source(agreement, parts)
-    learner.update(Dataset(source, agreement.schema))
-    return learner.set_params(sums=None)
+    dataset = Dataset(_summed_source(agreement, parts), agreement.schema)
+    _check_sums(learner.summed(dataset), parts)
+    # what is left is to add arrays, for which no GPU is asked
+    device = learner.device
+    learner.set_params(device="cpu").update(dataset)
+    return learner.set_params(device=device, sums=None)
 
 
 def _as_sums(given: SiteSums | str | Path) -> SiteSums:
@@ -120,7 +124,8 @@ def _check_parts(agreement: Agreement, parts: Sequence[SiteSums], without: Seque
                 "one fit; compute all of them alike (device='cpu')"
             )
         expected = node_array(agreement.nodes(part.site)).tolist()
-        if not all(node in expected for node in part.nodes.tolist()):
+        lengths = {len(part.nodes), len(part.rows), len(part.weights)}
+        if len(lengths) > 1 or not all(node in expected for node in part.nodes.tolist()):
             raise ValueError(f"the sums of site {part.site!r} are of other blocks than its own; export them anew")
     missing = [name for name in agreement.sites if name not in names and name not in left_out]
     if missing:
@@ -129,6 +134,25 @@ def _check_parts(agreement: Agreement, parts: Sequence[SiteSums], without: Seque
         )
     if not sum(int(part.rows.sum()) for part in parts):
         raise ValueError("the sums are of no rows at all; at least one site needs some")
+
+
+def _check_sums(record: BlockSum, parts: Sequence[SiteSums]) -> None:
+    """Raise ValueError where the arrays of a site are not those that the learner sums."""
+    for part in parts:
+        for name, accumulator in record.accumulators.items():
+            found = part.sums.get(name)
+            expected = (len(part.nodes), *accumulator.shape)
+            if found is None or found.shape != expected or found.dtype != np.dtype(accumulator.dtype):
+                held = "none" if found is None else f"one of {found.dtype} and shape {found.shape}"
+                raise ValueError(
+                    f"the sums of site {part.site!r} need an array {name!r} of {accumulator.dtype} and shape {expected}, "
+                    f"and hold {held}; export them anew"
+                )
+            if accumulator.combine == "add" and not np.isfinite(found).all():
+                raise ValueError(
+                    f"the array {name!r} in the sums of site {part.site!r} holds NaN or infinity; look at its rows "
+                    "(dkl verify), and export them anew"
+                )
 
 
 def _summed_source(agreement: Agreement, parts: Sequence[SiteSums]) -> SummedSource:

@@ -18,7 +18,7 @@ from dkl.cli.app import app
 from dkl.data.dataset import Dataset
 from dkl.data.schema import Schema
 from dkl.federated.exporting import SiteSums
-from dkl.passes.tree_sum import Node
+from dkl.passes.tree_sum import Node, TreeSum, root
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(330, 3)).astype(np.float32)
@@ -200,6 +200,29 @@ def test_the_nodes_of_sites_are_the_largest_that_cover_their_blocks(counts: tupl
             assert above == blocks or above.start < numbers.start or above.stop > numbers.stop
 
 
+@pytest.mark.parametrize("counts", [(3, 1, 7), (5, 5, 5), (1, 2, 30), (16, 1, 16)])
+def test_sums_of_nodes_make_the_total_of_all_blocks(counts: tuple[int, ...]) -> None:
+    sites, total = dict(zip("abc", counts, strict=True)), sum(counts)
+    values = np.random.default_rng(total).normal(size=total) * 10.0 ** np.random.default_rng(1).integers(-8, 8, total)
+    agreement = dkl.Agreement(None, Schema(3, np.dtype(np.float32)), sites, "")
+
+    def tree(top: Node, nodes: Mapping[Node, float]) -> float:
+        adding = TreeSum[float](lambda left, right: left + right, total, top)
+        for node, value in nodes.items():
+            adding.add(node, value)
+        assert adding.total is not None
+        return adding.total
+
+    parts = {}
+    for site in sites:
+        for node in agreement.nodes(site):
+            parts[node] = tree(node, {Node(0, block): values[block] for block in node.blocks(total)})
+    whole = tree(root(total), {Node(0, block): values[block] for block in range(total)})
+    assert tree(root(total), parts) == whole
+    # a plain sum has other bits, or the test would say nothing
+    assert whole != sum(values.tolist()) or total < 4
+
+
 def test_an_agreement_holds_nothing_that_was_learned_from_its_rows(tmp_path: Path) -> None:
     y = LABELS
     agreement = dkl.agree(LEARNERS["aligned"][0], public_rows(tmp_path, y), {"a": 1})
@@ -224,6 +247,10 @@ def test_sums_of_few_rows_are_refused_unless_asked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"block 1 of .* would be of 5 rows of class 0, fewer than their 12 columns"):
         dkl.export_sums(apart, rows, site="a")
     assert dkl.export_sums(apart, rows, site="a", allow_few_rows=True).rows.tolist() == [80, 10]
+    # a weight does not make several rows of one
+    heavy = dkl.create_dataset(tmp_path / "heavy", wide, labels, sample_weight=np.full(90, 50.0), rows_a_block=80)
+    with pytest.raises(ValueError, match="would be of 5 rows of class 0"):
+        dkl.export_sums(apart, heavy, site="a")
     # leverage scores know no classes, so that rows are counted whatever their class
     unsupervised = dkl.agree(LEARNERS["leverage"][0], rows, {"b": 1, "a": 2})
     with pytest.raises(ValueError, match="would be of 10 rows, fewer than their 12 columns"):
@@ -243,6 +270,11 @@ def broken(part: SiteSums, **changes: Any) -> SiteSums:
         (lambda parts: [broken(parts[0], version="0.0.1"), *parts[1:]], "computed by dkl 0.0.1"),
         (lambda parts: [*parts[:2], broken(parts[2], device="gpu")], "device='cpu'"),
         (lambda parts: [broken(parts[0], nodes=np.array([[0, 9]])), *parts[1:]], "of other blocks than its own"),
+        (lambda parts: [broken(parts[0], sums={}), *parts[1:]], "'north' need an array 'targets' of float64"),
+        (
+            lambda parts: [broken(parts[0], sums={**parts[0].sums, "targets": np.full((1, 2), np.nan)}), *parts[1:]],
+            "'targets' in the sums of site 'north' holds NaN",
+        ),
         (lambda parts: [broken(parts[0], site="east"), *parts[1:]], "site is 'east'; the agreement is between"),
         (lambda parts: ["nowhere.zarr"], "there is no model"),
     ],

@@ -99,6 +99,7 @@ def test_bins_of_columns_are_compared_by_pearsons_chi_squared() -> None:
     distance, p_values = bin_differences(a, b)
     np.testing.assert_allclose(distance, [1 / 3, 0.0])
     assert p_values[0] == pytest.approx(stats.chi2.sf(sum((o - 20.0) ** 2 / 20.0 for o in (30, 20, 10, 10, 20, 30)), 2))
+    assert p_values[0] == pytest.approx(stats.chi2_contingency(np.array([a[0], b[0]]), correction=False).pvalue)
     assert p_values[1] == 1.0
     # a bin of a single row is joined with its neighbour
     few = bin_differences(np.array([[30.0, 29.0, 1.0]]), np.array([[20.0, 39.0, 1.0]]))[1]
