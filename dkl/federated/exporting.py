@@ -121,9 +121,7 @@ def export_sums(
     _check_rows(agreement, learner, rows, site)
     computed = computing_device(device)
     if computed == "mixed":
-        raise ValueError(
-            "device='mixed' lets each worker round in its own way; sums that are to add up take 'cpu' or 'gpu'"
-        )
+        raise ValueError("device='mixed' lets each worker round in its own way; sums that add up take 'cpu' or 'gpu'")
     nodes = [node for node in agreement.nodes(site) if _own(rows.source.block_rows, node, agreement, numbers).any()]
     counted = _counts(agreement, rows, nodes, numbers)
     if not allow_few_rows:

@@ -145,8 +145,8 @@ def _check_sums(record: BlockSum, parts: Sequence[SiteSums]) -> None:
             if found is None or found.shape != expected or found.dtype != np.dtype(accumulator.dtype):
                 held = "none" if found is None else f"one of {found.dtype} and shape {found.shape}"
                 raise ValueError(
-                    f"the sums of site {part.site!r} need an array {name!r} of {accumulator.dtype} and shape {expected}, "
-                    f"and hold {held}; export them anew"
+                    f"the sums of site {part.site!r} need an array {name!r} of {accumulator.dtype} and shape "
+                    f"{expected}, and hold {held}; export them anew"
                 )
             if accumulator.combine == "add" and not np.isfinite(found).all():
                 raise ValueError(

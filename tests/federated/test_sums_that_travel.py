@@ -257,6 +257,15 @@ def test_sums_of_few_rows_are_refused_unless_asked(tmp_path: Path) -> None:
         dkl.export_sums(unsupervised, rows, site="a")
 
 
+@pytest.fixture(scope="module")
+def agreed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dkl.Agreement, list[SiteSums]]:
+    """An agreement, and the sums of the three sites."""
+    folder = tmp_path_factory.mktemp("agreed")
+    sites = stores(folder, LABELS)
+    agreement = dkl.agree(LEARNERS["aligned"][0], public_rows(folder, LABELS), sizes(sites))
+    return agreement, summed(agreement, sites)
+
+
 def broken(part: SiteSums, **changes: Any) -> SiteSums:
     return replace(part, **changes)
 
@@ -279,11 +288,10 @@ def broken(part: SiteSums, **changes: Any) -> SiteSums:
         (lambda parts: ["nowhere.zarr"], "there is no model"),
     ],
 )
-def test_sums_that_do_not_belong_together_are_refused(tmp_path: Path, change: Any, message: str) -> None:
-    sites = stores(tmp_path, LABELS)
-    agreement = dkl.agree(LEARNERS["aligned"][0], public_rows(tmp_path, LABELS), sizes(sites))
+def test_sums_that_do_not_belong_together_are_refused(agreed: Any, change: Any, message: str) -> None:
+    agreement, parts = agreed
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        dkl.fit_from_sums(agreement, change(summed(agreement, sites)))
+        dkl.fit_from_sums(agreement, change(parts))
 
 
 @pytest.mark.parametrize(
