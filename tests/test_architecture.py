@@ -64,6 +64,8 @@ TOP = {
     "model_io",
     "demo",
     "bench",
+    "uncertainty",
+    "federated",
 }
 ARROW.update(dict.fromkeys(TOP, ARROW["testing"] | TOP))
 ARROW["__main__"] = {"cli"}
