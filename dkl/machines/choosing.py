@@ -71,6 +71,11 @@ class ChoosingMixin(SettledMixin):
         tried = contenders(dataset, advice, effort, self._knobs)
         sample, folds = self._judged_sample(dataset, effort)
         race = self._race(tried, dataset, sample, folds)
+        # a fit that resumes ends its trials where the first one did, whatever the clock says now
+        ending = stage_checkpoint(self.checkpoint, "choice")
+        saved = None if ending is None else ending.load(run.fingerprint)
+        if saved is not None:
+            race.most_trials, clock = int(saved.values["trials"]), Clock(None)
         pilots: dict[int, tuple[FeatureLearner, PenaltyChoice]] = {}
         clock.start_counting()
         while (trial := race.next()) is not None:
@@ -78,6 +83,8 @@ class ChoosingMixin(SettledMixin):
             contender = race.contenders[number]
             ahead = race.judging(contender) + race.fitting(contender)
             if not clock.allows(ahead) and race.trials > 0:
+                if ending is not None:
+                    ending.save({}, {"trials": race.trials}, fingerprint=run.fingerprint)
                 race.ended = (
                     f"since time_limit={self.time_limit:g} left no time for another one: max_trials={race.trials} and "
                     "no time_limit give the same model"
@@ -96,7 +103,9 @@ class ChoosingMixin(SettledMixin):
         won = race.winner
         self._advised = race.contenders[won].learner
         self.reasons_ = (*race.reasons(sample.n_rows), *advice.reasons[:3])
-        return self._settled_penalty(pilots[won], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset)
+        return self._settled_penalty(
+            pilots[won], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
+        )
 
     def _without_a_race(self, dataset: Dataset, weights: np.ndarray | None, run: Run, why: str) -> PenaltyChoice | None:
         """Take the plainest features; folds of the rows choose the penalty alone.

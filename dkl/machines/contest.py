@@ -1,4 +1,4 @@
-"""Which features a machine without settings takes: kinds of them, then larger ones of the best kind, on held-out rows."""
+"""Which features a machine without settings takes: kinds of them race on held-out rows, then variants of the best."""
 
 from __future__ import annotations
 

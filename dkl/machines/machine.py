@@ -199,7 +199,9 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
             known = None if self._task == "regression" else classes
             if known is None:
                 return self.fit(X, y, sample_weight)
-            dataset = as_dataset(X, y, sample_weight, task=self._task, classes=known, categorical=self.categorical or ())
+            dataset = as_dataset(
+                X, y, sample_weight, task=self._task, classes=known, categorical=self.categorical or ()
+            )
             return self.fit(dataset)
         known = getattr(self, "classes_", None)
         if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), np.asarray(known)):

@@ -15,6 +15,8 @@ from dkl.methods.base import FeatureLearner
 # operations, or so many classes of the latter, stochastic steps take less time.
 _MOST_WORK, _MOST_CLASSES = 4e13, 30
 _FEATURES, _STEPS = 1_000, 8
+# The penalty of stochastic steps.
+_LIGHT = 1e-5
 
 
 @dataclass(frozen=True)
@@ -144,10 +146,10 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
         loss = exact if solver == "newton" or task == "regression" else "hinge"
     alpha = given.alpha
     if alpha is None:
-        alpha = "auto" if given.chooses and solver == "newton" else 1e-5
+        alpha = "auto" if given.chooses and solver == "newton" else _LIGHT
     elif alpha == "auto" and solver == "sgd" and given.solver is None:
         # A penalty is judged by Newton steps; stochastic ones, taken for many rows, have a light one by default.
-        alpha = 1e-5
+        alpha = _LIGHT
     calibrate = given.chooses if given.calibrate is None else given.calibrate
     return Settings(loss, alpha, solver, calibrate)
 
@@ -170,9 +172,12 @@ class SettledMixin:
     def _settings(self) -> Settings:
         """What the open parameters come to; for a fitted machine, what they came to on its rows."""
         settings = settled(self._open_parameters(), self._task)
-        if hasattr(self, "solver_") and None in (self.solver, self.loss):
-            return replace(settings, solver=self.solver or self.solver_, loss=self.loss or self.loss_)
-        return settings
+        if not hasattr(self, "solver_") or None not in (self.solver, self.loss):
+            return settings
+        solver, loss = self.solver or self.solver_, self.loss or self.loss_
+        # stochastic steps choose no penalty: they were taken for many rows, and have a light one
+        alpha = _LIGHT if solver == "sgd" and settings.alpha == "auto" else settings.alpha
+        return replace(settings, solver=solver, loss=loss, alpha=alpha)
 
     @property
     def _knobs(self) -> Knobs:
@@ -211,7 +216,9 @@ class SettledMixin:
         # those before any row was seen: an earlier fit decides on nothing
         settings = settled(self._open_parameters(), self._task)
         if settings.solver == "sgd" and settings.loss == "squared_error" and self._task == "classification":
-            raise ValueError("loss='squared_error' of classes has exact steps only: set solver='newton', or leave it out")
+            raise ValueError(
+                "loss='squared_error' of classes has exact steps only: set solver='newton', or leave it out"
+            )
         if settings.solver == "newton" and settings.loss not in NEWTON_LOSSES:
             loss = "squared_hinge" if self._task == "classification" else "squared_error"
             raise ValueError(
