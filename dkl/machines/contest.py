@@ -86,14 +86,13 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
         scaling=scaling,
     )
     tried = [Contender("the columns themselves", columns)]
-    waves: list[Contender] = []
-    if isinstance(advice.features, type(columns)):
-        tried.append(Contender("columns that agree with the target", advice.features))
-    else:
-        size = min(advice.features.n_features, effort.n_features)
-        drawn = learner_entry("random").learner_class(advice.features.family, n_features=size, scaling=scaling)
-        tried.append(Contender("random waves", drawn))
-        waves = [Contender("searched waves", clone(advice.features).set_params(n_features=size))]
+    # in wide sparse rows a search finds little, and columns chosen by the target would have seen the rows that judge
+    searched = None if isinstance(advice.features, type(columns)) else advice.features
+    size = effort.n_features if searched is None else min(searched.n_features, effort.n_features)
+    family = Gaussian() if searched is None else searched.family
+    drawn = learner_entry("random").learner_class(family, n_features=size, scaling=scaling)
+    tried.append(Contender("random waves", drawn))
+    waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL:
         size = int(np.clip(dataset.n_rows // 2, 10, effort.n_features))
         kernel = learner_entry("nystrom").learner_class(
