@@ -64,7 +64,7 @@ TOP = {
     "model_io",
     "demo",
     "bench",
-    "uncertainty",
+    "drift",
     "federated",
 }
 ARROW.update(dict.fromkeys(TOP, ARROW["testing"] | TOP))
@@ -91,6 +91,8 @@ KITS = {"preparation", "frequency_search"}
 LEARNER_ROLES = {"learner", "fit", "rounds"}
 PURE_AT_THE_ROOT = {"choice", "potentials", "sums"}
 IMPURE_UNCERTAINTY = {"predicting", "conformal"}
+# Drift compares two samples of rows and draws what it finds, so that it stands beside plots, above the machines.
+DRIFT = {"drifting", "drift_result"}
 IMPURE_HEADS = {"fitting", "incremental", "mixed_blocks", "newton", "refinement", "summary", "target_statistics"}
 # Modules that import each other, by imports inside functions where need be, each with the reason.
 CYCLES = {
@@ -181,6 +183,8 @@ def layer_of(module: str) -> str:
     if parts[0] == "linear" and len(parts) > 1:
         return "linear" if parts[-1] in IMPURE_HEADS else "linear, pure"
     if parts[0] == "uncertainty" and len(parts) > 1:
+        if parts[-1] in DRIFT:
+            return "drift"
         return "uncertainty" if parts[-1] in IMPURE_UNCERTAINTY else "uncertainty, pure"
     return parts[0]
 

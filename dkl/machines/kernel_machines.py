@@ -60,9 +60,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     max_trials : int or None
         The choice of features ends after so many trials.
     loss : {"hinge", "squared_hinge", "log_loss", "modified_huber", "squared_error"} or None
-        None is "squared_hinge" for exact steps, "hinge" for stochastic ones; where the machine chooses features for more
-        than two classes, "squared_error" (exact steps only): -1 and +1 are regressed on, which all classes share the
-        work of.
+        None is "squared_hinge" for exact steps, "hinge" for stochastic ones; where the machine chooses features for
+        more than two classes, "squared_error" (exact steps only): a regression on -1 and +1, whose one Hessian serves
+        all classes.
     alpha : float, "auto" or None
         Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
         C = 0.1, 1 and 10 for features of mean squared length 1, then all rows are fitted with it. None is "auto" where

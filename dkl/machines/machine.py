@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -185,27 +184,29 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
     def partial_fit(self, X: object, y: object = None, classes: object = None, sample_weight: object = None) -> Self:
         """Go on with the linear model for one epoch on further rows; the features stay. Only for ``solver="sgd"``.
 
-        `dask_ml.wrappers.Incremental` has copies that are not fitted: an error, since `fit` takes Dask arrays itself.
+        The first call is `fit` on its rows: they decide on the features, so let there be many of them. That is also how
+        `dask_ml.wrappers.Incremental` works here; `fit` takes Dask arrays itself, and learns from all rows.
 
         Parameters
         ----------
         X, y, sample_weight
             As of `fit`. Labels must be among `classes_`.
         classes : array of shape (K,) or None
-            Those of `fit`, if given at all.
+            Those of `fit`, if given at all; all that will come, where the rows of the first call lack some.
 
         Raises
         ------
-        NotFittedError
-            Before `fit`.
         ValueError
             For a label that `fit` has not seen, or another number of columns.
         """
         if not hasattr(self, "linear_"):
-            raise NotFittedError(
-                f"this {type(self).__name__} is not fitted: call fit first, which takes Dask arrays itself, without "
-                "dask_ml's Incremental; partial_fit goes on with the linear model on the features that fit has learned"
+            known = None if self._task == "regression" else classes
+            if known is None:
+                return self.fit(X, y, sample_weight)
+            dataset = as_dataset(
+                X, y, sample_weight, task=self._task, classes=known, categorical=self.categorical or ()
             )
+            return self.fit(dataset)
         known = getattr(self, "classes_", None)
         if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), np.asarray(known)):
             given = np.asarray(classes).tolist()

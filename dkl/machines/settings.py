@@ -16,6 +16,8 @@ from dkl.registry import learner_entry, learner_keys
 # operations, or so many classes of the latter, stochastic steps take less time.
 _MOST_WORK, _MOST_CLASSES = 4e13, 30
 _FEATURES, _STEPS = 1_000, 8
+# The penalty of stochastic steps.
+_LIGHT = 1e-5
 
 
 @dataclass(frozen=True)
@@ -146,10 +148,10 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
         loss = exact if solver == "newton" or task == "regression" else "hinge"
     alpha = given.alpha
     if alpha is None:
-        alpha = "auto" if given.chooses and solver == "newton" else 1e-5
+        alpha = "auto" if given.chooses and solver == "newton" else _LIGHT
     elif alpha == "auto" and solver == "sgd" and given.solver is None:
         # A penalty is judged by Newton steps; stochastic ones, taken for many rows, have a light one by default.
-        alpha = 1e-5
+        alpha = _LIGHT
     calibrate = given.chooses if given.calibrate is None else given.calibrate
     return Settings(loss, alpha, solver, calibrate)
 
@@ -172,9 +174,12 @@ class SettledMixin:
     def _settings(self) -> Settings:
         """What the open parameters come to; for a fitted machine, what they came to on its rows."""
         settings = settled(self._open_parameters(), self._task)
-        if hasattr(self, "solver_") and None in (self.solver, self.loss):
-            return replace(settings, solver=self.solver or self.solver_, loss=self.loss or self.loss_)
-        return settings
+        if not hasattr(self, "solver_") or None not in (self.solver, self.loss):
+            return settings
+        solver, loss = self.solver or self.solver_, self.loss or self.loss_
+        # stochastic steps choose no penalty: they were taken for many rows, and have a light one
+        alpha = _LIGHT if solver == "sgd" and settings.alpha == "auto" else settings.alpha
+        return replace(settings, solver=solver, loss=loss, alpha=alpha)
 
     @property
     def _knobs(self) -> Knobs:

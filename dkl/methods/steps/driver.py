@@ -269,23 +269,22 @@ def _best_atoms(problem: StepProblem, state: StepState, histograms: np.ndarray) 
     n_edges = np.minimum(bins.n_edges, thresholds.shape[1])
     atoms = StepProjection(state.columns, state.thresholds, state.kinds, state.high).factors
     known = {_key(factors) for factors in atoms}
-    found: list[tuple[float, int, tuple[Factor, ...]]] = []
-    for parent, histogram in zip(parents, histograms, strict=True):
+    # the best edge of each parent and column: its score, and which of the steps and hinges it is
+    scores, places = np.empty((2, len(parents), problem.n_columns))
+    for row, (parent, histogram) in enumerate(zip(parents, histograms, strict=True)):
         signs = None if problem.signs is None else _signs_within(state.columns[parent], problem.signs)
-        scores = split_scores(histogram, thresholds, n_edges, penalty=_SCORE_PENALTY, least=_LEAST_ROWS, signs=signs)
-        flat = np.moveaxis(scores, 1, 0).reshape(problem.n_columns, -1)
-        of_parent = atoms[parent]
-        for j in np.flatnonzero(flat.max(axis=1) > 0.0):
-            kind, edge = divmod(int(np.argmax(flat[j])), thresholds.shape[1])
-            atom = (*of_parent, (int(j), float(bins.edges[j, edge]), HINGE if kind else STEP))
-            found.append((float(flat[j].max()), int(parent), atom))
-    found.sort(key=lambda candidate: -candidate[0])
+        of_kinds = split_scores(histogram, thresholds, n_edges, penalty=_SCORE_PENALTY, least=_LEAST_ROWS, signs=signs)
+        flat = np.moveaxis(of_kinds, 1, 0).reshape(problem.n_columns, -1)
+        places[row], scores[row] = flat.argmax(axis=1), flat.max(axis=1)
     room = min(problem.features_per_round, problem.n_features + 1 - state.n_atoms)
     chosen: list[tuple[Factor, ...]] = []
     taken: dict[int, int] = {}
-    for _, parent, atom in found:
-        if len(chosen) == room:
+    for best in np.argsort(-scores, axis=None, kind="stable"):
+        row, j = divmod(int(best), problem.n_columns)
+        if len(chosen) == room or not scores[row, j] > 0.0:
             break
+        parent, (kind, edge) = int(parents[row]), divmod(int(places[row, j]), thresholds.shape[1])
+        atom = (*atoms[parent], (j, float(bins.edges[j, edge]), HINGE if kind else STEP))
         if _key(atom) in known or taken.get(parent, 0) >= _OF_A_PARENT:
             continue
         known.add(_key(atom))
