@@ -426,7 +426,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         learner = self._new_features("features")
         given = {"plain_share": 0.0, **learner.get_params(deep=False)}
         draws = given["plain_share"] is None and given["solver"] == "corrective" and given["sparse_share"] < 1.0
-        return [{}, _DRAWN] if draws and not isinstance(learner.family, FiniteFamily) else [{}]
+        return [{}, _DRAWN] if draws and not isinstance(learner.family, FiniteFamily | list | tuple) else [{}]
 
     def _pilot(self, stage: str, changes: dict[str, Any]) -> FeatureLearner:
         """A learner with fewer features and no refinement, which is enough to judge a choice."""
