@@ -67,7 +67,9 @@ class WideNewtonDriver(NewtonDriver):
         searching, waiting = _searching(problem, state), _waiting(problem, state)
         if state.ended or len(waiting) == 0:
             return None
-        return [_product_record(problem, state, searching) if len(searching) else _point_record(problem, state, waiting)]
+        return [
+            _product_record(problem, state, searching) if len(searching) else _point_record(problem, state, waiting)
+        ]
 
     def step(self, problem: NewtonProblem, state: NewtonState, results: Sequence[Any]) -> NewtonState:
         """A step of the conjugate gradients, or of the line search."""
