@@ -199,12 +199,19 @@ MACHINE: Constraints = {
         StrOptions({"auto", *learner_keys()}),
         None,
     ],
+    "n_features": [_count(1), StrOptions({"auto"})],
+    "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile"}), None],
+    "sigma": [_POSITIVE, StrOptions({"auto", "median"})],
+    "effort": [StrOptions({"fast", "balanced", "best"})],
+    "time_limit": [Interval(Real, 10, _LARGEST, closed="both"), None],
+    "max_trials": [_count(1), None],
     "alpha": [_POSITIVE, StrOptions({"auto"}), None],
     "epochs": [_count(1), None],
     "solver": [StrOptions({"sgd", "newton"}), None],
     "early_stopping": ["boolean"],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
     "patience": [_count(1)],
+    "conformal_fraction": [Interval(Real, 0, 1, closed="neither"), None],
     "by_group": [str, None],
     "categorical": [list, tuple, None],
     "by_time": [str, None],
@@ -213,13 +220,14 @@ MACHINE: Constraints = {
 
 CLASSIFIER: Constraints = {
     **MACHINE,
-    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "modified_huber"}), None],
+    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "modified_huber", "squared_error"}), None],
     "class_weight": COMMON["class_weight"],
     "calibrate": ["boolean", None],
 }
 
 REGRESSOR: Constraints = {
     **MACHINE,
+    "alpha": [_POSITIVE, StrOptions({"auto", "evidence"}), None],
     "loss": [StrOptions({"squared_error", "epsilon_insensitive", "huber"}), None],
     "epsilon": [_FROM_ZERO],
 }

@@ -427,6 +427,10 @@ CASES: dict[tuple[str, str], Any] = {
         "problem": potentials(kind),
         "folds": RowFolds(2, 3.0, 0),
     },
+    ("dkl.uncertainty.drift_sums", "column_counts"): lambda _: {
+        "edges": column_bins(holey_rows(N, D_IN), np.ones(N), 5).edges,
+        "n_edges": column_bins(holey_rows(N, D_IN), np.ones(N), 5).n_edges,
+    },
 }
 
 

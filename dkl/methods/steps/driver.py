@@ -281,30 +281,32 @@ def scored_atoms(
     n_edges = np.minimum(bins.n_edges, thresholds.shape[1])
     atoms = StepProjection(state.columns, state.thresholds, state.kinds, state.high).factors
     known = {_key(factors) for factors in atoms}
-    found: list[tuple[float, int, tuple[Factor, ...]]] = []
-    for parent, histogram in zip(parents, histograms, strict=True):
+    # the best edge of each parent and column: its score, and which of the steps and hinges it is
+    scores, places = np.empty((2, len(parents), problem.n_columns))
+    for row, (parent, histogram) in enumerate(zip(parents, histograms, strict=True)):
         signs = None if problem.signs is None else _signs_within(state.columns[parent], problem.signs)
-        scores = split_scores(
+        of_kinds = split_scores(
             histogram, bins.values, thresholds, n_edges, penalty=SCORE_PENALTY, least=_LEAST_ROWS, signs=signs
         )
-        flat = np.moveaxis(scores, 1, 0).reshape(problem.n_columns, -1)
-        of_parent = atoms[parent]
-        for j in np.flatnonzero(flat.max(axis=1) > 0.0):
-            # Hinges from below all rows of a parent are one function there, up to a step. The one that begins next to
-            # these rows is taken, not that of rounding; of steps with no row between them the first.
-            tied = np.flatnonzero(flat[j] >= flat[j].max() * (1.0 - 1e-9))
-            is_hinge = tied[0] >= thresholds.shape[1]
-            kind, edge = divmod(int(tied[-1] if is_hinge else tied[0]), thresholds.shape[1])
-            atom = (*of_parent, (int(j), float(bins.edges[j, edge]), HINGE if kind else STEP))
-            found.append((float(flat[j].max()), int(parent), atom))
-    found.sort(key=lambda candidate: -candidate[0])
+        flat = np.moveaxis(of_kinds, 1, 0).reshape(problem.n_columns, -1)
+        # Hinges from below all rows of a parent are one function there, up to a step. The one that begins next to
+        # these rows is taken, not that of rounding; of steps with no row between them the first.
+        scores[row] = flat.max(axis=1)
+        tied = flat >= scores[row][:, None] * (1.0 - 1e-9)
+        first, last = tied.argmax(axis=1), flat.shape[1] - 1 - tied[:, ::-1].argmax(axis=1)
+        places[row] = np.where(first >= thresholds.shape[1], last, first)
     taken: dict[int, int] = {}
-    for score, parent, atom in found:
+    for best in np.argsort(-scores, axis=None, kind="stable"):
+        row, j = divmod(int(best), problem.n_columns)
+        if not scores[row, j] > 0.0:
+            break
+        parent, (kind, edge) = int(parents[row]), divmod(int(places[row, j]), thresholds.shape[1])
+        atom = (*atoms[parent], (j, float(bins.edges[j, edge]), HINGE if kind else STEP))
         if _key(atom) in known or taken.get(parent, 0) >= _OF_A_PARENT:
             continue
         known.add(_key(atom))
         taken[parent] = taken.get(parent, 0) + 1
-        yield score, atom
+        yield float(scores[row, j]), atom
 
 
 def _signs_within(columns: np.ndarray, signs: np.ndarray) -> np.ndarray:
