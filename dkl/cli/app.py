@@ -13,6 +13,8 @@ from dkl.cli import (
     data_commands,
     demo_command,
     drift_command,
+    explain_command,
+    export_command,
     model_commands,
     report_command,
     suggest_command,
@@ -63,8 +65,10 @@ def _program(
 data_commands.register(app)
 model_commands.register(app)
 suggest_command.register(app)
+explain_command.register(app)
 drift_command.register(app)
 report_command.register(app)
+export_command.register(app)
 tune_command.register(app)
 sums_commands.register(app)
 demo_command.register(app)

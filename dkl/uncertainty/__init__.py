@@ -1,1 +1,1 @@
-"""What a prediction is worth, and whether rows are still those that a model learned from."""
+"""What a prediction is worth: deviation, evidence, intervals with a promise; and whether rows have drifted."""
