@@ -192,3 +192,53 @@ def test_features_that_add_up_to_a_constant_have_a_deviation() -> None:
     share = X.mean(axis=0)
     expected = model.noise_ * np.sqrt(1.0 + (1.0 - share) / (200 * share))
     np.testing.assert_allclose(std, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_the_row_predictor_has_the_deviations_of_the_model(targets: int) -> None:
+    X, y = rows()
+    y = y if targets == 1 else np.column_stack([y, -y])
+    model = regressor().fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    for some in (slice(0, 3), slice(None)):
+        found, found_std = model.predictor().predict(X[some], return_std=True)
+        np.testing.assert_allclose(found, mean[some], rtol=1e-9)
+        np.testing.assert_allclose(found_std, std[some], rtol=1e-9)
+    one, one_std = model.predictor().predict(X[7], return_std=True)
+    assert np.shape(one) == np.shape(one_std) == np.shape(mean[7])
+    np.testing.assert_allclose(one_std, std[7], rtol=1e-9)
+
+
+def test_the_row_predictor_takes_raw_rows_and_says_where_there_is_no_deviation() -> None:
+    X, y = rows(200)
+    frame = pd.DataFrame(X, columns=list("abcde")).assign(kind=np.where(X[:, 0] > 0.5, "high", "low"))
+    model = regressor().fit(frame, y)
+    _, std = model.predict(frame[:5], return_std=True)
+    found = [model.predictor().predict(row, return_std=True)[1] for row in frame[:5].to_dict("records")]
+    np.testing.assert_allclose(found, std, rtol=1e-9)
+    stochastic = regressor(solver="sgd", epochs=2).fit(X, y).predictor()
+    with pytest.raises(ValueError, match="the model has no deviations: these need an exact fit"):
+        stochastic.predict(X[0], return_std=True)
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_graph_has_the_deviation_as_a_further_output(targets: int, dtype: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    X, y = rows()
+    y = y if targets == 1 else np.column_stack([y, -3.0 * y])
+    model = regressor().fit(X, y)
+    model.to_onnx(tmp_path / "model.onnx", dtype=dtype, std=True)
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
+    mean, std = session.run(["prediction", "std"], {"X": X.astype(dtype)})
+    expected, expected_std = model.predict(X, return_std=True)
+    np.testing.assert_allclose(std, expected_std, rtol=1e-4 if dtype == "float32" else 1e-9)
+    np.testing.assert_allclose(mean, expected, rtol=1e-3 if dtype == "float32" else 1e-9)
+    assert [output.name for output in model.to_onnx().graph.output] == ["prediction"]
+
+
+def test_a_graph_of_a_model_without_deviations_is_refused() -> None:
+    pytest.importorskip("onnx")
+    with pytest.raises(ValueError, match=r"std=True, and this KernelRegressor has no deviations"):
+        regressor(solver="sgd", epochs=2).fit(*rows()).to_onnx(std=True)
