@@ -306,6 +306,17 @@ class ConformalIntervals(ConformalMixin):
         References
         ----------
         Lei, G'Sell, Rinaldo, Tibshirani & Wasserman 2018, Distribution-free predictive inference for regression.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from dkl.machines.kernel_machines import KernelRegressor
+        >>> X = np.random.default_rng(0).normal(size=(400, 2))
+        >>> y = X[:, 0] + np.random.default_rng(1).normal(size=400)
+        >>> model = KernelRegressor("random", solver="newton", random_state=0).fit(X[:200], y[:200])
+        >>> ends = model.conformalize(X[200:300], y[200:300]).predict_interval(X[300:], coverage=0.9)
+        >>> ends.shape, bool(np.mean((ends[:, 0] <= y[300:]) & (y[300:] <= ends[:, 1])) > 0.8)
+        ((100, 2), True)
         """
         radii = self._radii(X, coverage, groups, sample_weight)
         scorer, score = self._answering()
@@ -387,6 +398,15 @@ class ConformalSets(ConformalMixin):
         References
         ----------
         Sadinle, Lei & Wasserman 2019, Least ambiguous set-valued classifiers with bounded error levels.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from dkl.machines.kernel_machines import KernelClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = KernelClassifier("random", loss="log_loss", conformal_fraction=0.3, random_state=0).fit(X, y)
+        >>> model.predict_set(X, coverage=0.9).shape
+        (150, 3)
         """
         radii = self._radii(X, coverage, groups, sample_weight)
         scorer, score = self._answering()

@@ -52,6 +52,16 @@ class DeviatingPredictions(NumberPredictions):
         References
         ----------
         Bishop 2006, Pattern Recognition and Machine Learning, (3.59).
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_diabetes
+        >>> from dkl.machines.kernel_machines import KernelRegressor
+        >>> X, y = load_diabetes(return_X_y=True)
+        >>> model = KernelRegressor("random", alpha="evidence", random_state=0).fit(X, y)
+        >>> mean, std = model.predict(X, return_std=True)
+        >>> mean.shape, bool(std.min() > model.noise_)
+        ((442,), True)
         """
         check_is_fitted(self, self._fitted_by)
         if not return_std:

@@ -9,6 +9,7 @@ from typing import Any
 
 import dask
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -346,3 +347,28 @@ def test_updated_machines_hold_the_same_rows_out_and_score_them_anew(tmp_path: P
         updated = fitted.update(more)
     fresh = regressor(features=learner.set_params(sums=None), conformal_fraction=0.25).fit(more)
     assert len(updated.conformal_.scores) == len(fresh.conformal_.scores) > 75
+
+
+def test_two_workers_give_the_bits_of_threads(client: Any, tmp_path: Path) -> None:
+    X, y = rows(900)
+    stored = dkl.create_dataset(tmp_path / "rows", X, y, rows_a_block=128)
+    made = []
+    for scheduler in ("threads", client):
+        with dask.config.set(scheduler=scheduler):
+            fitted = regressor(alpha="evidence", conformal_fraction=0.3).fit(stored)
+            interval = fitted.predict_interval(stored).compute()
+            std = fitted.predict(stored, return_std=True)[1].compute()
+        made.append((fitted.posterior_.factor, fitted.conformal_.scores, interval.to_numpy(), std.to_numpy()))
+    for one, other in zip(*made, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_dask_frames_have_intervals_and_no_rows_to_tell_groups_by() -> None:
+    X, y = rows(200)
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    parts = dd.from_pandas(frame, npartitions=3)
+    fitted = regressor().fit(frame, y).conformalize(frame, y)
+    assert_same_rows(fitted.predict_interval(parts).compute(), fitted.predict_interval(frame), atol=1e-9)
+    fitted.conformalize(frame, y, groups=np.arange(200) % 2)
+    with pytest.raises(ValueError, match="nobody knows how many rows the partitions of this Dask frame have"):
+        fitted.predict_interval(parts, groups=np.arange(200) % 2)
