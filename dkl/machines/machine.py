@@ -150,7 +150,6 @@ class KernelMachine(SettledMixin, ConformalMixin, SavingMixin, CallbackSupportMi
         self._settle(dataset)
         self._check_targets(dataset)
         record_rows(dataset)
-        weights = self._class_weights(dataset)
         self.encoding_ = dataset.encoding
         fingerprint = run_fingerprint(self, dataset)
         if goes_on := has_begun(self.features, getattr(self, "features_", None)):
@@ -160,6 +159,7 @@ class KernelMachine(SettledMixin, ConformalMixin, SavingMixin, CallbackSupportMi
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
         dataset, held_out = self._hold_out(dataset)
+        weights = self._class_weights(dataset)
         dataset = numbered_rows(self, dataset, self._judging_rows(), run)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}

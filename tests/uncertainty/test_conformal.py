@@ -275,6 +275,20 @@ def test_too_few_held_out_rows_promise_everything_and_say_so() -> None:
     with pytest.warns(UserWarning, match=r"8 in the smallest group, cannot promise .* at least 9 rows"):
         interval = fitted.predict_interval(rows(3)[0], 0.9)
     np.testing.assert_array_equal(interval, np.tile([-np.inf, np.inf], (3, 1)))
+    with pytest.warns(UserWarning, match=r"the weights of some rows are large beside those of all held-out rows"):
+        interval = fitted.predict_interval(rows(3)[0], 0.5, sample_weight=[1.0, 1e3, 1.0])
+    assert np.isinf(interval).all(axis=1).tolist() == [False, True, False]
+
+
+def test_class_weights_and_rare_classes_do_not_see_held_out_rows() -> None:
+    X, codes = clouds(300, 2)
+    fitted = classifier(conformal_fraction=0.3, class_weight="balanced").fit(X, codes)
+    out = HeldOut(0.3, fitted.seed_ ^ conformal._SALT).mask(np.arange(300))
+    other = classifier(conformal_fraction=0.3, class_weight="balanced").fit(X, np.where(out, 1 - codes, codes))
+    np.testing.assert_array_equal(other.linear_.coef_, fitted.linear_.coef_)
+    # a class that is in held-out rows alone is one that no set is likely to hold
+    rare = np.where(np.arange(300) == np.flatnonzero(out)[0], 2, codes)
+    assert classifier(conformal_fraction=0.3).fit(X, rare).predict_set(X).shape == (300, 3)
 
 
 def test_groups_that_promise_nothing_are_refused() -> None:
