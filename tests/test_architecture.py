@@ -64,6 +64,8 @@ TOP = {
     "model_io",
     "demo",
     "bench",
+    "drift",
+    "federated",
 }
 ARROW.update(dict.fromkeys(TOP, ARROW["testing"] | TOP))
 ARROW["__main__"] = {"cli"}
@@ -82,6 +84,10 @@ BETWEEN_METHODS = {
     ("margin", "game"): "the solver of Algorithm 2 is a parameter of MarginFeatures",
     ("density", "aligned"): "JointFeatures has the default bound on the divergence that AlignedFeatures has",
     ("steps", "margin"): "rows that only judge are told apart as in the rounds of MarginFeatures",
+    ("dictionaries", "steps"): "steps are one of the dictionaries, and their histograms the sums of a round",
+    ("margin", "dictionaries"): "a list of families is a parameter of MarginFeatures",
+    ("margin", "steps"): "rounds over several dictionaries leave the history that rounds of steps leave",
+    ("margin", "nystrom"): "landmarks that rounds have chosen are whitened as those of NystromFeatures",
     ("landmarks", "posterior"): "the weights of a landmark's candidates are a pseudo-posterior",
 }
 KITS = {"preparation", "frequency_search"}
@@ -89,6 +95,8 @@ KITS = {"preparation", "frequency_search"}
 LEARNER_ROLES = {"learner", "fit", "rounds"}
 PURE_AT_THE_ROOT = {"choice", "potentials", "sums"}
 IMPURE_UNCERTAINTY = {"predicting", "conformal"}
+# Drift compares two samples of rows and draws what it finds, so that it stands beside plots, above the machines.
+DRIFT = {"drifting", "drift_result"}
 IMPURE_HEADS = {"fitting", "incremental", "mixed_blocks", "newton", "refinement", "summary", "target_statistics"}
 # Modules that import each other, by imports inside functions where need be, each with the reason.
 CYCLES = {
@@ -179,6 +187,8 @@ def layer_of(module: str) -> str:
     if parts[0] == "linear" and len(parts) > 1:
         return "linear" if parts[-1] in IMPURE_HEADS else "linear, pure"
     if parts[0] == "uncertainty" and len(parts) > 1:
+        if parts[-1] in DRIFT:
+            return "drift"
         return "uncertainty" if parts[-1] in IMPURE_UNCERTAINTY else "uncertainty, pure"
     return parts[0]
 

@@ -2,15 +2,15 @@
 
 Predictions replace predictions only. Parquet and zarr carry the mark ``dkl_predictions`` in their metadata. CSV has no
 metadata, so a CSV file counts as predictions by its first line alone: exactly the header that is written here, with
-its quotes, and nothing beside ``row_id``, ``prediction`` and ``probability_...``, ``std``, ``lower``, ``upper`` and
-``set_...``.
+its quotes: ``row_id``, columns that were asked for, ``prediction``, ``probability_...``, ``std``, ``lower``, ``upper``
+and ``set_...``.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,10 +48,12 @@ _SUFFIXES = (".parquet", ".csv", ".zarr")
 # Classes are a column each; a header longer than a MiB is none of ours, and is not read to its end.
 _LONGEST_HEADER = 1 << 20
 _CSV_HEADER = re.compile(
-    rb'"row_id","prediction"(,"probability_([^"]|"")*")*(,"std")?(,"lower","upper"|(,"set_([^"]|"")*")*)\r?\n'
+    rb'"row_id"(,"([^"]|"")*")*,"prediction"(,"probability_([^"]|"")*")*(,"std")?'
+    rb'(,"lower","upper"|(,"set_([^"]|"")*")*)\r?\n'
 )
 
-Part = Mapping[str, np.ndarray]
+# Columns of answers are arrays, those that are only carried along stay Arrow's, which has gaps in whole numbers.
+Part = Mapping[str, Any]
 
 
 class PredictingModel(FittedModel, Protocol):
@@ -97,18 +99,29 @@ def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
     return operands["answers"](block.X, block.row_id)
 
 
-def predict_files(answers: Answers, path: str, *, zero_based: bool | None, told: Differences) -> Iterator[Part]:
+def predict_files(
+    answers: Answers, path: str, *, zero_based: bool | None, told: Differences, ids: Sequence[str] = ()
+) -> Iterator[Part]:
     """The predictions of raw rows in CSV, Parquet or libsvm files, a few thousand rows at a time.
 
-    What is unlike the rows of fit in all files goes to `told`, which says it in the end or refuses it at once.
+    Columns that `ids` names go along as they stand in the files. What is unlike the rows of fit in all files goes to
+    `told`, which says it in the end or refuses it at once.
     """
     from dkl.data.ingest.paths import file_format, find_files
 
     is_libsvm = file_format(find_files(path, None), None) == "libsvm"
+    if is_libsvm and ids:
+        raise ValueError(f"{path!r} is libsvm text, whose columns have no names: --id {ids[0]} is not among them")
     # Files have no row ids of their own: a row is known by its number in the order of the files.
     start = 0
-    for answer, X in answers.libsvm_rows(path, zero_based) if is_libsvm else answers.table_rows(path, told):
-        yield answer(X, np.arange(start, start + X.shape[0]))
+    parts = (
+        ((answer, X, {}) for answer, X in answers.libsvm_rows(path, zero_based))
+        if is_libsvm
+        else answers.table_rows(path, told, ids)
+    )
+    for answer, X, carried in parts:
+        found = dict(answer(X, np.arange(start, start + X.shape[0])))
+        yield {"row_id": found.pop("row_id"), **carried, **found}
         start += X.shape[0]
     told.say()
 
@@ -195,19 +208,31 @@ class Answers:
         vars(nameless).pop("feature_names_in_", None)
         return replace(self, estimator=nameless)
 
-    def table_rows(self, path: str, told: Differences) -> Iterator[tuple[Answers, Rows]]:
-        """Raw rows as the model takes them: encoded where it has an encoding, else by name where it knows names."""
+    def table_rows(
+        self, path: str, told: Differences, ids: Sequence[str]
+    ) -> Iterator[tuple[Answers, Rows, Mapping[str, pa.ChunkedArray]]]:
+        """Raw rows as the model takes them: encoded where it has an encoding, else by name where it knows names.
+
+        Beside them the columns `ids`, which are no difference to the rows of fit where the model does not know them.
+        """
         from dkl.data.ingest.ingest import read_tables
 
         encoding = getattr(self.estimator, "encoding_", None)
+        known = (
+            {rule.name for rule in encoding.rules}
+            if encoding
+            else set(getattr(self.estimator, "feature_names_in_", ()))
+        )
         start = 0
-        for table in read_tables(path, encoding=encoding):
+        for whole in read_tables(path, encoding=encoding, ids=ids):
+            carried = {name: whole.column(name) for name in ids}
+            table = whole.drop_columns([name for name in ids if name not in known])
             if encoding is None or encoding.array_dtype:
                 X = table.to_pandas()
-                yield self, X if hasattr(self.estimator, "feature_names_in_") else X.to_numpy()
+                yield self, X if hasattr(self.estimator, "feature_names_in_") else X.to_numpy(), carried
             else:
                 # Encoded columns have no names, and the encoding has checked those of the raw table.
-                yield self.without_names(), encoding.transform(table, first_row=start, differences=told)
+                yield self.without_names(), encoding.transform(table, first_row=start, differences=told), carried
             start += table.num_rows
 
     def libsvm_rows(self, path: str, zero_based: bool | None) -> Iterator[tuple[Answers, Rows]]:
@@ -305,6 +330,13 @@ def open_writer(path: str, *, overwrite: bool, inputs: Iterable[str] = ()) -> It
         writer.close()
 
 
+def _arrow_array(values: np.ndarray) -> Any:
+    """Answers as Arrow takes them: flat arrays of numbers and texts; several targets a row become lists."""
+    import pyarrow as pa
+
+    return pa.array(values if values.ndim == 1 and values.dtype.kind != "O" else values.tolist())
+
+
 class _TableWriter:
     """What the two table formats share: a schema from the first part."""
 
@@ -317,10 +349,9 @@ class _TableWriter:
     def write(self, part: Part) -> None:
         import pyarrow as pa
 
-        # Arrow takes flat arrays of numbers and texts; several targets a row become lists, objects what they are.
         table = pa.table(
             {
-                name: pa.array(values if values.ndim == 1 and values.dtype.kind != "O" else values.tolist())
+                name: values if isinstance(values, pa.ChunkedArray) else _arrow_array(values)
                 for name, values in part.items()
             }
         )
@@ -385,8 +416,10 @@ class _ZarrWriter:
         with writing(self._location):
             self._group.attrs[MARK] = {"rows": self.rows, "columns": sorted(self._group.array_keys())}
 
-    def _numbers(self, name: str, values: np.ndarray) -> np.ndarray:
+    def _numbers(self, name: str, values: Any) -> np.ndarray:
         """Numbers as they are, labels as codes: positions in a list that grows with the parts."""
+        if not isinstance(values, np.ndarray):
+            values = np.array(["" if value is None else value for value in values.to_pylist()])
         if values.dtype.kind in "biuf":
             return values
         known = self._labels.get(name, np.array([], dtype=object))

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dkl.features.feature_map import FeatureMap
+from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.landmark_projection import Similarities
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.projections import ColumnProjection, Projection, StructuredProjection
@@ -52,6 +52,9 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
     dtype : dtype object of `xp`
     """
     amplitudes = xp.asarray(feature_map.amplitudes, dtype=dtype)
+    if isinstance(feature_map.projection, CombinedProjection):
+        of_parts = [phi for part in feature_map.projection.maps for phi in mapped(xp, X, part, dtype)]
+        return [xp.concat(of_parts, axis=1) * amplitudes]
     if feature_map.activation == "harmonics":
         # The recurrences of harmonics divide by the lengths of rows, and need float64 whatever the result's dtype is.
         rows = scaled(xp, X, feature_map.scaler, xp.float64)

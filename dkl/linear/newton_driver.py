@@ -265,9 +265,9 @@ class NewtonDriver:
         if problem.evidence and state.alphas is None:
             state = replace(state, alphas=_evident_penalties(problem, hessians[0], sums))
         accepted = np.flatnonzero(
-            [_accept(problem, state, model, losses) for model, losses in zip(models, sums["loss"], strict=True)]
+            [accept_step(problem, state, model, losses) for model, losses in zip(models, sums["loss"], strict=True)]
         )
-        gradients = _gradients(problem, state, models[accepted], sums["gradient"][accepted])
+        gradients = set_gradients(problem, state, models[accepted], sums["gradient"][accepted])
         _set_directions(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]))
         if problem.keeps_hessians:
             return replace(state, hessian=hessians)
@@ -339,7 +339,7 @@ def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
     panels: list[tuple[int, int] | None] = list(packed_panels(problem.width, _HESSIAN_BYTES // len(standing)))
     options = NewtonOptions(problem.loss, None, standing, _changes(state, models), True, problem.dtype, problem.exact)
     return [
-        _record(problem, trial, models, replace(options, columns=panel, first_order=position == 0))
+        newton_record(problem, trial, models, replace(options, columns=panel, first_order=position == 0))
         for position, panel in enumerate(panels if need_hessian else [None])
     ]
 
@@ -349,7 +349,7 @@ def _changes(state: NewtonState, models: np.ndarray) -> bool:
     return state.held is not None and bool(np.isin(models, state.held).all())
 
 
-def _record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray, options: NewtonOptions) -> BlockSum:
+def newton_record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray, options: NewtonOptions) -> BlockSum:
     """The record of the sums at the trial steps of some models that the options ask for."""
     accumulators = {}
     if options.first_order:
@@ -387,7 +387,7 @@ class _NewtonCost:
         return Cost(rows * (mapping + scores + hessians), tile + itemsize * width * min(width, 2 * packed // width + 1))
 
 
-def _accept(problem: NewtonProblem, state: NewtonState, model: int, losses: np.ndarray) -> bool:
+def accept_step(problem: NewtonProblem, state: NewtonState, model: int, losses: np.ndarray) -> bool:
     """Take the full step of a model if it lowers the objective enough, in `state` (a fresh copy); else shorten it."""
     steps = state.steps[model] * 0.5 ** np.arange(_BACKTRACKS + 1)
     weights = state.coefficients[model, :-1] + steps[:, None] * state.directions[model, :-1]
@@ -415,7 +415,7 @@ def _evident_penalties(problem: NewtonProblem, hessian: np.ndarray, sums: dict[s
     return np.full(problem.n_models, evidence.best_penalty(problem.dtype) / problem.total_weight)
 
 
-def _gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray, sums: np.ndarray) -> np.ndarray:
+def set_gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray, sums: np.ndarray) -> np.ndarray:
     """The gradients of the objectives at the accepted points, (g, m + 1); their lengths go into `state`."""
     # (1/N) sum_i s_i loss'(f_i) phi(x_i), and alpha w for the penalised coefficients
     gradients = sums / problem.total_weight

@@ -45,8 +45,24 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         what was tried. A learner is cloned; a name ("margin", "steps", "nystrom", "aligned", ...) is the learner with
         its defaults. None asks for searched waves of the kernel that suits the rows, as `dkl.suggest` does. A learner
         with ``warm_start=True`` goes on from the features of the machine's last fit, on the same held-out rows.
-    loss : {"hinge", "squared_hinge", "log_loss", "modified_huber"} or None
-        None is "squared_hinge" for exact steps, "hinge" for stochastic ones.
+    n_features : int or "auto"
+        Columns of the features at most; "auto" grows them while held-out rows gain, or leaves them to given features.
+    scaling : {"auto", "standard", "quantile", "minmax", "unit"} or None
+        Of the columns; "auto" is what held-out rows prefer, or that of given features. Steps need none.
+    sigma : float, "median" or "auto"
+        The bandwidth; where it is given, only features that have one are tried.
+    effort : {"fast", "balanced", "best"}
+        How much work the choice of features may take. It is counted from rows and columns, never by a clock: about 1,
+        5 and at most some hundred seconds on one core for usual tables. The same rows give the same bits anywhere.
+    time_limit : float or None
+        Seconds, from 10 on: no further trial begins that would not end in time. It alone reads the clock, between
+        trials; `reasons_` then says which `max_trials` gives the same model without it.
+    max_trials : int or None
+        The choice of features ends after so many trials.
+    loss : {"hinge", "squared_hinge", "log_loss", "modified_huber", "squared_error"} or None
+        None is "squared_hinge" for exact steps, "hinge" for stochastic ones; where the machine chooses features for
+        more than two classes, "squared_error" (exact steps only): a regression on -1 and +1, whose one Hessian serves
+        all classes.
     alpha : float, "auto" or None
         Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
         C = 0.1, 1 and 10 for features of mean squared length 1, then all rows are fitted with it. None is "auto" where
@@ -132,6 +148,12 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         self,
         features: FeatureLearner | str | None = "auto",
         *,
+        n_features: int | str = "auto",
+        scaling: str | None = "auto",
+        sigma: float | str = "auto",
+        effort: str = "balanced",
+        time_limit: float | None = None,
+        max_trials: int | None = None,
         loss: str | None = None,
         alpha: float | str | None = None,
         epochs: int | None = None,
@@ -152,6 +174,12 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         memory_limit: int | str | None = None,
     ) -> None:
         self.features = features
+        self.n_features = n_features
+        self.scaling = scaling
+        self.sigma = sigma
+        self.effort = effort
+        self.time_limit = time_limit
+        self.max_trials = max_trials
         self.loss = loss
         self.alpha = alpha
         self.epochs = epochs
@@ -205,7 +233,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         self.classes_ = classes
 
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
-        if self._settings.calibrate:
+        if self._settings.calibrate and self._pilot_temperature is not None:
+            self.temperature_ = self._pilot_temperature
+        elif self._settings.calibrate:
             self.temperature_ = 1.0 / calibrate(problem, self.linear_, dataset.source, run)
 
 
@@ -218,6 +248,8 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     Parameters
     ----------
     features : "auto", feature learner, name of one, or None
+        As of `KernelClassifier`.
+    n_features, scaling, sigma, effort, time_limit, max_trials
         As of `KernelClassifier`.
     loss : {"squared_error", "epsilon_insensitive", "huber"} or None
         None is "squared_error", half the square.
@@ -284,6 +316,12 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         self,
         features: FeatureLearner | str | None = "auto",
         *,
+        n_features: int | str = "auto",
+        scaling: str | None = "auto",
+        sigma: float | str = "auto",
+        effort: str = "balanced",
+        time_limit: float | None = None,
+        max_trials: int | None = None,
         loss: str | None = None,
         alpha: float | str | None = None,
         epsilon: float = 0.1,
@@ -303,6 +341,12 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         memory_limit: int | str | None = None,
     ) -> None:
         self.features = features
+        self.n_features = n_features
+        self.scaling = scaling
+        self.sigma = sigma
+        self.effort = effort
+        self.time_limit = time_limit
+        self.max_trials = max_trials
         self.loss = loss
         self.alpha = alpha
         self.epsilon = epsilon

@@ -1,5 +1,6 @@
 """Pictures: data in attributes, drawn by `.plot(ax=None)`; matplotlib is imported when one is drawn."""
 
+from dkl.plots.column_shares import DriftDisplay
 from dkl.plots.coverage import CoverageDisplay
 from dkl.plots.effect_curves import EffectsDisplay
 from dkl.plots.explanations import ContributionsDisplay, DependenceDisplay, ImportanceDisplay
@@ -17,6 +18,7 @@ __all__ = [
     "CoverageDisplay",
     "DecisionDisplay",
     "DependenceDisplay",
+    "DriftDisplay",
     "EffectsDisplay",
     "HistoryDisplay",
     "ImportanceDisplay",

@@ -1,1 +1,1 @@
-"""What a prediction is worth: its deviation, the evidence of a penalty, and intervals with a promise."""
+"""What a prediction is worth: deviation, evidence, intervals with a promise; and whether rows have drifted."""
