@@ -17,7 +17,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Wh
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.features.families import Gaussian
-from dkl.machines.kernel_machines import KernelRegressor
+from dkl.linear import wide_newton
+from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.random_features import RandomFeatures
 from tests.definitions import uncertainty as definitions
 from tests.kernels.cases import assert_same_rows
@@ -242,3 +243,23 @@ def test_a_graph_of_a_model_without_deviations_is_refused() -> None:
     pytest.importorskip("onnx")
     with pytest.raises(ValueError, match=r"std=True, and this KernelRegressor has no deviations"):
         regressor(solver="sgd", epochs=2).fit(*rows()).to_onnx(std=True)
+
+
+def test_more_features_than_a_gram_matrix_is_held_of_have_no_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide_newton, "MOST_FEATURES", 20)
+    X, y = rows()
+    with pytest.raises(ValueError, match="alpha='evidence' needs the Gram matrix of all features, and 30 are more"):
+        regressor(alpha="evidence").fit(X, y)
+    model = regressor().fit(X, y)
+    with pytest.raises(ValueError, match=r"has no deviations.*on more features"):
+        model.predict(X, return_std=True)
+    assert model.conformalize(X, y).predict_interval(X).shape == (120, 2)
+
+
+def test_the_squared_error_of_labels_has_no_deviation() -> None:
+    X, y = rows()
+    labels = np.digitize(y, np.quantile(y, [0.3, 0.6]))
+    features = RandomFeatures(n_features=20, random_state=0)
+    model = KernelClassifier(features, loss="squared_error", alpha=1e-3, solver="newton").fit(X, labels)
+    assert not hasattr(model, "posterior_")
+    assert model.score(X, labels) > 0.5
