@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
 from dkl.kernels.blas import one_blas_thread
@@ -25,8 +25,11 @@ from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockSource
+from dkl.solvers.losses import LOG_LINK
 
-NEWTON_LOSSES = {"squared_hinge", "squared_error"}
+# The losses that are a square wherever they bend, of which a step leads to the optimum or near it.
+SQUARES = {"squared_hinge", "squared_error"}
+NEWTON_LOSSES = {*SQUARES, "log_loss", "huber", "pinball", "poisson", "gamma"}
 
 # The rows of a sample that tells how long mapped rows are, where the map does not.
 _SAMPLE_ROWS = 1024
@@ -36,6 +39,14 @@ _REFIT_STEPS = 50
 # that do not start from zero, whose Hessians cost as much more (on ten digits an accuracy of 98.25, 98.20 and 98.19 %
 # for .1, .2 and .3).
 _DECREMENT, _DECREMENT_OF_SEVERAL = 1e-2, 3e-1
+# The same of losses of which even the best model has much left: a share of that says little.
+_DECREMENT_OF_OTHERS = 1e-6
+# The gradient's length at the optimum, relative to that at the start, of losses whose curvature varies.
+_TOL_VARYING = 1e-9
+# The widths of the parabola in the pinball loss, in deviations of the target: the first one, and what each is of the
+# one before. The last one adds to the loss at most this share of the objective.
+_FIRST_WIDTH, _NARROWER, _SMOOTHING = 1.0, 0.25, 2e-5
+_LEAST_WIDTH, _MOST_WIDTHS = 1e-9, 12
 
 
 def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> LinearFit:
@@ -52,7 +63,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
     Returns
     -------
     LinearFit
-        Its model is a `LinearSVC` or a `Ridge` with the coefficients that these have at their optimum.
+        Its model is an estimator of scikit-learn with the coefficients that it has at the optimum.
     """
     with one_blas_thread():
         # One BLAS thread: the driver's systems are spread over the cores one by one, with the bits of one core.
@@ -74,10 +85,12 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
                 # checkpoints know this stage as "rough"
                 start = _run(subsample, source, run, "rough").solution(subsample)
                 task = replace(task, start=start)
+        task = _after_wider_stages(task, source, run)
 
         def fit(state: NewtonState) -> LinearFit:
             model, steps = _linear_model(problem, task, state, summary), int(state.counts.max())
-            center, scale, message = summary.target_center, summary.target_scale, newton_message(state, task)
+            units, message = target_units(problem, summary), newton_message(state, task)
+            center, scale = units.target_center, units.target_scale
             return LinearFit(model, center, scale, steps, (), message, task.alpha, choice)
 
         state = _run(task, source, run, model=run.looked_at(fit))
@@ -85,6 +98,24 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
     if not state.ended and not state.converged(task.tol, task.decrement).all():
         warnings.warn(result.message, UserWarning, stacklevel=6)
     return result
+
+
+def _after_wider_stages(task: NewtonProblem, source: BlockSource, run: Run) -> NewtonProblem:
+    """The last problem of a loss that is straight nearly everywhere, with its start; others as they are.
+
+    Where the loss is straight, a Newton step knows nothing of the rows. So all errors are squared first for the Huber
+    loss; for the pinball loss the parabola becomes narrower by stages, each of which starts where the last one ended.
+    """
+    if task.loss == "huber":
+        squares = replace(task, loss="squared_error")
+        return replace(task, start=_run(squares, source, run, "wide").solution(squares))
+    for stage in range(_MOST_WIDTHS if task.loss == "pinball" else 0):
+        state = _run(task, source, run, f"wide-{stage}")
+        task = replace(task, start=state.solution(task), epsilon=_NARROWER * task.epsilon)
+        # The parabola lies above the loss by at most a quarter of its width.
+        if 0.25 * task.epsilon <= max(_SMOOTHING * float(state.objective.min()), _LEAST_WIDTH):
+            break
+    return task
 
 
 def chosen_penalty(problem: LinearProblem, source: BlockSource, run: Run) -> PenaltyChoice:
@@ -99,11 +130,13 @@ def chosen_penalty(problem: LinearProblem, source: BlockSource, run: Run) -> Pen
 def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:
     """The records of each kind of pass and how often it runs at most, before any row was read."""
     # Nothing has been read: any mean and scale will do, since no shape depends on them.
-    summary = TargetMoments(n_rows, n_rows, np.zeros(problem.n_targets), np.ones(problem.n_targets))
+    summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
     task, driver = newton_problem(problem, summary), NewtonDriver()
     passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
+    wider = {"huber": 1, "pinball": _MOST_WIDTHS}.get(task.loss, 0)
+    fits = [(records, calls * (1 + wider)) for records, calls in driver.plan(task)]
     if problem.alpha != "auto":
-        return [*passes, *driver.plan(task)]
+        return [*passes, *fits]
     record = length_record(problem)
     if record is not None:
         passes.append(([record], 1))
@@ -112,12 +145,13 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     passes += [*driver.plan(candidates.problem), ([judged], 1)]
     refit = _refitted(task)
     subsample = subsample_problem(refit, n_rows, problem.seed)
-    return [*passes, *([] if subsample is None else driver.plan(subsample)), *driver.plan(refit)]
+    fits = [(records, calls * (1 + wider)) for records, calls in driver.plan(refit)]
+    return [*passes, *([] if subsample is None else driver.plan(subsample)), *fits]
 
 
 def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     """What the driver of `newton_passes` holds at most beside them, item by item."""
-    summary = TargetMoments(n_rows, n_rows, np.zeros(problem.n_targets), np.ones(problem.n_targets))
+    summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
     task = newton_problem(problem, summary)
     if problem.alpha == "auto":
         task = penalty_problem(problem, task, summary, square_length=1.0).problem
@@ -126,6 +160,8 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:
     """The problem of the last fit, whose steps end as soon as the next one promises little."""
+    if task.loss not in SQUARES:
+        return task
     several = task.start is not None and task.loss == "squared_hinge" and task.n_models > 1
     return replace(task, decrement=_DECREMENT_OF_SEVERAL if several else _DECREMENT, max_steps=_REFIT_STEPS)
 
@@ -157,18 +193,39 @@ def _pass_result(record: Record, source: BlockSource, run: Run) -> Any:
 
 def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProblem:
     """The problem of the Newton steps; an alpha that is still to be chosen stands at 1."""
-    targets = newton_targets(problem, summary.target_center, summary.target_scale)
-    # the only two losses with a Hessian that block sums give
-    loss: NewtonLoss = "squared_error" if problem.classes is None else "squared_hinge"
+    units = target_units(problem, summary)
+    targets = newton_targets(problem, units.target_center, units.target_scale)
+    # of the square losses the targets decide, not the name: those of classes have a margin
+    square: NewtonLoss = "squared_error" if problem.classes is None else "squared_hinge"
+    named: Any = problem.loss
+    loss: NewtonLoss = named if problem.loss in NEWTON_LOSSES - SQUARES else square
     alpha = 1.0 if problem.alpha == "auto" else problem.alpha
-    return NewtonProblem(problem.feature_map, targets, summary.total_weight, alpha, loss, dtype=problem.dtype)
+    task = NewtonProblem(problem.feature_map, targets, summary.total_weight, alpha, loss, dtype=problem.dtype)
+    if loss == "pinball":
+        quantiles = np.array(problem.quantiles)
+        # a straight line has no curvature by which the gradient could shrink further than the smoothing
+        return replace(task, epsilon=_FIRST_WIDTH, quantiles=quantiles, decrement=_DECREMENT_OF_OTHERS)
+    if loss == "huber":
+        return replace(task, epsilon=problem.epsilon)
+    return replace(task, tol=_TOL_VARYING, start=_start(problem, summary)) if task.table.varies else task
+
+
+def target_units(problem: LinearProblem, summary: TargetMoments) -> TargetMoments:
+    """The moments by which targets are standardised: 0 and 1 for a mean exp(f), which has no units of its own."""
+    if problem.loss not in LOG_LINK:
+        return summary
+    return replace(
+        summary, target_center=np.zeros_like(summary.target_center), target_scale=np.ones_like(summary.target_scale)
+    )
 
 
 def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.ndarray | None) -> NewtonTargets:
     """The targets of all models on the rows that are not held out, numbers less `center` in units of `scale`."""
     classes, held_out = problem.classes, problem.held_out
+    models = np.array([1]) if problem.n_models == 1 and classes is not None else np.arange(problem.n_models)
     return NewtonTargets(
-        models=np.array([1]) if problem.n_models == 1 and classes is not None else np.arange(problem.n_models),
+        # all quantiles are of one target
+        models=np.zeros_like(models) if problem.quantiles else models,
         n_classes=None if classes is None else len(classes),
         class_weight=problem.class_weight,
         center=center,
@@ -178,7 +235,10 @@ def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.
 
 
 def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
-    """The model to start from, for standardised targets."""
+    """The model to start from, for standardised targets; the mean of all rows where it is exp(f)."""
+    if problem.loss in LOG_LINK:
+        nothing = np.zeros((problem.n_models, problem.feature_map.n_features))
+        return np.column_stack([nothing, np.log(summary.target_center)])
     start = problem.start
     if start is None or problem.classes is not None:
         return start
@@ -226,16 +286,31 @@ def _run(
 
 def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> Any:
     """A fitted scikit-learn estimator on mapped rows."""
-    classes, solution = problem.classes, state.solution(task)
-    coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], summary, classes)
+    solution = state.solution(task)
+    units = target_units(problem, summary)
+    coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], units, problem.classes)
+    return estimator_of(problem, coef, intercept, alpha=task.alpha, total_weight=summary.total_weight)
+
+
+def estimator_of(
+    problem: LinearProblem, coef: np.ndarray, intercept: np.ndarray, *, alpha: float, total_weight: float
+) -> Any:
+    """A scikit-learn estimator that predicts by coefficients (K, m) and intercepts (K,), with the same penalty.
+
+    All models of numbers are a `Ridge`, of a log link one of the logarithm of the mean.
+    """
+    one_target = problem.classes is None and problem.n_models == 1
     # alpha is beside the mean loss; Ridge's strength, and 1/C of LinearSVC, are beside the sum over the rows
-    strength = task.alpha * summary.total_weight
-    model: Any = Ridge(alpha=strength) if classes is None else LinearSVC(C=1.0 / strength)
-    one_target = classes is None and problem.n_models == 1
+    strength = alpha * total_weight
+    model: Any
+    if problem.classes is not None:
+        model = LogisticRegression(C=1.0 / strength) if problem.loss == "log_loss" else LinearSVC(C=1.0 / strength)
+    else:
+        model = Ridge(alpha=strength)
     model.coef_, model.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
     model.n_features_in_ = coef.shape[1]
-    if classes is not None:
-        model.classes_ = classes
+    if problem.classes is not None:
+        model.classes_ = problem.classes
     return model
 
 

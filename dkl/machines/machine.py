@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.data.exposure import Exposure
 from dkl.data.sources.selected import most_folds
 from dkl.data.together.rows import BesideFeatures
 from dkl.encodings.categories import refuse_codes
@@ -26,7 +27,7 @@ from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import chosen_penalty, fit_by_newton, head_memory, newton_passes
+from dkl.linear.newton import chosen_penalty, fit_by_newton
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.machines.contest import (
     FEWEST_ROWS,
@@ -34,11 +35,9 @@ from dkl.machines.contest import (
     JUDGING_SHARE,
     contenders,
     contest_reasons,
-    usual_advice,
     winner,
 )
-from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
-from dkl.machines.settings import SettledMixin
+from dkl.machines.planned import PlannedMixin
 from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
@@ -63,15 +62,15 @@ from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
 from dkl.registry import learner_entry, learner_keys
 
-# A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
 LOG = logging.getLogger("dkl")
 
+# A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
 _PILOT_FEATURES = 500
 # The parameters that make a searching learner draw all of its features.
 _DRAWN = {"plain_share": 1.0}
 
 
-class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimator):
+class KernelMachine(PlannedMixin, SavingMixin, CallbackSupportMixin, BaseEstimator):
     """What the classifier and the regressor share: features, then a linear model on them."""
 
     _parameter_constraints: ClassVar[Constraints]
@@ -107,6 +106,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         *,
         groups: object = None,
         times: object = None,
+        exposure: object = None,
     ) -> Self:
         """Learn the features, then fit the linear model on them.
 
@@ -124,6 +124,10 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         times : str, array of shape (n,), or None
             Numbers or dates: the newest rows are held out. A column of a data frame stays a feature where it holds
             numbers.
+        exposure : str, array of shape (n,), or None
+            Of ``loss="poisson"`` and "gamma" alone: what each row's target was counted over (years, customers, area),
+            above 0. The model is then one of the target for one unit of it. A name is a column of a data frame, which
+            is then no feature.
 
         Returns
         -------
@@ -142,11 +146,13 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         self._check_solver()
         check_device(self.device)
         beside = BesideFeatures(X, groups, times, self.by_group, self.by_time)
+        exposed = Exposure(beside, exposure)
         y = one_dimensional(y)
         dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=self._task)
         # The learner inside would warn a second time that a store with splits is used whole.
         dataset = without_splits(dataset)
         self._settle(dataset)
+        dataset = exposed.on(dataset, self._exposure_weighs, sample_weight)
         self._check_targets(dataset)
         record_rows(dataset)
         weights = self._class_weights(dataset)
@@ -252,6 +258,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
             self._rows(dataset, None, None)
         features.update(dataset)
         dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
+        self._check_targets(dataset)
         record_rows(dataset)
         run = self._run("")
         weights = self._class_weights(dataset)
@@ -267,57 +274,6 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         tags.input_tags.allow_nan = True
         tags.target_tags.required = True
         return tags
-
-    def planned_passes(self, dataset: Dataset) -> Passes:
-        """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up."""
-        check_constraints(self)
-        self._check_features()
-        self._check_solver()
-        unfitted = self._unfitted()
-        weights = unfitted._class_weights(dataset)
-        unfitted._settle(dataset)
-        passes: list[Any] = unfitted._planned_choice(dataset, weights) if self._chooses else []
-        folds = unfitted._judging_folds(dataset)
-        for changes in unfitted._rivals() if len(folds) > 1 else ():
-            # each rival is searched for and judged on each fold by itself
-            pilot = unfitted._pilot(str(folds[0]), changes)
-            judging = newton_passes(unfitted._planned_problem(pilot, dataset, weights), dataset.n_rows)
-            passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(dataset), *judging)]
-        learner = unfitted._new_features("features")
-        passes.extend(learner.planned_passes(dataset))
-        problem = unfitted._planned_problem(learner, dataset, weights)
-        if unfitted._settings.solver == "newton":
-            passes.extend(newton_passes(problem, dataset.n_rows))
-        else:
-            patience = self.patience if self.early_stopping else None
-            n_rows, n_blocks = dataset.n_rows, dataset.source.n_blocks
-            passes += epoch_passes(problem, n_rows=n_rows, n_blocks=n_blocks, epochs=self.epochs, patience=patience)
-        return [*passes, *(calibration_passes(problem) if unfitted._settings.calibrate else ())]
-
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes that the driver holds at most beside the passes: of the features, or of the linear model's steps."""
-        unfitted = self._unfitted()
-        unfitted._settle(dataset)
-        if self._chooses:
-            # Kinds of features are tried one after the other: the largest of them counts.
-            tried = contenders(dataset, usual_advice())
-            unfitted._advised = max(
-                (contender.learner for contender in tried),
-                key=lambda learner: sum(learner.planned_memory(dataset).values()),
-            )
-        learner = unfitted._new_features("features")
-        features = learner.planned_memory(dataset)
-        if unfitted._settings.solver != "newton":
-            return features
-        problem = unfitted._planned_problem(learner, dataset, unfitted._class_weights(dataset))
-        # features and linear model are fitted one after the other: the larger of the two counts
-        return max(features, head_memory(problem, dataset.n_rows), key=lambda items: sum(items.values()))
-
-    def _unfitted(self) -> Self:
-        """An unfitted copy with some seed, which plans ask for problems; the machine itself stays as it is."""
-        unfitted = clone(self)
-        unfitted.seed_ = 0
-        return unfitted
 
     @property
     def _fit(self) -> LinearFit:
@@ -384,20 +340,6 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         judged = choices[won]
         whole = sample is dataset and (self._settings.alpha, self._settings.solver) == ("auto", "newton")
         return agreed(judged) if whole and judged is not None and len(folds) > 1 else None
-
-    def _planned_choice(self, dataset: Dataset, weights: np.ndarray | None) -> list[Any]:
-        """The passes that choosing the kind of features takes; leaves the costliest kind to be planned for."""
-        sample, folds = self._judged_sample(dataset)
-        passes: list[Any] = []
-        tried = contenders(dataset, usual_advice())
-        for contender in tried:
-            self._advised = contender.learner
-            pilot = self._pilot("0", {})
-            problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
-            judging = newton_passes(problem, sample.n_rows)
-            passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(sample), *judging)]
-        self._advised = max((c.learner for c in tried), key=lambda learner: learner.planned_map(dataset).n_features)
-        return passes
 
     def _judged_sample(self, dataset: Dataset) -> tuple[Dataset, list[HeldOut]]:
         """The rows that kinds of features are tried on, all of them where they are few, and the folds that judge."""
@@ -523,6 +465,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
             n_targets=dataset.schema.n_targets or 1,
             class_weight=weights,
             epsilon=getattr(self, "epsilon", 0.1),
+            quantiles=tuple(getattr(self, "quantiles", ())) if self._settings.loss == "pinball" else (),
             held_out=HeldOut(self.validation_fraction if holds_out else 0.0, self.seed_),
             validation=HeldOut(self.validation_fraction, self.seed_),
             seed=self.seed_,
@@ -533,10 +476,6 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         """`_problem` on fitted features, starting from the linear model that they were learned with."""
         problem = self._problem(features.feature_map_, features.dtype, dataset, weights)
         return replace(problem, start=working_start(features, problem.n_models))
-
-    def _planned_problem(self, features: FeatureLearner, dataset: Dataset, weights: np.ndarray | None) -> LinearProblem:
-        """`_problem` on the largest map that features which are not fitted yet can come to."""
-        return self._problem(features.planned_map(dataset), features.dtype, dataset, weights)
 
     def _run(self, fingerprint: str) -> Run:
         """How the passes of the linear model are run; without a fingerprint no checkpoint is kept."""

@@ -7,11 +7,16 @@ from typing import Any, ClassVar
 
 from dkl.data.dataset import Dataset
 from dkl.linear.newton import NEWTON_LOSSES
+from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES
+from dkl.solvers.losses import LOG_LINK
 
 # Newton steps form the products of all features for each model and row: beyond so many operations, or so many classes,
 # stochastic steps take less time.
 _MOST_WORK, _MOST_CLASSES = 4e13, 30
 _FEATURES, _STEPS = 1_000, 8
+# The log loss of several classes has one Hessian for all of them.
+_MOST_JOINT_CLASSES = 5
+_STOCHASTIC = {*CLASSIFICATION_LOSSES, *REGRESSION_LOSSES}
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,10 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
     if solver is None:
         may_be_exact = not given.stops_early and (given.loss is None or given.loss in NEWTON_LOSSES)
         exact = may_be_exact and (given.chooses or given.alpha == "auto")
+        most_classes = _MOST_JOINT_CLASSES if given.loss == "log_loss" else _MOST_CLASSES
         work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * (1 if task == "regression" else n_models)
-        solver = "newton" if exact and work <= _MOST_WORK and n_models <= _MOST_CLASSES else "sgd"
+        solver = "newton" if exact and work <= _MOST_WORK and n_models <= most_classes else "sgd"
+        solver = solver if given.loss is None or given.loss in _STOCHASTIC else "newton"
     loss = given.loss
     if loss is None:
         exact_loss = "squared_hinge" if task == "classification" else "squared_error"
@@ -131,6 +138,12 @@ class SettledMixin:
         self.loss_, self.solver_ = settings.loss, settings.solver
         return settings
 
+    @property
+    def _exposure_weighs(self) -> bool | None:
+        """Whether a row of twice the exposure counts twice, as those of counts do; None for losses without exposure."""
+        loss = LOG_LINK.get(self._settings.loss)
+        return None if loss is None else loss.counts_exposure
+
     def _judging_loss(self) -> dict[str, Any]:
         """The loss that kinds of features are judged by, whatever the machine's own is: one with a Hessian."""
         loss = self._settings.loss
@@ -145,6 +158,11 @@ class SettledMixin:
             raise ValueError(
                 f"solver='newton' needs a loss with a Hessian: loss={loss!r}, got loss={settings.loss!r}; "
                 "or use solver='sgd'"
+            )
+        if settings.solver == "sgd" and settings.loss not in _STOCHASTIC:
+            raise ValueError(
+                f"loss={settings.loss!r} has no stochastic steps, which are those of scikit-learn's partial_fit; use "
+                "solver='newton', which needs a handful of passes, or leave solver out"
             )
         if settings.solver != "newton" and settings.alpha == "auto":
             raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -209,8 +209,12 @@ CLASSIFIER: Constraints = {
 
 REGRESSOR: Constraints = {
     **MACHINE,
-    "loss": [StrOptions({"squared_error", "epsilon_insensitive", "huber"}), None],
+    "loss": [
+        StrOptions({"squared_error", "epsilon_insensitive", "huber", "pinball", "poisson", "gamma"}),
+        None,
+    ],
     "epsilon": [_FROM_ZERO],
+    "quantiles": [list, tuple],
 }
 
 TUNED: Constraints = {
@@ -421,3 +425,12 @@ def class_weights(class_weight: ClassWeight, classes: np.ndarray, totals: np.nda
     if not factors.any():
         raise ValueError("class_weight is 0 for every class; at least one class must count")
     return factors
+
+
+def check_quantiles(quantiles: Sequence[float]) -> None:
+    """Raise ValueError for quantiles that are none, or the same twice."""
+    numbers = [float(value) for value in quantiles if isinstance(value, Real) and 0.0 < value < 1.0]
+    if not numbers or len(numbers) < len(quantiles) or len(set(numbers)) < len(numbers):
+        raise ValueError(
+            f"quantiles is {quantiles!r}; expected different numbers between 0 and 1, such as (0.1, 0.5, 0.9)"
+        )

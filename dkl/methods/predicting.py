@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.methods.prediction import blockwise, chosen_codes, score_rows, with_row_id
+from dkl.methods.prediction import answered, blockwise, chosen_codes, score_rows, with_row_id
 from dkl.methods.scoring import accuracy, r_squared
 
 
@@ -110,6 +111,8 @@ class NumberPredictions(RegressorMixin, _Scored):
     """`predict` and `score` of a model of numbers; `_has_one_target` says whether y had one dimension at `fit`."""
 
     _has_one_target: Callable[[], bool]
+    # How scores become numbers, as of `dkl.methods.prediction.answered`.
+    _link: str = ""
 
     def predict(self, X: object, *, strict: bool = False) -> Any:
         """The target of each row, in its own units.
@@ -146,6 +149,8 @@ class NumberPredictions(RegressorMixin, _Scored):
     def _values(self, X: object, strict: bool = False) -> Any:
         """The predicted numbers, (n,) where y had one dimension at `fit`, lazy for Dask collections and Datasets."""
         scores = self._scores(X, strict)
+        if self._link:
+            scores = blockwise(partial(answered, link=self._link), scores, dtype=np.float64, columns=scores.shape[1])
         return blockwise(_first, scores, dtype=np.float64) if self._has_one_target() else scores
 
 
