@@ -39,14 +39,15 @@ _REFIT_STEPS = 50
 # that do not start from zero, whose Hessians cost as much more (on ten digits an accuracy of 98.25, 98.20 and 98.19 %
 # for .1, .2 and .3).
 _DECREMENT, _DECREMENT_OF_SEVERAL = 1e-2, 3e-1
-# The same of losses of which even the best model has much left: a share of that says little.
-_DECREMENT_OF_OTHERS = 1e-6
+# The same of the pinball loss, of which even the best model has much left.
+_DECREMENT_OF_PINBALL = 1e-7
 # The gradient's length at the optimum, relative to that at the start, of losses whose curvature varies.
 _TOL_VARYING = 1e-9
 # The widths of the parabola in the pinball loss, in deviations of the target: the first one, and what each is of the
-# one before. The last one adds to the loss at most this share of the objective.
-_FIRST_WIDTH, _NARROWER, _SMOOTHING = 1.0, 0.25, 2e-5
-_LEAST_WIDTH, _MOST_WIDTHS = 1e-9, 12
+# one before, until the parabola adds no more than this share to the objective, as the last two stages tell.
+_FIRST_WIDTH, _NARROWER, _SMOOTHING = 1.0, 0.25, 5e-5
+# The stages before the last one end when a step promises less than this share of the objective, or after so many.
+_MOST_WIDTHS, _DECREMENT_OF_STAGES, _STEPS_OF_STAGES = 10, 1e-5, 20
 
 
 def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> LinearFit:
@@ -107,14 +108,25 @@ def _after_wider_stages(task: NewtonProblem, source: BlockSource, run: Run) -> N
     loss; for the pinball loss the parabola becomes narrower by stages, each of which starts where the last one ended.
     """
     if task.loss == "huber":
-        squares = replace(task, loss="squared_error")
-        return replace(task, start=_run(squares, source, run, "wide").solution(squares))
+        squares, last = replace(task, loss="squared_error"), task
+        task = replace(task, start=_run(squares, source, run, "wide").solution(squares))
+        for stage in reversed(range(1, _MOST_WIDTHS)):
+            if (wider := last.epsilon / _NARROWER**stage) < _FIRST_WIDTH:
+                # Far errors weigh as much against the penalty as in the last stage.
+                task = replace(task, epsilon=wider, alpha=last.alpha * wider / last.epsilon)
+                task = replace(task, start=_run(task, source, run, f"wide-{stage}").solution(task))
+        return replace(last, start=task.start)
+    before = np.full(task.n_models, np.inf)
     for stage in range(_MOST_WIDTHS if task.loss == "pinball" else 0):
-        state = _run(task, source, run, f"wide-{stage}")
-        task = replace(task, start=state.solution(task), epsilon=_NARROWER * task.epsilon)
-        # The parabola lies above the loss by at most a quarter of its width.
-        if 0.25 * task.epsilon <= max(_SMOOTHING * float(state.objective.min()), _LEAST_WIDTH):
+        wide = replace(task, decrement=_DECREMENT_OF_STAGES, max_steps=_STEPS_OF_STAGES)
+        state = _run(wide, source, run, f"wide-{stage}")
+        task = replace(task, start=state.solution(wide))
+        # Rows below the parabola are as many as it is wide, and it adds a share of its width to each: what it adds at
+        # all falls with the square of its width.
+        added = (before - state.objective) * _NARROWER**2 / (1.0 - _NARROWER**2)
+        if np.all(added <= _SMOOTHING * state.objective):
             break
+        before, task = state.objective, replace(task, epsilon=_NARROWER * task.epsilon)
     return task
 
 
@@ -133,7 +145,7 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
     task, driver = newton_problem(problem, summary), NewtonDriver()
     passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
-    wider = {"huber": 1, "pinball": _MOST_WIDTHS}.get(task.loss, 0)
+    wider = _MOST_WIDTHS if task.loss in ("huber", "pinball") else 0
     fits = [(records, calls * (1 + wider)) for records, calls in driver.plan(task)]
     if problem.alpha != "auto":
         return [*passes, *fits]
@@ -204,7 +216,7 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
     if loss == "pinball":
         quantiles = np.array(problem.quantiles)
         # a straight line has no curvature by which the gradient could shrink further than the smoothing
-        return replace(task, epsilon=_FIRST_WIDTH, quantiles=quantiles, decrement=_DECREMENT_OF_OTHERS)
+        return replace(task, epsilon=_FIRST_WIDTH, quantiles=quantiles, decrement=_DECREMENT_OF_PINBALL)
     if loss == "huber":
         return replace(task, epsilon=problem.epsilon)
     return replace(task, tol=_TOL_VARYING, start=_start(problem, summary)) if task.table.varies else task

@@ -8,12 +8,20 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.linear_model import GammaRegressor, PoissonRegressor
-from sklearn.metrics import d2_tweedie_score, mean_gamma_deviance, mean_poisson_deviance
+from scipy.optimize import minimize
+from sklearn.linear_model import GammaRegressor, PoissonRegressor, QuantileRegressor
+from sklearn.metrics import (
+    d2_pinball_score,
+    d2_tweedie_score,
+    mean_gamma_deviance,
+    mean_pinball_loss,
+    mean_poisson_deviance,
+)
 
 import dkl
 from dkl.machines.kernel_machines import KernelRegressor
 from dkl.methods.random_features import RandomFeatures
+from dkl.solvers.losses import loss_of
 
 POWER = {"poisson": 1, "gamma": 2}
 THEIRS = {"poisson": PoissonRegressor, "gamma": GammaRegressor}
@@ -166,3 +174,124 @@ def test_targets_without_a_deviance_and_rows_without_exposure_are_refused() -> N
     fitted = poisson.fit(X, y)
     with pytest.raises(ValueError, match=r"y\[3\] is -1"):
         fitted.score(X[:5], [1.0, 1.0, 1.0, -1.0, 1.0])
+
+
+def noisy_rows(n: int = 400) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows whose targets have heavy tails and a spread that changes, and weights."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((n, 3))
+    y = 50.0 + 8.0 * (np.sin(2.0 * X[:, 0]) + 0.3 * (1.0 + X[:, 1] ** 2) * rng.standard_t(2.0, n))
+    return X, y, rng.integers(0, 3, n).astype(float)
+
+
+def standardised(model: KernelRegressor, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features with a column of ones, targets and models (K, m + 1) in the units that the penalty is beside."""
+    center, scale = float(model.target_center_[0]), float(model.target_scale_[0])
+    coef, intercept = np.atleast_2d(model.linear_.coef_), np.atleast_1d(model.linear_.intercept_)
+    models = np.column_stack([coef, intercept - center]) / scale
+    return np.column_stack([model.features_.transform(X), np.ones(len(X))]), (y - center) / scale, models
+
+
+@pytest.mark.parametrize("alpha", [1e-2, 1e-5])
+@pytest.mark.parametrize("epsilon", [1.0, 0.1, 0.01])
+def test_the_huber_loss_ends_where_a_general_solver_does(alpha: float, epsilon: float) -> None:
+    X, y, weight = noisy_rows()
+    model = KernelRegressor(features(), loss="huber", epsilon=epsilon, alpha=alpha, solver="newton").fit(X, y, weight)
+    phi, z, models = standardised(model, X, y)
+    loss = loss_of("huber", epsilon)
+
+    def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
+        f, penalised = phi @ w, np.append(w[:-1], 0.0)
+        slope = phi.T @ (weight * loss.slope(z, f)) / weight.sum() + alpha * penalised
+        return weight @ loss.value(z, f) / weight.sum() + 0.5 * alpha * penalised @ penalised, slope
+
+    tight = {"maxiter": 20_000, "maxfun": 50_000, "ftol": 1e-16, "gtol": 1e-11}
+    best = minimize(objective, np.zeros(phi.shape[1]), jac=True, method="L-BFGS-B", options=tight)
+    assert objective(models[0])[0] <= best.fun * (1.0 + 1e-12)
+    np.testing.assert_allclose(objective(models[0])[1], 0.0, atol=1e-9)
+    np.testing.assert_allclose(phi @ models[0], phi @ best.x, atol=1e-4)
+
+
+def test_an_outlier_moves_the_huber_loss_less_than_the_squared_error() -> None:
+    X, y, _ = noisy_rows()
+    far = y.copy()
+    far[0] += 1e4
+    moved = []
+    for loss in ("huber", "squared_error"):
+        model = KernelRegressor(features(), loss=loss, alpha=1e-3, solver="newton")
+        moved.append(np.abs(model.fit(X, far).predict(X) - model.fit(X, y).predict(X)).mean())
+    assert moved[0] < 0.5 * moved[1]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_quantiles_have_the_loss_of_a_linear_programme(weighted: bool) -> None:
+    """With hardly any penalty, to 0.1 % of the pinball loss."""
+    X, y, weight = noisy_rows()
+    weight = weight if weighted else np.ones(len(y))
+    model = KernelRegressor(features(12), loss="pinball", quantiles=(0.1, 0.5, 0.8), alpha=1e-8)
+    phi, z, models = standardised(model.fit(X, y, weight if weighted else None), X, y)
+    for quantile, w in zip(model.quantiles, models, strict=True):
+        exact = QuantileRegressor(quantile=quantile, alpha=0.0).fit(phi[:, :-1], z, sample_weight=weight)
+        ours, best = (
+            mean_pinball_loss(z, f, sample_weight=weight, alpha=quantile) for f in (phi @ w, exact.predict(phi[:, :-1]))
+        )
+        assert best * (1.0 - 1e-9) <= ours <= 1.001 * best
+
+
+@pytest.mark.parametrize("alpha", [1e-1, 1e-3])
+def test_penalised_quantiles_are_within_two_thousandths_of_their_dual_optimum(alpha: float) -> None:
+    X, y, weight = noisy_rows(90)
+    X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
+    model = KernelRegressor(features(12), loss="pinball", alpha=alpha).fit(X, y, weight)
+    phi, z, models = standardised(model, X, y)
+    share = weight / weight.sum()
+    for quantile, w in zip(model.quantiles, models, strict=True):
+        primal = share @ loss_of("pinball", quantile).value(z, phi @ w) + 0.5 * alpha * w[:-1] @ w[:-1]
+
+        def dual(s: np.ndarray) -> tuple[float, np.ndarray]:
+            """Minus the dual objective at slopes s: sum_i s_i z_i and the penalty of w = -phi's/alpha."""
+            pull = phi[:, :-1].T @ (share * s)
+            return pull @ pull / (2.0 * alpha) + share @ (z * s), share * (phi[:, :-1] @ pull / alpha + z)
+
+        best = minimize(
+            dual,
+            np.zeros(len(z)),
+            jac=True,
+            method="SLSQP",
+            bounds=[(-quantile, 1.0 - quantile)] * len(z),
+            # the intercept is free
+            constraints={"type": "eq", "fun": lambda s: share @ s, "jac": lambda _: share},
+            options={"maxiter": 500, "ftol": 1e-15},
+        )
+        assert best.success
+        assert -best.fun - 1e-6 <= primal <= -1.002 * best.fun
+
+
+def test_quantiles_come_in_order_and_cover_what_they_say() -> None:
+    X, y, _ = noisy_rows(2_000)
+    model = KernelRegressor(features(100), loss="pinball", quantiles=(0.9, 0.1, 0.5), alpha=1e-5).fit(X, y)
+    predicted = model.predict(X)
+    assert (np.diff(predicted, axis=1) >= 0.0).all()
+    np.testing.assert_allclose((y[:, None] <= predicted).mean(axis=0), [0.1, 0.5, 0.9], atol=0.02)
+    each = [d2_pinball_score(y, column, alpha=q) for column, q in zip(predicted.T, (0.1, 0.5, 0.9), strict=True)]
+    assert model.score(X, y) == pytest.approx(np.mean(each), rel=1e-9)
+    median = KernelRegressor(features(100), loss="pinball", quantiles=[0.5], alpha=1e-5).fit(X, y)
+    assert median.predict(X).shape == y.shape
+    stored = model.predict(da.from_array(X, chunks=(700, 3)))
+    np.testing.assert_allclose(stored.compute(), predicted)
+
+
+def test_the_penalty_of_quantiles_and_of_the_huber_loss_is_chosen_too() -> None:
+    X, y, _ = noisy_rows(1_000)
+    for loss in ("pinball", "huber"):
+        model = KernelRegressor(features(200), loss=loss, alpha="auto", solver="newton", random_state=0).fit(X, y)
+        assert model.alphas_[-1] < model.alpha_ <= model.alphas_[0]
+
+
+@pytest.mark.parametrize("quantiles", [(), (0.5, 0.5), (0.0, 0.5), (1.2,), ("half",)])
+def test_quantiles_that_are_none_are_refused(quantiles: Any) -> None:
+    X, y, _ = noisy_rows(50)
+    with pytest.raises(ValueError, match="expected different numbers between 0 and 1"):
+        KernelRegressor(features(), loss="pinball", quantiles=quantiles).fit(X, y)
+    with pytest.raises(ValueError, match="quantiles of one target, y has 2 columns"):
+        KernelRegressor(features(), loss="pinball").fit(X, np.column_stack([y, y]))
