@@ -18,6 +18,7 @@ from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.penalty_choice import Candidates, PenaltyChoice, penalty_candidates
+from dkl.linear.softmax_driver import SoftmaxDriver, SoftmaxProblem
 from dkl.linear.subsample_start import subsample_problem
 from dkl.linear.summary import TargetMoments, summarise_targets
 from dkl.linear.target_statistics import target_record
@@ -86,7 +87,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
                 # checkpoints know this stage as "rough"
                 start = _run(subsample, source, run, "rough").solution(subsample)
                 task = replace(task, start=start)
-        task = _after_wider_stages(task, source, run)
+        task = _joint(_after_wider_stages(task, source, run))
 
         def fit(state: NewtonState) -> LinearFit:
             model, steps = _linear_model(problem, task, state, summary), int(state.counts.max())
@@ -99,6 +100,20 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
     if not state.ended and not state.converged(task.tol, task.decrement).all():
         warnings.warn(result.message, UserWarning, stacklevel=6)
     return result
+
+
+def _joint(task: NewtonProblem) -> NewtonProblem | SoftmaxProblem:
+    """The problem of all classes at once, for the log loss of more than two; others as they are."""
+    if task.loss != "log_loss" or task.n_models == 1:
+        return task
+    return SoftmaxProblem(
+        task.feature_map, task.targets, task.total_weight, task.alpha, task.tol, task.max_steps, task.dtype
+    )
+
+
+def _driver_of(task: NewtonProblem | SoftmaxProblem) -> Any:
+    """The state machine that solves a problem."""
+    return SoftmaxDriver() if isinstance(task, SoftmaxProblem) else NewtonDriver()
 
 
 def _after_wider_stages(task: NewtonProblem, source: BlockSource, run: Run) -> NewtonProblem:
@@ -146,7 +161,8 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     task, driver = newton_problem(problem, summary), NewtonDriver()
     passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
     wider = _MOST_WIDTHS if task.loss in ("huber", "pinball") else 0
-    fits = [(records, calls * (1 + wider)) for records, calls in driver.plan(task)]
+    joint = _joint(task)
+    fits = [(records, calls * (1 + wider)) for records, calls in _driver_of(joint).plan(joint)]
     if problem.alpha != "auto":
         return [*passes, *fits]
     record = length_record(problem)
@@ -157,7 +173,8 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     passes += [*driver.plan(candidates.problem), ([judged], 1)]
     refit = _refitted(task)
     subsample = subsample_problem(refit, n_rows, problem.seed)
-    fits = [(records, calls * (1 + wider)) for records, calls in driver.plan(refit)]
+    joint = _joint(refit)
+    fits = [(records, calls * (1 + wider)) for records, calls in _driver_of(joint).plan(joint)]
     return [*passes, *([] if subsample is None else driver.plan(subsample)), *fits]
 
 
@@ -165,9 +182,13 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     """What the driver of `newton_passes` holds at most beside them, item by item."""
     summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
     task = newton_problem(problem, summary)
-    if problem.alpha == "auto":
-        task = penalty_problem(problem, task, summary, square_length=1.0).problem
-    return NewtonDriver().memory(task, 0)
+    joint = _joint(task)
+    fit = _driver_of(joint).memory(joint, 0)
+    if problem.alpha != "auto":
+        return fit
+    # the penalty is chosen first, then the model is fitted: the larger of the two counts
+    candidates = penalty_problem(problem, task, summary, square_length=1.0).problem
+    return max(NewtonDriver().memory(candidates, 0), fit, key=lambda items: sum(items.values()))
 
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:
@@ -283,7 +304,7 @@ def _choose_penalty(candidates: Candidates, source: BlockSource, run: Run) -> Pe
 
 
 def _run(
-    task: NewtonProblem,
+    task: NewtonProblem | SoftmaxProblem,
     source: BlockSource,
     run: Run,
     stage: str = "",
@@ -292,13 +313,16 @@ def _run(
     """The last state, a stage before the last being kept below the checkpoint."""
     if stage and run.checkpoint is not None:
         run = replace(run, checkpoint=Checkpoint(f"{run.checkpoint.store}/{stage}"))
-    state: NewtonState = run.drive(NewtonDriver(), task, source, model=model)[0]
+    state: NewtonState = run.drive(_driver_of(task), task, source, model=model)[0]
     return state
 
 
-def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> Any:
+def _linear_model(
+    problem: LinearProblem, task: NewtonProblem | SoftmaxProblem, state: NewtonState, summary: TargetMoments
+) -> Any:
     """A fitted scikit-learn estimator on mapped rows."""
-    solution = state.solution(task)
+    # the coefficients of classes that are fitted together stand in one row
+    solution = state.solution(task).reshape(-1, task.width)
     units = target_units(problem, summary)
     coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], units, problem.classes)
     return estimator_of(problem, coef, intercept, alpha=task.alpha, total_weight=summary.total_weight)
@@ -337,7 +361,7 @@ class TrainingRows:
         return ~self.held_out.mask(held_with)
 
 
-def newton_message(state: NewtonState, task: NewtonProblem) -> str:
+def newton_message(state: NewtonState, task: NewtonProblem | SoftmaxProblem) -> str:
     """How the Newton steps ended, in a sentence with the remedy where one is needed."""
     # the largest gradient of a model, relative to its first one
     worst = float(np.max(state.gradient / np.maximum(state.first_gradient, np.finfo(float).tiny)))

@@ -203,10 +203,10 @@ class NewtonState:
         """Where the next steps lead, of shape (g, m + 1)."""
         return self.coefficients + self.steps[:, None] * self.directions
 
-    def solution(self, problem: NewtonProblem) -> np.ndarray:
+    def solution(self, problem: Any) -> np.ndarray:
         """The models, of shape (g, m + 1): the accepted points, with the last step of those that a decrement ended."""
         ended = ~self.converged(problem.tol) & self.converged(problem.tol, problem.decrement)
-        if problem.loss == "pinball":
+        if getattr(problem, "loss", "") == "pinball":
             # so few rows have curvature that a step which nobody has looked at may lead anywhere
             return self.coefficients
         return np.where(ended[:, None], self.proposal, self.coefficients)

@@ -37,7 +37,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     """A classifier on learned features: any feature learner, and a linear model by stochastic or Newton steps.
 
     Minimises ``alpha/2 |w|^2`` plus the mean loss over the rows, one class against the rest, on rows mapped by the
-    learned features; all rows are read block by block, never held at once.
+    learned features; all rows are read block by block, never held at once. Newton steps fit the log loss of several
+    classes together (multinomial logistic regression).
 
     Parameters
     ----------
@@ -58,8 +59,9 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         20,000 rows: within 0.3 points of liblinear on MNIST and adult.
     solver : {"sgd", "newton"} or None
         "sgd": scikit-learn's `partial_fit` on centred features, averaged. "newton": exact, deterministic, a handful of
-        passes with D x D sums, for D up to a few thousand and ``loss="squared_hinge"``. None is "newton" where the
-        machine chooses its features (or alpha="auto") and the rows are at most some millions, else "sgd".
+        passes with D x D sums, for D up to a few thousand, ``loss="squared_hinge"`` and "log_loss" (of K classes
+        together, whose sums are K D x K D). None is "newton" where the machine chooses its features (or alpha="auto")
+        and the rows are at most some millions, else "sgd".
     class_weight : dict, "balanced" or None
     early_stopping : bool
         Hold rows out and stop when their loss has not fallen for `patience` epochs; the best model is kept.
@@ -91,7 +93,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         Why these features, in sentences; where the machine chose them.
     loss_, solver_ : str
         What the fit worked with.
-    linear_ : SGDClassifier or LinearSVC
+    linear_ : SGDClassifier, LinearSVC or LogisticRegression
         On mapped rows.
     classes_ : ndarray of shape (K,)
     n_epochs_ : int
@@ -193,7 +195,10 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     @property
     def _multiplier(self) -> float | None:
         """What scores are multiplied with for probabilities; None for the log loss, whose scores are log odds."""
-        return 1.0 / self.temperature_ if self._settings.calibrate else None
+        if self._settings.calibrate:
+            return 1.0 / self.temperature_
+        # Newton steps fit the classes together: the probabilities are a softmax of the scores.
+        return 1.0 if self._settings.solver == "newton" and len(self.classes_) > 2 else None
 
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
         return class_weights(self.class_weight, np.asarray(dataset.classes), np.asarray(dataset.class_weights))

@@ -421,6 +421,43 @@ def newton_loss(name: str, epsilon: float = 0.1, quantiles: Any = None) -> Loss:
     return SmoothedPinballLoss(np.asarray(quantiles), epsilon) if name == "pinball" else loss_of(name, epsilon)
 
 
+class _SoftmaxLoss:
+    """``log sum_k exp(f_k) - f_y`` of a row of class y whose K scores are f, the loss of `LogisticRegression`.
+
+    It has the functions of `Loss`, with codes 0 .. K-1 for targets and K scores a row.
+    """
+
+    def value(self, codes: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """Of each row, (n,)."""
+        top = f.max(axis=1, keepdims=True)
+        own = np.take_along_axis(f, codes[:, None], axis=1)
+        return np.asarray((np.log(np.sum(np.exp(f - top), axis=1, keepdims=True)) + top - own)[:, 0])
+
+    def slope(self, codes: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """By each score, (n, K): the probabilities, less 1 at the row's class."""
+        slope = self._shares(f)
+        slope[np.arange(len(codes)), codes] -= 1.0
+        return slope
+
+    def curvature(self, f: np.ndarray, k: int, other: int) -> np.ndarray:
+        """By the scores k and other, (n,)."""
+        shares = self._shares(f)
+        return np.asarray(shares[:, k] * (float(k == other) - shares[:, other]))
+
+    def conjugate(self, codes: np.ndarray, s: np.ndarray) -> np.ndarray:
+        """The largest value of ``s.f`` less the loss, (n,): an entropy of s with 1 more at the row's class."""
+        shares = s + (np.arange(s.shape[1]) == codes[:, None])
+        possible = (shares >= 0.0).all(axis=1) & (np.abs(shares.sum(axis=1) - 1.0) < 1e-9)
+        return np.where(possible, _entropy(np.clip(shares, 0.0, None)).sum(axis=1), inf)
+
+    @staticmethod
+    def _shares(f: np.ndarray) -> np.ndarray:
+        """Probabilities of the classes."""
+        shares = np.exp(f - f.max(axis=1, keepdims=True))
+        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+
+
+SOFTMAX = _SoftmaxLoss()
 # The two losses that are functions of the slack 1 - y f alone: the margin game tries many intercepts on a slack that is
 # computed once.
 HINGES = {"hinge": HingeLoss(), "squared_hinge": SquaredHingeLoss()}
