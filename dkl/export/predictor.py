@@ -24,7 +24,7 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.scale import linear_part, scale_dense
 from dkl.kernels.sincos import write_waves
 from dkl.kernels.slopes import linear_slopes
-from dkl.methods.prediction import Scorer, chosen_codes, probabilities
+from dkl.methods.prediction import Scorer, answered, chosen_codes, probabilities
 from dkl.protocols.estimators import FittedModel
 
 # From so many rows on they are mapped in blocks, as the model maps them: whole, the arrays of features leave the cache.
@@ -43,6 +43,8 @@ class ScoringModel(FittedModel, Protocol):
     classes_: np.ndarray
     _scorer: Scorer
     _multiplier: Any
+    _link: str
+    _settings: Any
 
     def _has_one_target(self) -> bool: ...
 
@@ -67,6 +69,8 @@ class Predictor:
     multiplier : float or None
         Of the scores, for probabilities; None for those that are log odds.
     has_probabilities, has_one_target : bool
+    link : {"", "log", "sorted"}
+        How the scores of numbers become predictions, as of `dkl.methods.prediction.answered`.
 
     Examples
     --------
@@ -87,6 +91,7 @@ class Predictor:
     multiplier: float | None = None
     has_probabilities: bool = False
     has_one_target: bool = True
+    link: str = ""
 
     @classmethod
     def of(cls, model: ScoringModel) -> Self:
@@ -95,7 +100,7 @@ class Predictor:
         raw = None if encoding is None else RowEncoder(encoding)
         arrays = Forms.of(model_of(model)), model._scorer, raw
         if classes is None:
-            return cls(*arrays, has_one_target=model._has_one_target())
+            return cls(*arrays, has_one_target=model._has_one_target(), link=getattr(model, "_link", ""))
         return cls(*arrays, classes, getattr(model, "_multiplier", None), hasattr(model, "predict_proba"))
 
     def predict(self, x: Rows) -> Any:
@@ -113,6 +118,7 @@ class Predictor:
         """
         scores = self._scores(x)
         if self.classes is None:
+            scores = answered(scores, self.link)
             return scores[..., 0] if self.has_one_target else scores
         if scores.ndim == 1:
             # One row is answered without the overhead of array functions on one number.

@@ -295,3 +295,51 @@ def test_quantiles_that_are_none_are_refused(quantiles: Any) -> None:
         KernelRegressor(features(), loss="pinball", quantiles=quantiles).fit(X, y)
     with pytest.raises(ValueError, match="quantiles of one target, y has 2 columns"):
         KernelRegressor(features(), loss="pinball").fit(X, np.column_stack([y, y]))
+
+
+LINKED = [("poisson", {}), ("gamma", {}), ("pinball", {"quantiles": (0.8, 0.2, 0.5)}), ("huber", {"solver": "newton"})]
+
+
+@pytest.mark.parametrize(("loss", "options"), LINKED)
+def test_models_that_leave_the_process_answer_alike(loss: str, options: Any, tmp_path: Any) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    X, y, _, _ = rows("gamma")
+    model = KernelRegressor(features(), loss=loss, alpha=1e-3, **options).fit(X, y)
+    expected = model.predict(X)
+    model.save(tmp_path / "model.zarr")
+    again = dkl.load_model(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(again.predict(X), expected)
+    assert again.score(X, y) == model.score(X, y)
+    predictor = again.predictor()
+    np.testing.assert_allclose(predictor.predict(X), expected, rtol=1e-9)
+    np.testing.assert_allclose(predictor.predict(X[0]), expected[0], rtol=1e-9)
+    session = runtime.InferenceSession(model.to_onnx().SerializeToString())
+    np.testing.assert_allclose(session.run(["prediction"], {"X": X})[0], expected, rtol=1e-9)
+    if loss != "pinball":
+        np.testing.assert_allclose(model.to_sklearn().predict(X), expected, rtol=1e-6)
+        return
+    with pytest.raises(TypeError, match="several quantiles in order"):
+        model.to_sklearn()
+
+
+def test_explanations_name_the_logarithm_of_the_mean() -> None:
+    X, y, _, _ = rows("poisson")
+    model = KernelRegressor(features(), loss="poisson", alpha=1e-3).fit(X, y)
+    strongest, *_ = dkl.explain.effects(model, X)
+    assert "on log mean: strength" in repr(strongest)
+    assert dkl.explain.importance(model, X).outputs == ("log mean",)
+    found = dkl.explain.contributions(model, X[:5], background=X)
+    assert found.outputs == ("log mean",)
+    np.testing.assert_allclose(np.exp(found.predictions[:, 0]), model.predict(X[:5]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["poisson", "pinball"])
+def test_machines_that_choose_their_features_take_these_losses(loss: str) -> None:
+    X, y, _, exposure = rows("poisson", 700)
+    model = KernelRegressor(loss=loss, random_state=0)
+    if loss == "poisson":
+        model.fit(X[:500], y[:500], exposure=exposure[:500])
+        assert model.score(X[500:], y[500:], exposure=exposure[500:]) > 0.4
+    else:
+        assert model.fit(X[:500], y[:500]).score(X[500:], y[500:]) > 0.1
+    assert "the best score on held-out rows" in model.reasons_[0]
