@@ -28,7 +28,7 @@ from dkl.methods.parameters import (
 )
 from dkl.methods.predicting import ClassPredictions, NumberPredictions
 from dkl.methods.prediction import blockwise, probabilities, with_row_id
-from dkl.methods.scoring import check_log_targets, explained, mean_loss, quantile_score, r_squared
+from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score, r_squared
 from dkl.methods.validation import check_labels
 from dkl.solvers.losses import LOG_LINK
 
@@ -434,14 +434,4 @@ class KernelRegressor(NumberPredictions, KernelMachine):
                     f"loss='pinball' predicts quantiles of one target, y has {several} columns; fit a machine for each"
                 )
         elif self._settings.loss in LOG_LINK:
-            self._check_log_targets(dataset)
-
-    def _check_log_targets(self, dataset: Dataset) -> None:
-        """Raise ValueError for targets that the loss does not know, by a read of the targets alone."""
-        loss, first_row, largest = self._settings.loss, 0, 0.0
-        for block in dataset.source.blocks_without_x():
-            y = np.asarray(block.y, dtype=np.float64)
-            check_log_targets(y, loss, first_row, f" of {dataset.source.place}")
-            first_row, largest = first_row + len(y), largest + y.max(axis=0, initial=0.0)
-        if not np.all(largest > 0.0):
-            raise ValueError("y holds nothing but 0: loss='poisson' needs a count above 0, of which a mean can be told")
+            check_log_rows(dataset, self._settings.loss)

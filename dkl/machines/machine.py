@@ -61,6 +61,7 @@ from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
 from dkl.registry import learner_entry, learner_keys
+from dkl.solvers.losses import LOG_LINK
 
 LOG = logging.getLogger("dkl")
 
@@ -446,6 +447,9 @@ class KernelMachine(PlannedMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         else:
             learner = clone(self.features)
         given = learner.get_params(deep=False)
+        if self._settings.loss in LOG_LINK and isinstance(self.features, str | None) and "features_per_round" in given:
+            # rounds that nobody has given a loss look for waves of the machine's own
+            learner.set_params(loss=self._settings.loss)
         if given.get("random_state") is None:
             learner.set_params(random_state=self.seed_)
         if self.checkpoint is not None and given.get("checkpoint") is None:

@@ -128,7 +128,7 @@ LANDMARKS: Constraints = {
 MARGIN: Constraints = {
     "n_features": [_count(1), StrOptions({"auto"})],
     "solver": [StrOptions({"corrective", "game"})],
-    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "squared_error"}), None],
+    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "squared_error", "poisson", "gamma"}), None],
     "C": [_POSITIVE, None],
     "rounds": [_count(1), None],
     "features_per_round": [_count(1), None],
