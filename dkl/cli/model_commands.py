@@ -156,7 +156,8 @@ def score(
     *,
     split: Annotated[str | None, typer.Option(help="Rows to score (default: test where it is there).")] = None,
 ) -> Result:
-    """Accuracy (labels) or R^2 (numbers) of a model on held-out rows."""
+    """Accuracy (labels), R^2 (numbers) or D^2 (counts, sizes, quantiles) of a model on held-out rows."""
+    from dkl.methods.predicting import score_name
     from dkl.model_io import load_model
 
     dataset = chosen_split(store, split, "test")
@@ -166,8 +167,7 @@ def score(
         raise ValueError(f"{store!r} has no target to score against; use dkl predict")
     with computing_on(compute):
         value = float(estimator.score(dataset))
-    # The names are those of scikit-learn's scorers.
-    measure = "accuracy" if dataset.task == "classification" else "r2"
+    measure = score_name(estimator, dataset.task)
     return Result({"model": model, "rows": dataset.n_rows, "split": dataset.name or "all", measure: value})
 
 

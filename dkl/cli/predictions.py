@@ -2,7 +2,7 @@
 
 Predictions replace predictions only. Parquet and zarr carry the mark ``dkl_predictions`` in their metadata. CSV has no
 metadata, so a CSV file counts as predictions by its first line alone: exactly the header that is written here, with
-its quotes, and nothing beside ``row_id``, ``prediction`` and ``probability_...``.
+its quotes, and nothing beside ``row_id``, ``prediction`` (``prediction_...``) and ``probability_...``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dkl.data.differences import Differences
 from dkl.data.store.location import Location
 from dkl.data.store.outputs import beside, writing
 from dkl.data.store.overwriting import attributes_at
+from dkl.methods.predicting import output_names
 from dkl.methods.validation import checked_dataset
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
@@ -45,7 +46,7 @@ MARK = "dkl_predictions"
 _SUFFIXES = (".parquet", ".csv", ".zarr")
 # Classes are a column each; a header longer than a MiB is none of ours, and is not read to its end.
 _LONGEST_HEADER = 1 << 20
-_CSV_HEADER = re.compile(rb'"row_id","prediction"(,"probability_([^"]|"")*")*\r?\n')
+_CSV_HEADER = re.compile(rb'"row_id"(,"prediction(_[^"]*)?")+(,"probability_([^"]|"")*")*\r?\n')
 
 Part = Mapping[str, np.ndarray]
 
@@ -118,8 +119,13 @@ class Answers:
     proba: bool
 
     def __call__(self, X: Rows, row_id: np.ndarray) -> Part:
-        """The columns row_id and prediction, and a probability a class where they are asked for."""
-        columns = {"row_id": np.asarray(row_id, dtype=np.int64), "prediction": np.asarray(self.estimator.predict(X))}
+        """The columns row_id and prediction, one a target or quantile, and probabilities where they are asked for."""
+        columns, predicted = {"row_id": np.asarray(row_id, dtype=np.int64)}, np.asarray(self.estimator.predict(X))
+        if predicted.ndim == 2:
+            names = output_names(self.estimator, predicted.shape[1])
+            columns |= {name: predicted[:, k] for k, name in enumerate(names)}
+        else:
+            columns["prediction"] = predicted
         if self.proba:
             shares = np.asarray(self.estimator.predict_proba(X))
             labels = self.estimator.classes_.tolist()

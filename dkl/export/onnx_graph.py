@@ -139,7 +139,7 @@ def _answers(xp: SymbolNamespace, model: ScoringModel, features: Symbol, dtype: 
     scorer = model._scorer
     scores = xp.matmul(features, scorer.coef.T.astype(dtype)) + scorer.intercept
     if not hasattr(model, "classes_"):
-        has_one, link = model._has_one_target(), getattr(model, "_link", "")
+        has_one, link = model._has_one_target(), model._link
         if link:
             scores = xp.exp(scores) if link == "log" else _in_order(xp, scores)
         return {"prediction": xp.reshape(scores, (ROWS,)) if has_one else scores}

@@ -110,7 +110,7 @@ class _LinearStep:
         """The estimator with its coefficients; which one it is follows from what the machine answers."""
         coef, intercept, classes = self.coef, self.intercept, getattr(self.model, "classes_", None)
         linear: Any
-        if classes is None and getattr(self.model, "_link", ""):
+        if classes is None and self.model._link:
             linear = self._linked()
         elif classes is None:
             linear = LinearRegression()

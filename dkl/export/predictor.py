@@ -100,7 +100,7 @@ class Predictor:
         raw = None if encoding is None else RowEncoder(encoding)
         arrays = Forms.of(model_of(model)), model._scorer, raw
         if classes is None:
-            return cls(*arrays, has_one_target=model._has_one_target(), link=getattr(model, "_link", ""))
+            return cls(*arrays, has_one_target=model._has_one_target(), link=model._link)
         return cls(*arrays, classes, getattr(model, "_multiplier", None), hasattr(model, "predict_proba"))
 
     def predict(self, x: Rows) -> Any:

@@ -87,17 +87,17 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
                 # checkpoints know this stage as "rough"
                 start = _run(subsample, source, run, "rough").solution(subsample)
                 task = replace(task, start=start)
-        task = _joint(_after_wider_stages(task, source, run))
+        last = _joint(_after_wider_stages(task, source, run))
 
         def fit(state: NewtonState) -> LinearFit:
-            model, steps = _linear_model(problem, task, state, summary), int(state.counts.max())
-            units, message = target_units(problem, summary), newton_message(state, task)
+            model, steps = _linear_model(problem, last, state, summary), int(state.counts.max())
+            units, message = target_units(problem, summary), newton_message(state, last)
             center, scale = units.target_center, units.target_scale
-            return LinearFit(model, center, scale, steps, (), message, task.alpha, choice)
+            return LinearFit(model, center, scale, steps, (), message, last.alpha, choice)
 
-        state = _run(task, source, run, model=run.looked_at(fit))
+        state = _run(last, source, run, model=run.looked_at(fit))
     result = fit(state)
-    if not state.ended and not state.converged(task.tol, task.decrement).all():
+    if not state.ended and not state.converged(last.tol, last.decrement).all():
         warnings.warn(result.message, UserWarning, stacklevel=6)
     return result
 

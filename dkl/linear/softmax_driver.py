@@ -98,10 +98,10 @@ class SoftmaxDriver:
         """One pass, or None at the end: a record for each panel of Hessian columns, the first with the gradient."""
         if state.ended or state.converged(problem.tol)[0] or state.counts[0] >= problem.max_steps:
             return None
-        shape, (K, width) = (problem.n_classes, problem.width), (problem.n_classes, problem.width)
+        shape = K, width = problem.n_classes, problem.width
         trial = TrialSteps(state.coefficients.reshape(shape), state.directions.reshape(shape), _trial_steps(state))
         n_pairs = len(class_pairs(K))
-        records = []
+        records: list[BlockSum] = []
         for panel in packed_panels(width, _HESSIAN_BYTES // n_pairs):
             options = NewtonOptions("log_loss", panel, first_order=not records, dtype=problem.dtype)
             accumulators = {"hessian": Accumulator((n_pairs, packed_size(*panel)))}

@@ -26,7 +26,7 @@ from dkl.methods.parameters import (
     check_quantiles,
     class_weights,
 )
-from dkl.methods.predicting import ClassPredictions, NumberPredictions
+from dkl.methods.predicting import ClassPredictions, NumberPredictions, output_names
 from dkl.methods.prediction import blockwise, probabilities, with_row_id
 from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score, r_squared
 from dkl.methods.validation import check_labels
@@ -349,10 +349,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         if exposure is not None:
             self._check_exposure()
             values = multiplied(values, X, exposure)
-        names: Any = [f"prediction_{t}" for t in range(values.shape[1])] if values.ndim == 2 else "prediction"
-        if values.ndim == 2 and self._settings.loss == "pinball":
-            names = [f"prediction_{quantile:g}" for quantile in sorted(self.quantiles)]
-        return with_row_id(values, X, names)
+        return with_row_id(values, X, "prediction" if values.ndim == 1 else output_names(self, values.shape[1]))
 
     def score(self, X: object, y: object = None, sample_weight: object = None, *, exposure: object = None) -> float:
         """The share of the loss of the best constant that the model takes away; 1 for a perfect one.

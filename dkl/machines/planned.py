@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from sklearn.base import clone
@@ -17,7 +17,7 @@ from dkl.machines.contest import contenders, usual_advice
 from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
 from dkl.machines.settings import SettledMixin
 from dkl.methods.base import FeatureLearner
-from dkl.methods.parameters import check_constraints
+from dkl.methods.parameters import Constrained, check_constraints
 
 
 class PlannedMixin(SettledMixin):
@@ -37,7 +37,7 @@ class PlannedMixin(SettledMixin):
 
     def planned_passes(self, dataset: Dataset) -> Passes:
         """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up."""
-        check_constraints(self)
+        check_constraints(cast(Constrained, self))
         self._check_features()
         self._check_solver()
         unfitted = self._unfitted()
