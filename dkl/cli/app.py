@@ -17,6 +17,7 @@ from dkl.cli import (
     suggest_command,
     tune_command,
 )
+from dkl.process import leave_quickly
 from dkl.version import __version__
 
 # Columns of the narrowest terminal that is taken for one.
@@ -69,6 +70,7 @@ bench_command.register(app)
 
 def main() -> None:
     """Run the command line."""
+    leave_quickly()
     columns = os.environ.get("COLUMNS", str(_NARROWEST))
     if not columns.isdigit() or int(columns) < _NARROWEST:
         # No terminal is so narrow: some programs that start others leave 0 there, and every line would break after a
