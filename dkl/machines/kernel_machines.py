@@ -274,6 +274,10 @@ class KernelRegressor(NumberPredictions, KernelMachine):
     >>> model = KernelRegressor(RandomFeatures(n_features=100, random_state=0), alpha=1e-3, solver="newton").fit(X, y)
     >>> bool(model.score(X, y) > 0.4)
     True
+    >>> middle = KernelRegressor(RandomFeatures(n_features=100, random_state=0), loss="pinball", alpha=1e-3).fit(X, y)
+    >>> low, median, high = middle.predict(X[:1])[0]
+    >>> bool(low < median < high)
+    True
     """
 
     _parameter_constraints: ClassVar[Constraints] = REGRESSOR
