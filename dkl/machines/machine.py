@@ -448,7 +448,7 @@ class KernelMachine(PlannedMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
             learner = clone(self.features)
         given = learner.get_params(deep=False)
         if self._settings.loss in LOG_LINK and isinstance(self.features, str | None) and "features_per_round" in given:
-            # rounds that nobody has given a loss look for waves of the machine's own
+            # rounds that nobody has given a loss look for waves and steps of the machine's own
             learner.set_params(loss=self._settings.loss)
         if given.get("random_state") is None:
             learner.set_params(random_state=self.seed_)

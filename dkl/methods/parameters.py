@@ -160,7 +160,7 @@ STEPS: Constraints = {
     **{name: constraint for name, constraint in COMMON.items() if name not in ("family", "scaling")},
     "depth": [Interval(Integral, 1, 3, closed="both")],
     "bins": [Interval(Integral, 2, 255, closed="both")],
-    "loss": [StrOptions({"log_loss", "squared_error"}), None],
+    "loss": [StrOptions({"log_loss", "squared_error", "poisson", "gamma"}), None],
     "monotone": [dict, None],
     "features_per_round": [_count(1), None],
     "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],

@@ -64,6 +64,31 @@ def test_machines_look_for_waves_of_their_own_loss() -> None:
     assert KernelRegressor(MarginFeatures(), loss="gamma").set_params(random_state=0).features.loss is None
 
 
+@pytest.mark.parametrize("loss", ["poisson", "gamma"])
+def test_steps_end_at_the_penalised_optimum_of_their_loss(loss: str) -> None:
+    """Of the rows that are learned from, at the penalty that held-out rows chose in the last round."""
+    X, y, _ = rows(loss)
+    y = y * 1e4  # the rounds begin at the mean, however large it is
+    learner = StepFeatures(loss=loss, n_features=40, random_state=0, dtype="float64").fit(X, y)
+    machine, squares = learner.machine_, StepFeatures(n_features=40, random_state=0).fit(X, np.log1p(y))
+    assert machine.score(X, y) > 0.3
+    assert np.isfinite(squares.coef_).all()
+    phi = np.column_stack([learner.transform(X), np.ones(len(X))])
+    w = np.append(learner.coef_[0], learner.intercept_[0])
+    np.testing.assert_allclose(machine.predict(X), np.exp(phi @ w), rtol=1e-5)
+    # the deviance is within a hundredth of that of the best model without a penalty
+    table = loss_of(loss)
+    scaled = y / y.mean()
+
+    def mean_loss(v: np.ndarray) -> tuple[float, np.ndarray]:
+        f = phi @ v
+        return table.value(scaled, f).mean(), phi.T @ table.slope(scaled, f) / len(y)
+
+    start = w - np.append(np.zeros(len(w) - 1), np.log(y.mean()))
+    best = minimize(mean_loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 5_000})
+    assert best.fun <= mean_loss(start)[0] <= 1.1 * best.fun
+
+
 def test_rounds_refuse_what_their_loss_does_not_know() -> None:
     X, y, _ = rows("poisson", 200)
     bad = y.copy()
@@ -72,7 +97,9 @@ def test_rounds_refuse_what_their_loss_does_not_know() -> None:
         MarginFeatures(n_features=10, loss="poisson").fit(X, bad)
     with pytest.raises(ValueError, match="set refine=0"):
         MarginFeatures(n_features=10, loss="poisson", refine=2).fit(X, y)
-    with pytest.raises(ValueError, match="'loss' parameter of StepFeatures"):
-        StepFeatures(loss="poisson").fit(X, y)
+    with pytest.raises(ValueError, match=r"y\[3\] of .* is -1.*loss='poisson'"):
+        StepFeatures(loss="poisson").fit(X, bad)
+    with pytest.raises(ValueError, match="one column of numbers, and the targets are 2 columns"):
+        StepFeatures(loss="poisson").fit(X, np.column_stack([y, y]))
     with pytest.raises(ValueError, match="use solver='newton'"):
         KernelRegressor(MarginFeatures(n_features=10), loss="poisson", solver="sgd").fit(X, y)

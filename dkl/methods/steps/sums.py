@@ -14,7 +14,7 @@ from dkl.methods.steps.binning import ColumnBins
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
 
-StepLoss = Literal["squared_error", "log_loss"]
+StepLoss = Literal["squared_error", "log_loss", "poisson", "gamma"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,7 @@ class RefitTask:
 
     Parameters
     ----------
-    loss : {"squared_error", "log_loss"}
+    loss : {"squared_error", "log_loss", "poisson", "gamma"}
     coefficients : ndarray of shape (K, m), float64
         Where slopes and curvatures are taken.
     first : int
@@ -43,7 +43,7 @@ class SearchTask:
 
     Parameters
     ----------
-    loss : {"squared_error", "log_loss"}
+    loss : {"squared_error", "log_loss", "poisson", "gamma"}
     trials : ndarray of shape (T, K, m), float64
         Coefficients; the last of them has the slopes that histograms sum.
     parents : ndarray of shape (P,), int64
@@ -104,7 +104,9 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     for rows, X, phi in step_tiles(block.X, feature_map, task.dtype):
         scores = (phi.astype(np.float64) @ coefficients).reshape(-1, n_trials, K)
         if held[rows].any():
-            losses += [held[rows] @ loss.value(y[rows], scores[:, i]).sum(axis=1) for i in range(n_trials)]
+            # a trial whose mean exp(f) overflows has an infinite loss, and is not chosen
+            with np.errstate(over="ignore"):
+                losses += [held[rows] @ loss.value(y[rows], scores[:, i]).sum(axis=1) for i in range(n_trials)]
         s = -loss.slope(y[rows], scores[:, -1]) * weight[rows, None]
         h = weight[rows] * loss.curvature(y[rows], scores[:, -1])[:, 0]
         codes = np.empty(X.shape, np.uint8)
