@@ -12,9 +12,13 @@ from dkl.cli import (
     compare_command,
     data_commands,
     demo_command,
+    drift_command,
+    explain_command,
+    export_command,
     model_commands,
     report_command,
     suggest_command,
+    sums_commands,
     tune_command,
 )
 from dkl.process import leave_quickly
@@ -61,8 +65,12 @@ def _program(
 data_commands.register(app)
 model_commands.register(app)
 suggest_command.register(app)
+explain_command.register(app)
+drift_command.register(app)
 report_command.register(app)
+export_command.register(app)
 tune_command.register(app)
+sums_commands.register(app)
 demo_command.register(app)
 compare_command.register(app)
 bench_command.register(app)

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dkl.features.feature_map import FeatureMap
+from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.landmark_projection import Similarities
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.projections import ColumnProjection, Projection, StructuredProjection
@@ -27,7 +27,8 @@ _placed: WeakKeyDictionary[Projection, dict[str, Any]] = WeakKeyDictionary()
 
 def placed_matrix(xp: ModuleType, projection: Projection, dtype: DTypeLike) -> Any:
     """The matrix W of a projection, (m, d), where `xp` computes: it is sent once, not with every tile of rows."""
-    if xp is np:
+    # what a graph is written with is known beforehand, and stays an array of NumPy
+    if xp is np or not hasattr(xp, "__name__"):
         return np.asarray(projection.dense(), dtype=dtype)
     matrices = _placed.setdefault(projection, {})
     kind = f"{xp.__name__} {dtype}"
@@ -52,6 +53,9 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
     dtype : dtype object of `xp`
     """
     amplitudes = xp.asarray(feature_map.amplitudes, dtype=dtype)
+    if isinstance(feature_map.projection, CombinedProjection):
+        of_parts = [phi for part in feature_map.projection.maps for phi in mapped(xp, X, part, dtype)]
+        return [xp.concat(of_parts, axis=1) * amplitudes]
     if feature_map.activation == "harmonics":
         # The recurrences of harmonics divide by the lengths of rows, and need float64 whatever the result's dtype is.
         rows = scaled(xp, X, feature_map.scaler, xp.float64)

@@ -8,25 +8,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.svm import LinearSVC
 
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
-from dkl.kernels.normal_equations import NewtonLoss, NewtonTargets
+from dkl.kernels.normal_equations import NewtonLoss, NewtonTargets, is_plain_sparse, sparse_rows
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
+from dkl.linear.newton_driver import NewtonProblem, NewtonState
 from dkl.linear.penalty_choice import Candidates, PenaltyChoice, penalty_candidates
 from dkl.linear.softmax_driver import SoftmaxDriver, SoftmaxProblem
 from dkl.linear.subsample_start import subsample_problem
 from dkl.linear.summary import TargetMoments, summarise_targets
 from dkl.linear.target_statistics import target_record
+from dkl.linear.wide_newton import driver_of, is_wide
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockSource
 from dkl.solvers.losses import LOG_LINK
+from dkl.uncertainty.posterior import CoefficientPosterior
 
 # The losses that are a square wherever they bend, of which a step leads to the optimum or near it.
 SQUARES = {"squared_hinge", "squared_error"}
@@ -58,14 +60,15 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
     ----------
     problem : LinearProblem
         With ``alpha="auto"`` the penalty is chosen on the rows of `validation`, then all rows that are not held out are
-        fitted again from where the best candidate stands.
+        fitted again from where the best candidate stands. With ``alpha="evidence"`` all rows find it in the first pass.
     source : BlockSource
     run : Run
 
     Returns
     -------
     LinearFit
-        Its model is an estimator of scikit-learn with the coefficients that it has at the optimum.
+        Its model is an estimator of scikit-learn with the coefficients that it has at the optimum: a `LinearSVC`, a
+        `Ridge`, a `LogisticRegression` or, for the squared error of classes, an `SGDClassifier`.
     """
     with one_blas_thread():
         # One BLAS thread: the driver's systems are spread over the cores one by one, with the bits of one core.
@@ -82,7 +85,8 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             is_start = problem.choice is None and choice.start.shape[1] == task.width
             start = choice.start if is_start else _start(problem, summary)
             task = replace(_refitted(replace(task, start=start)), alpha=choice.alpha)
-            subsample = subsample_problem(task, summary.n_rows, problem.seed)
+            # a start on a share of the rows serves those whose Hessians cost much
+            subsample = None if is_wide(task) else subsample_problem(task, summary.n_rows, problem.seed)
             if subsample is not None:
                 # checkpoints know this stage as "rough"
                 start = _run(subsample, source, run, "rough").solution(subsample)
@@ -93,10 +97,10 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             model, steps = _linear_model(problem, last, state, summary), int(state.counts.max())
             units, message = target_units(problem, summary), newton_message(state, last)
             center, scale = units.target_center, units.target_scale
-            return LinearFit(model, center, scale, steps, (), message, last.alpha, choice)
+            return LinearFit(model, center, scale, steps, (), message, _penalty(last, state), choice)
 
         state = _run(last, source, run, model=run.looked_at(fit))
-    result = fit(state)
+    result = replace(fit(state), posterior=_posterior(last, state, summary))
     if not state.ended and not state.converged(last.tol, last.decrement).all():
         warnings.warn(result.message, UserWarning, stacklevel=6)
     return result
@@ -113,7 +117,7 @@ def _joint(task: NewtonProblem) -> NewtonProblem | SoftmaxProblem:
 
 def _driver_of(task: NewtonProblem | SoftmaxProblem) -> Any:
     """The state machine that solves a problem."""
-    return SoftmaxDriver() if isinstance(task, SoftmaxProblem) else NewtonDriver()
+    return SoftmaxDriver() if isinstance(task, SoftmaxProblem) else driver_of(task)
 
 
 def _after_wider_stages(task: NewtonProblem, source: BlockSource, run: Run) -> NewtonProblem:
@@ -158,7 +162,8 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     """The records of each kind of pass and how often it runs at most, before any row was read."""
     # Nothing has been read: any mean and scale will do, since no shape depends on them.
     summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
-    task, driver = newton_problem(problem, summary), NewtonDriver()
+    task = newton_problem(problem, summary)
+    driver = driver_of(task)
     passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
     wider = _MOST_WIDTHS if task.loss in ("huber", "pinball") else 0
     joint = _joint(task)
@@ -172,7 +177,7 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     judged = candidates.judged(driver.init(candidates.problem))
     passes += [*driver.plan(candidates.problem), ([judged], 1)]
     refit = _refitted(task)
-    subsample = subsample_problem(refit, n_rows, problem.seed)
+    subsample = None if is_wide(refit) else subsample_problem(refit, n_rows, problem.seed)
     joint = _joint(refit)
     fits = [(records, calls * (1 + wider)) for records, calls in _driver_of(joint).plan(joint)]
     return [*passes, *([] if subsample is None else driver.plan(subsample)), *fits]
@@ -188,7 +193,7 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
         return fit
     # the penalty is chosen first, then the model is fitted: the larger of the two counts
     candidates = penalty_problem(problem, task, summary, square_length=1.0).problem
-    return max(NewtonDriver().memory(candidates, 0), fit, key=lambda items: sum(items.values()))
+    return max(driver_of(candidates).memory(candidates, 0), fit, key=lambda items: sum(items.values()))
 
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:
@@ -216,6 +221,8 @@ def _mean_square(problem: LinearProblem, source: BlockSource, run: Run) -> float
     if record is None:
         return float(np.sum(problem.feature_map.amplitudes**2))
     sample = _pass_result(record, source, run)
+    if is_plain_sparse(sample.X, problem.feature_map):
+        return float((sparse_rows(sample.X, problem.feature_map, "float64") ** 2).sum() / sample.n_rows)
     return float(np.mean(np.sum(map_rows(sample.X, problem.feature_map, "float64") ** 2, axis=1)))
 
 
@@ -228,12 +235,23 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
     """The problem of the Newton steps; an alpha that is still to be chosen stands at 1."""
     units = target_units(problem, summary)
     targets = newton_targets(problem, units.target_center, units.target_scale)
-    # of the square losses the targets decide, not the name: those of classes have a margin
-    square: NewtonLoss = "squared_error" if problem.classes is None else "squared_hinge"
+    # losses that stochastic steps alone have stand for squares; the squared error of classes is that of -1 and +1
     named: Any = problem.loss
-    loss: NewtonLoss = named if problem.loss in NEWTON_LOSSES - SQUARES else square
-    alpha = 1.0 if problem.alpha == "auto" else problem.alpha
-    task = NewtonProblem(problem.feature_map, targets, summary.total_weight, alpha, loss, dtype=problem.dtype)
+    loss: NewtonLoss = named if problem.loss in NEWTON_LOSSES else "squared_error"
+    task = NewtonProblem(
+        problem.feature_map,
+        targets,
+        summary.total_weight,
+        1.0 if isinstance(problem.alpha, str) else problem.alpha,
+        loss,
+        dtype=problem.dtype,
+        evidence=problem.alpha == "evidence",
+    )
+    if loss not in SQUARES and is_wide(task):
+        raise ValueError(
+            f"loss={loss!r} needs products of all pairs of features, and {problem.feature_map.n_features} are too many "
+            "for these; use fewer features, or loss='squared_error' ('squared_hinge' for classes)"
+        )
     if loss == "pinball":
         quantiles = np.array(problem.quantiles)
         # a straight line has no curvature by which the gradient could shrink further than the smoothing
@@ -325,7 +343,7 @@ def _linear_model(
     solution = state.solution(task).reshape(-1, task.width)
     units = target_units(problem, summary)
     coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], units, problem.classes)
-    return estimator_of(problem, coef, intercept, alpha=task.alpha, total_weight=summary.total_weight)
+    return estimator_of(problem, coef, intercept, alpha=_penalty(task, state), total_weight=summary.total_weight)
 
 
 def estimator_of(
@@ -339,15 +357,36 @@ def estimator_of(
     # alpha is beside the mean loss; Ridge's strength, and 1/C of LinearSVC, are beside the sum over the rows
     strength = alpha * total_weight
     model: Any
-    if problem.classes is not None:
-        model = LogisticRegression(C=1.0 / strength) if problem.loss == "log_loss" else LinearSVC(C=1.0 / strength)
-    else:
+    if problem.classes is None:
         model = Ridge(alpha=strength)
+    elif problem.loss == "log_loss":
+        model = LogisticRegression(C=1.0 / strength)
+    elif problem.loss == "squared_hinge":
+        model = LinearSVC(C=1.0 / strength)
+    else:
+        model = SGDClassifier(loss="squared_error", alpha=alpha)
     model.coef_, model.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
     model.n_features_in_ = coef.shape[1]
     if problem.classes is not None:
         model.classes_ = problem.classes
     return model
+
+
+def _posterior(
+    task: NewtonProblem | SoftmaxProblem, state: NewtonState, summary: TargetMoments
+) -> CoefficientPosterior | None:
+    """How far off the coefficients of the squared error may be, from its Hessian; None for other losses."""
+    if isinstance(task, SoftmaxProblem) or task.loss != "squared_error" or state.hessian is None:
+        return None
+    # s^2 = (|y - f|^2 + lam |w|^2) / N of standardised targets: the noise with the largest marginal likelihood
+    variance = 2.0 * state.least_objective(task)
+    noise = np.sqrt(np.maximum(variance, 0.0)) * summary.target_scale
+    return CoefficientPosterior.of_gram(state.hessian[0], _penalty(task, state) * task.total_weight, noise)
+
+
+def _penalty(task: NewtonProblem | SoftmaxProblem, state: NewtonState) -> Any:
+    """The alpha of a fit: as given or chosen before it, or as its first pass has found it."""
+    return task.alpha if state.alphas is None else float(state.alphas[0])
 
 
 @dataclass(frozen=True)

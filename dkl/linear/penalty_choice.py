@@ -14,6 +14,7 @@ from dkl.kernels.maps import mapping_flops
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonProblem, NewtonState
 from dkl.linear.sums import held_out_block
+from dkl.linear.wide_newton import is_wide
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 # C beside loss sums on features of squared length 1, from the strongest penalty to the weakest
@@ -35,6 +36,8 @@ _STEPS_WARM, _STEPS_FIXED, _STEPS_COLD, _STEPS_SQUARE = 2, 2, 3, 1
 _DECREMENT = 0.01
 # The same of losses other than these two: even the best model may lower the objective by little.
 _STEPS_OTHERS, _DECREMENT_OF_OTHERS = 6, 1e-4
+# Of the penalties of the squared error every third one is tried on wide rows.
+_WIDE_PENALTIES = 3
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,10 @@ class Candidates:
         """The arguments of `newton_loss` for the outputs."""
         problem = self.problem
         quantiles = None if problem.quantiles is None else problem.quantiles[:: problem.n_models // self.n_outputs]
-        return {"name": problem.loss, "epsilon": problem.epsilon, "quantiles": quantiles}
+        # classes are told apart by their margins, whichever square was fitted
+        squares = problem.targets.n_classes is not None and problem.loss == "squared_error"
+        name = "squared_hinge" if squares else problem.loss
+        return {"name": name, "epsilon": problem.epsilon, "quantiles": quantiles}
 
     def choose(self, state: NewtonState, sums: dict[str, np.ndarray]) -> PenaltyChoice:
         """The penalty with the best score over all folds; of equals the strongest.
@@ -207,7 +213,11 @@ def penalty_candidates(
     folds = replace(folds, count=1) if single else folds
     # a map of zeros has no length; any penalty will do
     length = square_length if square_length > 0.0 else 1.0
-    alphas = length / (np.array(PENALTIES.get(base.loss, _OTHER_PENALTIES)) * base.total_weight)
+    # in wide rows each penalty costs as many products, and a decade more or less tells little
+    strengths = np.array(PENALTIES.get(base.loss, _OTHER_PENALTIES))[
+        :: _WIDE_PENALTIES if is_wide(base) and base.loss == "squared_error" else 1
+    ]
+    alphas = length / (strengths * base.total_weight)
     copies = len(alphas) * folds.count
     # one output's Hessians are cheap, and tell penalties apart a little better
     fixed = start is not None and folds.count == 1 and K > 1 and base.loss == "squared_hinge"
@@ -242,7 +252,7 @@ def _first_features(base: NewtonProblem) -> NewtonProblem | None:
     """The problem on no more features than Hessians of all models are held of, as long as all; None where all are."""
     whole = base.feature_map
     kept = max(1, base.held_features // whole.columns_a_frequency)
-    if base.loss == "squared_error" or base.n_models == 1 or kept >= whole.n_frequencies:
+    if is_wide(base) or base.loss == "squared_error" or base.n_models == 1 or kept >= whole.n_frequencies:
         return None
     first = whole.take(np.arange(kept))
     longer = np.sqrt(np.sum(whole.amplitudes**2) / max(np.sum(first.amplitudes**2), np.finfo(np.float64).tiny))

@@ -343,3 +343,12 @@ def test_machines_that_choose_their_features_take_these_losses(loss: str) -> Non
     else:
         assert model.fit(X[:500], y[:500]).score(X[500:], y[500:]) > 0.1
     assert "the best score on held-out rows" in model.reasons_[0]
+
+
+@pytest.mark.parametrize("loss", ["poisson", "pinball"])
+def test_intervals_of_other_units_are_refused(loss: str) -> None:
+    X, y, _, _ = rows("poisson")
+    with pytest.raises(ValueError, match="intervals are of predictions in the units of y"):
+        KernelRegressor(features(), loss=loss, conformal_fraction=0.2).fit(X, y)
+    with pytest.raises(ValueError, match=r"deviations|intervals"):
+        KernelRegressor(features(), loss=loss, alpha=1e-3).fit(X, y).predict(X, return_std=True)
