@@ -179,7 +179,7 @@ class Answers:
 
     def __call__(self, X: Rows, row_id: np.ndarray) -> Part:
         """The columns row_id and prediction, one a target or quantile, and those that are asked for beside them."""
-        columns = {"row_id": np.asarray(row_id, dtype=np.int64)}
+        columns: dict[str, Any] = {"row_id": np.asarray(row_id, dtype=np.int64)}
         model: Any = self.estimator
         predicted, std = model.predict(X, return_std=True) if self.std else (model.predict(X), None)
         predicted = np.asarray(predicted)

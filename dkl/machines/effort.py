@@ -116,9 +116,8 @@ class Shape:
         """Work of finding the features and telling penalties apart on them."""
         # of the squared error one Hessian serves all penalties and models
         hessians = 1.0 if self.loss == "squared_error" else _HESSIANS_JUDGING * self.n_models
-        systems = _PENALTIES.get(self.loss, _OTHER_PENALTIES) * (
-            1.0 if self.loss == "squared_error" else 3.0 * self.n_models
-        )
+        each = 1.0 if self.loss == "squared_error" else 3.0 * self.n_models
+        systems = _PENALTIES.get(self.loss, _OTHER_PENALTIES) * each
         maps = 2.0 if self.loss == "squared_error" else 4.0
         return self.learning(learner) + self._steps(learner, hessians, systems, maps)
 

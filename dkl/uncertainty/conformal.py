@@ -331,10 +331,11 @@ class ConformalIntervals(ConformalMixin):
         ValueError
             For losses whose scores are no numbers that targets could be compared with.
         """
-        if self._link:
+        model: Any = self
+        if model._link:
             raise ValueError(
                 f"intervals are of predictions in the units of y, and {type(self).__name__}(loss="
-                f"{self._settings.loss!r}) scores rows otherwise; fit loss='squared_error' or 'huber'"
+                f"{model._settings.loss!r}) scores rows otherwise; fit loss='squared_error' or 'huber'"
             )
         posterior = getattr(self, "posterior_", None)
         # a fit without noise has no deviations to scale errors by
