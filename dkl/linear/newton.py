@@ -232,7 +232,14 @@ def _pass_result(record: Record, source: BlockSource, run: Run) -> Any:
 
 
 def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProblem:
-    """The problem of the Newton steps; an alpha that is still to be chosen stands at 1."""
+    """The problem of the Newton steps; an alpha that is still to be chosen stands at 1.
+
+    Raises
+    ------
+    ValueError
+        If the evidence of a penalty, or a loss other than squares, is asked for on more features than a Gram matrix is
+        held of.
+    """
     units = target_units(problem, summary)
     targets = newton_targets(problem, units.target_center, units.target_scale)
     # losses that stochastic steps alone have stand for squares; the squared error of classes is that of -1 and +1
@@ -247,6 +254,11 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         dtype=problem.dtype,
         evidence=problem.alpha == "evidence",
     )
+    if task.evidence and is_wide(task):
+        raise ValueError(
+            f"alpha='evidence' needs the Gram matrix of all features, and {task.feature_map.n_features:,} are more "
+            "than one is held of; use fewer features, or alpha='auto'"
+        )
     if loss not in SQUARES and is_wide(task):
         raise ValueError(
             f"loss={loss!r} needs products of all pairs of features, and {problem.feature_map.n_features} are too many "
@@ -375,8 +387,13 @@ def estimator_of(
 def _posterior(
     task: NewtonProblem | SoftmaxProblem, state: NewtonState, summary: TargetMoments
 ) -> CoefficientPosterior | None:
-    """How far off the coefficients of the squared error may be, from its Hessian; None for other losses."""
-    if isinstance(task, SoftmaxProblem) or task.loss != "squared_error" or state.hessian is None:
+    """How far off the coefficients may be, from the Hessian of the squared error of numbers; None where there is none.
+
+    Other losses have no Gaussian noise, labels neither, and of very many features no Hessian is formed.
+    """
+    if isinstance(task, SoftmaxProblem) or task.loss != "squared_error":
+        return None
+    if task.targets.n_classes is not None or state.hessian is None:
         return None
     # s^2 = (|y - f|^2 + lam |w|^2) / N of standardised targets: the noise with the largest marginal likelihood
     variance = 2.0 * state.least_objective(task)

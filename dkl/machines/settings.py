@@ -246,7 +246,8 @@ class SettledMixin:
                 f"loss={settings.loss!r} has no stochastic steps, which are those of scikit-learn's partial_fit; use "
                 "solver='newton', which needs a handful of passes, or leave solver out"
             )
-        if settings.solver != "newton" and isinstance(settings.alpha, str):
+        is_unlikely = settings.alpha == "evidence" and settings.loss != "squared_error"
+        if isinstance(settings.alpha, str) and (settings.solver != "newton" or is_unlikely):
             exact = "squared_hinge" if self._task == "classification" else "squared_error"
             raise ValueError(
                 f"alpha={settings.alpha!r} is chosen by Newton steps: set solver='newton' and loss={exact!r}, got "
