@@ -19,6 +19,7 @@ from dkl.data.store.outputs import written_whole
 from dkl.errors import StoreError
 from dkl.features.feature_map import FeatureMap
 from dkl.methods.checkpoints import digest_of, what_counts
+from dkl.methods.predicting import score_name
 from dkl.methods.provenance import Provenance, fingerprint_of
 from dkl.model_io import content_hash, load_model
 from dkl.protocols.estimators import Estimator
@@ -275,7 +276,7 @@ class _Page:
         }
 
     def score(self, name: str, dataset: Dataset) -> dict[str, Any]:
-        """Accuracy or R^2 on the rows of that name."""
+        """Accuracy, R^2 or D^2 on the rows of that name."""
         if not hasattr(self.model, "score"):
             raise ValueError(
                 f"{type(self.model).__name__} maps rows and predicts nothing, so {name!r} has no score; report a "
@@ -283,7 +284,7 @@ class _Page:
             )
         if not dataset.n_rows:
             return {"rows": 0}
-        measure = "accuracy" if dataset.task == "classification" else "r2"
+        measure = score_name(self.model, dataset.task)
         return {measure: float(self.model.score(dataset)), "rows": dataset.n_rows}
 
     def curve(self) -> dict[str, Any]:

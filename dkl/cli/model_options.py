@@ -112,7 +112,8 @@ class MachineOptions:
     loss: Annotated[
         str | None,
         typer.Option(
-            help="hinge, squared_hinge, log_loss, modified_huber; for numbers squared_error, epsilon_insensitive.",
+            help="hinge, squared_hinge, log_loss, modified_huber; for numbers squared_error, epsilon_insensitive, "
+            "huber, pinball, poisson, gamma.",
             rich_help_panel=MACHINE,
         ),
     ] = None
@@ -312,6 +313,9 @@ def estimator_from(
         is_stochastic = {"epochs", "early_stopping"} & set(parameters) or parameters.get("solver") == "sgd"
         if wants_exact and not is_stochastic and parameters.get("loss", loss) == loss:
             parameters = {"solver": "newton", "loss": loss, "alpha": "auto", **parameters}
+        elif parameters.get("loss") in ("pinball", "poisson", "gamma"):
+            # these are fitted by Newton steps whatever the features are
+            parameters = {"alpha": "auto", **parameters}
     parameters |= _settings(options.set or [])
     known = estimator.get_params(deep=True)
     for name in parameters:

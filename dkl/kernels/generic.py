@@ -27,7 +27,8 @@ _placed: WeakKeyDictionary[Projection, dict[str, Any]] = WeakKeyDictionary()
 
 def placed_matrix(xp: ModuleType, projection: Projection, dtype: DTypeLike) -> Any:
     """The matrix W of a projection, (m, d), where `xp` computes: it is sent once, not with every tile of rows."""
-    if xp is np:
+    # what a graph is written with is known beforehand, and stays an array of NumPy
+    if xp is np or not hasattr(xp, "__name__"):
         return np.asarray(projection.dense(), dtype=dtype)
     matrices = _placed.setdefault(projection, {})
     kind = f"{xp.__name__} {dtype}"

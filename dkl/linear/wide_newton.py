@@ -1,4 +1,4 @@
-"""Newton steps on more features than a Hessian is held of: each step by conjugate gradients, a pass a product with it."""
+"""Newton steps on more features than a Hessian is held of: each step by conjugate gradients, a pass a product."""
 
 from __future__ import annotations
 

@@ -146,7 +146,9 @@ class ChoosingMixin(SettledMixin):
         """The penalty that the folds agree on, for all rows, and with it the temperature; None for stochastic steps."""
         if self._settings.solver != "newton":
             return None
-        if self._settings.calibrate:
+        # the log loss of several classes is fitted for all of them together, and judged one against the rest
+        is_joint = self._settings.loss == "log_loss" and (on[0].schema.n_classes or 0) > 2
+        if self._settings.calibrate and not is_joint:
             self._pilot_temperature = self._temperature_of(*pilot, fold, on)
         chosen, sample = agreed(choices), on[0]
         # C, beside the sum of the losses, is that of the sample: alpha is beside their mean

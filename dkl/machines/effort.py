@@ -21,7 +21,7 @@ _WAVE, _KERNEL, _TRIAL = 3.0, 15.0, 2e7
 # Penalties that are told apart in the same passes, and Hessians that this and the last fit take for each model.
 # Products with all values of a sparse row, a hundred times.
 _SPARSE = 1e5
-_PENALTIES = {"squared_error": 13, "squared_hinge": 5}
+_PENALTIES, _OTHER_PENALTIES = {"squared_error": 13, "squared_hinge": 5}, 8
 _HESSIANS_JUDGING, _HESSIANS_FITTING = 6.0, 4.0
 # A fit that would otherwise end late is expected to take so much longer than those before it.
 _CAUTION = 1.3
@@ -73,7 +73,8 @@ class Shape:
     ----------
     n_rows, n_columns, n_models : int
         n, d, and K linear models side by side.
-    loss : {"squared_hinge", "squared_error"}
+    loss : str
+        Of Newton steps.
         Of the exact steps.
     """
 
@@ -115,7 +116,8 @@ class Shape:
         """Work of finding the features and telling penalties apart on them."""
         # of the squared error one Hessian serves all penalties and models
         hessians = 1.0 if self.loss == "squared_error" else _HESSIANS_JUDGING * self.n_models
-        systems = _PENALTIES[self.loss] * (1.0 if self.loss == "squared_error" else 3.0 * self.n_models)
+        each = 1.0 if self.loss == "squared_error" else 3.0 * self.n_models
+        systems = _PENALTIES.get(self.loss, _OTHER_PENALTIES) * each
         maps = 2.0 if self.loss == "squared_error" else 4.0
         return self.learning(learner) + self._steps(learner, hessians, systems, maps)
 

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.data.exposure import Exposure
 from dkl.data.sources.selected import most_folds
 from dkl.data.together.rows import BesideFeatures
 from dkl.encodings.categories import refuse_codes
@@ -53,6 +54,7 @@ from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
 from dkl.registry import learner_entry
+from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.conformal import ConformalMixin
 
 # A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
@@ -98,6 +100,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         *,
         groups: object = None,
         times: object = None,
+        exposure: object = None,
     ) -> Self:
         """Learn the features, then fit the linear model on them.
 
@@ -115,6 +118,10 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         times : str, array of shape (n,), or None
             Numbers or dates: the newest rows are held out. A column of a data frame stays a feature where it holds
             numbers.
+        exposure : str, array of shape (n,), or None
+            Of ``loss="poisson"`` and "gamma" alone: what each row's target was counted over (years, customers, area),
+            above 0. The model is then one of the target for one unit of it. A name is a column of a data frame, which
+            is then no feature.
 
         Returns
         -------
@@ -134,11 +141,13 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         self._check_solver()
         check_device(self.device)
         beside = BesideFeatures(X, groups, times, self.by_group, self.by_time)
+        exposed = Exposure(beside, exposure)
         y = one_dimensional(y)
         dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=self._task)
         # The learner inside would warn a second time that a store with splits is used whole.
         dataset = without_splits(dataset)
         self._settle(dataset)
+        dataset = exposed.on(dataset, self._exposure_weighs, sample_weight)
         self._pilot_temperature = None
         self._check_targets(dataset)
         record_rows(dataset)
@@ -250,6 +259,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
             dataset, held_out = self._hold_out(dataset)
         features.update(dataset)
+        self._check_targets(dataset)
         record_rows(dataset)
         run = self._run("")
         weights = self._class_weights(dataset)
@@ -453,6 +463,9 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             learner = clone(self.features)
         learner = self._knobs.turned(learner)
         given = learner.get_params(deep=False)
+        if self._settings.loss in LOG_LINK and isinstance(self.features, str | None) and "features_per_round" in given:
+            # rounds that nobody has given a loss look for waves and steps of the machine's own
+            learner.set_params(loss=self._settings.loss)
         if given.get("random_state") is None:
             learner.set_params(random_state=self.seed_)
         if self.checkpoint is not None and given.get("checkpoint") is None:
@@ -472,6 +485,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             n_targets=dataset.schema.n_targets or 1,
             class_weight=weights,
             epsilon=getattr(self, "epsilon", 0.1),
+            quantiles=tuple(getattr(self, "quantiles", ())) if self._settings.loss == "pinball" else (),
             held_out=HeldOut(self.validation_fraction if holds_out else 0.0, self.seed_),
             validation=HeldOut(self.validation_fraction, self.seed_),
             seed=self.seed_,

@@ -51,6 +51,7 @@ from dkl.passes.devices import check_device
 from dkl.passes.loop import ColumnStore
 from dkl.progress import resolve_progress
 from dkl.protocols.driver import Driver
+from dkl.solvers.losses import LOG_LINK
 
 # Of a learner that judges nothing itself, so that a linear model on its features may be judged on rows of its own.
 _JUDGING_SHARE = 0.1
@@ -127,7 +128,9 @@ class FeatureLearner(
         self._check_rest()
         check_device(self.device)
         beside = BesideFeatures(X, groups, times)
-        dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=self._task)
+        # counts are whole numbers, which would count as labels else
+        task: TaskChoice = "regression" if getattr(self, "loss", None) in LOG_LINK else self._task
+        dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=task)
         record_rows(dataset)
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset, self._context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -130,7 +130,7 @@ MARGIN: Constraints = {
     "family": [*COMMON["family"], list, tuple],
     "n_features": [_count(1), StrOptions({"auto"})],
     "solver": [StrOptions({"corrective", "game"})],
-    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "squared_error"}), None],
+    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "squared_error", "poisson", "gamma"}), None],
     "C": [_POSITIVE, None],
     "rounds": [_count(1), None],
     "features_per_round": [_count(1), None],
@@ -164,7 +164,7 @@ STEPS: Constraints = {
     **{name: constraint for name, constraint in COMMON.items() if name not in ("family", "scaling")},
     "depth": [Interval(Integral, 1, 3, closed="both")],
     "bins": [Interval(Integral, 2, 255, closed="both")],
-    "loss": [StrOptions({"log_loss", "squared_error"}), None],
+    "loss": [StrOptions({"log_loss", "squared_error", "poisson", "gamma"}), None],
     "monotone": [dict, None],
     "features_per_round": [_count(1), None],
     "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
@@ -228,8 +228,12 @@ CLASSIFIER: Constraints = {
 REGRESSOR: Constraints = {
     **MACHINE,
     "alpha": [_POSITIVE, StrOptions({"auto", "evidence"}), None],
-    "loss": [StrOptions({"squared_error", "epsilon_insensitive", "huber"}), None],
+    "loss": [
+        StrOptions({"squared_error", "epsilon_insensitive", "huber", "pinball", "poisson", "gamma"}),
+        None,
+    ],
     "epsilon": [_FROM_ZERO],
+    "quantiles": [list, tuple],
 }
 
 TUNED: Constraints = {
@@ -442,3 +446,12 @@ def class_weights(class_weight: ClassWeight, classes: np.ndarray, totals: np.nda
     if not factors.any():
         raise ValueError("class_weight is 0 for every class; at least one class must count")
     return factors
+
+
+def check_quantiles(quantiles: Sequence[float]) -> None:
+    """Raise ValueError for quantiles that are none, or the same twice."""
+    numbers = [float(value) for value in quantiles if isinstance(value, Real) and 0.0 < value < 1.0]
+    if not numbers or len(numbers) < len(quantiles) or len(set(numbers)) < len(numbers):
+        raise ValueError(
+            f"quantiles is {quantiles!r}; expected different numbers between 0 and 1, such as (0.1, 0.5, 0.9)"
+        )

@@ -11,7 +11,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut, RowTargets
-from dkl.linear.newton import NEWTON_LOSSES, newton_passes
+from dkl.linear.newton import SQUARES, newton_passes
 from dkl.linear.refinement import fit_and_refine
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem
 from dkl.protocols.estimators import FittedFeatures
@@ -72,7 +72,7 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
 def refining_passes(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> list[tuple[Sequence[Any], int]]:
     """The records of each kind of pass and how often it runs at most, for a map of the size that is expected."""
     problem = _problem(learner, dataset, feature_map)
-    fit = newton_passes(problem, dataset.n_rows) if problem.loss in NEWTON_LOSSES else []
+    fit = newton_passes(problem, dataset.n_rows) if problem.loss in SQUARES else []
     # A plan needs shapes alone.
     shape = (problem.n_models, feature_map.n_features)
     descent = RefineProblem(
@@ -93,7 +93,7 @@ def _problem(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> L
     return LinearProblem(
         feature_map,
         loss,
-        alpha="auto" if loss in NEWTON_LOSSES else 1.0 / (_C * dataset.total_weight),
+        alpha="auto" if loss in SQUARES else 1.0 / (_C * dataset.total_weight),
         classes=dataset.classes,
         n_targets=dataset.schema.n_targets or 1,
         held_out=HeldOut(learner.validation_fraction, learner.seed_),

@@ -318,7 +318,11 @@ def _answers(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]
     if hasattr(model, "predict_proba"):
         # The largest probability is that of the answer, so that the rows are mapped once.
         return found | {"shares": np.asarray(model.predict_proba(block.X))}
-    return found | {"answers": np.asarray(model.predict(block.X))}
+    answers = np.asarray(model.predict(block.X))
+    if getattr(model, "_link", "") == "sorted":
+        # of several quantiles the one nearest to the median stands for a single number
+        answers = answers[:, int(np.argmin(np.abs(np.sort(model.quantiles) - 0.5)))]
+    return found | {"answers": answers}
 
 
 def _class_answers(

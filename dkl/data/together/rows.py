@@ -100,8 +100,12 @@ class BesideFeatures:
             )
         column = self.X[values]
         if role == "group" or not _is_number(column):
-            self.X, self.taken = self.X.drop(columns=[values]), (*self.taken, values)
+            self.leave_out(values)
         return column, values
+
+    def leave_out(self, name: str) -> None:
+        """Take a column out of the data frame; later tables may hold it all the same."""
+        self.X, self.taken = self.X.drop(columns=[name]), (*self.taken, name)
 
     def held(self, dataset: D, sample_weight: Any = None) -> D:
         """The dataset of the rows, whose blocks say what they are held out with where anything holds them together.
