@@ -29,6 +29,8 @@ LOG = logging.getLogger("dkl")
 
 # The folds of a cross-validation hold a row each.
 _LEAST_ROWS = 5
+# As many folds judge as have so many rows together.
+_ENOUGH_ROWS = 900
 
 
 class ChoosingMixin(SettledMixin):
@@ -164,7 +166,7 @@ class ChoosingMixin(SettledMixin):
             effort.allowed(whole),
             judging=lambda contender: judged.judging(contender.learner),
             fitting=lambda contender: whole.fitting(contender.learner),
-            vary=lambda contender: variants(contender, effort, self._knobs, sample.n_rows),
+            vary=lambda contender, is_best: variants(contender, effort, self._knobs, sample.n_rows, is_best=is_best),
             most_trials=self.max_trials,
         )
 
@@ -179,7 +181,8 @@ class ChoosingMixin(SettledMixin):
         sample = dataset if dataset.n_rows <= effort.judged_rows else dataset.thin(effort.judged_rows, self.seed_)
         held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed_)
         folds = judging_folds(held_out, sample.total_weight, most_folds(sample.source))
-        return sample, folds[: effort.folds]
+        enough = int(np.ceil(_ENOUGH_ROWS / (folds[0].share * sample.total_weight)))
+        return sample, folds[: min(effort.folds, enough)]
 
     def _tried(
         self, fold: HeldOut, sample: Dataset, weights: np.ndarray | None, run: Run, stage: str
@@ -232,7 +235,7 @@ class ChoosingMixin(SettledMixin):
         race = self._race(list(known.values()), dataset, sample, [])
         waiting = list(known.values())
         while waiting:
-            for contender in race.vary(waiting.pop()):
+            for contender in race.vary(waiting.pop(), True):
                 factor = contender.learner.get_params(deep=False).get("sigma_factor", 1.0)
                 fits = race.judging(contender) + race.fitting(contender) <= race.allowed and 0.1 < factor < 10.0
                 if fits and contender.key not in known:

@@ -29,6 +29,8 @@ _LANDMARK_BANDWIDTH = 0.5
 _LEVEL = 0.005
 # A larger one of a kind has so many times as many features.
 _GROWTH = 2.5
+# Kinds whose loss is larger than the best one's by no more than this share are tried with more features, too.
+_NEAR = 0.1
 # Further folds may take so much of the work: the rest is for variants of the best.
 _SHARE_OF_FOLDS = 0.5
 # After one fold, two, and more: kinds whose loss is larger than the best one's by more than this share are given up.
@@ -108,8 +110,10 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     return [Contender(contender.name, knobs.turned(contender.learner)) for contender in tried]
 
 
-def variants(contender: Contender, effort: Effort, knobs: Knobs, n_rows: int) -> list[Contender]:
-    """What may do better than the best kind so far: more features, another bandwidth, another kernel."""
+def variants(
+    contender: Contender, effort: Effort, knobs: Knobs, n_rows: int, *, is_best: bool = True
+) -> list[Contender]:
+    """What may do better than a kind: more features; and of the best so far, another bandwidth or kernel."""
     given = contender.learner.get_params(deep=False)
     size, found = given["n_features"], []
     is_kernel = "landmarks" in given
@@ -117,7 +121,7 @@ def variants(contender: Contender, effort: Effort, knobs: Knobs, n_rows: int) ->
     if knobs.n_features == "auto" and size is not None and size < most:
         larger = min(int(_GROWTH * size), most)
         found.append((f"up to {larger:,}", {"n_features": larger}))
-    if knobs.sigma == "auto" and is_kernel:
+    if is_best and knobs.sigma == "auto" and is_kernel:
         factor = given["sigma_factor"]
         found += [(f"bandwidth x {by * factor:g}", {"sigma_factor": by * factor}) for by in (2.0, 0.5)]
         if isinstance(given["kernel"], Matern):
@@ -148,7 +152,7 @@ class Race:
     judging, fitting : callable
         The work of one trial of a contender, and of its fit to all rows.
     vary : callable
-        Variants of a contender.
+        Variants of a contender, and whether it is the best one.
     most_trials : int or None
     """
 
@@ -157,7 +161,7 @@ class Race:
     allowed: float
     judging: Callable[[Contender], float]
     fitting: Callable[[Contender], float]
-    vary: Callable[[Contender], list[Contender]]
+    vary: Callable[[Contender, bool], list[Contender]]
     most_trials: int | None = None
     choices: list[list[PenaltyChoice]] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
@@ -171,6 +175,7 @@ class Race:
         self.choices = [[] for _ in self.contenders]
         self._kinds = len(self.contenders)
         self._too_long: set[int] = set()
+        self._parents: dict[int, int] = {}
 
     def next(self) -> tuple[int, int] | None:
         """The contender and the fold of the next trial; None at the end."""
@@ -232,15 +237,22 @@ class Race:
         return next(number for number in able if self.loss(number) <= least * (1.0 + _LEVEL) + 1e-12)
 
     def _next_variant(self) -> tuple[int, int] | None:
-        """A variant of the best that was not tried yet, on one fold after the other while it does better."""
+        """A variant that was not tried yet, on one fold after the other while it does better than the best.
+
+        Kinds that are not far behind may only lack features: they get more of them.
+        """
         if len(self.failed) + len(self._too_long) == len(self.contenders):
             return None
         best = self.winner
         known = {contender.key for contender in self.contenders}
-        for contender in self.vary(self.contenders[best]):
-            if contender.key not in known:
-                self.contenders.append(contender)
-                self.choices.append([])
+        near = [number for number in range(len(self.contenders)) if self._is_near(number, best)]
+        for number in (best, *near):
+            for contender in self.vary(self.contenders[number], number == best):
+                if contender.key not in known:
+                    known.add(contender.key)
+                    self._parents[len(self.contenders)] = number
+                    self.contenders.append(contender)
+                    self.choices.append([])
         for number in range(self._kinds, len(self.contenders)):
             done = self.choices[number]
             if number in self.failed or number in self._too_long or len(done) >= self.rounds:
@@ -253,6 +265,18 @@ class Race:
             self._too_long.add(number)
         self.ended = "as the effort allows no more" if self._too_long else "as held-out rows gain no more"
         return None
+
+    def _is_near(self, number: int, best: int) -> bool:
+        """Whether a contender's loss is not much larger than that of the best, nor, of a variant, level with its kind's.
+
+        Both are compared on the folds that the contender has done.
+        """
+        done, parent = self.choices[number], self._parents.get(number)
+        if number == best or number in self.failed or not done:
+            return False
+        if parent is not None and _loss_of(done) > (1.0 - _LEVEL) * _loss_of(self.choices[parent][: len(done)]):
+            return False
+        return _loss_of(done) <= (1.0 + _NEAR) * _loss_of(self.choices[best][: len(done)])
 
     def _affords(self, number: int) -> bool:
         contender = self.contenders[number]

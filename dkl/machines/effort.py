@@ -15,7 +15,7 @@ _PRODUCTS, _SYSTEMS = 1.0 / 50.0, 1.0 / 20.0
 # Searching for waves takes so much to begin with, and so much for each row and feature, more with columns and models.
 _SEARCH_BEGINS, _SEARCH, _SEARCH_A_COLUMN, _SEARCH_A_MODEL = 1.5e8, 80.0, 2.0, 5.0
 # Rounds of steps look at a histogram of each column within at most so many regions.
-_REGIONS, _STEP, _STEP_BINS, _ROUND = 150, 1.0, 200, 6e6
+_REGIONS, _STEP, _STEP_BINS, _STEP_A_MODEL, _ROUND = 150, 0.4, 500, 0.25, 8e6
 # A cosine, and a kernel's value at a landmark; then what passes over few rows take.
 _WAVE, _KERNEL, _TRIAL = 3.0, 15.0, 2e7
 # Penalties that are told apart in the same passes, and Hessians that this and the last fit take for each model.
@@ -107,7 +107,7 @@ class Shape:
             return D**3 * _SYSTEMS if "landmarks" in given else 0.0
         if "bins" in given:
             rounds = D / min(max(n / 60.0, 5.0), 25.0) + 8.0
-            looked_at = min(_REGIONS, D) * d * (n + _STEP_BINS) * (1.0 + 0.05 * (K - 1.0))
+            looked_at = min(_REGIONS, D) * d * (n + _STEP_BINS) * (1.0 + _STEP_A_MODEL * (K - 1.0))
             return rounds * (_ROUND + _STEP * looked_at)
         return _SEARCH_BEGINS + n * D * (_SEARCH + _SEARCH_A_COLUMN * d + _SEARCH_A_MODEL * K)
 

@@ -283,7 +283,7 @@ def test_a_plan_counts_all_that_may_be_tried() -> None:
     assert plan(dkl.KernelRegressor(effort="fast"), ds).n_passes < whole.n_passes
     begun: list[Event] = []
     dkl.KernelRegressor(random_state=0, progress=lambda event: begun.append(event)).fit(X, y)
-    assert sum(event.kind == "pass started" for event in begun) <= whole.n_passes
+    assert 10 < sum(event.kind == "started" for event in begun) <= whole.n_passes
 
 
 def test_many_rows_are_fitted_stochastically_and_judged_on_a_sample() -> None:

@@ -37,7 +37,7 @@ def judged(*scores: float) -> PenaltyChoice:
 def race_of(n: int, *, folds: int = 1, allowed: float = 100.0, **settings: Any) -> Race:
     """A race of contenders that are told apart by their number; each trial and each fit is one unit of work."""
     made = [Contender(str(number), dkl.RandomFeatures(n_features=number + 1)) for number in range(n)]
-    rules = {"judging": lambda _: 1.0, "fitting": lambda _: 1.0, "vary": lambda _: []}
+    rules = {"judging": lambda _: 1.0, "fitting": lambda _: 1.0, "vary": lambda *_: []}
     return Race(made, folds, allowed, **{**rules, **settings})
 
 
@@ -92,15 +92,28 @@ def test_a_race_stays_within_the_work_that_is_allowed_but_for_the_first_trial() 
 
 
 def test_variants_of_the_best_follow_while_they_gain() -> None:
-    def larger(contender: Contender) -> list[Contender]:
+    def larger(contender: Contender, is_best: bool) -> list[Contender]:
         size = contender.learner.n_features
         return [contender.changed(f"up to {2 * size}", n_features=2 * size)]
 
     race = race_of(2, vary=larger)
-    gains = iter([0.2, 0.5, 0.6, 0.7, 0.7, 0.7])
-    trials = run(race, lambda number, fold: next(gains))
-    assert trials == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)]
+    # the second kind gains twice; the first is too far behind to be tried again
+    gains = {0: 0.2, 1: 0.5, 2: 0.6, 3: 0.7, 4: 0.7}
+    assert run(race, lambda number, fold: gains[number]) == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)]
     assert race.contenders[race.winner].name == "1 (up to 8)"
+    assert race.ended == "as held-out rows gain no more"
+
+
+def test_kinds_that_are_near_may_only_lack_features() -> None:
+    def larger(contender: Contender, is_best: bool) -> list[Contender]:
+        size = contender.learner.n_features
+        return [] if is_best else [contender.changed(f"up to {size + 10}", n_features=size + 10)]
+
+    race = race_of(3, vary=larger)
+    gains = {0: 0.2, 1: 0.48, 2: 0.5, 3: 0.55, 4: 0.5}
+    # the second kind is near, and its variant wins; then the third has its turn, and gains nothing
+    assert run(race, lambda number, fold: gains[number]) == [(0, 0), (1, 0), (2, 0), (3, 0)]
+    assert race.contenders[race.winner].name == "1 (up to 12)"
 
 
 def test_variants_are_larger_wider_and_of_another_kernel_unless_that_is_pinned() -> None:
