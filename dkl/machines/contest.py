@@ -90,8 +90,8 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     tried = [Contender("the columns themselves", columns)]
     # in wide sparse rows a search finds little, and columns chosen by the target would have seen the rows that judge
     searched = None if isinstance(advice.features, type(columns)) else advice.features
-    size = effort.n_features if searched is None else min(searched.n_features, effort.n_features)
-    family = Gaussian() if searched is None else searched.family
+    given = {} if searched is None else searched.get_params(deep=False)
+    size, family = min(given.get("n_features", effort.n_features), effort.n_features), given.get("family", Gaussian())
     drawn = learner_entry("random").learner_class(family, n_features=size, scaling=scaling)
     tried.append(Contender("random waves", drawn))
     waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
@@ -115,7 +115,8 @@ def variants(
 ) -> list[Contender]:
     """What may do better than a kind: more features; and of the best so far, another bandwidth or kernel."""
     given = contender.learner.get_params(deep=False)
-    size, found = given["n_features"], []
+    size = given["n_features"]
+    found: list[tuple[str, dict[str, Any]]] = []
     is_kernel = "landmarks" in given
     most = min(effort.most_features, n_rows) if is_kernel else effort.most_features
     if knobs.n_features == "auto" and size is not None and size < most:
@@ -267,7 +268,7 @@ class Race:
         return None
 
     def _is_near(self, number: int, best: int) -> bool:
-        """Whether a contender's loss is not much larger than that of the best, nor, of a variant, level with its kind's.
+        """Whether a contender's loss is not much larger than the best one's and, of a variant, below that of its kind.
 
         Both are compared on the folds that the contender has done.
         """

@@ -142,8 +142,8 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
         solver = "newton" if exact and few else "sgd"
     loss = given.loss
     if loss is None:
-        exact = exact_loss(given, task, n_models)
-        loss = exact if solver == "newton" or task == "regression" else "hinge"
+        own = exact_loss(given, task, n_models)
+        loss = own if solver == "newton" or task == "regression" else "hinge"
     alpha = given.alpha
     if alpha is None:
         alpha = "auto" if given.chooses and solver == "newton" else _LIGHT

@@ -111,7 +111,7 @@ def test_kinds_that_are_near_may_only_lack_features() -> None:
 
     race = race_of(3, vary=larger)
     gains = {0: 0.2, 1: 0.48, 2: 0.5, 3: 0.55, 4: 0.5}
-    # the second kind is near, and its variant wins; then the third has its turn, and gains nothing
+    # the second kind is near, and its variant wins; no other is near that one
     assert run(race, lambda number, fold: gains[number]) == [(0, 0), (1, 0), (2, 0), (3, 0)]
     assert race.contenders[race.winner].name == "1 (up to 12)"
 
