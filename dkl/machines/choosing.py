@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from textwrap import fill
@@ -38,7 +39,7 @@ class ChoosingMixin(SettledMixin):
 
     effort: str
     time_limit: float | None
-    max_trials: int | None
+    trials: Sequence[int] | None
     validation_fraction: float
     checkpoint: Any
     seed_: int
@@ -77,21 +78,18 @@ class ChoosingMixin(SettledMixin):
         ending = stage_checkpoint(self.checkpoint, "choice")
         saved = None if ending is None else ending.load(run.fingerprint)
         if saved is not None:
-            race.most_trials, clock = int(saved.values["trials"]), Clock(None)
+            race.plan, clock = saved.values["trials"], Clock(None)
         pilots: dict[int, tuple[FeatureLearner, PenaltyChoice]] = {}
         clock.start_counting()
+        cut_short = False
         while (trial := race.next()) is not None:
             number, fold = trial
             contender = race.contenders[number]
             ahead = race.judging(contender) + race.fitting(contender)
-            if not clock.allows(ahead) and race.trials > 0:
-                if ending is not None:
-                    ending.save({}, {"trials": race.trials}, fingerprint=run.fingerprint)
-                race.ended = (
-                    f"since time_limit={self.time_limit:g} left no time for another one: max_trials={race.trials} and "
-                    "no time_limit give the same model"
-                )
-                break
+            if race.tried and not clock.allows(ahead):
+                race.leave_out(number)
+                cut_short = True
+                continue
             self._advised = contender.learner
             try:
                 pilot, choice = self._tried(folds[fold], sample, weights, run, f"{number}-{fold}")
@@ -102,6 +100,13 @@ class ChoosingMixin(SettledMixin):
                 race.tell(number, choice)
                 pilots.setdefault(number, (pilot, choice))
             clock.count(race.judging(contender))
+        if cut_short:
+            race.ended = (
+                f"since time_limit={self.time_limit:g} left no time for others: trials={race.tried} and no time_limit "
+                "give the same model"
+            )
+            if ending is not None:
+                ending.save({}, {"trials": race.tried}, fingerprint=run.fingerprint)
         won = race.winner
         self._advised = race.contenders[won].learner
         self.reasons_ = (*race.reasons(sample.n_rows), *advice.reasons[:3])
@@ -167,7 +172,7 @@ class ChoosingMixin(SettledMixin):
             judging=lambda contender: judged.judging(contender.learner),
             fitting=lambda contender: whole.fitting(contender.learner),
             vary=lambda contender, is_best: variants(contender, effort, self._knobs, sample.n_rows, is_best=is_best),
-            most_trials=self.max_trials,
+            plan=self.trials,
         )
 
     def _shape(self, dataset: Dataset) -> Shape:

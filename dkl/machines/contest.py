@@ -154,7 +154,8 @@ class Race:
         The work of one trial of a contender, and of its fit to all rows.
     vary : callable
         Variants of a contender, and whether it is the best one.
-    most_trials : int or None
+    plan : sequence of int or None
+        The numbers of the contenders to try, one a trial, as `tried` was in another race.
     """
 
     contenders: list[Contender]
@@ -163,11 +164,11 @@ class Race:
     judging: Callable[[Contender], float]
     fitting: Callable[[Contender], float]
     vary: Callable[[Contender, bool], list[Contender]]
-    most_trials: int | None = None
+    plan: Sequence[int] | None = None
     choices: list[list[PenaltyChoice]] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
     spent: float = 0.0
-    trials: int = 0
+    tried: list[int] = field(default_factory=list)
     rounds: int = 0
     ended: str = ""
     _last: int = 0
@@ -180,9 +181,21 @@ class Race:
 
     def next(self) -> tuple[int, int] | None:
         """The contender and the fold of the next trial; None at the end."""
-        if self.most_trials is not None and self.trials >= self.most_trials:
-            self.ended = f"after max_trials={self.most_trials}"
+        if self.plan is not None and len(self.tried) >= len(self.plan):
+            self.ended = "as was asked for"
             return None
+        while (trial := self._proposed()) is not None:
+            if self.plan is None or trial[0] == self.plan[len(self.tried)]:
+                return trial
+            self.leave_out(trial[0])
+        return None
+
+    def leave_out(self, number: int) -> None:
+        """Do not try a contender again: there is no time for it."""
+        self._too_long.add(number)
+
+    def _proposed(self) -> tuple[int, int] | None:
+        """The next trial by what was found and by counted work."""
         # The first kind is the cheapest: it is tried whatever it takes, so that there is one.
         waiting = [number for number in range(self._kinds) if not self._is_judged(number, 1)]
         for number in waiting:
@@ -194,7 +207,8 @@ class Race:
             alive = self.alive()
             waiting = [number for number in alive if len(self.choices[number]) == fold]
             ahead = sum(self.judging(self.contenders[number]) for number in waiting)
-            if len(alive) < 2 or self.spent + ahead > _SHARE_OF_FOLDS * self.allowed:
+            # all that are alive do a further fold, or none does: their means are over the same rows
+            if len(alive) < 2 or self._too_long & set(waiting) or self.spent + ahead > _SHARE_OF_FOLDS * self.allowed:
                 break
             if waiting:
                 return waiting[0], fold
@@ -203,7 +217,7 @@ class Race:
 
     def tell(self, number: int, choice: PenaltyChoice | None) -> None:
         """What a trial has found; None where the features could not be fitted."""
-        self.trials += 1
+        self.tried.append(number)
         self.spent += self.judging(self.contenders[number])
         if choice is None:
             self.failed.add(number)
@@ -284,10 +298,10 @@ class Race:
         return self.spent + self.judging(contender) + self.fitting(contender) <= self.allowed
 
     def _is_judged(self, number: int, folds: int, *, tried: bool = False) -> bool:
-        """Whether a contender has done so many folds; those that failed count unless they were to be `tried`."""
-        if number in self.failed or number in self._too_long:
-            return not tried
-        return len(self.choices[number]) >= folds
+        """Whether a contender has done so many folds; those that never will count unless they were to be `tried`."""
+        if not tried and (number in self.failed or number in self._too_long):
+            return True
+        return number not in self.failed and len(self.choices[number]) >= folds
 
     def reasons(self, judged_rows: int) -> tuple[str, str]:
         """In plain sentences: what was chosen, how much worse the others were, and how the trials ended."""
@@ -295,9 +309,9 @@ class Race:
         others = ", ".join(
             f"{contender.name} {self._told(number)}"
             for number, contender in enumerate(self.contenders)
-            if number != won and number not in self._too_long
+            if number != won and (self.choices[number] or number in self.failed)
         )
-        untried = [self.contenders[number].name for number in sorted(self._too_long)]
+        untried = [self.contenders[number].name for number in sorted(self._too_long) if not self.choices[number]]
         more = f"; not tried, since that takes more work: {', '.join(untried)}" if untried else ""
         folds = f" in {self.rounds} folds" if self.rounds > 1 else ""
         best = 1.0 - self.loss(won)
@@ -305,7 +319,7 @@ class Race:
             f"Features: {self.contenders[won].name}, which have the best score on held-out rows, {best:.4f}"
             f"{'; also tried: ' + others if others else ''} "
             f"(1 less the mean loss of the same linear model, on {judged_rows:,} rows{folds}{more}).",
-            f"Choice: ended after {self.trials} trials, {self.ended}.",
+            f"Choice: ended after {len(self.tried)} trials, {self.ended}.",
         )
 
     def _told(self, number: int) -> str:

@@ -25,6 +25,8 @@ _PENALTIES = {"squared_error": 13, "squared_hinge": 5}
 _HESSIANS_JUDGING, _HESSIANS_FITTING = 6.0, 4.0
 # A fit that would otherwise end late is expected to take so much longer than those before it.
 _CAUTION = 1.3
+# The pace of trials is mixed with that of so many seconds as they were counted.
+_USUAL = 1.0
 
 
 @dataclass(frozen=True)
@@ -162,5 +164,7 @@ class Clock:
         if self.limit is None:
             return True
         now = time.monotonic()
-        pace = (now - (self._tried or self._begun)) / self._work if self._work else 1e-9
-        return now - self._begun + _CAUTION * max(pace, 1e-10) * work <= self.limit
+        # seconds of a nanosecond that was counted; short trials alone, which take longer than counted, tell little
+        taken = now - (self._begun if self._tried is None else self._tried)
+        pace = (taken + _USUAL) / (self._work + 1e9 * _USUAL)
+        return now - self._begun + _CAUTION * pace * work <= self.limit

@@ -54,9 +54,9 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         5 and at most some hundred seconds on one core for usual tables. The same rows give the same bits anywhere.
     time_limit : float or None
         Seconds, from 10 on: no further trial begins that would not end in time. It alone reads the clock, between
-        trials; `reasons_` then says which `max_trials` gives the same model without it.
-    max_trials : int or None
-        The choice of features ends after so many trials.
+        trials; `reasons_` then says which `trials` gives the same model without it.
+    trials : sequence of int or None
+        The numbers of the contenders to try, one a trial: what `reasons_` gives after a fit with `time_limit`.
     loss : {"hinge", "squared_hinge", "log_loss", "modified_huber", "squared_error"} or None
         None is "squared_hinge" for exact steps, "hinge" for stochastic ones; where the machine chooses features for
         more than two classes, "squared_error" (exact steps only): a regression on -1 and +1, whose one Hessian serves
@@ -146,7 +146,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         sigma: float | str = "auto",
         effort: str = "balanced",
         time_limit: float | None = None,
-        max_trials: int | None = None,
+        trials: Sequence[int] | None = None,
         loss: str | None = None,
         alpha: float | str | None = None,
         epochs: int | None = None,
@@ -171,7 +171,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self.sigma = sigma
         self.effort = effort
         self.time_limit = time_limit
-        self.max_trials = max_trials
+        self.trials = trials
         self.loss = loss
         self.alpha = alpha
         self.epochs = epochs
@@ -245,7 +245,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
     ----------
     features : "auto", feature learner, name of one, or None
         As of `KernelClassifier`.
-    n_features, scaling, sigma, effort, time_limit, max_trials
+    n_features, scaling, sigma, effort, time_limit, trials
         As of `KernelClassifier`.
     loss : {"squared_error", "epsilon_insensitive", "huber"} or None
         None is "squared_error", half the square.
@@ -305,7 +305,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         sigma: float | str = "auto",
         effort: str = "balanced",
         time_limit: float | None = None,
-        max_trials: int | None = None,
+        trials: Sequence[int] | None = None,
         loss: str | None = None,
         alpha: float | str | None = None,
         epsilon: float = 0.1,
@@ -329,7 +329,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         self.sigma = sigma
         self.effort = effort
         self.time_limit = time_limit
-        self.max_trials = max_trials
+        self.trials = trials
         self.loss = loss
         self.alpha = alpha
         self.epsilon = epsilon

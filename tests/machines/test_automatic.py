@@ -239,7 +239,7 @@ def test_the_squared_error_of_classes_is_ridge_regression_on_their_signs(n_class
         dkl.KernelClassifier("random", loss="squared_error", solver="sgd").fit(X, codes)
 
 
-def test_a_time_limit_ends_the_trials_and_max_trials_pins_the_same_bits(
+def test_a_time_limit_ends_the_trials_and_trials_pins_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     X, y = thresholds(400)
@@ -250,9 +250,9 @@ def test_a_time_limit_ends_the_trials_and_max_trials_pins_the_same_bits(
     monkeypatch.setattr(counting.time, "monotonic", lambda: next(ticks))
     short = dkl.KernelRegressor(**settings, time_limit=12, checkpoint=str(tmp_path / "run")).fit(X, y)
     monkeypatch.undo()
-    trials = int(short.reasons_[1].partition("max_trials=")[2].split()[0])
-    assert 1 <= trials < int(free.reasons_[1].split()[3])
-    pinned = dkl.KernelRegressor(**settings, max_trials=trials).fit(X, y)
+    trials = [int(number) for number in short.reasons_[1].partition("trials=[")[2].partition("]")[0].split(",")]
+    assert 1 <= len(trials) < int(free.reasons_[1].split()[3])
+    pinned = dkl.KernelRegressor(**settings, trials=trials).fit(X, y)
     np.testing.assert_array_equal(pinned.predict(X), short.predict(X))
     # where it ended is in the checkpoint: what resumes ends there, too
     again = dkl.KernelRegressor(**settings, time_limit=12, checkpoint=str(tmp_path / "run")).fit(X, y)

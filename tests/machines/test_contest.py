@@ -87,7 +87,7 @@ def test_a_race_stays_within_the_work_that_is_allowed_but_for_the_first_trial() 
     for allowed in (0.0, 3.0, 5.0, 9.0):
         race = race_of(5, folds=4, allowed=allowed)
         run(race, lambda number, fold: 0.5)
-        assert race.trials == 1 or race.spent + 1.0 <= allowed
+        assert race.tried == [0] or race.spent + 1.0 <= allowed
     assert race.ended == "as held-out rows gain no more"
 
 
@@ -136,3 +136,34 @@ def test_greater_effort_allows_more_work_and_more_rows_and_columns_do_too() -> N
     for contender in tried_on(np.zeros((300, 4))):
         assert wider.judging(contender.learner) >= shape.judging(contender.learner) > 0.0
         assert Shape(9_000, 10, 1, "squared_error").fitting(contender.learner) > shape.fitting(contender.learner)
+
+
+def test_what_a_race_has_tried_is_a_plan_of_the_same_race() -> None:
+    def larger(contender: Contender, is_best: bool) -> list[Contender]:
+        return [contender.changed(f"up to {size}", n_features=size) for size in (20, 30)]
+
+    def scores(number: int, fold: int) -> float:
+        return 0.5 + 0.01 * number
+
+    race = race_of(4, folds=3, vary=larger)
+    # the clock, say, has no time for two of them
+    while (trial := race.next()) is not None:
+        if trial[0] in (2, 5):
+            race.leave_out(trial[0])
+        else:
+            race.tell(trial[0], judged(scores(*trial)))
+    assert set(race.tried) >= {0, 1, 3}
+    assert not set(race.tried) & {2, 5}
+    again = race_of(4, folds=3, vary=larger, plan=race.tried)
+    run(again, scores)
+    assert (again.tried, again.winner, again.rounds) == (race.tried, race.winner, race.rounds)
+
+
+def test_a_contender_without_time_for_a_further_fold_keeps_its_place() -> None:
+    race = race_of(2, folds=3)
+    while (trial := race.next()) is not None:
+        if trial == (1, 1):
+            race.leave_out(1)
+        else:
+            race.tell(trial[0], judged((0.5, 0.52)[trial[0]]))
+    assert (race.winner, race.rounds) == (1, 1)
