@@ -26,6 +26,7 @@ from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockSource
+from dkl.uncertainty.posterior import CoefficientPosterior
 
 NEWTON_LOSSES = {"squared_hinge", "squared_error"}
 
@@ -46,7 +47,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
     ----------
     problem : LinearProblem
         With ``alpha="auto"`` the penalty is chosen on the rows of `validation`, then all rows that are not held out are
-        fitted again from where the best candidate stands.
+        fitted again from where the best candidate stands. With ``alpha="evidence"`` all rows find it in the first pass.
     source : BlockSource
     run : Run
 
@@ -81,10 +82,10 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         def fit(state: NewtonState) -> LinearFit:
             model, steps = _linear_model(problem, task, state, summary), int(state.counts.max())
             center, scale, message = summary.target_center, summary.target_scale, newton_message(state, task)
-            return LinearFit(model, center, scale, steps, (), message, task.alpha, choice)
+            return LinearFit(model, center, scale, steps, (), message, _penalty(task, state), choice)
 
         state = _run(task, source, run, model=run.looked_at(fit))
-    result = fit(state)
+    result = replace(fit(state), posterior=_posterior(task, state, summary))
     if not state.ended and not state.converged(task.tol, task.decrement).all():
         warnings.warn(result.message, UserWarning, stacklevel=6)
     return result
@@ -166,8 +167,16 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
     targets = newton_targets(problem, summary.target_center, summary.target_scale)
     # the only two losses with a Hessian that block sums give; the squared error of classes is that of -1 and +1
     loss: NewtonLoss = "squared_hinge" if problem.loss == "squared_hinge" else "squared_error"
-    alpha = 1.0 if problem.alpha == "auto" else problem.alpha
-    return NewtonProblem(problem.feature_map, targets, summary.total_weight, alpha, loss, dtype=problem.dtype)
+    is_open = isinstance(problem.alpha, str)
+    return NewtonProblem(
+        problem.feature_map,
+        targets,
+        summary.total_weight,
+        1.0 if is_open else problem.alpha,
+        loss,
+        dtype=problem.dtype,
+        evidence=problem.alpha == "evidence",
+    )
 
 
 def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.ndarray | None) -> NewtonTargets:
@@ -235,7 +244,7 @@ def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonStat
     classes, solution = problem.classes, state.solution(task)
     coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], summary, classes)
     # alpha is beside the mean loss; Ridge's strength, and 1/C of LinearSVC, are beside the sum over the rows
-    strength = task.alpha * summary.total_weight
+    strength = _penalty(task, state) * summary.total_weight
     model: Any = Ridge(alpha=strength) if classes is None else LinearSVC(C=1.0 / strength)
     if classes is not None and task.loss == "squared_error":
         model = SGDClassifier(loss="squared_error", alpha=task.alpha)
@@ -245,6 +254,21 @@ def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonStat
     if classes is not None:
         model.classes_ = classes
     return model
+
+
+def _posterior(task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> CoefficientPosterior | None:
+    """How far off the coefficients of the squared error may be, from its Hessian; None for the squared hinge."""
+    if task.loss != "squared_error" or state.hessian is None:
+        return None
+    # s^2 = (|y - f|^2 + lam |w|^2) / N of standardised targets: the noise with the largest marginal likelihood
+    variance = 2.0 * state.least_objective(task)
+    noise = np.sqrt(np.maximum(variance, 0.0)) * summary.target_scale
+    return CoefficientPosterior.of_gram(state.hessian[0], _penalty(task, state) * task.total_weight, noise)
+
+
+def _penalty(task: NewtonProblem, state: NewtonState) -> Any:
+    """The alpha of a fit: as given or chosen before it, or as its first pass has found it."""
+    return task.alpha if state.alphas is None else float(state.alphas[0])
 
 
 @dataclass(frozen=True)

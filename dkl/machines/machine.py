@@ -52,7 +52,8 @@ from dkl.methods.validation import (
 from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
-from dkl.registry import learner_entry, learner_keys
+from dkl.registry import learner_entry
+from dkl.uncertainty.conformal import ConformalMixin
 
 # A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
 _PILOT_FEATURES = 500
@@ -60,7 +61,7 @@ _PILOT_FEATURES = 500
 _DRAWN = {"plain_share": 1.0}
 
 
-class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstimator):
+class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportMixin, BaseEstimator):
     """What the classifier and the regressor share: features, then a linear model on them."""
 
     _parameter_constraints: ClassVar[Constraints]
@@ -77,6 +78,7 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
     early_stopping: bool
     validation_fraction: float
     patience: int
+    conformal_fraction: float | None
     by_group: str | None
     by_time: str | None
     categorical: Any
@@ -149,6 +151,7 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
         else:
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
+        dataset, held_out = self._hold_out(dataset)
         dataset = numbered_rows(self, dataset, self._judging_rows(), run)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}
@@ -174,6 +177,7 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
             problem = replace(problem, start=None)
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
+        self._score_held_out(held_out)
         return self
 
     @available_if(lambda self: self._settings.solver == "sgd")
@@ -239,18 +243,20 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
         """
         check_is_fitted(self)
         # Candidates stay, so that sums of blocks that have not changed serve again; the linear model has no such sums.
-        features = updatable(self.features_, getattr(self.features, "sums", None))
+        features, held_out = updatable(self.features_, getattr(self.features, "sums", None)), None
         if isinstance(dataset, Dataset):
             refuse_codes(dataset, "update", "fit all rows again")
             self._rows(dataset, None, None)
+            dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
+            dataset, held_out = self._hold_out(dataset)
         features.update(dataset)
-        dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
         record_rows(dataset)
         run = self._run("")
         weights = self._class_weights(dataset)
         problem = self._problem_on(self.features_, dataset, weights)
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
+        self._score_held_out(held_out)
         return self
 
     def __sklearn_tags__(self) -> Tags:
@@ -285,7 +291,8 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
             patience = self.patience if self.early_stopping else None
             n_rows, n_blocks = dataset.n_rows, dataset.source.n_blocks
             passes += epoch_passes(problem, n_rows=n_rows, n_blocks=n_blocks, epochs=self.epochs, patience=patience)
-        return [*passes, *(calibration_passes(problem) if unfitted._settings.calibrate else ())]
+        passes += calibration_passes(problem) if unfitted._settings.calibrate else ()
+        return [*passes, *self._planned_scores(problem)]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Bytes that the driver holds at most beside the passes: of the features, or of the linear model's steps."""
@@ -325,6 +332,7 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
         self.target_center_, self.target_scale_ = fit.target_center, fit.target_scale
         self.n_epochs_, self.validation_losses_, self.message_ = fit.epochs, fit.losses, fit.message
         self.alpha_ = fit.alpha
+        self._forget_scores()
         if fit.choice is not None:
             self.alphas_, self.validation_scores_ = fit.choice.alphas, fit.choice.scores
 
@@ -418,11 +426,10 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
         learner = self._new_features("features")
         given = {"plain_share": 0.0, **learner.get_params(deep=False)}
         draws = given["plain_share"] is None and given["solver"] == "corrective" and given["sparse_share"] < 1.0
-        return [{}, _DRAWN] if draws and not isinstance(learner.family, FiniteFamily) else [{}]
+        return [{}, _DRAWN] if draws and not isinstance(learner.family, FiniteFamily | list | tuple) else [{}]
 
     def _pilot(self, stage: str, changes: dict[str, Any]) -> FeatureLearner:
         """A learner with fewer features and no refinement, which is enough to judge a choice."""
-        # Fewer features and no refinement rank penalties as well, in a fraction of the time.
         pilot = self._learner(f"pilot-{stage}").set_params(**changes)
         most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
         pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
@@ -522,25 +529,6 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
                 "dkl.plan(dkl.suggest(dataset).estimator, dataset)"
             )
         return self._advised
-
-    def _check_features(self) -> None:
-        """Raise ValueError for `features` that are neither a learner, nor the name of one, nor None."""
-        if not isinstance(self.features, str | FeatureLearner | None):
-            raise ValueError(
-                f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
-                f"AlignedFeatures(), or one of {sorted(learner_keys())}. Got {self.features!r} instead; other "
-                "transformers go before the machine, in a pipeline"
-            )
-        if isinstance(self.features, FeatureLearner):
-            self._knobs.check(self.features)
-        elif isinstance(self.features, str) and not self._chooses:
-            self._knobs.check(learner_entry(self.features).learner_class())
-        if getattr(self.features, "monotone", None):
-            name = type(self.features).__name__
-            raise ValueError(
-                f"the coefficients of {type(self).__name__} are fitted without signs, and {name}(monotone=...) would "
-                f"not keep its word; fit {name} itself and take its machine_"
-            )
 
     def _check_targets(self, dataset: Dataset) -> None:
         """Raise ValueError where the targets do not suit the solver."""

@@ -10,6 +10,7 @@ from sklearn.base import clone
 from dkl.data.dataset import Dataset
 from dkl.linear.newton import NEWTON_LOSSES
 from dkl.methods.base import FeatureLearner
+from dkl.registry import learner_entry, learner_keys
 
 # Newton steps form the products of all features for each row, and of the squared hinge for each model: beyond so many
 # operations, or so many classes of the latter, stochastic steps take less time.
@@ -26,7 +27,7 @@ class OpenParameters:
     Parameters
     ----------
     loss : str or None
-    alpha : float, "auto" or None
+    alpha : float, "auto", "evidence" or None
     solver : {"sgd", "newton"} or None
     calibrate : bool or None
     chooses : bool
@@ -97,7 +98,7 @@ class Settings:
     Parameters
     ----------
     loss : str
-    alpha : float or "auto"
+    alpha : float, "auto" or "evidence"
     solver : {"sgd", "newton"}
     calibrate : bool
     """
@@ -135,15 +136,15 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
         may_be_exact = not given.stops_early and (given.loss is None or given.loss in NEWTON_LOSSES)
         # of classes, the squared error has exact steps alone
         only_exact = task == "classification" and given.loss == "squared_error"
-        exact = may_be_exact and (given.chooses or given.alpha == "auto" or only_exact)
+        exact = may_be_exact and (given.chooses or isinstance(given.alpha, str) or only_exact)
         hessians = n_models if (given.loss or exact_loss(given, task, n_models)) == "squared_hinge" else 1
         work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * hessians
-        few = only_exact or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
+        # The evidence has no meaning but for exact steps: who asks for it asks for them, however long they take.
+        few = only_exact or given.alpha == "evidence" or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
         solver = "newton" if exact and few else "sgd"
     loss = given.loss
     if loss is None:
-        own = exact_loss(given, task, n_models)
-        loss = own if solver == "newton" or task == "regression" else "hinge"
+        loss = exact_loss(given, task, n_models) if solver == "newton" or task == "regression" else "hinge"
     alpha = given.alpha
     if alpha is None:
         alpha = "auto" if given.chooses and solver == "newton" else _LIGHT
@@ -225,10 +226,30 @@ class SettledMixin:
                 f"solver='newton' needs a loss with a Hessian: loss={loss!r}, got loss={settings.loss!r}; "
                 "or use solver='sgd'"
             )
-        if settings.solver != "newton" and settings.alpha == "auto":
+        if settings.solver != "newton" and isinstance(settings.alpha, str):
+            exact = "squared_hinge" if self._task == "classification" else "squared_error"
             raise ValueError(
-                f"alpha='auto' is chosen by Newton steps: set solver='newton', got solver={settings.solver!r}; or give "
-                "alpha a number"
+                f"alpha={settings.alpha!r} is chosen by Newton steps: set solver='newton' and loss={exact!r}, got "
+                f"solver={settings.solver!r} and loss={settings.loss!r}; or give alpha a number"
             )
         if settings.solver == "newton" and self.early_stopping:
             raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
+
+    def _check_features(self) -> None:
+        """Raise ValueError for `features` that are neither a learner, nor the name of one, nor None."""
+        if not isinstance(self.features, str | FeatureLearner | None):
+            raise ValueError(
+                f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
+                f"AlignedFeatures(), or one of {sorted(learner_keys())}. Got {self.features!r} instead; other "
+                "transformers go before the machine, in a pipeline"
+            )
+        if isinstance(self.features, FeatureLearner):
+            self._knobs.check(self.features)
+        elif isinstance(self.features, str) and not self._chooses:
+            self._knobs.check(learner_entry(self.features).learner_class())
+        if getattr(self.features, "monotone", None):
+            name = type(self.features).__name__
+            raise ValueError(
+                f"the coefficients of {type(self).__name__} are fitted without signs, and {name}(monotone=...) would "
+                f"not keep its word; fit {name} itself and take its machine_"
+            )
