@@ -18,7 +18,17 @@ from dkl.linear.fitting import LinearProblem, Run, calibrate
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, judging_folds
-from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE, Contender, Race, contenders, usual_advice, variants
+from dkl.machines.contest import (
+    FEWEST_ROWS,
+    JUDGING_SHARE,
+    MOST_JOINED,
+    Contender,
+    Race,
+    contenders,
+    joined,
+    usual_advice,
+    variants,
+)
 from dkl.machines.effort import EFFORTS, Clock, Effort, Shape
 from dkl.machines.settings import SettledMixin
 from dkl.machines.suggest import RowsAlikeError, advise
@@ -172,6 +182,7 @@ class ChoosingMixin(SettledMixin):
             judging=lambda contender: judged.judging(contender.learner),
             fitting=lambda contender: whole.fitting(contender.learner),
             vary=lambda contender, is_best: variants(contender, effort, self._knobs, sample.n_rows, is_best=is_best),
+            join=joined,
             plan=self.trials,
         )
 
@@ -246,7 +257,11 @@ class ChoosingMixin(SettledMixin):
                 if fits and contender.key not in known:
                     known[contender.key] = contender
                     waiting.append(contender)
-        return list(known.values())
+        # the costliest that may be joined stand for all
+        fitting = sorted(known.values(), key=lambda contender: race.fitting(contender))
+        pairs = (joined(first, second) for second in reversed(fitting) for first in reversed(fitting))
+        several = [pair for pair in pairs if race.judging(pair) + race.fitting(pair) <= race.allowed]
+        return [*known.values(), *several[:MOST_JOINED]]
 
     def _costliest(self, dataset: Dataset) -> FeatureLearner:
         """Of all that may win, the features whose fit takes the most work."""

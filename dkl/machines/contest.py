@@ -16,6 +16,7 @@ from dkl.machines.effort import Effort
 from dkl.machines.settings import Knobs
 from dkl.machines.suggest import Advice
 from dkl.methods.base import FeatureLearner
+from dkl.methods.combined.learner import CombinedFeatures
 from dkl.registry import learner_entry
 
 # The share of the sample that judges and that features do not see; of few rows five such shares judge in turn.
@@ -26,11 +27,13 @@ FEWEST_ROWS = 60
 _MOST_COLUMNS_OF_A_KERNEL, _MOST_COLUMNS_OF_STEPS = 500, 2_000
 _LANDMARK_BANDWIDTH = 0.5
 # Of kinds whose losses differ by less than this share the plainer one is taken, and no larger one is tried for less.
-_LEVEL = 0.005
+_LEVEL = 0.01
 # A larger one of a kind has so many times as many features.
 _GROWTH = 2.5
 # Kinds whose loss is larger than the best one's by no more than this share are tried with more features, too.
 _NEAR = 0.1
+# Kinds are joined with the best where their loss is larger by no more than this share, so often at most.
+_USEFUL, MOST_JOINED = 0.5, 4
 # Further folds may take so much of the work: the rest is for variants of the best.
 _SHARE_OF_FOLDS = 0.5
 # After one fold, two, and more: kinds whose loss is larger than the best one's by more than this share are given up.
@@ -130,6 +133,15 @@ def variants(
     return [contender.changed(what, **parameters) for what, parameters in found]
 
 
+def joined(first: Contender, second: Contender) -> Contender:
+    """The features of two contenders side by side."""
+    parts: list[Contender] = []
+    for contender in (first, second):
+        together = contender.learner.get_params(deep=False).get("features")
+        parts += [Contender("", learner) for learner in together] if together else [contender]
+    return Contender(f"{first.name} with {second.name}", CombinedFeatures([clone(part.learner) for part in parts]))
+
+
 def usual_advice() -> Advice:
     """What plans go by before any row is read: the largest searched waves that are suggested, scaled."""
     waves = learner_entry("margin").learner_class(Gaussian(), n_features=1_000, scaling="standard")
@@ -154,6 +166,8 @@ class Race:
         The work of one trial of a contender, and of its fit to all rows.
     vary : callable
         Variants of a contender, and whether it is the best one.
+    join : callable or None
+        A contender of two.
     plan : sequence of int or None
         The numbers of the contenders to try, one a trial, as `tried` was in another race.
     """
@@ -164,6 +178,7 @@ class Race:
     judging: Callable[[Contender], float]
     fitting: Callable[[Contender], float]
     vary: Callable[[Contender, bool], list[Contender]]
+    join: Callable[[Contender, Contender], Contender] | None = None
     plan: Sequence[int] | None = None
     choices: list[list[PenaltyChoice]] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
@@ -178,6 +193,7 @@ class Race:
         self._kinds = len(self.contenders)
         self._too_long: set[int] = set()
         self._parents: dict[int, int] = {}
+        self._joined: dict[int, set[int]] = {}
 
     def next(self) -> tuple[int, int] | None:
         """The contender and the fold of the next trial; None at the end."""
@@ -261,13 +277,22 @@ class Race:
         best = self.winner
         known = {contender.key for contender in self.contenders}
         near = [number for number in range(len(self.contenders)) if self._is_near(number, best)]
-        for number in (best, *near):
-            for contender in self.vary(self.contenders[number], number == best):
-                if contender.key not in known:
-                    known.add(contender.key)
-                    self._parents[len(self.contenders)] = number
-                    self.contenders.append(contender)
-                    self.choices.append([])
+        found = [
+            (contender, number, self._kinds_in(number))
+            for number in (best, *near)
+            for contender in self.vary(self.contenders[number], number == best)
+        ]
+        # what errs on other rows than the best does is of another kind
+        other, n_joined = self._best_of_other_kinds(best), sum(len(kinds) > 1 for kinds in self._joined.values())
+        if self.join is not None and other is not None and n_joined < MOST_JOINED:
+            both = self.join(self.contenders[best], self.contenders[other])
+            found.insert(0, (both, best, self._kinds_in(best) | self._kinds_in(other)))
+        for contender, parent, kinds in found:
+            if contender.key not in known:
+                known.add(contender.key)
+                self._parents[len(self.contenders)], self._joined[len(self.contenders)] = parent, kinds
+                self.contenders.append(contender)
+                self.choices.append([])
         for number in range(self._kinds, len(self.contenders)):
             done = self.choices[number]
             if number in self.failed or number in self._too_long or len(done) >= self.rounds:
@@ -280,6 +305,25 @@ class Race:
             self._too_long.add(number)
         self.ended = "as the effort allows no more" if self._too_long else "as held-out rows gain no more"
         return None
+
+    def _kinds_in(self, number: int) -> set[int]:
+        """The kinds that a contender is of."""
+        return self._joined.get(number, {number})
+
+    def _best_of_other_kinds(self, best: int) -> int | None:
+        """The contender with the least loss of kinds that are not in the best; None where nothing is near enough."""
+        others = [
+            number
+            for number in range(len(self.contenders))
+            if number not in self.failed and self.choices[number] and not self._kinds_in(number) & self._kinds_in(best)
+        ]
+        able = [number for number in others if self._ratio(number, best) <= 1.0 + _USEFUL]
+        return min(able, key=lambda number: self._ratio(number, best), default=None)
+
+    def _ratio(self, number: int, best: int) -> float:
+        """A contender's loss over that of the best, on the folds that both have done."""
+        both = min(len(self.choices[number]), len(self.choices[best]))
+        return _loss_of(self.choices[number][:both]) / max(_loss_of(self.choices[best][:both]), np.finfo(float).tiny)
 
     def _is_near(self, number: int, best: int) -> bool:
         """Whether a contender's loss is not much larger than the best one's and, of a variant, below that of its kind.

@@ -87,6 +87,8 @@ class Shape:
     def features_of(self, learner: FeatureLearner) -> int:
         """D, at most."""
         given = learner.get_params(deep=False)
+        if together := given.get("features"):
+            return sum(self.features_of(part) for part in together)
         size = given.get("n_features")
         if size is None or isinstance(given.get("family"), FiniteFamily):
             return self.n_columns if size is None else min(int(size), self.n_columns)
@@ -94,6 +96,8 @@ class Shape:
 
     def mapping(self, learner: FeatureLearner) -> float:
         """Work of one map of all rows."""
+        if together := learner.get_params(deep=False).get("features"):
+            return sum(self.mapping(part) for part in together)
         n, d, D = self.n_rows, self.n_columns, self.features_of(learner)
         if "landmarks" in learner.get_params(deep=False):
             return n * D * (_KERNEL + 4.0 * (d + D) * _PRODUCTS)
@@ -103,6 +107,8 @@ class Shape:
         """Work of finding the features."""
         n, d, K, D = self.n_rows, self.n_columns, self.n_models, self.features_of(learner)
         given = learner.get_params(deep=False)
+        if together := given.get("features"):
+            return sum(self.learning(part) for part in together)
         if D > MOST_FEATURES:
             return 0.0
         if "features_per_round" not in given:

@@ -41,8 +41,8 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     ----------
     features : "auto", feature learner, name of one, or None
         "auto" tries kinds of features on a sample of the rows - the columns themselves, random and searched waves,
-        steps of columns, a kernel at landmarks - and takes the one that does best on held-out rows; `reasons_` says
-        what was tried. A learner is cloned; a name ("margin", "steps", "nystrom", "aligned", ...) is the learner with
+        steps of columns, a kernel at landmarks - then larger ones and two together, and takes what does best on
+        held-out rows; `reasons_` says what was tried. A learner is cloned; a name ("margin", "steps", "nystrom", "aligned", ...) is the learner with
         its defaults. None asks for searched waves of the kernel that suits the rows, as `dkl.suggest` does. A learner
         with ``warm_start=True`` goes on from the features of the machine's last fit, on the same held-out rows.
     n_features : int or "auto"

@@ -45,7 +45,6 @@ def test_the_kind_of_features_is_the_one_that_made_the_rows(rows: Any, kind: str
     model = dkl.KernelRegressor(random_state=0).fit(X, y)
     assert model.reasons_[0].startswith(f"Features: {kind}")
     assert "which have the best score on held-out rows" in model.reasons_[0]
-    assert model.reasons_[0].count("themselves") == 1
     assert model.score(X, y) > 0.9
 
 

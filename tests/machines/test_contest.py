@@ -11,7 +11,7 @@ from scipy import sparse
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.linear.penalty_choice import PenaltyChoice
-from dkl.machines.contest import Contender, Race, contenders, usual_advice, variants
+from dkl.machines.contest import Contender, Race, contenders, joined, usual_advice, variants
 from dkl.machines.effort import EFFORTS, Shape
 from dkl.machines.settings import Knobs
 
@@ -167,3 +167,22 @@ def test_a_contender_without_time_for_a_further_fold_keeps_its_place() -> None:
         else:
             race.tell(trial[0], judged((0.5, 0.52)[trial[0]]))
     assert (race.winner, race.rounds) == (1, 1)
+
+
+def test_the_best_is_joined_with_the_best_of_another_kind_and_that_with_a_third() -> None:
+    race = race_of(4, join=joined)
+    # the fourth is too far behind to help
+    scores = {0: 0.8, 1: 0.78, 2: 0.75, 3: 0.1, 4: 0.82, 5: 0.825}
+    run(race, lambda number, fold: scores[number])
+    assert [contender.name for contender in race.contenders[4:]] == ["0 with 1", "0 with 1 with 2"]
+    three = race.contenders[race.winner].learner
+    assert [learner.n_features for learner in three.features] == [1, 2, 3]
+
+
+def test_the_work_of_joined_features_is_that_of_each_and_of_one_model_on_all() -> None:
+    shape = Shape(1_000, 4, 1, "squared_error")
+    first, second = tried_on(np.zeros((300, 4)))[1:3]
+    both = joined(first, second).learner
+    assert shape.features_of(both) == shape.features_of(first.learner) + shape.features_of(second.learner)
+    assert shape.fitting(both) > shape.fitting(first.learner) + shape.fitting(second.learner) - 1e8
+    assert shape.learning(both) == shape.learning(first.learner) + shape.learning(second.learner)
