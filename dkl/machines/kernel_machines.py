@@ -42,9 +42,10 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     features : "auto", feature learner, name of one, or None
         "auto" tries kinds of features on a sample of the rows - the columns themselves, random and searched waves,
         steps of columns, a kernel at landmarks - then larger ones and two together, and takes what does best on
-        held-out rows; `reasons_` says what was tried. A learner is cloned; a name ("margin", "steps", "nystrom", "aligned", ...) is the learner with
-        its defaults. None asks for searched waves of the kernel that suits the rows, as `dkl.suggest` does. A learner
-        with ``warm_start=True`` goes on from the features of the machine's last fit, on the same held-out rows.
+        held-out rows; `reasons_` says what was tried. A learner is cloned; a name ("margin", "steps", "nystrom",
+        "aligned", ...) is the learner with its defaults. None asks for searched waves of the kernel that suits the
+        rows, as `dkl.suggest` does. A learner with ``warm_start=True`` goes on from the features of the machine's last
+        fit, on the same held-out rows.
     n_features : int or "auto"
         Columns of the features at most; "auto" grows them while held-out rows gain, or leaves them to given features.
     scaling : {"auto", "standard", "quantile", "minmax", "unit"} or None
