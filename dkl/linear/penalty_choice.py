@@ -214,9 +214,8 @@ def penalty_candidates(
     # a map of zeros has no length; any penalty will do
     length = square_length if square_length > 0.0 else 1.0
     # in wide rows each penalty costs as many products, and a decade more or less tells little
-    strengths = np.array(PENALTIES.get(base.loss, _OTHER_PENALTIES))[
-        :: _WIDE_PENALTIES if is_wide(base) and base.loss == "squared_error" else 1
-    ]
+    every = _WIDE_PENALTIES if is_wide(base) and base.loss == "squared_error" else 1
+    strengths = np.array(PENALTIES.get(base.loss, _OTHER_PENALTIES))[::every]
     alphas = length / (strengths * base.total_weight)
     copies = len(alphas) * folds.count
     # one output's Hessians are cheap, and tell penalties apart a little better

@@ -45,10 +45,11 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     ----------
     features : "auto", feature learner, name of one, or None
         "auto" tries kinds of features on a sample of the rows - the columns themselves, random and searched waves,
-        steps of columns, a kernel at landmarks - and takes the one that does best on held-out rows; `reasons_` says
-        what was tried. A learner is cloned; a name ("margin", "steps", "nystrom", "aligned", ...) is the learner with
-        its defaults. None asks for searched waves of the kernel that suits the rows, as `dkl.suggest` does. A learner
-        with ``warm_start=True`` goes on from the features of the machine's last fit, on the same held-out rows.
+        steps of columns, a kernel at landmarks - then larger ones and two together, and takes what does best on
+        held-out rows; `reasons_` says what was tried. A learner is cloned; a name ("margin", "steps", "nystrom",
+        "aligned", ...) is the learner with its defaults. None asks for searched waves of the kernel that suits the
+        rows, as `dkl.suggest` does. A learner with ``warm_start=True`` goes on from the features of the machine's last
+        fit, on the same held-out rows.
     n_features : int or "auto"
         Columns of the features at most; "auto" grows them while held-out rows gain, or leaves them to given features.
     scaling : {"auto", "standard", "quantile", "minmax", "unit"} or None
@@ -60,9 +61,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         5 and at most some hundred seconds on one core for usual tables. The same rows give the same bits anywhere.
     time_limit : float or None
         Seconds, from 10 on: no further trial begins that would not end in time. It alone reads the clock, between
-        trials; `reasons_` then says which `max_trials` gives the same model without it.
-    max_trials : int or None
-        The choice of features ends after so many trials.
+        trials; `reasons_` then says which `trials` gives the same model without it.
+    trials : sequence of int or None
+        The numbers of the contenders to try, one a trial: what `reasons_` gives after a fit with `time_limit`.
     loss : {"hinge", "squared_hinge", "log_loss", "modified_huber", "squared_error"} or None
         None is "squared_hinge" for exact steps, "hinge" for stochastic ones; where the machine chooses features for
         more than two classes, "squared_error" (exact steps only): a regression on -1 and +1, whose one Hessian serves
@@ -158,7 +159,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         sigma: float | str = "auto",
         effort: str = "balanced",
         time_limit: float | None = None,
-        max_trials: int | None = None,
+        trials: Sequence[int] | None = None,
         loss: str | None = None,
         alpha: float | str | None = None,
         epochs: int | None = None,
@@ -184,7 +185,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         self.sigma = sigma
         self.effort = effort
         self.time_limit = time_limit
-        self.max_trials = max_trials
+        self.trials = trials
         self.loss = loss
         self.alpha = alpha
         self.epochs = epochs
@@ -254,7 +255,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     ----------
     features : "auto", feature learner, name of one, or None
         As of `KernelClassifier`.
-    n_features, scaling, sigma, effort, time_limit, max_trials
+    n_features, scaling, sigma, effort, time_limit, trials
         As of `KernelClassifier`.
     loss : {"squared_error", "epsilon_insensitive", "huber", "pinball", "poisson", "gamma"} or None
         None is "squared_error", half the square. "huber" is it up to an error of `epsilon` and goes on straight;
@@ -336,7 +337,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         sigma: float | str = "auto",
         effort: str = "balanced",
         time_limit: float | None = None,
-        max_trials: int | None = None,
+        trials: Sequence[int] | None = None,
         loss: str | None = None,
         alpha: float | str | None = None,
         epsilon: float = 0.1,
@@ -362,7 +363,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         self.sigma = sigma
         self.effort = effort
         self.time_limit = time_limit
-        self.max_trials = max_trials
+        self.trials = trials
         self.loss = loss
         self.alpha = alpha
         self.epsilon = epsilon

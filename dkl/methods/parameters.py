@@ -204,7 +204,7 @@ MACHINE: Constraints = {
     "sigma": [_POSITIVE, StrOptions({"auto", "median"})],
     "effort": [StrOptions({"fast", "balanced", "best"})],
     "time_limit": [Interval(Real, 10, _LARGEST, closed="both"), None],
-    "max_trials": [_count(1), None],
+    "trials": [list, tuple, None],
     "alpha": [_POSITIVE, StrOptions({"auto"}), None],
     "epochs": [_count(1), None],
     "solver": [StrOptions({"sgd", "newton"}), None],
