@@ -81,7 +81,8 @@ def without_hints() -> Iterator[None]:
 def users_level() -> int:
     """The stack level of the caller's own code, for a warning of the function that calls this one."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "dkl":
+    # scikit-learn's callbacks stand between the fit that a user calls and what it does.
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("dkl", "sklearn"):
         level, frame = level + 1, frame.f_back
     return level
 

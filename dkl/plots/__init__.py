@@ -1,5 +1,6 @@
 """Pictures: data in attributes, drawn by `.plot(ax=None)`; matplotlib is imported when one is drawn."""
 
+from dkl.plots.answers import AnswersDisplay
 from dkl.plots.effect_curves import EffectsDisplay
 from dkl.plots.explanations import ContributionsDisplay, DependenceDisplay, ImportanceDisplay
 from dkl.plots.history import HistoryDisplay
@@ -11,6 +12,7 @@ from dkl.plots.sphere import SphereDisplay
 from dkl.plots.trials import TrialsDisplay
 
 __all__ = [
+    "AnswersDisplay",
     "ComparisonDisplay",
     "ContributionsDisplay",
     "DecisionDisplay",
