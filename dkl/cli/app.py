@@ -18,6 +18,7 @@ from dkl.cli import (
     report_command,
     suggest_command,
     tune_command,
+    warmup_command,
 )
 from dkl.version import __version__
 
@@ -69,6 +70,7 @@ tune_command.register(app)
 demo_command.register(app)
 compare_command.register(app)
 bench_command.register(app)
+warmup_command.register(app)
 
 
 def main() -> None:

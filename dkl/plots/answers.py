@@ -108,7 +108,9 @@ class AnswersDisplay(Display):
                 colour = "white" if shares[i, j] > 0.5 else "0.2"
                 ax.text(j, i, f"{confusion[i, j]:,.0f}", ha="center", va="center", color=colour, fontsize="small")
         if len(labels) <= _MOST_NAMED:
-            ax.set_xticks(range(len(labels)), labels, rotation=45 if max(map(len, labels)) > 3 else 0)
+            ax.set_xticks(
+                range(len(labels)), labels, rotation=45 if len(labels) > 4 and max(map(len, labels)) > 3 else 0
+            )
             ax.set_yticks(range(len(labels)), labels)
         ax.set(xlabel="predicted", ylabel="true")
         ax.set_title("rows by true and predicted label", fontsize="medium")
@@ -116,12 +118,12 @@ class AnswersDisplay(Display):
     def _draw_calibration(self, ax: Axes, answers: ClassAnswers) -> None:
         """How often what was predicted with a probability came true; on the diagonal as often as was said."""
         predicted, observed, weight = np.array(answers.calibration()).T
-        # Two standard errors of a share of so many rows.
-        spread = 2.0 * np.sqrt(observed * (1.0 - observed) / weight)
+        # If the probabilities are right, the share of so many rows is within two standard errors of the diagonal.
+        spread = 2.0 * np.sqrt(predicted * (1.0 - predicted) / weight)
         ax.plot([0, 1], [0, 1], "--", color="0.6", linewidth=1.0, label="as often as it says")
-        ax.errorbar(predicted, observed, spread, fmt="o-", color=CLASS_COLOURS[0], markersize=5, label="the model")
+        ax.errorbar(predicted, observed, spread, fmt="o", color=CLASS_COLOURS[0], markersize=5, label="the model")
         what = str(answers.labels[1]) if len(answers.labels) == 2 else "the predicted label"
-        ax.set(xlabel=f"predicted probability of {what}", ylabel="share of the rows", xlim=(0, 1), ylim=(0, 1))
+        ax.set(xlabel=f"predicted probability of {what}", ylabel="share of the rows", xlim=(0, 1), ylim=(-0.02, 1.02))
         ax.set_title("calibration (bars: two standard errors)", fontsize="medium")
         ax.legend(frameon=False, fontsize="small", loc="upper left")
         quiet(ax)
