@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import runpy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
