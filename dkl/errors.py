@@ -41,7 +41,15 @@ class DklHint(UserWarning):
 
     Each hint is given once a process, by the fit that the user calls and none inside it, and not where "auto" decides.
     ``warnings.filterwarnings("ignore", category=dkl.DklHint)`` turns them off.
+
+    Parameters
+    ----------
+    message : str
+        What may suit the rows better, and how it is asked for.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
 
 
 # What was hinted at in this process. It has no lock: a hint that two threads give at once harms nobody.
