@@ -471,7 +471,7 @@ def test_a_failure_is_one_message_and_exit_code_1(
         (["fit", "{labels.zarr}", "m.zarr", "--learner", "random", "--rho", "1"], "--rho has no meaning"),
         (["fit", "{labels.zarr}", "m.zarr", "--set", "colour=red"], "no parameter 'colour'"),
         (["fit", "{labels.zarr}", "m.zarr", "--sigma", "wide"], "median"),
-        (["fit", "{labels.zarr}", "m.zarr", "--alpha", "strong"], "number or 'auto'"),
+        (["fit", "{labels.zarr}", "m.zarr", "--alpha", "strong"], "number, 'auto' or 'evidence'"),
         (["fit", "{labels.zarr}", "m.zarr", "--learner", "margin", "--candidates", "9"], "--candidates has no meaning"),
         (["info", "rows.zarr", "--frobnicate"], "No such option"),
         (["score", "{labels.model}", "{labels.zarr}", "--workers", "1", "--scheduler", "x"], "give one"),

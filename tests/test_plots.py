@@ -290,6 +290,7 @@ def displays(rows: tuple[np.ndarray, np.ndarray], machine: dkl.KernelClassifier)
         "dependence": dkl.plots.DependenceDisplay.from_estimator(machine, rows[0], [0, (0, 1)], resolution=9),
         "contributions": dkl.plots.ContributionsDisplay.from_estimator(machine, rows[0][:3], rows[0], row=2),
         "bars": ComparisonDisplay([1], {"one": {"a": [0.1], "b": [-0.2]}}, seconds={"one": {"a": [1.0], "b": [2.0]}}),
+        "drift": dkl.plots.DriftDisplay(["a", "b"], np.array([0.2, 0.1]), np.array([True, False]), "a picture"),
         "comparison": ComparisonDisplay([1, 2], {"one": {"a": [0.1, 0.2]}, "two": {"a": [0.1, 0.2]}}),
     }
 

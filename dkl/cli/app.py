@@ -12,14 +12,17 @@ from dkl.cli import (
     compare_command,
     data_commands,
     demo_command,
+    drift_command,
     explain_command,
     export_command,
     model_commands,
     report_command,
     suggest_command,
+    sums_commands,
     tune_command,
     warmup_command,
 )
+from dkl.process import leave_quickly
 from dkl.version import __version__
 
 # Columns of the narrowest terminal that is taken for one.
@@ -64,9 +67,11 @@ data_commands.register(app)
 model_commands.register(app)
 suggest_command.register(app)
 explain_command.register(app)
+drift_command.register(app)
 report_command.register(app)
 export_command.register(app)
 tune_command.register(app)
+sums_commands.register(app)
 demo_command.register(app)
 compare_command.register(app)
 bench_command.register(app)
@@ -75,6 +80,7 @@ warmup_command.register(app)
 
 def main() -> None:
     """Run the command line."""
+    leave_quickly()
     columns = os.environ.get("COLUMNS", str(_NARROWEST))
     if not columns.isdigit() or int(columns) < _NARROWEST:
         # No terminal is so narrow: some programs that start others leave 0 there, and every line would break after a

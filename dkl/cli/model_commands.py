@@ -238,6 +238,16 @@ def predict(
     *,
     split: Annotated[str | None, typer.Option(help="Rows of the store to predict (default: all).")] = None,
     proba: Annotated[bool, typer.Option("--proba", help="Write the probability of each class too.")] = False,
+    std: Annotated[
+        bool, typer.Option("--std", help="Write the deviation of each number too, its noise included.")
+    ] = False,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            metavar="COVERAGE",
+            help="Write the ends of intervals, or which classes are in the set, that cover such a share of rows: 0.9.",
+        ),
+    ] = None,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Refuse tables with new columns, categories or gaps, in place of a warning."),
@@ -254,17 +264,15 @@ def predict(
     Each prediction carries the row_id of its row, its number in the files (ingest shuffles), and the columns that --id
     names.
     """
-    from dkl.cli.predictions import check_predictions, open_writer, predict_files, predict_store
+    from dkl.cli.predictions import Answers, check_predictions, open_writer, predict_files, predict_store
     from dkl.data.differences import Differences
     from dkl.data.store.reader import is_store
     from dkl.model_io import load_model
 
     check_predictions(output, overwrite=overwrite, inputs=[model, data])
     started = time.perf_counter()
-    estimator = load_model(model)
-    # Asked before the first row: the hinge loss has no probabilities, and calibration needs a fit.
-    if proba and not hasattr(estimator, "predict_proba"):
-        raise ValueError(f"the model {model!r} has no probabilities; fit it with --loss log_loss, or --calibrate")
+    answers = Answers(load_model(model), proba, std, interval)
+    answers.check(model)
     carried = tuple(dict.fromkeys(ids or ()))
     if set(carried) & {"row_id", "prediction"}:
         raise typer.BadParameter("--id names a column that predictions have of their own: row_id or prediction")
@@ -273,10 +281,10 @@ def predict(
         raise typer.BadParameter(f"a store keeps row_id alone of what it was read from: --id {carried[0]} needs files")
     with computing_on(compute):
         if stored:
-            parts = predict_store(estimator, chosen_split(data, split, ""), proba=proba, compute=compute)
+            parts = predict_store(answers, chosen_split(data, split, ""), compute)
         else:
             told = Differences(strict, "--strict")
-            parts = predict_files(estimator, data, proba=proba, zero_based=zero_based, told=told, ids=carried)
+            parts = predict_files(answers, data, zero_based=zero_based, told=told, ids=carried)
         # Parts are written as they come, so that memory does not grow with the number of rows.
         with open_writer(output, overwrite=overwrite, inputs=[model, data]) as writer:
             for part in parts:

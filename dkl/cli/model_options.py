@@ -118,7 +118,10 @@ class MachineOptions:
     ] = None
     alpha: Annotated[
         str | None,
-        typer.Option(help="Strength of the ridge, or auto with --solver newton.", rich_help_panel=MACHINE),
+        typer.Option(
+            help="Strength of the ridge; auto (held-out rows) or evidence (numbers) with --solver newton.",
+            rich_help_panel=MACHINE,
+        ),
     ] = None
     epochs: Annotated[
         int | None, typer.Option(min=1, help="How often all rows are read for the fit.", rich_help_panel=MACHINE)
@@ -137,6 +140,13 @@ class MachineOptions:
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Probabilities for any loss, in one more pass.", rich_help_panel=MACHINE)
     ] = False
+    conformal_fraction: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the rows that the fit does not see, so that dkl predict --interval keeps its promise.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None
     class_weight: Annotated[
         Literal["balanced"] | None, typer.Option(help="Give each class the same weight.", rich_help_panel=MACHINE)
     ] = None
@@ -275,6 +285,7 @@ def estimator_from(
         "solver": options.solver,
         "early_stopping": options.early_stopping or None,
         "calibrate": options.calibrate or None,
+        "conformal_fraction": options.conformal_fraction,
         "class_weight": options.class_weight,
         "effort": options.effort,
         "time_limit": options.time_limit,
@@ -317,13 +328,13 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _penalty(text: str | None) -> float | str | None:
-    """The value of --alpha, "auto" or a number, or an error that names the option."""
-    if text is None or text == "auto":
+    """The value of --alpha, "auto", "evidence" or a number, or an error that names the option."""
+    if text in (None, "auto", "evidence"):
         return text
     try:
         return float(text)
     except ValueError:
-        raise typer.BadParameter(f"--alpha is {text!r}; it must be a positive number or 'auto'") from None
+        raise typer.BadParameter(f"--alpha is {text!r}; it must be a positive number, 'auto' or 'evidence'") from None
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:

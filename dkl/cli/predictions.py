@@ -2,7 +2,8 @@
 
 Predictions replace predictions only. Parquet and zarr carry the mark ``dkl_predictions`` in their metadata. CSV has no
 metadata, so a CSV file counts as predictions by its first line alone: exactly the header that is written here, with
-its quotes: ``row_id``, columns that were asked for, ``prediction`` and ``probability_...``.
+its quotes: ``row_id``, columns that were asked for, ``prediction``, ``probability_...``, ``std``, ``lower``, ``upper``
+and ``set_...``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from dkl.data.dataset import Dataset
+    from dkl.uncertainty.order_statistics import HeldOutScores
 
     Rows: TypeAlias = np.ndarray | sparse.csr_array | pd.DataFrame
 
@@ -45,19 +47,31 @@ MARK = "dkl_predictions"
 _SUFFIXES = (".parquet", ".csv", ".zarr")
 # Classes are a column each; a header longer than a MiB is none of ours, and is not read to its end.
 _LONGEST_HEADER = 1 << 20
-_CSV_HEADER = re.compile(rb'"row_id"(,"([^"]|"")*")*,"prediction"(,"probability_([^"]|"")*")*\r?\n')
+_CSV_HEADER = re.compile(
+    rb'"row_id"(,"([^"]|"")*")*,"prediction"(,"probability_([^"]|"")*")*(,"std")?'
+    rb'(,"lower","upper"|(,"set_([^"]|"")*")*)\r?\n'
+)
 
 # Columns of answers are arrays, those that are only carried along stay Arrow's, which has gaps in whole numbers.
 Part = Mapping[str, Any]
 
 
 class PredictingModel(FittedModel, Protocol):
-    """A fitted machine; `classes_` and `predict_proba` are those of a classifier."""
+    """A fitted machine; `classes_`, `predict_proba` and `predict_set` are those of a classifier."""
 
     classes_: np.ndarray
+    conformal_: HeldOutScores
 
     def predict_proba(self, X: Any) -> Any:
         """The probability of each class, (n, K)."""
+        ...
+
+    def predict_interval(self, X: Any, coverage: float) -> Any:
+        """Lower and upper ends, (n, 2) or (n, t, 2)."""
+        ...
+
+    def predict_set(self, X: Any, coverage: float) -> Any:
+        """Which classes are likely, (n, K)."""
         ...
 
 
@@ -71,10 +85,10 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
-def predict_store(estimator: PredictingModel, dataset: Dataset, *, proba: bool, compute: Compute) -> Iterator[Part]:
+def predict_store(answers: Answers, dataset: Dataset, compute: Compute) -> Iterator[Part]:
     """The predictions of a dataset's rows, block by block, mapped in parallel a bounded number of blocks ahead."""
-    dataset = checked_dataset(estimator, dataset)
-    operands = {"answers": Answers(estimator, proba).without_names()}
+    dataset = checked_dataset(answers.estimator, dataset)
+    operands = {"answers": answers.without_names()}
     blocks = map_blocks(dataset.source, _predict_block, operands, name="predict", memory_limit=compute.memory_limit)
     for _, part in blocks:
         yield part
@@ -86,13 +100,7 @@ def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
 
 
 def predict_files(
-    estimator: PredictingModel,
-    path: str,
-    *,
-    proba: bool,
-    zero_based: bool | None,
-    told: Differences,
-    ids: Sequence[str] = (),
+    answers: Answers, path: str, *, zero_based: bool | None, told: Differences, ids: Sequence[str] = ()
 ) -> Iterator[Part]:
     """The predictions of raw rows in CSV, Parquet or libsvm files, a few thousand rows at a time.
 
@@ -101,7 +109,6 @@ def predict_files(
     """
     from dkl.data.ingest.paths import file_format, find_files
 
-    answers = Answers(estimator, proba)
     is_libsvm = file_format(find_files(path, None), None) == "libsvm"
     if is_libsvm and ids:
         raise ValueError(f"{path!r} is libsvm text, whose columns have no names: --id {ids[0]} is not among them")
@@ -128,26 +135,78 @@ class Answers:
     estimator : fitted classifier or regressor
     proba : bool
         The probability of each class too.
+    std : bool
+        The deviation of each number too.
+    interval : float or None
+        Of this coverage the ends of an interval, or which classes are in the set.
     """
 
     estimator: PredictingModel
-    proba: bool
+    proba: bool = False
+    std: bool = False
+    interval: float | None = None
+
+    def check(self, model: str) -> None:
+        """Refuse, before the first row, what the model of that name does not say.
+
+        Raises
+        ------
+        ValueError
+        """
+        # The hinge loss has no probabilities, and calibration needs a fit.
+        if self.proba and not hasattr(self.estimator, "predict_proba"):
+            raise ValueError(f"the model {model!r} has no probabilities; fit it with --loss log_loss, or --calibrate")
+        if self.std and not hasattr(self.estimator, "posterior_"):
+            raise ValueError(
+                f"the model {model!r} has no deviations; fit numbers with --solver newton, which leaves a Gram matrix"
+            )
+        if self.interval is None:
+            return
+        if not 0.0 < self.interval < 1.0:
+            raise ValueError(f"--interval is {self.interval:g}; expected a share between 0 and 1, such as 0.9")
+        kept = getattr(self.estimator, "conformal_", None)
+        if kept is None:
+            raise ValueError(
+                f"the model {model!r} has no scores of held-out rows, which a coverage is promised by; fit it with "
+                "--conformal-fraction 0.1"
+            )
+        if kept.groups is not None:
+            raise ValueError(
+                f"the model {model!r} promises its coverage by group, and the shell knows no groups of rows; use "
+                "predict_interval(X, groups=...) in Python"
+            )
 
     def __call__(self, X: Rows, row_id: np.ndarray) -> Part:
-        """The columns row_id and prediction, and a probability a class where they are asked for."""
-        columns = {"row_id": np.asarray(row_id, dtype=np.int64), "prediction": np.asarray(self.estimator.predict(X))}
+        """The columns row_id and prediction, and those that are asked for beside them."""
+        columns = {"row_id": np.asarray(row_id, dtype=np.int64)}
+        if self.std:
+            model: Any = self.estimator
+            predicted, std = model.predict(X, return_std=True)
+            columns |= {"prediction": np.asarray(predicted)}
+        else:
+            columns |= {"prediction": np.asarray(self.estimator.predict(X))}
         if self.proba:
-            shares = np.asarray(self.estimator.predict_proba(X))
-            labels = self.estimator.classes_.tolist()
             # Labels name the columns, since their order alone would have to be looked up.
-            columns |= {f"probability_{label}": shares[:, k] for k, label in enumerate(labels)}
+            columns |= self._by_class("probability", self.estimator.predict_proba(X))
+        if self.std:
+            columns["std"] = std
+        if self.interval is not None and hasattr(self.estimator, "classes_"):
+            columns |= self._by_class("set", self.estimator.predict_set(X, self.interval))
+        elif self.interval is not None:
+            ends = self.estimator.predict_interval(X, self.interval)
+            columns |= {"lower": ends[..., 0], "upper": ends[..., 1]}
         return columns
+
+    def _by_class(self, name: str, values: Any) -> dict[str, np.ndarray]:
+        """A column a class."""
+        labels = self.estimator.classes_.tolist()
+        return {f"{name}_{label}": np.asarray(values)[:, k] for k, label in enumerate(labels)}
 
     def without_names(self) -> Answers:
         """The same for rows whose columns have been matched by name before, and which carry no names themselves."""
         nameless = copy.copy(self.estimator)
         vars(nameless).pop("feature_names_in_", None)
-        return Answers(nameless, self.proba)
+        return replace(self, estimator=nameless)
 
     def table_rows(
         self, path: str, told: Differences, ids: Sequence[str]

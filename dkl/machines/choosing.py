@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from textwrap import fill
 from typing import Any
@@ -19,12 +20,15 @@ from dkl.linear.penalty_choice import PenaltyChoice, agreed, judging_folds
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE, Contender, Race, contenders, usual_advice, variants
 from dkl.machines.effort import EFFORTS, Clock, Effort, Shape
 from dkl.machines.settings import SettledMixin
-from dkl.machines.suggest import advise
+from dkl.machines.suggest import RowsAlikeError, advise
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
 from dkl.methods.fit_context import FitContext
 
 LOG = logging.getLogger("dkl")
+
+# The folds of a cross-validation hold a row each.
+_LEAST_ROWS = 5
 
 
 class ChoosingMixin(SettledMixin):
@@ -58,14 +62,20 @@ class ChoosingMixin(SettledMixin):
         Each contender is learned without the rows of a fold, and judged on these by the same exact linear model.
         """
         effort = EFFORTS[self.effort]
-        advice = advise(dataset, run, self.seed_, effort.advised_rows)
-        tried = contenders(dataset, advice, effort, self._knobs)
         if dataset.total_weight < FEWEST_ROWS:
-            self._advised = tried[0].learner
-            self.reasons_ = (f"Features: {tried[0].name}; {dataset.n_rows} rows are too few to choose by.",)
-            return None
+            return self._without_a_race(dataset, weights, run, f"{dataset.n_rows} rows are too few to choose by")
+        try:
+            advice = advise(dataset, run, self.seed_, effort.advised_rows)
+        except RowsAlikeError:
+            return self._without_a_race(dataset, weights, run, "the rows do not differ")
+        tried = contenders(dataset, advice, effort, self._knobs)
         sample, folds = self._judged_sample(dataset, effort)
         race = self._race(tried, dataset, sample, folds)
+        # a fit that resumes ends its trials where the first one did, whatever the clock says now
+        ending = stage_checkpoint(self.checkpoint, "choice")
+        saved = None if ending is None else ending.load(run.fingerprint)
+        if saved is not None:
+            race.most_trials, clock = int(saved.values["trials"]), Clock(None)
         pilots: dict[int, tuple[FeatureLearner, PenaltyChoice]] = {}
         clock.start_counting()
         while (trial := race.next()) is not None:
@@ -73,6 +83,8 @@ class ChoosingMixin(SettledMixin):
             contender = race.contenders[number]
             ahead = race.judging(contender) + race.fitting(contender)
             if not clock.allows(ahead) and race.trials > 0:
+                if ending is not None:
+                    ending.save({}, {"trials": race.trials}, fingerprint=run.fingerprint)
                 race.ended = (
                     f"since time_limit={self.time_limit:g} left no time for another one: max_trials={race.trials} and "
                     "no time_limit give the same model"
@@ -91,11 +103,52 @@ class ChoosingMixin(SettledMixin):
         won = race.winner
         self._advised = race.contenders[won].learner
         self.reasons_ = (*race.reasons(sample.n_rows), *advice.reasons[:3])
+        return self._settled_penalty(
+            pilots[won], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
+        )
+
+    def _without_a_race(self, dataset: Dataset, weights: np.ndarray | None, run: Run, why: str) -> PenaltyChoice | None:
+        """Take the plainest features; folds of the rows choose the penalty alone.
+
+        Raises
+        ------
+        ValueError
+            For fewer rows than folds.
+        """
+        if dataset.n_rows < _LEAST_ROWS:
+            raise ValueError(
+                f"n_samples = {dataset.n_rows}: a machine that chooses for itself holds rows out, and needs at least "
+                f"{_LEAST_ROWS} rows; give it features and alpha, as in {type(self).__name__}('random', alpha=0.1)"
+            )
+        plainest = contenders(dataset, usual_advice(), EFFORTS[self.effort], self._knobs)[0]
+        self._advised = plainest.learner
+        self.reasons_ = (f"Features: {plainest.name}; {why}.",)
+        sample, folds = self._judged_sample(dataset, EFFORTS["best"])
+        judged = []
+        for number, fold in enumerate(folds):
+            # a fold of so few rows may have none
+            with suppress(ValueError):
+                judged.append((*self._tried(fold, sample, weights, run, f"0-{number}"), fold))
+        if not judged:
+            return None
+        pilot, choice, fold = judged[0]
+        on = (sample, weights, run)
+        return self._settled_penalty((pilot, choice), [choice for _, choice, _ in judged], fold, on, dataset)
+
+    def _settled_penalty(
+        self,
+        pilot: tuple[FeatureLearner, PenaltyChoice],
+        choices: list[PenaltyChoice],
+        fold: HeldOut,
+        on: tuple[Dataset, np.ndarray | None, Run],
+        dataset: Dataset,
+    ) -> PenaltyChoice | None:
+        """The penalty that the folds agree on, for all rows, and with it the temperature; None for stochastic steps."""
         if self._settings.solver != "newton":
             return None
         if self._settings.calibrate:
-            self._pilot_temperature = self._temperature_of(*pilots[won], folds[0], (sample, weights, run))
-        chosen = agreed(race.choices[won][: race.rounds])
+            self._pilot_temperature = self._temperature_of(*pilot, fold, on)
+        chosen, sample = agreed(choices), on[0]
         # C, beside the sum of the losses, is that of the sample: alpha is beside their mean
         share = sample.total_weight / dataset.total_weight
         return replace(chosen, alpha=chosen.alpha * share, alphas=chosen.alphas * share)

@@ -1,4 +1,4 @@
-"""Which features a machine without settings takes: kinds of them, then larger ones of the best kind, on held-out rows."""
+"""Which features a machine without settings takes: kinds of them race on held-out rows, then variants of the best."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ _MOST_COLUMNS_OF_A_KERNEL, _MOST_COLUMNS_OF_STEPS = 500, 2_000
 _LANDMARK_BANDWIDTH = 0.5
 # Of kinds whose losses differ by less than this share the plainer one is taken, and no larger one is tried for less.
 _LEVEL = 0.005
+# A larger one of a kind has so many times as many features.
+_GROWTH = 2.5
+# Further folds may take so much of the work: the rest is for variants of the best.
+_SHARE_OF_FOLDS = 0.5
 # After one fold, two, and more: kinds whose loss is larger than the best one's by more than this share are given up.
 _BEHIND = (0.15, 0.05, 0.02)
 
@@ -48,7 +52,10 @@ class Contender:
 
     def changed(self, what: str, **parameters: Any) -> Contender:
         """The same kind with other parameters; `what` names them in the reasons."""
-        return Contender(f"{self.name.split(' (')[0]} ({what})", clone(self.learner).set_params(**parameters))
+        kind, _, others = self.name.removesuffix(")").partition(" (")
+        # of two sizes, or bandwidths, the name has the last
+        kept = [other for other in others.split("; ") if other and other.split()[0] != what.split()[0]]
+        return Contender(f"{kind} ({'; '.join([*kept, what])})", clone(self.learner).set_params(**parameters))
 
     @property
     def key(self) -> str:
@@ -79,14 +86,13 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
         scaling=scaling,
     )
     tried = [Contender("the columns themselves", columns)]
-    waves: list[Contender] = []
-    if isinstance(advice.features, type(columns)):
-        tried.append(Contender("columns that agree with the target", advice.features))
-    else:
-        size = min(advice.features.n_features, effort.n_features)
-        drawn = learner_entry("random").learner_class(advice.features.family, n_features=size, scaling=scaling)
-        tried.append(Contender("random waves", drawn))
-        waves = [Contender("searched waves", clone(advice.features).set_params(n_features=size))]
+    # in wide sparse rows a search finds little, and columns chosen by the target would have seen the rows that judge
+    searched = None if isinstance(advice.features, type(columns)) else advice.features
+    size = effort.n_features if searched is None else min(searched.n_features, effort.n_features)
+    family = Gaussian() if searched is None else searched.family
+    drawn = learner_entry("random").learner_class(family, n_features=size, scaling=scaling)
+    tried.append(Contender("random waves", drawn))
+    waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL:
         size = int(np.clip(dataset.n_rows // 2, 10, effort.n_features))
         kernel = learner_entry("nystrom").learner_class(
@@ -108,14 +114,14 @@ def variants(contender: Contender, effort: Effort, knobs: Knobs, n_rows: int) ->
     size, found = given["n_features"], []
     is_kernel = "landmarks" in given
     most = min(effort.most_features, n_rows) if is_kernel else effort.most_features
+    if knobs.n_features == "auto" and size is not None and size < most:
+        larger = min(int(_GROWTH * size), most)
+        found.append((f"up to {larger:,}", {"n_features": larger}))
     if knobs.sigma == "auto" and is_kernel:
         factor = given["sigma_factor"]
+        found += [(f"bandwidth x {by * factor:g}", {"sigma_factor": by * factor}) for by in (2.0, 0.5)]
         if isinstance(given["kernel"], Matern):
             found.append(("Gaussian kernel", {"kernel": Gaussian(), "sigma_factor": 1.0}))
-        found += [(f"bandwidth x {by * factor:g}", {"sigma_factor": by * factor}) for by in (2.0, 0.5)]
-    if knobs.n_features == "auto" and size is not None and size < most:
-        larger = min(2 * size, most)
-        found.append((f"up to {larger:,}", {"n_features": larger}))
     return [contender.changed(what, **parameters) for what, parameters in found]
 
 
@@ -180,11 +186,12 @@ class Race:
         self.rounds = max(self.rounds, 1)
         for fold in range(self.rounds, self.n_folds):
             alive = self.alive()
-            if len(alive) < 2 or not all(self._affords(number) for number in alive if not self._is_judged(number, 2)):
+            waiting = [number for number in alive if len(self.choices[number]) == fold]
+            ahead = sum(self.judging(self.contenders[number]) for number in waiting)
+            if len(alive) < 2 or self.spent + ahead > _SHARE_OF_FOLDS * self.allowed:
                 break
-            for number in alive:
-                if len(self.choices[number]) == fold:
-                    return number, fold
+            if waiting:
+                return waiting[0], fold
             self.rounds = fold + 1
         return self._next_variant()
 

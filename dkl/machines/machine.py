@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -53,7 +52,8 @@ from dkl.methods.validation import (
 from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
-from dkl.registry import learner_entry, learner_keys
+from dkl.registry import learner_entry
+from dkl.uncertainty.conformal import ConformalMixin
 
 # A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
 _PILOT_FEATURES = 500
@@ -61,7 +61,7 @@ _PILOT_FEATURES = 500
 _DRAWN = {"plain_share": 1.0}
 
 
-class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstimator):
+class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportMixin, BaseEstimator):
     """What the classifier and the regressor share: features, then a linear model on them."""
 
     _parameter_constraints: ClassVar[Constraints]
@@ -78,6 +78,7 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
     early_stopping: bool
     validation_fraction: float
     patience: int
+    conformal_fraction: float | None
     by_group: str | None
     by_time: str | None
     categorical: Any
@@ -150,6 +151,7 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
         else:
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
+        dataset, held_out = self._hold_out(dataset)
         dataset = numbered_rows(self, dataset, self._judging_rows(), run)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}
@@ -175,33 +177,36 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
             problem = replace(problem, start=None)
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
+        self._score_held_out(held_out)
         return self
 
     @available_if(lambda self: self._settings.solver == "sgd")
     def partial_fit(self, X: object, y: object = None, classes: object = None, sample_weight: object = None) -> Self:
         """Go on with the linear model for one epoch on further rows; the features stay. Only for ``solver="sgd"``.
 
-        `dask_ml.wrappers.Incremental` has copies that are not fitted: an error, since `fit` takes Dask arrays itself.
+        The first call is `fit` on its rows: they decide on the features, so let there be many of them. That is also how
+        `dask_ml.wrappers.Incremental` works here; `fit` takes Dask arrays itself, and learns from all rows.
 
         Parameters
         ----------
         X, y, sample_weight
             As of `fit`. Labels must be among `classes_`.
         classes : array of shape (K,) or None
-            Those of `fit`, if given at all.
+            Those of `fit`, if given at all; all that will come, where the rows of the first call lack some.
 
         Raises
         ------
-        NotFittedError
-            Before `fit`.
         ValueError
             For a label that `fit` has not seen, or another number of columns.
         """
         if not hasattr(self, "linear_"):
-            raise NotFittedError(
-                f"this {type(self).__name__} is not fitted: call fit first, which takes Dask arrays itself, without "
-                "dask_ml's Incremental; partial_fit goes on with the linear model on the features that fit has learned"
+            known = None if self._task == "regression" else classes
+            if known is None:
+                return self.fit(X, y, sample_weight)
+            dataset = as_dataset(
+                X, y, sample_weight, task=self._task, classes=known, categorical=self.categorical or ()
             )
+            return self.fit(dataset)
         known = getattr(self, "classes_", None)
         if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), np.asarray(known)):
             given = np.asarray(classes).tolist()
@@ -238,18 +243,20 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
         """
         check_is_fitted(self)
         # Candidates stay, so that sums of blocks that have not changed serve again; the linear model has no such sums.
-        features = updatable(self.features_, getattr(self.features, "sums", None))
+        features, held_out = updatable(self.features_, getattr(self.features, "sums", None)), None
         if isinstance(dataset, Dataset):
             refuse_codes(dataset, "update", "fit all rows again")
             self._rows(dataset, None, None)
+            dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
+            dataset, held_out = self._hold_out(dataset)
         features.update(dataset)
-        dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
         record_rows(dataset)
         run = self._run("")
         weights = self._class_weights(dataset)
         problem = self._problem_on(self.features_, dataset, weights)
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
+        self._score_held_out(held_out)
         return self
 
     def __sklearn_tags__(self) -> Tags:
@@ -284,7 +291,8 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
             patience = self.patience if self.early_stopping else None
             n_rows, n_blocks = dataset.n_rows, dataset.source.n_blocks
             passes += epoch_passes(problem, n_rows=n_rows, n_blocks=n_blocks, epochs=self.epochs, patience=patience)
-        return [*passes, *(calibration_passes(problem) if unfitted._settings.calibrate else ())]
+        passes += calibration_passes(problem) if unfitted._settings.calibrate else ()
+        return [*passes, *self._planned_scores(problem)]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Bytes that the driver holds at most beside the passes: of the features, or of the linear model's steps."""
@@ -324,6 +332,7 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
         self.target_center_, self.target_scale_ = fit.target_center, fit.target_scale
         self.n_epochs_, self.validation_losses_, self.message_ = fit.epochs, fit.losses, fit.message
         self.alpha_ = fit.alpha
+        self._forget_scores()
         if fit.choice is not None:
             self.alphas_, self.validation_scores_ = fit.choice.alphas, fit.choice.scores
 
@@ -417,11 +426,10 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
         learner = self._new_features("features")
         given = {"plain_share": 0.0, **learner.get_params(deep=False)}
         draws = given["plain_share"] is None and given["solver"] == "corrective" and given["sparse_share"] < 1.0
-        return [{}, _DRAWN] if draws and not isinstance(learner.family, FiniteFamily) else [{}]
+        return [{}, _DRAWN] if draws and not isinstance(learner.family, FiniteFamily | list | tuple) else [{}]
 
     def _pilot(self, stage: str, changes: dict[str, Any]) -> FeatureLearner:
         """A learner with fewer features and no refinement, which is enough to judge a choice."""
-        # Fewer features and no refinement rank penalties as well, in a fraction of the time.
         pilot = self._learner(f"pilot-{stage}").set_params(**changes)
         most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
         pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
@@ -521,25 +529,6 @@ class KernelMachine(ChoosingMixin, SavingMixin, CallbackSupportMixin, BaseEstima
                 "dkl.plan(dkl.suggest(dataset).estimator, dataset)"
             )
         return self._advised
-
-    def _check_features(self) -> None:
-        """Raise ValueError for `features` that are neither a learner, nor the name of one, nor None."""
-        if not isinstance(self.features, str | FeatureLearner | None):
-            raise ValueError(
-                f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
-                f"AlignedFeatures(), or one of {sorted(learner_keys())}. Got {self.features!r} instead; other "
-                "transformers go before the machine, in a pipeline"
-            )
-        if isinstance(self.features, FeatureLearner):
-            self._knobs.check(self.features)
-        elif isinstance(self.features, str) and not self._chooses:
-            self._knobs.check(learner_entry(self.features).learner_class())
-        if getattr(self.features, "monotone", None):
-            name = type(self.features).__name__
-            raise ValueError(
-                f"the coefficients of {type(self).__name__} are fitted without signs, and {name}(monotone=...) would "
-                f"not keep its word; fit {name} itself and take its machine_"
-            )
 
     def _check_targets(self, dataset: Dataset) -> None:
         """Raise ValueError where the targets do not suit the solver."""

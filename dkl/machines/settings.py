@@ -10,11 +10,14 @@ from sklearn.base import clone
 from dkl.data.dataset import Dataset
 from dkl.linear.newton import NEWTON_LOSSES
 from dkl.methods.base import FeatureLearner
+from dkl.registry import learner_entry, learner_keys
 
 # Newton steps form the products of all features for each row, and of the squared hinge for each model: beyond so many
 # operations, or so many classes of the latter, stochastic steps take less time.
 _MOST_WORK, _MOST_CLASSES = 4e13, 30
 _FEATURES, _STEPS = 1_000, 8
+# The penalty of stochastic steps.
+_LIGHT = 1e-5
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class OpenParameters:
     Parameters
     ----------
     loss : str or None
-    alpha : float, "auto" or None
+    alpha : float, "auto", "evidence" or None
     solver : {"sgd", "newton"} or None
     calibrate : bool or None
     chooses : bool
@@ -95,7 +98,7 @@ class Settings:
     Parameters
     ----------
     loss : str
-    alpha : float or "auto"
+    alpha : float, "auto" or "evidence"
     solver : {"sgd", "newton"}
     calibrate : bool
     """
@@ -133,21 +136,21 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
         may_be_exact = not given.stops_early and (given.loss is None or given.loss in NEWTON_LOSSES)
         # of classes, the squared error has exact steps alone
         only_exact = task == "classification" and given.loss == "squared_error"
-        exact = may_be_exact and (given.chooses or given.alpha == "auto" or only_exact)
+        exact = may_be_exact and (given.chooses or isinstance(given.alpha, str) or only_exact)
         hessians = n_models if (given.loss or exact_loss(given, task, n_models)) == "squared_hinge" else 1
         work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * hessians
-        few = only_exact or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
+        # The evidence has no meaning but for exact steps: who asks for it asks for them, however long they take.
+        few = only_exact or given.alpha == "evidence" or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
         solver = "newton" if exact and few else "sgd"
     loss = given.loss
     if loss is None:
-        exact = exact_loss(given, task, n_models)
-        loss = exact if solver == "newton" or task == "regression" else "hinge"
+        loss = exact_loss(given, task, n_models) if solver == "newton" or task == "regression" else "hinge"
     alpha = given.alpha
     if alpha is None:
-        alpha = "auto" if given.chooses and solver == "newton" else 1e-5
+        alpha = "auto" if given.chooses and solver == "newton" else _LIGHT
     elif alpha == "auto" and solver == "sgd" and given.solver is None:
         # A penalty is judged by Newton steps; stochastic ones, taken for many rows, have a light one by default.
-        alpha = 1e-5
+        alpha = _LIGHT
     calibrate = given.chooses if given.calibrate is None else given.calibrate
     return Settings(loss, alpha, solver, calibrate)
 
@@ -170,9 +173,12 @@ class SettledMixin:
     def _settings(self) -> Settings:
         """What the open parameters come to; for a fitted machine, what they came to on its rows."""
         settings = settled(self._open_parameters(), self._task)
-        if hasattr(self, "solver_") and None in (self.solver, self.loss):
-            return replace(settings, solver=self.solver or self.solver_, loss=self.loss or self.loss_)
-        return settings
+        if not hasattr(self, "solver_") or None not in (self.solver, self.loss):
+            return settings
+        solver, loss = self.solver or self.solver_, self.loss or self.loss_
+        # stochastic steps choose no penalty: they were taken for many rows, and have a light one
+        alpha = _LIGHT if solver == "sgd" and settings.alpha == "auto" else settings.alpha
+        return replace(settings, solver=solver, loss=loss, alpha=alpha)
 
     @property
     def _knobs(self) -> Knobs:
@@ -220,10 +226,30 @@ class SettledMixin:
                 f"solver='newton' needs a loss with a Hessian: loss={loss!r}, got loss={settings.loss!r}; "
                 "or use solver='sgd'"
             )
-        if settings.solver != "newton" and settings.alpha == "auto":
+        if settings.solver != "newton" and isinstance(settings.alpha, str):
+            exact = "squared_hinge" if self._task == "classification" else "squared_error"
             raise ValueError(
-                f"alpha='auto' is chosen by Newton steps: set solver='newton', got solver={settings.solver!r}; or give "
-                "alpha a number"
+                f"alpha={settings.alpha!r} is chosen by Newton steps: set solver='newton' and loss={exact!r}, got "
+                f"solver={settings.solver!r} and loss={settings.loss!r}; or give alpha a number"
             )
         if settings.solver == "newton" and self.early_stopping:
             raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
+
+    def _check_features(self) -> None:
+        """Raise ValueError for `features` that are neither a learner, nor the name of one, nor None."""
+        if not isinstance(self.features, str | FeatureLearner | None):
+            raise ValueError(
+                f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
+                f"AlignedFeatures(), or one of {sorted(learner_keys())}. Got {self.features!r} instead; other "
+                "transformers go before the machine, in a pipeline"
+            )
+        if isinstance(self.features, FeatureLearner):
+            self._knobs.check(self.features)
+        elif isinstance(self.features, str) and not self._chooses:
+            self._knobs.check(learner_entry(self.features).learner_class())
+        if getattr(self.features, "monotone", None):
+            name = type(self.features).__name__
+            raise ValueError(
+                f"the coefficients of {type(self).__name__} are fitted without signs, and {name}(monotone=...) would "
+                f"not keep its word; fit {name} itself and take its machine_"
+            )

@@ -43,6 +43,10 @@ _SIZES = (100, 200, 300, 500, 1_000)
 _MOST_CLASSES, _WIDE = 30, 5_000
 
 
+class RowsAlikeError(ValueError):
+    """All sampled rows are equal, so that no kernel tells them apart."""
+
+
 @dataclass(frozen=True)
 class TriedKernel:
     """One kernel on sampled rows.
@@ -166,7 +170,13 @@ class _Judge:
 
     def trials(self) -> list[TriedKernel]:
         """The usual kernel first, then what may beat it: other scalings, then other bandwidths and kernels."""
-        usual, *rescaled = self._of_kernel("gaussian", 1.0)
+        in_scalings = list(self._of_kernel("gaussian", 1.0))
+        if not in_scalings:
+            raise RowsAlikeError(
+                f"the {self._rows.shape[0]:,} sampled rows are all equal: there is nothing to predict from; check the "
+                "columns"
+            )
+        usual, *rescaled = in_scalings
         best = min([usual, *rescaled], key=lambda trial: trial.error)
         scaling = best.scaling if best.beats(usual) else usual.scaling
         others = [

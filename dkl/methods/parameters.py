@@ -21,6 +21,7 @@ from sklearn.utils._param_validation import (
 
 from dkl.data.dataset import Dataset
 from dkl.events import Subscriber
+from dkl.features.dictionaries import Dictionaries
 from dkl.features.families import Family, FiniteFamily, Gaussian
 from dkl.methods.density.loss_table import TUNED_LOSSES
 from dkl.passes.memory import allowed_bytes
@@ -126,6 +127,7 @@ LANDMARKS: Constraints = {
 }
 
 MARGIN: Constraints = {
+    "family": [*COMMON["family"], list, tuple],
     "n_features": [_count(1), StrOptions({"auto"})],
     "solver": [StrOptions({"corrective", "game"})],
     "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "squared_error"}), None],
@@ -168,6 +170,13 @@ STEPS: Constraints = {
     "patience": [_count(1)],
 }
 
+COMBINED: Constraints = {
+    **{name: constraint for name, constraint in COMMON.items() if name not in ("family", "scaling")},
+    "features": [list, tuple, None],
+    "searches": [_count(1)],
+    "n_features": [_count(2), None],
+}
+
 PEAKS: Constraints = {
     **COMMON,
     **{name: MARGIN[name] for name in ("chains", "sparse_share", "search_rows", "max_norm", "warm_start")},
@@ -200,6 +209,7 @@ MACHINE: Constraints = {
     "early_stopping": ["boolean"],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
     "patience": [_count(1)],
+    "conformal_fraction": [Interval(Real, 0, 1, closed="neither"), None],
     "by_group": [str, None],
     "categorical": [list, tuple, None],
     "by_time": [str, None],
@@ -215,6 +225,7 @@ CLASSIFIER: Constraints = {
 
 REGRESSOR: Constraints = {
     **MACHINE,
+    "alpha": [_POSITIVE, StrOptions({"auto", "evidence"}), None],
     "loss": [StrOptions({"squared_error", "epsilon_insensitive", "huber"}), None],
     "epsilon": [_FROM_ZERO],
 }
@@ -292,7 +303,9 @@ def _refuse(name: str, parameter: str, value: object, must: str) -> None:
 
 
 def family_of(estimator: OnFamily) -> Any:
-    """The family that was given, or a Gaussian with the median bandwidth."""
+    """The family that was given, several as one, or a Gaussian with the median bandwidth."""
+    if isinstance(estimator.family, list | tuple):
+        return Dictionaries.of(estimator.family)
     return Gaussian() if estimator.family is None else estimator.family
 
 

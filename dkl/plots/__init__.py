@@ -1,6 +1,8 @@
 """Pictures: data in attributes, drawn by `.plot(ax=None)`; matplotlib is imported when one is drawn."""
 
 from dkl.plots.answers import AnswersDisplay
+from dkl.plots.column_shares import DriftDisplay
+from dkl.plots.coverage import CoverageDisplay
 from dkl.plots.effect_curves import EffectsDisplay
 from dkl.plots.explanations import ContributionsDisplay, DependenceDisplay, ImportanceDisplay
 from dkl.plots.history import HistoryDisplay
@@ -15,8 +17,10 @@ __all__ = [
     "AnswersDisplay",
     "ComparisonDisplay",
     "ContributionsDisplay",
+    "CoverageDisplay",
     "DecisionDisplay",
     "DependenceDisplay",
+    "DriftDisplay",
     "EffectsDisplay",
     "HistoryDisplay",
     "ImportanceDisplay",
