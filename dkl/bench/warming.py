@@ -136,11 +136,8 @@ def _jobs(folder: str) -> Iterator[tuple[str, Job]]:
     for dtype in ("float32", "float64"):
         X, targets = _rows(dtype)
         for target, y in targets.items():
-            place = str(Location.of(folder).child(f"{target}-{dtype}.zarr"))
-            yield (
-                f"auto on {dtype} rows, {target}",
-                lambda X=X, y=y, target=target, place=place: _whole(X, y, target, place),
-            )
+            given = X, y, target, f"{folder}/{target}-{dtype}.zarr"
+            yield f"auto on {dtype} rows, {target}", lambda given=given: _whole(*given)
     X, targets = _rows()
     few = sparse.random_array((_ROWS, 40), density=0.1, format="csr", random_state=0, dtype=np.float32)
     for target, y in targets.items():
