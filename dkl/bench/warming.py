@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,11 @@ def _asked(model: Any, X: Any) -> None:
         one.predict(X)
 
 
+def _fitted_and_asked(model: Any, rows: Any, y: np.ndarray) -> None:
+    """A model fitted, and every answer that it gives."""
+    _asked(model.fit(rows, y), rows)
+
+
 def _explained(model: Any, X: np.ndarray) -> None:
     """Every explanation of a model."""
     importance(model, X, progress=False)
@@ -137,40 +143,36 @@ def _jobs(folder: str) -> Iterator[tuple[str, Job]]:
         X, targets = _rows(dtype)
         for target, y in targets.items():
             given = X, y, target, f"{folder}/{target}-{dtype}.zarr"
-            yield f"auto on {dtype} rows, {target}", lambda given=given: _whole(*given)
+            yield f"auto on {dtype} rows, {target}", partial(_whole, *given)
     X, targets = _rows()
     few = sparse.random_array((_ROWS, 40), density=0.1, format="csr", random_state=0, dtype=np.float32)
     for target, y in targets.items():
-        yield f"auto on sparse rows, {target}", lambda y=y, target=target: _asked(_machine(target).fit(few, y), few)
+        yield f"auto on sparse rows, {target}", partial(_fitted_and_asked, _machine(target), few, y)
         for entry in LEARNERS:
             if target == "numbers" and entry.needs_classes:
                 continue
             # Steps are of dense columns alone.
             for rows in (X,) if entry.key == "steps" else (X, few):
                 name = f"{entry.key} on {'sparse' if rows is few else 'dense'} rows, {target}"
-                yield name, lambda rows=rows, y=y, key=entry.key, target=target: _learned(rows, y, key, target)
+                yield name, partial(_learned, rows, y, entry.key, target)
         tuned = TunedRegressor if target == "numbers" else TunedClassifier
         for rows in (X, few):
-            yield (
-                f"tuned, {target}",
-                lambda rows=rows, y=y, tuned=tuned: tuned(n_features=_SIZE, random_state=0, progress=False).fit(
-                    rows, y
-                ),
-            )
+            machine = tuned(n_features=_SIZE, random_state=0, progress=False)
+            yield f"tuned, {target}", partial(_fitted_and_asked, machine, rows, y)
     families: list[Any] = [Laplacian(), Cauchy(), Matern(1.5), ArcCosine(1), Gaussian(pairing="phase")]
     families += [Gaussian(sampling=sampling) for sampling in ("orthogonal", "structured")]
     families.append(SparseFrequencies(Gaussian(), share=0.5))
     for family in families:
         for rows in (X, few, few.toarray()):
-            yield repr(family), lambda rows=rows, family=family: _of_family(rows, targets["two"], family)
+            yield repr(family), partial(_of_family, rows, targets["two"], family)
     sphere = X / np.linalg.norm(X, axis=1, keepdims=True)
-    yield "harmonics", lambda: _of_family(sphere, targets["two"], SphericalHarmonics(2))
+    yield "harmonics", partial(_of_family, sphere, targets["two"], SphericalHarmonics(2))
     for further in ({"refine": 2}, {"solver": "game"}, {"sparse_share": 1.0}):
-        margin = MarginFeatures(n_features=_SIZE, **further)
-        yield f"margin with {further}", lambda margin=margin: _machine("two", margin).fit(X, targets["two"])
+        features: Any = MarginFeatures(n_features=_SIZE).set_params(**further)
+        yield f"margin with {further}", partial(_machine("two", features).fit, X, targets["two"])
     for scaling in ("minmax", "unit", "quantile"):
         features = RandomFeatures(n_features=_SIZE, scaling=scaling)
-        yield f"scaling {scaling}", lambda features=features: _machine("two", features).fit(X, targets["two"])
+        yield f"scaling {scaling}", partial(_machine("two", features).fit, X, targets["two"])
 
 
 def _whole(X: np.ndarray, y: np.ndarray, target: str, place: str) -> None:

@@ -123,10 +123,10 @@ def fit(
         estimator.fit(dataset)
     estimator.save(model, overwrite=overwrite)
     seconds = time.perf_counter() - started
-    features = getattr(estimator, "features_", estimator)
+    learned = getattr(estimator, "features_", estimator)
     facts: dict[str, Any] = {
         "model": model,
-        "learner": type(features).__name__,
+        "learner": type(learned).__name__,
         "rows": dataset.n_rows,
         "split": dataset.name or "all",
         "columns": dataset.n_columns,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -135,7 +135,7 @@ class AnswersDisplay(Display):
         )
         step = -(-len(truth) // _MOST_DOTS)
         truth, answers = truth[::step], answers[::step]
-        dots = {"s": 10, "color": CLASS_COLOURS[0], "alpha": 0.5, "linewidth": 0}
+        dots: dict[str, Any] = {"s": 10, "color": CLASS_COLOURS[0], "alpha": 0.5, "linewidth": 0}
         ends = [min(truth.min(), answers.min()), max(truth.max(), answers.max())]
         axes[0].plot(ends, ends, "--", color="0.6", linewidth=1.0)
         axes[0].scatter(truth, answers, **dots)
