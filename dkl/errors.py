@@ -41,7 +41,15 @@ class DklHint(UserWarning):
 
     Each hint is given once a process, by the fit that the user calls and none inside it, and not where "auto" decides.
     ``warnings.filterwarnings("ignore", category=dkl.DklHint)`` turns them off.
+
+    Parameters
+    ----------
+    message : str
+        What may suit the rows better, and how it is asked for.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
 
 
 # What was hinted at in this process. It has no lock: a hint that two threads give at once harms nobody.
@@ -81,7 +89,8 @@ def without_hints() -> Iterator[None]:
 def users_level() -> int:
     """The stack level of the caller's own code, for a warning of the function that calls this one."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "dkl":
+    # scikit-learn's callbacks stand between the fit that a user calls and what it does.
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("dkl", "sklearn"):
         level, frame = level + 1, frame.f_back
     return level
 

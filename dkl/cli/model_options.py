@@ -209,11 +209,17 @@ def learner_from(
     options: FeatureOptions, *, seed: int, task: str | None, compute: Compute, running: Running
 ) -> FeatureLearner | None:
     """The feature learner that the options describe, not yet fitted; None where the machine is to choose."""
+    if options == FeatureOptions(**{name: getattr(options, name) for name in KNOBS}):
+        return None
+    return named_learner(options, seed=seed, task=task, compute=compute, running=running)
+
+
+def named_learner(
+    options: FeatureOptions, *, seed: int, task: str | None, compute: Compute, running: Running
+) -> FeatureLearner:
+    """The feature learner that the options describe, chosen waves where they name none; not yet fitted."""
     from dkl.methods.density.learner import TunedClassifier, TunedRegressor
 
-    knobs = {name: getattr(options, name) for name in KNOBS}
-    if options == FeatureOptions(**knobs):
-        return None
     # What is said of candidates and families alone describes chosen waves, as the shell has always taken it.
     name, size = "aligned" if options.learner == "auto" else options.learner, options.features or _FEATURES
     given = {
