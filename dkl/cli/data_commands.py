@@ -84,6 +84,10 @@ class ColumnOptions:
         typer.Option(help="Missing numbers: their mean and a flag column, the mean alone, or an error."),
     ] = "auto"
 
+    drop_missing_target: Annotated[
+        bool, typer.Option("--drop-missing-target", help="Leave rows out that have no target; they are counted.")
+    ] = False
+
     def choices(self) -> dict[str, Any]:
         """As `dkl.ingest` takes them."""
         # An option that may be repeated arrives as a list, or as None where it was not given.

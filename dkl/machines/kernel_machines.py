@@ -72,6 +72,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     categorical : list of str or None
         Columns of a data frame whose values are names, whatever they look like: postcodes, ids. Those with more than 32
         values become out-of-fold means of the target (a class each, less one) and the logarithm of their count.
+    drop_missing_target : bool
+        Leave rows out whose target is missing, with a warning that counts them; they are an error otherwise.
     device : {"auto", "cpu", "gpu", "mixed"}
     random_state : int, RandomState or None
     checkpoint : str or None
@@ -137,6 +139,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         by_group: str | None = None,
         by_time: str | None = None,
         categorical: Sequence[str] | None = None,
+        drop_missing_target: bool = False,
         device: str = "auto",
         random_state: RandomState = None,
         checkpoint: StorePath = None,
@@ -156,6 +159,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self.by_group = by_group
         self.by_time = by_time
         self.categorical = categorical
+        self.drop_missing_target = drop_missing_target
         self.device = device
         self.random_state = random_state
         self.checkpoint = checkpoint
@@ -226,7 +230,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         As of `KernelClassifier`.
     solver : {"sgd", "newton"} or None
         "newton": ridge, exact, for several targets too. None as of `KernelClassifier`.
-    early_stopping, validation_fraction, patience, by_group, by_time, categorical
+    early_stopping, validation_fraction, patience, by_group, by_time, categorical, drop_missing_target
         As of `KernelClassifier`.
     device, random_state, checkpoint, progress, memory_limit
         As of `KernelClassifier`.
@@ -279,6 +283,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         by_group: str | None = None,
         by_time: str | None = None,
         categorical: Sequence[str] | None = None,
+        drop_missing_target: bool = False,
         device: str = "auto",
         random_state: RandomState = None,
         checkpoint: StorePath = None,
@@ -297,6 +302,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         self.by_group = by_group
         self.by_time = by_time
         self.categorical = categorical
+        self.drop_missing_target = drop_missing_target
         self.device = device
         self.random_state = random_state
         self.checkpoint = checkpoint

@@ -63,9 +63,8 @@ from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
 from dkl.registry import learner_entry, learner_keys
 
-# A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
 LOG = logging.getLogger("dkl")
-
+# A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
 _PILOT_FEATURES = 500
 # The parameters that make a searching learner draw all of its features.
 _DRAWN = {"plain_share": 1.0}
@@ -91,6 +90,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
     by_group: str | None
     by_time: str | None
     categorical: Any
+    drop_missing_target: bool
     device: str
     random_state: Any
     checkpoint: Any

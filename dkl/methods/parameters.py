@@ -196,6 +196,7 @@ MACHINE: Constraints = {
     "patience": [_count(1)],
     "by_group": [str, None],
     "categorical": [list, tuple, None],
+    "drop_missing_target": ["boolean"],
     "by_time": [str, None],
     **{name: COMMON[name] for name in ("device", "random_state", "checkpoint", "progress", "memory_limit")},
 }

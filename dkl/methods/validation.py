@@ -52,6 +52,8 @@ def rows_to_fit(
     ValueError
         If targets are needed and there are none, or the rows are not what a Dataset can hold.
     """
+    if getattr(estimator, "drop_missing_target", False):
+        beside, y, sample_weight = beside.with_targets(y, sample_weight)
     X = beside.X
     if not supervised and not isinstance(X, Dataset):
         y = None

@@ -168,6 +168,8 @@ def tune(
     # Folds are views of these rows, so that a machine's own choice of categories is theirs.
     categorical = getattr(model, "categorical", None)
     beside = BesideFeatures(X, groups, times)
+    if getattr(model, "drop_missing_target", False):
+        beside, y, sample_weight = beside.with_targets(y, sample_weight)
     dataset = rows_to_search("tune", beside, y, sample_weight, task, categorical=categorical)
     settings = settings.seeded(model, dataset)
     model = quiet(model, settings.seed)

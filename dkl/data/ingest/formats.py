@@ -87,6 +87,8 @@ def open_rows(
     for name in ("drop", "categorical", "split", "group", "time"):
         if getattr(choices, name):
             raise ValueError(f"{name}={getattr(choices, name)} names columns of tables, and matrix files have none")
+    if choices.drop_missing_target:
+        raise ValueError("drop_missing_target=True is for rows of tables; leave rows without a target out of matrices")
     if isinstance(reader, NpzFormat):
         reader = replace(reader, target=choices.target or reader.target, weight=choices.weight or reader.weight)
     elif choices.beside:

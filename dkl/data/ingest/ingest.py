@@ -47,6 +47,7 @@ def ingest(
     drop: Collection[str] = (),
     task: Literal["auto"] | Task = "auto",
     categorical: Collection[str] = (),
+    drop_missing_target: bool = False,
     missing: Missing = "auto",
     unknown: Literal["zeros", "error"] = "zeros",
     layout: Layout = "auto",
@@ -95,6 +96,8 @@ def ingest(
     categorical : collection of str
         Columns (the target too) whose values are names whatever they look like: postcodes, ids of up to a million
         values.
+    drop_missing_target : bool
+        Leave rows of tables out whose target is missing, with a warning that counts them; they are an error otherwise.
     missing : {"auto", "mean", "error"} or float
         "auto": the mean and a flag column where values are missing, and an error at predict where none was; "mean" or a
         number: what fills them in any case; "error": they are refused.
@@ -149,7 +152,19 @@ def ingest(
         # Refused now, if at all: the splits are drawn when everything is written.
         by_fractions(splits, seed=seed, n_classes=None)
     choices = TableChoices(
-        target, weight, drop, task, categorical, missing, unknown, layout, column, group, time, held_by
+        target,
+        weight,
+        drop,
+        task,
+        categorical,
+        missing,
+        unknown,
+        layout,
+        column,
+        group,
+        time,
+        held_by,
+        drop_missing_target=drop_missing_target,
     )
     buffers = Buffers.within(None if memory_limit is None else parse_bytes(memory_limit))
     location = Location.of(store, storage_options)

@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dkl.data.checks import spoken_names
 from dkl.data.ingest.column_rules import Missing, decide_rule
@@ -18,6 +20,7 @@ from dkl.data.ingest.staging import ROW
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics, table_statistics
 from dkl.data.ingest.tables import Probe, TableFormat, common_schema, file_tables, probed
 from dkl.data.ingest.target_columns import SplitColumn, Target, TargetSummary, WeightSummary
+from dkl.data.missing_targets import say_dropped
 from dkl.data.schema import HeldBy, Schema, Task
 from dkl.data.together.table_column import TogetherColumn
 from dkl.errors import Problems
@@ -43,8 +46,11 @@ class TableChoices:
     time: str | None = None
     held_by: HeldBy | None = None
     time_is_number: bool = False
+    drop_missing_target: bool = False
 
     def __post_init__(self) -> None:
+        if self.drop_missing_target and self.target is None:
+            raise ValueError("drop_missing_target=True asks for rows that have a target, and target names no column")
         for name, allowed in (
             ("task", ("auto", "classification", "regression")),
             ("unknown", ("zeros", "error")),
@@ -99,6 +105,7 @@ class TableRows:
         if choices.time is not None:
             self._together.append(TogetherColumn(choices.time, "time"))
         self._refused: set[str] = set()
+        self._dropped = 0
         self._cut_short = False
         self._decided: tuple[TableEncoding, Target | None] | None = None
 
@@ -114,9 +121,13 @@ class TableRows:
         row = further = 0
         try:
             for table, n_bytes in file_tables(self._files, self._reader, self._schema):
-                self._look_at(table, row)
+                # rows that are left out are not there for what is learned of the others, and keep their numbers
+                kept = self._with_target(table, row)
                 row += table.num_rows
-                yield self._packing.pack(table), n_bytes
+                if not kept.num_rows:
+                    continue
+                self._look_at(kept, self._seen.rows if self._seen is not None else 0)
+                yield self._packing.pack(kept), n_bytes
                 if self._problems or self._infinite:
                     further += table.nbytes
                     if further > _FURTHER_BYTES:
@@ -126,6 +137,15 @@ class TableRows:
             self._problems.add(error)
             self._cut_short = True
             self.decide()
+
+    def _with_target(self, table: pa.Table, row: int) -> pa.Table:
+        """The rows that have a target, with their numbers as `ROW`, where others are to be left out; else all rows."""
+        if not self._choices.drop_missing_target or self._target is None:
+            return table
+        there = pc.invert(pc.is_null(table.column(self._target.name), nan_is_null=True))
+        kept = table.append_column(ROW, pa.array(np.arange(row, row + table.num_rows))).filter(there)
+        self._dropped += table.num_rows - kept.num_rows
+        return kept
 
     @property
     def _infinite(self) -> list[ColumnStatistics]:
@@ -159,13 +179,26 @@ class TableRows:
         ValueError, TypeError
             Something is wrong with the columns or with values in them; all of it is listed.
         """
-        problems = self._problems
+        try:
+            schema = self._decided_schema(self._problems)
+        except (ValueError, TypeError) as error:
+            if self._dropped:
+                error.add_note(f"rows are counted without the {self._dropped:,} that have no target")
+            raise
+        if self._dropped:
+            rows = self._dropped + (0 if self._seen is None else self._seen.rows)
+            say_dropped(self._dropped, rows, str(self._choices.target))
+        return schema
+
+    def _decided_schema(self, problems: Problems) -> Schema:
         if self._cut_short:
             # of columns that were read in part no more is certain than what their values have shown
             for column in self._infinite:
                 with problems.collected():
                     decide_rule(column, self._choices.missing)
             problems.raise_all("the files were not read further")
+        if self._seen is None and self._dropped:
+            say_dropped(self._dropped, self._dropped, str(self._choices.target))
         if self._seen is None:
             raise ValueError(f"the input has no rows: {[file.name for file in self._files]}")
         target = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any, Protocol, Self, TypeVar
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from dkl.data.checks import spoken_names
 from dkl.data.frames import is_frame
+from dkl.data.missing_targets import kept_rows, rows_of
 from dkl.data.other_frames import as_known_rows
 from dkl.data.schema import Schema
 from dkl.data.sources.rows import RowSource
@@ -51,6 +53,8 @@ class BesideFeatures:
     X : the rows without what is no feature
     taken : tuple of str
         Names of the columns that were taken out.
+    row_id : ndarray of shape (n,), int64, or None
+        The numbers of the rows as they were given, where some were dropped.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class BesideFeatures:
             self._by = None, None
         self.X = X
         self.taken: tuple[str, ...] = ()
+        self.row_id: np.ndarray | None = None
         self._given: dict[str, tuple[Any, str | None]] = {}
         for role, values in (("group", groups), ("time", times)):
             if values is not None:
@@ -102,6 +107,22 @@ class BesideFeatures:
         if role == "group" or not _is_number(column):
             self.X, self.taken = self.X.drop(columns=[values]), (*self.taken, values)
         return column, values
+
+    def with_targets(self, y: Any, sample_weight: Any) -> tuple[BesideFeatures, Any, Any]:
+        """These rows, targets and weights without the rows whose target is missing, which are counted in a warning.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As of `dkl.data.missing_targets.kept_rows`.
+        """
+        kept = None if hasattr(self.X, "schema") else kept_rows(self.X, y)
+        if kept is None:
+            return self, y, sample_weight
+        left = copy.copy(self)
+        left.X, left.row_id = rows_of(self.X, kept), np.flatnonzero(kept)
+        left._given = {role: (rows_of(values, kept), name) for role, (values, name) in self._given.items()}
+        return left, rows_of(y, kept), rows_of(sample_weight, kept)
 
     def held(self, dataset: D, sample_weight: Any = None) -> D:
         """The dataset of the rows, whose blocks say what they are held out with where anything holds them together.
