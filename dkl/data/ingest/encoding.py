@@ -18,7 +18,7 @@ from scipy import sparse
 from dkl.data.checks import no_rows, reads_as_number, spoken_names
 from dkl.data.differences import Differences
 from dkl.data.given import GivenRows
-from dkl.data.ingest.column_rules import ColumnRule, Missing, decide_rule, differs_in_every_row
+from dkl.data.ingest.column_rules import ColumnRule, Missing, decide_rule, differs_in_every_row, why_no_dates
 from dkl.data.ingest.columns import (
     array_table,
     as_table,
@@ -30,7 +30,16 @@ from dkl.data.ingest.columns import (
     texts,
     why_unusable,
 )
-from dkl.data.ingest.dates import DATE_KINDS, date_kind, dates_in_texts, days, encoded_days
+from dkl.data.ingest.dates import (
+    DATE_KINDS,
+    date_kind,
+    dates_in_form,
+    dates_in_texts,
+    days,
+    encoded_days,
+    spoken_form,
+    written_dates,
+)
 from dkl.data.ingest.statistics import TableStatistics, merged, table_statistics
 from dkl.data.other_frames import as_known_rows
 from dkl.errors import Problems
@@ -197,7 +206,7 @@ class TableEncoding:
         rules = [asdict(rule) | {"categories": list(rule.categories), "parts": list(rule.parts)} for rule in self.rules]
         for rule in rules:
             # Written so by the releases that knew neither float64, codes nor dates: equal rules have equal texts.
-            for name, usual in (("double", ""), ("outputs", ()), ("parts", []), ("unforeseen", None)):
+            for name, usual in (("double", ""), ("outputs", ()), ("parts", []), ("unforeseen", None), ("form", "")):
                 if rule[name] == usual:
                     del rule[name]
         plain = {"rules": rules, "is_sparse": self.is_sparse, "unknown": self.unknown, "ignored": list(self.ignored)}
@@ -294,6 +303,9 @@ def decide_encoding(
                 chosen = column.name in categorical
                 rules.append(decide_rule(column, missing, statistics.why_double(place), chosen=chosen))
     problems.raise_all()
+    for sentence in (why_no_dates(column) for column in statistics.columns if column.name not in categorical):
+        if sentence:
+            warnings.warn(sentence, UserWarning, stacklevel=3)
     if not rules:
         raise ValueError(
             f"no column is left to learn from: the texts of {spoken_names(names_aside)} differ in (almost) every row; "
@@ -353,7 +365,7 @@ def _encode_category(
     kind = column_kind(column.type)
     # Numbers or booleans where none of the categories looks like one: another column, most likely, under this name.
     was_of_texts = kind in ("number", "boolean", *DATE_KINDS) and not any(
-        text in ("true", "false") or reads_as_number(text) or dates_in_texts(pa.array([text])) is not None
+        text in ("true", "false") or reads_as_number(text) or written_dates(pa.array([text]))
         for text in rule.categories
     )
     if len(strange) and (unknown == "error" or was_of_texts):
@@ -374,14 +386,15 @@ def _encode_times(rule: ColumnRule, column: pa.ChunkedArray, first_row: int, tol
     if column.null_count == len(column):
         times = pa.nulls(len(column), pa.timestamp("us"))
     elif kind == "category":
-        written = dates_in_texts(texts(column))
+        written = _dates_of(rule, texts(column))
         times = column if written is None else written
         if written is None:
             for row, value in enumerate(texts(column)):
-                if value.is_valid and dates_in_texts(pa.array([value])) is None:
+                if value.is_valid and _dates_of(rule, pa.array([value])) is None:
+                    form = f" as {spoken_form(rule.form)}, or" if rule.form else ""
                     raise ValueError(
                         f"column '{rule.name}' is {value.as_py()!r} in row {first_row + row}, and held {rule.kind}s "
-                        "before; write it as 2026-11-22 or 2026-11-22 17:30, or leave it empty"
+                        f"before; write it{form} as 2026-11-22 or 2026-11-22 17:30, or leave it empty"
                     )
     if date_kind(times.type) != rule.kind and times.null_count < len(times):
         raise TypeError(f"column '{rule.name}' holds {times.type} values, and held {rule.kind}s before")
@@ -389,6 +402,12 @@ def _encode_times(rule: ColumnRule, column: pa.ChunkedArray, first_row: int, tol
     missing = np.isnan(values)
     _check_missing(rule, missing, first_row, told)
     return _Encoded(0, encoded_days(values, rule.parts, rule.filling), missing if rule.flags_missing else None)
+
+
+def _dates_of(rule: ColumnRule, written: pa.Array | pa.ChunkedArray) -> Any:
+    """Texts as dates, in the form of the rule or in ISO 8601; None where one of them is none."""
+    dates = dates_in_form(written, rule.form)
+    return dates_in_texts(written) if dates is None else dates
 
 
 def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int, told: Differences) -> _Encoded:
