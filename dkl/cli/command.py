@@ -115,7 +115,7 @@ def _signature(function: Callable[..., Any], groups: Mapping[str, type]) -> list
     return parameters
 
 
-def _report(work: Callable[[], Result], running: Running, options: Collection[str]) -> None:
+def _report(work: Callable[[], Result], running: Running, options: Collection[str] = ()) -> None:
     """Do the work, print its result or its failure in words of the command's options, and leave with the exit code."""
 
     def show_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:

@@ -126,12 +126,18 @@ def create_dataset(
     beside = BesideFeatures(X, groups, times)
     if drop_missing_target:
         beside, y, sample_weight = beside.with_targets(y, sample_weight)
-    dataset = as_dataset(beside.X, y, sample_weight, task=task, classes=classes, categorical=categorical)
-    if beside.row_id is not None and isinstance(dataset.source, ArraySource):
-        dataset = dataset.with_rows(dataset.source.numbered(beside.row_id), dataset.schema)
-    # The blocks of rows in memory stay what they are, whatever is noted of the rows.
-    rows_a_block = rows_a_block or getattr(dataset.source, "rows_a_block", None)
-    dataset = beside.noted(dataset, sample_weight)
+
+    def made() -> Dataset:
+        """The rows without what keeps some of them together."""
+        nonlocal rows_a_block
+        dataset = as_dataset(beside.X, y, sample_weight, task=task, classes=classes, categorical=categorical)
+        if beside.row_id is not None and isinstance(dataset.source, ArraySource):
+            dataset = dataset.with_rows(dataset.source.numbered(beside.row_id), dataset.schema)
+        # The blocks of rows in memory stay what they are, whatever is noted of the rows.
+        rows_a_block = rows_a_block or getattr(dataset.source, "rows_a_block", None)
+        return dataset
+
+    dataset = beside.noted_of(made, sample_weight)
     if overwrite:
         _check_own_rows(dataset, target)
     schema = dataset.schema

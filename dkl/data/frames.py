@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -31,8 +32,13 @@ def encode_frame(X: GivenRows, categorical: Collection[str] = ()) -> tuple[Given
     """
     check_names(X)
     parts = (part.compute() for part in X.partitions) if hasattr(X, "partitions") else [X]
-    encoding = learn_encoding(parts, categorical=categorical)
+    encoding = learn_encoding(parts, categorical=categorical, without="X.drop(columns={})")
     return encoded_by(encoding, X), encoding
+
+
+def in_words_of_frames(message: str) -> str:
+    """A message on columns for somebody who has them in a data frame: they are left out there."""
+    return re.sub(r"\bdrop=(\[[^\[\]]*\])", r"X.drop(columns=\1)", message)
 
 
 def lacks_values(X: GivenRows) -> bool:

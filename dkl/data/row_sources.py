@@ -8,7 +8,7 @@ from dataclasses import replace
 from scipy import sparse
 
 from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows
-from dkl.data.frames import encode_array, encode_frame, is_frame, lacks_values
+from dkl.data.frames import encode_array, encode_frame, in_words_of_frames, is_frame, lacks_values
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import TaskChoice, as_targets, target_codes
 from dkl.data.schema import Schema
@@ -36,12 +36,14 @@ def source_of(
         if not lacks_values(X):
             return _source_of_arrays(X, y, sample_weight, task=task, classes=classes)
     # What is wrong with the columns, the targets and the weights of a frame in memory is said all at once.
-    problems = Problems()
+    problems = Problems(in_words_of_frames)
     with problems.collected():
         rows, encoding = encode_frame(X, categorical) if is_frame(X) else encode_array(X)
     if problems and not is_lazy(X) and not is_lazy(y) and not is_lazy(sample_weight):
+        weight = None
         with problems.collected():
             weight = checked_weight(sample_weight, len(X))
+        with problems.collected():
             if y is not None:
                 target_codes(as_targets(y, len(X)), task, classes, weight)
     problems.raise_all()

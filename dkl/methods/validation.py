@@ -18,7 +18,7 @@ from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
 from dkl.data.soundness import check_sound
 from dkl.data.sources.lazy import as_dask_array
-from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.rows import BesideFeatures, held_rows
 from dkl.encodings.categories import rows_like_fit, with_categories
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
@@ -57,14 +57,18 @@ def rows_to_fit(
     X = beside.X
     if not supervised and not isinstance(X, Dataset):
         y = None
-    if _is_plain(X):
-        X = checked_rows(estimator, X)
     # A machine's parameter; learners take the columns of a frame that are categorical by their type.
     categorical = getattr(estimator, "categorical", None) or ()
-    dataset = as_dataset(X, y, sample_weight, task=task, categorical=categorical)
-    if supervised:
-        check_target(type(estimator).__name__, dataset)
-    dataset = beside.held(dataset, sample_weight)
+
+    def made() -> Dataset:
+        """The rows without what keeps some of them together."""
+        rows = checked_rows(estimator, X) if _is_plain(X) else X
+        dataset = as_dataset(rows, y, sample_weight, task=task, categorical=categorical)
+        if supervised:
+            check_target(type(estimator).__name__, dataset)
+        return dataset
+
+    dataset = held_rows(beside.noted_of(made, sample_weight))
     _record_columns(estimator, dataset)
     vars(estimator).pop("first_index_", None)
     if dataset.schema.first_index is not None:

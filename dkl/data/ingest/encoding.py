@@ -236,10 +236,11 @@ def learn_encoding(
     unknown: Literal["zeros", "error"] = "zeros",
     layout: Layout = "auto",
     ignored: Collection[str] = (),
+    without: str = "drop={}",
 ) -> TableEncoding:
     """Learn the encoding of tables that come in pieces (Arrow tables, pandas frames), read once.
 
-    See `decide_encoding` for the rules and the errors.
+    See `decide_encoding` for the rules and the errors; `without` is how the caller leaves columns out.
     """
     names = set(ignored)
     parts: list[TableStatistics] = []
@@ -262,7 +263,13 @@ def learn_encoding(
         problems.raise_all()
     with problems.collected():
         encoding = decide_encoding(
-            parts[0], categorical=categorical, missing=missing, unknown=unknown, layout=layout, ignored=ignored
+            parts[0],
+            categorical=categorical,
+            missing=missing,
+            unknown=unknown,
+            layout=layout,
+            ignored=ignored,
+            without=without,
         )
     problems.raise_all()
     return encoding
@@ -276,8 +283,11 @@ def decide_encoding(
     unknown: Literal["zeros", "error"] = "zeros",
     layout: Layout = "auto",
     ignored: Collection[str] = (),
+    without: str = "drop={}",
 ) -> TableEncoding:
     """The encoding that follows from the statistics of all rows, by the rules of `decide_rule` and `worth_sparse`.
+
+    `without` is how the caller leaves columns out, for a warning.
 
     Raises
     ------
@@ -285,18 +295,19 @@ def decide_encoding(
         Columns that no rule fits (high cardinality, no value, out of range): all of them in one message; a name in
         `categorical` that is no column; no column at all.
     """
+    rules, problems = [], Problems()
     absent = sorted(set(categorical) - {column.name for column in statistics.columns})
     if absent:
         names = [column.name for column in statistics.columns]
-        raise ValueError(
-            f"categorical names columns that are not there: {absent}; the columns are {spoken_names(names)}"
+        problems.add(
+            ValueError(f"categorical={absent} names columns that are not there; the columns are {spoken_names(names)}")
         )
     if not statistics.columns:
-        raise ValueError("no column is left to learn from")
+        problems.add(ValueError("no column is left to learn from"))
+        problems.raise_all()
     # The user's own choice keeps even a column of texts that differ in every row.
     aside = [c for c in statistics.columns if c.name not in categorical and differs_in_every_row(c)]
     names_aside = [column.name for column in aside]
-    rules, problems = [], Problems()
     for place, column in enumerate(statistics.columns):
         if column.name not in names_aside:
             with problems.collected():
@@ -314,8 +325,8 @@ def decide_encoding(
     if aside:
         warnings.warn(
             f"{spoken_names(names_aside)} set aside: texts that differ in (almost) every row are names of rows, from "
-            f"which nothing can be learned. Leave them out, drop={names_aside}, to hear no more of it; to use them all "
-            f"the same, name them: categorical={names_aside}",
+            f"which nothing can be learned. Leave them out, {without.format(names_aside)}, to hear no more of it; to "
+            f"use them all the same, name them: categorical={names_aside}",
             UserWarning,
             stacklevel=3,
         )
@@ -339,9 +350,13 @@ class _Encoded:
     missing: np.ndarray | None
 
 
+_HELD = {"number": "numbers", "boolean": "booleans", "category": "texts", "code": "texts"}
+_HELD |= {kind: f"{kind}s" for kind in DATE_KINDS}
+
+
 def _encode(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: int, told: Differences) -> _Encoded:
     if column_kind(column.type) is None:
-        raise TypeError(why_unusable(rule.name, column.type))
+        raise TypeError(f"{why_unusable(rule.name, column.type).split(': ')[0]}, and held {_HELD[rule.kind]} before")
     if rule.kind == "category":
         return _encode_category(rule, column, unknown, first_row, told)
     if rule.kind == "code":

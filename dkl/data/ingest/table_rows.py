@@ -278,6 +278,6 @@ def _possible(choices: TableChoices, names: list[str], problems: Problems) -> Ta
     for what in ("drop", "categorical"):
         given = getattr(choices, what)
         if absent := sorted(set(given) - there):
-            problems.add(ValueError(f"{what} names columns that are not there: {absent}; the columns are {found}"))
+            problems.add(ValueError(f"{what}={absent} names columns that are not there; the columns are {found}"))
             kept[what] = [name for name in given if name in there]
     return replace(choices, **kept) if kept else choices

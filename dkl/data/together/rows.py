@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, Self, TypeVar
 
@@ -14,9 +15,12 @@ from dkl.data.frames import is_frame
 from dkl.data.missing_targets import kept_rows, rows_of
 from dkl.data.other_frames import as_known_rows
 from dkl.data.schema import Schema
+from dkl.data.sources.lazy import is_lazy
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.choosing import check_one_kind, chosen_rows_together, with_values
+from dkl.data.together.codes import group_codes, time_codes
 from dkl.data.together.rules import held_source
+from dkl.errors import Problems
 
 
 class HasRows(Protocol):
@@ -70,9 +74,12 @@ class BesideFeatures:
         self.taken: tuple[str, ...] = ()
         self.row_id: np.ndarray | None = None
         self._given: dict[str, tuple[Any, str | None]] = {}
+        problems = Problems()
         for role, values in (("group", groups), ("time", times)):
-            if values is not None:
-                self._given[role] = self._taken(role, values)
+            with problems.collected():
+                if values is not None:
+                    self._given[role] = self._taken(role, values)
+        problems.raise_all()
         if not is_frame(X) and not hasattr(X, "schema") and (by_group, by_time) != (None, None) and not self._given:
             name, value = ("by_group", by_group) if by_group is not None else ("by_time", by_time)
             raise ValueError(
@@ -124,6 +131,21 @@ class BesideFeatures:
         left._given = {role: (rows_of(values, kept), name) for role, (values, name) in self._given.items()}
         return left, rows_of(y, kept), rows_of(sample_weight, kept)
 
+    def noted_of(self, made: Callable[[], D], sample_weight: Any = None) -> D:
+        """`noted` of the dataset that is made of the rows; what is wrong with any of them is said in one error."""
+        problems = Problems()
+        try:
+            dataset = made()
+        except (ValueError, TypeError) as error:
+            problems.add(error)
+            for role, (values, name) in self._given.items() if not is_lazy(self.X) else ():
+                codes = group_codes if role == "group" else time_codes
+                with problems.collected():
+                    codes(values, np.shape(self.X)[0], name or f"{role}s")
+            problems.raise_all()
+            raise
+        return self.noted(dataset, sample_weight)
+
     def held(self, dataset: D, sample_weight: Any = None) -> D:
         """The dataset of the rows, whose blocks say what they are held out with where anything holds them together.
 
@@ -143,9 +165,12 @@ class BesideFeatures:
         """The source and the schema with the groups and times as row columns."""
         kept = _counted(sample_weight) if self._given else None
         # the last one decides what rows are held out by: the groups, where both are given
+        problems = Problems()
         for role in [role for role in ("time", "group") if role in self._given]:
             values, name = self._given[role]
-            source, schema = with_values(source, schema, role, values, name, kept)  # type: ignore[arg-type]
+            with problems.collected():
+                source, schema = with_values(source, schema, role, values, name, kept)  # type: ignore[arg-type]
+        problems.raise_all()
         source, schema = chosen_rows_together(source, schema, *self._by)
         if self.taken and schema.encoding is not None:
             # what later tables may hold all the same
