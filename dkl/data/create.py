@@ -130,7 +130,9 @@ def create_dataset(
     def made() -> Dataset:
         """The rows without what keeps some of them together."""
         nonlocal rows_a_block
-        dataset = as_dataset(beside.X, y, sample_weight, task=task, classes=classes, categorical=categorical)
+        dataset = as_dataset(
+            beside.X, y, sample_weight, task=task, classes=classes, categorical=categorical, looks=True
+        )
         if beside.row_id is not None and isinstance(dataset.source, ArraySource):
             dataset = dataset.with_rows(dataset.source.numbered(beside.row_id), dataset.schema)
         # The blocks of rows in memory stay what they are, whatever is noted of the rows.

@@ -63,7 +63,7 @@ def rows_to_fit(
     def made() -> Dataset:
         """The rows without what keeps some of them together."""
         rows = checked_rows(estimator, X) if _is_plain(X) else X
-        dataset = as_dataset(rows, y, sample_weight, task=task, categorical=categorical)
+        dataset = as_dataset(rows, y, sample_weight, task=task, categorical=categorical, looks=True)
         if supervised:
             check_target(type(estimator).__name__, dataset)
         return dataset
@@ -284,7 +284,7 @@ def encoded_rows(estimator: Any, X: Any) -> Any:
     if isinstance(X, Dataset):
         return checked_dataset(estimator, X)
     if dask.is_dask_collection(X):
-        return dask_rows(estimator, X) if is_frame(X) else X
+        return dask_rows(estimator, X)
     encoding = getattr(estimator, "encoding_", None)
     if is_frame(X) or is_raw(encoding, X):
         return encoded_frame(estimator, X)
@@ -302,7 +302,7 @@ def encoded_frame(estimator: Any, rows: Any, *, strict: bool = False) -> Any:
 def dask_rows(estimator: Any, X: Any, *, strict: bool = False) -> da.Array:
     """A Dask array of encoded rows."""
     if not is_frame(X):
-        return as_dask_array(X, "X")
+        return _dask_array_rows(estimator, as_dask_array(X, "X"), strict)
     check_names(X)
     if getattr(estimator, "encoding_", None) is None:
         _check_width(estimator, len(X.columns), estimator.n_features_in_)
@@ -310,6 +310,21 @@ def dask_rows(estimator: Any, X: Any, *, strict: bool = False) -> da.Array:
     parts = [encode(estimator, part, strict=strict) for part in X.to_delayed()]
     shape = (np.nan, estimator.feature_map_.n_columns)
     return da.concatenate([da.from_delayed(part, shape=shape, dtype=np.float64) for part in parts])
+
+
+def _dask_array_rows(estimator: Any, X: da.Array, strict: bool) -> da.Array:
+    """A Dask array as encoded rows: missing values are filled where those of fit were."""
+    encoding = getattr(estimator, "encoding_", None)
+    if not is_raw(encoding, X):
+        return X
+    X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+    chunks, meta = (X.chunks[0], (encoding.n_columns,)), np.empty((0, 0), encoding.dtype)
+    return da.map_blocks(_encoded_part, X, encoding=dask.delayed(encoding), strict=strict, chunks=chunks, meta=meta)
+
+
+def _encoded_part(rows: Any, encoding: Any, strict: bool) -> Any:
+    with located(CHUNK):
+        return encoded_by(encoding, rows, strict=strict)
 
 
 def whole_rows(estimator: Any, X: da.Array, n_columns: int) -> da.Array:

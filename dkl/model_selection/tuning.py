@@ -336,7 +336,7 @@ def rows_to_search(
 
     def made() -> Dataset:
         """The rows without what keeps some of them together."""
-        dataset = as_dataset(beside.X, y, sample_weight, task=task, categorical=categorical or ())
+        dataset = as_dataset(beside.X, y, sample_weight, task=task, categorical=categorical or (), looks=True)
         check_target(asking, dataset)
         return dataset
 
