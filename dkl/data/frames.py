@@ -58,7 +58,7 @@ def dask_lacks_values(X: GivenRows) -> bool:
     return any(compute(*(look(part) for part in X.to_delayed().ravel())))
 
 
-def encode_dask_array(X: da.Array) -> tuple[da.Array, TableEncoding]:
+def encode_dask_array(X: da.Array) -> tuple[GivenRows, TableEncoding]:
     """`encode_array` of a Dask array, which is read once for the statistics of its columns; its rows stay lazy."""
     X = _whole_rows(X)
     tables = (array_table(as_rows(part.compute())) for part in X.to_delayed().ravel())

@@ -43,6 +43,7 @@ from dkl.methods.potentials import PotentialProblem, PotentialState
 from dkl.methods.preparation.driver import PreparationDriver
 from dkl.methods.preparation.learner import draw_pool, preparation_problem, tell_of_heavy_tails
 from dkl.methods.provenance import record_rows, recorded, recorded_device
+from dkl.methods.refining import judging_share
 from dkl.methods.room import check_room
 from dkl.methods.saving import SavingMixin
 from dkl.methods.updating import Updated
@@ -132,7 +133,7 @@ class FeatureLearner(
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset, self._context)
         self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint)
-        dataset = numbered_rows(self, dataset, self._judging_rows(), self._running("categories"))
+        dataset = numbered_rows(self, dataset, self._judging_rows(dataset), self._running("categories"))
         if self.max_rows is not None:
             dataset = dataset.thin(self.max_rows, self.seed_)
         self.stats_: list[Any] = []
@@ -260,10 +261,10 @@ class FeatureLearner(
         """Candidates of the size that a fit weighs, for plans."""
         raise TypeError(f"{type(self).__name__} has no candidates: n_features must be a number")
 
-    def _judging_rows(self) -> HeldOut:
+    def _judging_rows(self, dataset: Dataset) -> HeldOut:
         """The rows that judge anything in this fit, whose targets enter the codes of no other row."""
         withheld = self._context.withheld
-        return withheld or HeldOut(getattr(self, "validation_fraction", _JUDGING_SHARE), self.seed_)
+        return withheld or HeldOut(judging_share(self, dataset.source) or _JUDGING_SHARE, self.seed_)
 
     def _check_rest(self) -> None:
         """What a declared constraint cannot say."""

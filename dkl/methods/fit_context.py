@@ -23,9 +23,17 @@ class FitContext:
         The fit only serves to judge a choice of the machine. Its model so far is not shown to subscribers.
     hints : bool
         The user is told of other settings that may suit the rows; not where the machine chooses them.
+    judging_seed : int or None
+        The seed of the rows that the machine holds out, whatever the learner's own is: their targets enter the code of
+        no other row, so that whatever judges has to be among them.
     """
 
     withheld: HeldOut | None = None
     for_machine: bool = False
     is_pilot: bool = False
     hints: bool = True
+    judging_seed: int | None = None
+
+    def held_out(self, share: float, seed: int) -> HeldOut:
+        """A share of the rows to be held out by a learner of this seed: of a machine's, whose codes leave it out."""
+        return HeldOut(share, seed if self.judging_seed is None else self.judging_seed)

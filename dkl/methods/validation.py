@@ -315,7 +315,7 @@ def dask_rows(estimator: Any, X: Any, *, strict: bool = False) -> da.Array:
 def _dask_array_rows(estimator: Any, X: da.Array, strict: bool) -> da.Array:
     """A Dask array as encoded rows: missing values are filled where those of fit were."""
     encoding = getattr(estimator, "encoding_", None)
-    if not is_raw(encoding, X):
+    if encoding is None or not is_raw(encoding, X):
         return X
     X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
     chunks, meta = (X.chunks[0], (encoding.n_columns,)), np.empty((0, 0), encoding.dtype)
