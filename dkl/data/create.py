@@ -66,7 +66,7 @@ def create_dataset(
         out, and `Dataset.split` keeps them in one split. A name is a column of a data frame, which is then no feature.
     times : str, array of shape (n,), or None
         Numbers, dates, or texts of dates: the newest rows are held out, unless there are groups too. A column of a data
-        frame stays a feature where it holds numbers.
+        frame stays a feature; pass its values and drop it from the frame where it shall be none.
     shuffle : bool
         Put the rows in random order; rows that are sorted (by label, by time) spoil stochastic fitting. Rows that are
         not in memory go through temporary disk of their own size.

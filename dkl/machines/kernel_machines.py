@@ -68,7 +68,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         True where the machine chooses its features.
     by_group, by_time : str or None
         The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
-        the newest rows, which alone judge alpha then. Values in an array go to `fit`, as groups or times.
+        the newest rows, which alone judge alpha then. A group is no feature, a time stays one. Values in an array go to
+        `fit`, as groups or times.
     categorical : list of str or None
         Columns of a data frame whose values are names, whatever they look like: postcodes, ids. Those with more than 32
         values become out-of-fold means of the target (a class each, less one) and the logarithm of their count.

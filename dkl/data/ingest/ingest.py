@@ -93,7 +93,7 @@ def ingest(
     group, time : str or None
         Columns of a table that say what each row belongs to, and when it is from: rows are held out by whole groups,
         without groups the newest rows are, in `splits` that are given as shares and in every fit. The group is no
-        feature; a time is one where it holds numbers.
+        feature; a time is one, unless `drop` names it too.
     by_group, by_time : str or None
         The same, and what rows are held out by where there are both; `splits` are 80 % train and 20 % test, by
         group or by time, where none are given.

@@ -45,7 +45,6 @@ class TableChoices:
     group: str | None = None
     time: str | None = None
     held_by: HeldBy | None = None
-    time_is_number: bool = False
     drop_missing_target: bool = False
 
     def __post_init__(self) -> None:
@@ -66,9 +65,14 @@ class TableChoices:
 
     @property
     def beside(self) -> list[str]:
-        """The columns that are no features; a time that is a number is one."""
-        time = None if self.time_is_number else self.time
-        return [name for name in (self.target, self.weight, self.split, self.group, time) if name is not None]
+        """The columns with a role that are no features; a time is one, unless it is left out."""
+        return [name for name in self.roles if name != self.time or name in self.drop]
+
+    @property
+    def roles(self) -> list[str]:
+        """The columns that have a role."""
+        names = (self.target, self.weight, self.split, self.group, self.time)
+        return [name for name in names if name is not None]
 
 
 class TableRows:
@@ -85,10 +89,14 @@ class TableRows:
         probes = probed(files, reader)
         self._problems = Problems()
         choices = _possible(choices, probes[0].schema.names, self._problems)
-        choices = replace(choices, time_is_number=_is_number(choices.time, probes))
-        texts = (*choices.categorical, choices.split, choices.group, None if choices.time_is_number else choices.time)
+        texts = (*choices.categorical, choices.split, choices.group, _text_time(choices.time, probes))
         as_text = [name for name in texts if name and name != choices.weight]
-        self._schema = common_schema(probes, drop=choices.drop, as_text=as_text, further=self._problems)
+        self._schema = common_schema(
+            probes,
+            drop=[name for name in choices.drop if name != choices.time],
+            as_text=as_text,
+            further=self._problems,
+        )
         if self._problems:
             # rows are read on for what else is wrong, without the columns that cannot be read
             choices = _possible(choices, self._schema.names, Problems())
@@ -255,9 +263,11 @@ class TableRows:
         return X, y, weight, table.column(ROW).to_numpy(), columns
 
 
-def _is_number(name: str | None, probes: list[Probe]) -> bool:
-    """Whether a column holds numbers in all files."""
-    return name is not None and all(column_kind(probe.schema.field(name).type) == "number" for probe in probes)
+def _text_time(name: str | None, probes: list[Probe]) -> str | None:
+    """The column of times where it travels as text: it holds neither numbers in all files nor dates without a zone."""
+    types = [] if name is None else [probe.schema.field(name).type for probe in probes]
+    kinds = {(column_kind(dtype), getattr(dtype, "tz", None)) for dtype in types}
+    return None if kinds in ({("number", None)}, {("date", None)}) else name
 
 
 def _possible(choices: TableChoices, names: list[str], problems: Problems) -> TableChoices:
@@ -269,11 +279,11 @@ def _possible(choices: TableChoices, names: list[str], problems: Problems) -> Ta
         if name is not None and name not in there:
             problems.add(ValueError(f"{role}='{name}' is no column; the columns are {found}"))
             kept[role] = None
-        elif name is not None and name in choices.drop:
+        elif name is not None and name in choices.drop and role != "time":
             problems.add(ValueError(f"{role}='{name}' is also in drop"))
             kept[role] = None
-    if len(set(choices.beside)) < len(choices.beside):
-        problems.add(ValueError(f"target, weight, split, group and time are different columns; got {choices.beside}"))
+    if len(set(choices.roles)) < len(choices.roles):
+        problems.add(ValueError(f"target, weight, split, group and time are different columns; got {choices.roles}"))
         kept |= {"weight": None, "split": None, "group": None, "time": None}
     for what in ("drop", "categorical"):
         given = getattr(choices, what)

@@ -41,8 +41,8 @@ D = TypeVar("D", bound=HasRows)
 class BesideFeatures:
     """Groups and times that are given beside rows: values, or the names of columns of a data frame.
 
-    The group column is taken out of the frame. A time that is a number stays a feature; one that is a date or a text
-    is taken out.
+    The group column is taken out of the frame. A time stays a feature: whether it helps on newer rows is what the
+    newest ones are held out for.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class BesideFeatures:
                 f"{role}s={values!r} names no column of X; the columns are {spoken_names(list(self.X.columns))}"
             )
         column = self.X[values]
-        if role == "group" or not _is_number(column):
+        if role == "group":
             self.X, self.taken = self.X.drop(columns=[values]), (*self.taken, values)
         return column, values
 
@@ -183,12 +183,6 @@ def _first_given(values: Any, named: str | None, role: str) -> Any:
     if values is not None and named is not None and not (isinstance(values, str) and values == named):
         raise ValueError(f"{role}s were given to fit, and by_{role}={named!r} names a column of X; give one of them")
     return named if values is None else values
-
-
-def _is_number(column: Any) -> bool:
-    """Whether a column of a frame holds numbers, and so may stay a feature."""
-    kind = getattr(column.dtype, "kind", "O")
-    return kind in "iuf"
 
 
 def _counted(sample_weight: Any) -> np.ndarray | None:
