@@ -47,8 +47,7 @@ def kept_rows(X: GivenRows, y: GivenValues) -> np.ndarray | None:
             "drop_missing_target=True drops rows in memory, and these are computed by Dask: drop them there, "
             "X[y.notnull()] and y[y.notnull()] of data frames, X[~da.isnan(y)] and y[~da.isnan(y)] of arrays"
         )
-    n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
-    check_target_shape(np.shape(y), n_rows)
+    check_target_shape(np.shape(y), np.shape(X)[0])
     kept = has_target(y)
     if kept.all():
         return None

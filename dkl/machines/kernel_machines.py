@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.utils import Tags
@@ -66,10 +66,12 @@ class KernelClassifier(ClassPredictions, KernelMachine):
     calibrate : bool or None
         Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss. None is
         True where the machine chooses its features.
-    by_group, by_time : str or None
+    by_group : str or None
+    by_time : str, False or None
         The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
         the newest rows, which alone judge alpha then. A group is no feature, a time stays one. Values in an array go to
-        `fit`, as groups or times.
+        `fit`, as groups or times. None takes the newest rows where ``features="auto"`` finds one column of dates,
+        without gaps and of many different ones: later rows are to be predicted, most likely. False never does.
     categorical : list of str or None
         Columns of a data frame whose values are names, whatever they look like: postcodes, ids. Those with more than 32
         values become out-of-fold means of the target (a class each, less one) and the logarithm of their count.
@@ -138,7 +140,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         patience: int = 3,
         calibrate: bool | None = None,
         by_group: str | None = None,
-        by_time: str | None = None,
+        by_time: str | Literal[False] | None = None,
         categorical: Sequence[str] | None = None,
         drop_missing_target: bool = False,
         device: str = "auto",
@@ -282,7 +284,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         validation_fraction: float = 0.1,
         patience: int = 3,
         by_group: str | None = None,
-        by_time: str | None = None,
+        by_time: str | Literal[False] | None = None,
         categorical: Sequence[str] | None = None,
         drop_missing_target: bool = False,
         device: str = "auto",

@@ -89,7 +89,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
     validation_fraction: float
     patience: int
     by_group: str | None
-    by_time: str | None
+    by_time: Any
     categorical: Any
     drop_missing_target: bool
     device: str

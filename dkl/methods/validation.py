@@ -18,6 +18,7 @@ from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
 from dkl.data.soundness import check_sound
 from dkl.data.sources.lazy import as_dask_array
+from dkl.data.together.own_dates import held_by_own_dates
 from dkl.data.together.rows import BesideFeatures, held_rows
 from dkl.encodings.categories import rows_like_fit, with_categories
 from dkl.errors import located
@@ -68,7 +69,11 @@ def rows_to_fit(
             check_target(type(estimator).__name__, dataset)
         return dataset
 
-    dataset = held_rows(beside.noted_of(made, sample_weight))
+    dataset = beside.noted_of(made, sample_weight)
+    if getattr(estimator, "_chooses", False) and (estimator.by_group, estimator.by_time) == (None, None):
+        source, schema = held_by_own_dates(dataset.source, dataset.schema)
+        dataset = dataset if schema is dataset.schema else dataset.with_rows(source, schema)
+    dataset = held_rows(dataset)
     _record_columns(estimator, dataset)
     vars(estimator).pop("first_index_", None)
     if dataset.schema.first_index is not None:

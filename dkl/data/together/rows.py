@@ -62,9 +62,11 @@ class BesideFeatures:
     """
 
     def __init__(
-        self, X: Any, groups: Any = None, times: Any = None, by_group: str | None = None, by_time: str | None = None
+        self, X: Any, groups: Any = None, times: Any = None, by_group: str | None = None, by_time: Any = None
     ) -> None:
         check_one_kind(by_group, by_time)
+        # False is what a machine has that must not choose a time by itself.
+        by_time = by_time or None
         X = as_known_rows(X)
         self._by = by_group, by_time
         if is_frame(X):
