@@ -228,7 +228,7 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
         check_target(type(learner).__name__, rows)
     # Columns of codes become numbers by one more pass, and tables stay in memory for the others.
     whole, sums, tables = planned_categories(without_splits(rows))
-    kinds = [*([(sums, 1)] if sums else []), *learner.planned_passes(whole)]
+    kinds = [*(([record], 1) for record in sums), *learner.planned_passes(whole)]
     # The backend says how many blocks are computed on at once, and in which processes: nothing is sent to it.
     backend = choose_backend()
     try:
