@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.language import in_the_shell
+from dkl.errors import DklHint
 
 # 130 is 128 plus the number of SIGINT, as shells have it.
 FAILED, INTERRUPTED = 1, 130
@@ -121,7 +122,8 @@ def _report(work: Callable[[], Result], running: Running, options: Collection[st
     def show_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
         # Warnings of libraries about their own future are not for the person who runs a command.
         if issubclass(category, UserWarning | RuntimeWarning):
-            stderr().print(Text.assemble(("Warning: ", "yellow"), in_the_shell(str(message), options)))
+            word = ("Hint: ", "cyan") if issubclass(category, DklHint) else ("Warning: ", "yellow")
+            stderr().print(Text.assemble(word, in_the_shell(str(message), options)))
 
     with warnings.catch_warnings():
         warnings.showwarning = show_warning

@@ -10,9 +10,9 @@ import numpy as np
 from scipy import sparse
 
 from dkl.data.checks import plain_array
-from dkl.data.differences import users_level
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import check_target_shape
+from dkl.errors import users_level
 
 REMEDY = "drop_missing_target=True leaves rows without a target out"
 """How a message about a missing target ends; the shell puts its own option in place of the parameter."""

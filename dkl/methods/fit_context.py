@@ -26,12 +26,16 @@ class FitContext:
     judging_seed : int or None
         The seed of the rows that the machine holds out, whatever the learner's own is: their targets enter the code of
         no other row, so that whatever judges has to be among them.
+    weighs : bool
+        False ends the fit once the candidates, their scaling and bandwidth are there: those who agree on them weigh
+        them by the sums of rows that come later.
     """
 
     withheld: HeldOut | None = None
     for_machine: bool = False
     is_pilot: bool = False
     hints: bool = True
+    weighs: bool = True
     judging_seed: int | None = None
 
     def held_out(self, share: float, seed: int) -> HeldOut:
