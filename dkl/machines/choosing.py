@@ -206,7 +206,7 @@ class ChoosingMixin(SettledMixin):
         self, fold: HeldOut, sample: Dataset, weights: np.ndarray | None, run: Run, stage: str
     ) -> tuple[FeatureLearner, PenaltyChoice]:
         """The features learned without the rows of a fold, and how the penalties do on these."""
-        context = FitContext(fold, for_machine=True, is_pilot=True, hints=False)
+        context = FitContext(fold, for_machine=True, is_pilot=True, hints=False, judging_seed=self.seed_)
         pilot = self._learner(f"pilot-{stage}").fit_within(sample, context)
         problem = replace(self._problem_on(pilot, sample, weights), validation=fold, **self._judging_loss())
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.utils import Tags
@@ -93,12 +93,17 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     calibrate : bool or None
         Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss. None is
         True where the machine chooses its features.
-    by_group, by_time : str or None
+    by_group : str or None
+    by_time : str, False or None
         The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
-        the newest rows, which alone judge alpha then. Values in an array go to `fit`, as groups or times.
+        the newest rows, which alone judge alpha then. A group is no feature, a time stays one. Values in an array go to
+        `fit`, as groups or times. None takes the newest rows where ``features="auto"`` finds one column of dates,
+        without gaps and of many different ones: later rows are to be predicted, most likely. False never does.
     categorical : list of str or None
         Columns of a data frame whose values are names, whatever they look like: postcodes, ids. Those with more than 32
         values become out-of-fold means of the target (a class each, less one) and the logarithm of their count.
+    drop_missing_target : bool
+        Leave rows out whose target is missing, with a warning that counts them; they are an error otherwise.
     device : {"auto", "cpu", "gpu", "mixed"}
     random_state : int, RandomState or None
     checkpoint : str or None
@@ -171,8 +176,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         conformal_fraction: float | None = None,
         calibrate: bool | None = None,
         by_group: str | None = None,
-        by_time: str | None = None,
+        by_time: str | Literal[False] | None = None,
         categorical: Sequence[str] | None = None,
+        drop_missing_target: bool = False,
         device: str = "auto",
         random_state: RandomState = None,
         checkpoint: StorePath = None,
@@ -199,6 +205,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         self.by_group = by_group
         self.by_time = by_time
         self.categorical = categorical
+        self.drop_missing_target = drop_missing_target
         self.device = device
         self.random_state = random_state
         self.checkpoint = checkpoint
@@ -279,7 +286,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         As of `KernelClassifier`.
     conformal_fraction : float or None
         As of `KernelClassifier`; what `predict_interval` promises its coverage by.
-    by_group, by_time, categorical
+    by_group, by_time, categorical, drop_missing_target
         As of `KernelClassifier`.
     device, random_state, checkpoint, progress, memory_limit
         As of `KernelClassifier`.
@@ -349,8 +356,9 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         patience: int = 3,
         conformal_fraction: float | None = None,
         by_group: str | None = None,
-        by_time: str | None = None,
+        by_time: str | Literal[False] | None = None,
         categorical: Sequence[str] | None = None,
+        drop_missing_target: bool = False,
         device: str = "auto",
         random_state: RandomState = None,
         checkpoint: StorePath = None,
@@ -377,6 +385,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         self.by_group = by_group
         self.by_time = by_time
         self.categorical = categorical
+        self.drop_missing_target = drop_missing_target
         self.device = device
         self.random_state = random_state
         self.checkpoint = checkpoint

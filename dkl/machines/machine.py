@@ -39,6 +39,7 @@ from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import Constraints, check_constraints
 from dkl.methods.prediction import Scorer
 from dkl.methods.provenance import record_rows, recorded, recorded_device
+from dkl.methods.refining import judging_share
 from dkl.methods.saving import SavingMixin
 from dkl.methods.updating import updatable
 from dkl.methods.validation import (
@@ -82,8 +83,9 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
     patience: int
     conformal_fraction: float | None
     by_group: str | None
-    by_time: str | None
+    by_time: Any
     categorical: Any
+    drop_missing_target: bool
     device: str
     random_state: Any
     checkpoint: Any
@@ -116,8 +118,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             What each row belongs to: rows of one group are held out together, wherever the fit holds rows out. A name
             is a column of a data frame, which is then no feature.
         times : str, array of shape (n,), or None
-            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature where it holds
-            numbers.
+            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature; pass its values
+            and drop it from the frame where it shall be none.
         exposure : str, array of shape (n,), or None
             Of ``loss="poisson"`` and "gamma" alone: what each row's target was counted over (years, customers, area),
             above 0. The model is then one of the target for one unit of it. A name is a column of a data frame, which
@@ -161,7 +163,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         run = self._run(fingerprint)
         dataset, held_out = self._hold_out(dataset)
         weights = self._class_weights(dataset)
-        dataset = numbered_rows(self, dataset, self._judging_rows(), run)
+        dataset = numbered_rows(self, dataset, self._judging_rows(dataset), run)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}
         if self.features is None:
@@ -177,9 +179,9 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         withheld = folds[0] if len(folds) == 1 else None
         last = self.features_ if goes_on and not changes else None
         learner = self._learner("features", last).set_params(**changes)
-        self.features_ = learner.fit_within(
-            dataset, FitContext(withheld, for_machine=True, hints=self.features != "auto")
-        )
+        hints = self.features != "auto"
+        context = FitContext(withheld, for_machine=True, hints=hints, judging_seed=self.seed_)
+        self.features_ = learner.fit_within(dataset, context)
         problem = replace(self._problem_on(self.features_, dataset, weights), choice=choice)
         if changes:
             # drawn features saw no target, so that their learner's model is no place to start from
@@ -364,13 +366,11 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         patience = self.patience if self.early_stopping else None
         return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
 
-    def _judging_rows(self) -> HeldOut:
+    def _judging_rows(self, dataset: Dataset) -> HeldOut:
         """All rows that judge anything in this fit, here or in the features: a share that holds both of theirs."""
-        shares = [self.validation_fraction]
-        if self._chooses:
-            shares.append(JUDGING_SHARE)
-        elif self.features is not None:
-            shares.append(getattr(self._new_features("features"), "validation_fraction", 0.0))
+        shares = [self.validation_fraction, JUDGING_SHARE if self._chooses else 0.0]
+        if self.features is not None and not self._chooses:
+            shares.append(judging_share(self._new_features("features"), dataset.source))
         return HeldOut(max(shares), self.seed_)
 
     def _judging_folds(self, dataset: Dataset) -> list[HeldOut]:
@@ -422,7 +422,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         """How the penalties do on a fold that the features do not see."""
         # the stage names the folder of a checkpoint
         stage = prefix + (f"plain-{fold.first:g}" if changes else f"{fold.first:g}")
-        pilot = self._pilot(stage, changes).fit_within(dataset, FitContext(fold, for_machine=True, is_pilot=True))
+        context = FitContext(fold, for_machine=True, is_pilot=True, judging_seed=self.seed_)
+        pilot = self._pilot(stage, changes).fit_within(dataset, context)
         problem = self._problem_on(pilot, dataset, weights)
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
         return chosen_penalty(replace(problem, validation=fold, **self._judging_loss()), dataset.source, own)

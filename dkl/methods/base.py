@@ -43,6 +43,7 @@ from dkl.methods.potentials import PotentialProblem, PotentialState
 from dkl.methods.preparation.driver import PreparationDriver
 from dkl.methods.preparation.learner import draw_pool, preparation_problem, tell_of_heavy_tails
 from dkl.methods.provenance import record_rows, recorded, recorded_device
+from dkl.methods.refining import judging_share
 from dkl.methods.room import check_room
 from dkl.methods.saving import SavingMixin
 from dkl.methods.updating import Updated
@@ -110,8 +111,8 @@ class FeatureLearner(
             What each row belongs to: rows of one group are held out together, wherever the fit holds rows out. A name
             is a column of a data frame, which is then no feature.
         times : str, array of shape (n,), or None
-            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature where it holds
-            numbers.
+            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature; pass its values
+            and drop it from the frame where it shall be none.
 
         Returns
         -------
@@ -135,7 +136,7 @@ class FeatureLearner(
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset, self._context)
         self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint)
-        dataset = numbered_rows(self, dataset, self._judging_rows(), self._running("categories"))
+        dataset = numbered_rows(self, dataset, self._judging_rows(dataset), self._running("categories"))
         if self.max_rows is not None:
             dataset = dataset.thin(self.max_rows, self.seed_)
         self.stats_: list[Any] = []
@@ -263,10 +264,10 @@ class FeatureLearner(
         """Candidates of the size that a fit weighs, for plans."""
         raise TypeError(f"{type(self).__name__} has no candidates: n_features must be a number")
 
-    def _judging_rows(self) -> HeldOut:
+    def _judging_rows(self, dataset: Dataset) -> HeldOut:
         """The rows that judge anything in this fit, whose targets enter the codes of no other row."""
         withheld = self._context.withheld
-        return withheld or HeldOut(getattr(self, "validation_fraction", _JUDGING_SHARE), self.seed_)
+        return withheld or HeldOut(judging_share(self, dataset.source) or _JUDGING_SHARE, self.seed_)
 
     def _check_rest(self) -> None:
         """What a declared constraint cannot say."""

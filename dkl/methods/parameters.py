@@ -14,6 +14,7 @@ from sklearn.utils._param_validation import (
     HasMethods,
     Interval,
     InvalidParameterError,
+    Options,
     RealNotInt,
     StrOptions,
     validate_parameter_constraints,
@@ -214,7 +215,8 @@ MACHINE: Constraints = {
     "conformal_fraction": [Interval(Real, 0, 1, closed="neither"), None],
     "by_group": [str, None],
     "categorical": [list, tuple, None],
-    "by_time": [str, None],
+    "drop_missing_target": ["boolean"],
+    "by_time": [str, Options(bool, {False}), None],
     **{name: COMMON[name] for name in ("device", "random_state", "checkpoint", "progress", "memory_limit")},
 }
 
@@ -287,7 +289,8 @@ def check_constraints(estimator: Constrained) -> None:
     constraints = estimator._parameter_constraints
     for parameter, value in given.items():
         allowed = constraints.get(parameter, ["no_validation"])
-        if isinstance(value, bool | np.bool_) and "boolean" not in allowed:
+        options = [option for each in allowed if isinstance(each, Options) for option in each.options]
+        if isinstance(value, bool | np.bool_) and "boolean" not in allowed and value not in options:
             _refuse(name, parameter, value, "not be a truth value: it is a number, a text or None")
         if isinstance(value, type) and callable not in allowed:
             _refuse(name, parameter, value, f"be an instance, {value.__name__}(), not the class itself")

@@ -514,7 +514,7 @@ def category_sums(block: Block, operands: Operands) -> Sums:
             for t in range(n_targets):
                 target = np.atleast_1d(block.y[i])[t] if K is None else float(block.y[i] == t + 1)
                 sums[f"target {c} {t}"][fold[i], code] += weights[i] * target
-    return sums
+    return {name: values for name, values in sums.items() if name in operands["names"]}
 
 
 def curvature_block(block: Block, operands: Operands) -> Sums:

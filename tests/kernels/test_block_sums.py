@@ -428,6 +428,8 @@ CASES: dict[tuple[str, str], Any] = {
         "sizes": (4, 4),
         "folds": CategoryFolds(HeldOut(0.2, 3)),
         "n_classes": None if kind == "targets" else int(kind),
+        # all but one of them
+        "names": ("weight 0", "target 0 0", "target 0 1", "weight 1"),
     },
     ("dkl.explain.sums", "factor_sums"): lambda _: {
         "factors": some_steps(column_bins(holey_rows(N, D_IN), np.ones(N), 5)).take(np.array([1, 3]))

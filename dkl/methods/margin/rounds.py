@@ -226,7 +226,7 @@ class CorrectiveSolver:
     def _held_out(self, rows: PreparedRows) -> HeldOut | None:
         """The rows that only judge: to stop the rounds or choose an epoch, else those that a machine withholds."""
         if self.patience is not None or self.n_features == "auto" or self.refine > 0:
-            return HeldOut(self.validation_fraction, rows.seed)
+            return rows.context.held_out(self.validation_fraction, rows.seed)
         return rows.context.withheld
 
     def _n_points(self, rows: PreparedRows, space: FrequencySpace) -> int:

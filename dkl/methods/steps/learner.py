@@ -14,7 +14,6 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.step_projection import MOST_FACTORS, StepProjection
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.linear.minibatches import HeldOut
 from dkl.linear.target_statistics import TargetScale, target_record, target_scale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.frequency_search.learner import row_bytes, weight_of
@@ -221,7 +220,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         weights = self._class_weights(dataset)
         held_out = self._context.withheld
         if held_out is None or held_out.share == 0.0:
-            held_out = HeldOut(self.validation_fraction, seed)
+            held_out = self._context.held_out(self.validation_fraction, seed)
         targets = NewtonTargets(
             models=np.array([1]) if classes is not None and several == 1 else np.arange(several),
             n_classes=None if classes is None else len(classes),
