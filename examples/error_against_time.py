@@ -169,17 +169,16 @@ def draw(found: dict[str, Any], path: Path, names: tuple[str, ...]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of Parquet files with a sets.json")
+    parser.add_argument("--data", type=Path, help="folder with mnist.npz, cifar_auto_truck.npz and tables")
     parser.add_argument("--sets", help="names, separated by commas")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "pictures")
     parser.add_argument("--redraw", action="store_true", help="draw what was measured before")
     options = parser.parse_args()
     figures = options.output / "error_against_time.json"
+    usual = OF_A_FOLDER if options.data or options.redraw else tuple(OF_SCIKIT_LEARN)
+    chosen = tuple(options.sets.split(",")) if options.sets else usual
     if not options.redraw:
-        chosen = (
-            tuple(options.sets.split(",")) if options.sets else OF_A_FOLDER if options.data else tuple(OF_SCIKIT_LEARN)
-        )
         options.output.mkdir(parents=True, exist_ok=True)
         with dask.config.set(scheduler="synchronous"), threadpool_limits(1):
             warm_up()
